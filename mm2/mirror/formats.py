@@ -1,0 +1,176 @@
+"""The three records that MirrorMaker writes itself, in their exact bytes (spec mirrormaker §2.3).
+
+```
+record      key                                              value
+heartbeat   STRING source, STRING target                     INT16 version=0, INT64 timestamp (ms)
+checkpoint  STRING group, STRING topic (downstream), INT32 p INT16 version=0, INT64 up, INT64 down, STRING metadata
+offset sync STRING topic (upstream), INT32 p                 INT64 up, INT64 down           (no version)
+```
+Big endian; STRING = INT16 length in bytes + UTF-8, never null. Readers accept version 0 only and ignore trailing bytes.
+The `str()` of each record is the text that Kafka's console formatters print.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Final, Self
+
+VERSION: Final = 0
+
+_INT16 = struct.Struct(">h")
+_INT32 = struct.Struct(">i")
+_INT64 = struct.Struct(">q")
+_TWO_INT64 = struct.Struct(">qq")
+
+
+class FormatError(ValueError):
+    """The bytes (or the values to be encoded) are no such MirrorMaker record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """At `timestamp_ms` a worker of the flow source->target was alive."""
+
+    source: str
+    target: str
+    timestamp_ms: int
+
+    def key(self) -> bytes:
+        return _string(self.source) + _string(self.target)
+
+    def value(self) -> bytes:
+        return _INT16.pack(VERSION) + _INT64.pack(self.timestamp_ms)
+
+    @classmethod
+    def decode(cls, key: bytes | None, value: bytes | None) -> Self:
+        """Raises FormatError when key or value is null, cut short or of another version."""
+        keys, values = _Reader("heartbeat key", key), _Reader("heartbeat value", value)
+        source, target = keys.string(), keys.string()
+        values.version()
+        return cls(source, target, values.int64())
+
+    def connect_partition(self) -> dict[str, str]:
+        """Source partition for the Connect offsets topic, in the field order whose bytes Java looks up (§2.5)."""
+        return {"sourceClusterAlias": self.source, "targetClusterAlias": self.target}
+
+    def __str__(self) -> str:
+        return (
+            f"Heartbeat{{sourceClusterAlias={self.source}, targetClusterAlias={self.target}, "
+            f"timestamp={self.timestamp_ms}}}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """`topic` is the name on the target; `metadata` is that of the group's commit on the source."""
+
+    group: str
+    topic: str
+    partition: int
+    upstream_offset: int
+    downstream_offset: int
+    metadata: str = ""
+
+    def key(self) -> bytes:
+        return _string(self.group) + _string(self.topic) + _INT32.pack(self.partition)
+
+    def value(self) -> bytes:
+        return (
+            _INT16.pack(VERSION)
+            + _TWO_INT64.pack(self.upstream_offset, self.downstream_offset)
+            + _string(self.metadata)
+        )
+
+    @classmethod
+    def decode(cls, key: bytes | None, value: bytes | None) -> Self:
+        """Raises FormatError when key or value is null, cut short or of another version."""
+        keys, values = _Reader("checkpoint key", key), _Reader("checkpoint value", value)
+        group, topic, partition = keys.string(), keys.string(), keys.int32()
+        values.version()
+        return cls(group, topic, partition, values.int64(), values.int64(), values.string())
+
+    def connect_partition(self) -> dict[str, str | int]:
+        """Source partition for the Connect offsets topic, in the field order whose bytes Java looks up (§2.5)."""
+        return {"partition": self.partition, "topic": self.topic, "group": self.group}
+
+    def __str__(self) -> str:
+        return (
+            f"Checkpoint{{consumerGroupId={self.group}, topicPartition={self.topic}-{self.partition}, "
+            f"upstreamOffset={self.upstream_offset}, downstreamOffset={self.downstream_offset}, "
+            f"metadata={self.metadata}}}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetSync:
+    """The record at `upstream_offset` of the source partition is at `downstream_offset` of the remote one."""
+
+    topic: str
+    partition: int
+    upstream_offset: int
+    downstream_offset: int
+
+    def key(self) -> bytes:
+        return _string(self.topic) + _INT32.pack(self.partition)
+
+    def value(self) -> bytes:
+        return _TWO_INT64.pack(self.upstream_offset, self.downstream_offset)
+
+    @classmethod
+    def decode(cls, key: bytes | None, value: bytes | None) -> Self:
+        """Raises FormatError when key or value is null or cut short."""
+        keys, values = _Reader("offset sync key", key), _Reader("offset sync value", value)
+        topic, partition = keys.string(), keys.int32()
+        return cls(topic, partition, values.int64(), values.int64())
+
+    def __str__(self) -> str:
+        return (
+            f"OffsetSync{{topicPartition={self.topic}-{self.partition}, upstreamOffset={self.upstream_offset}, "
+            f"downstreamOffset={self.downstream_offset}}}"
+        )
+
+
+def _string(text: str) -> bytes:
+    data = text.encode()
+    if len(data) > 0x7FFF:
+        raise FormatError(f"a string of {len(data)} bytes does not fit a MirrorMaker record (at most 32767)")
+    return _INT16.pack(len(data)) + data
+
+
+class _Reader:
+    def __init__(self, what: str, data: bytes | None) -> None:
+        if data is None:
+            raise FormatError(f"{what} is null")
+        self._what = what
+        self._data = data
+        self._at = 0
+
+    def _take(self, fmt: struct.Struct) -> int:
+        try:
+            (number,) = fmt.unpack_from(self._data, self._at)
+        except struct.error:
+            raise FormatError(f"{self._what} of {len(self._data)} bytes is cut short") from None
+        self._at += fmt.size
+        return int(number)
+
+    def int32(self) -> int:
+        return self._take(_INT32)
+
+    def int64(self) -> int:
+        return self._take(_INT64)
+
+    def string(self) -> str:
+        size = self._take(_INT16)
+        raw = self._data[self._at : self._at + max(size, 0)]
+        if size < 0 or len(raw) < size:
+            raise FormatError(f"{self._what} of {len(self._data)} bytes is cut short")
+        self._at += size
+        try:
+            return raw.decode()
+        except UnicodeDecodeError as exc:
+            raise FormatError(f"{self._what} holds a string that is no UTF-8") from exc
+
+    def version(self) -> None:
+        if (version := self._take(_INT16)) != VERSION:
+            raise FormatError(f"{self._what} has version {version}, only {VERSION} is known")

@@ -1,0 +1,123 @@
+"""Offset syncs of the recent past and the conservative translation of group offsets (spec mirrormaker §5.3).
+
+Pure: records come in through `update`, in the order of the offset-syncs topic; whoever reads the topic says when the
+first read is complete. History is kept sparse: 64 syncs per source partition, dense near the end and exponentially
+thinner behind it, so a group that lags far is translated to an older sync and re-reads more, but never skips.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+
+from mm2.mirror.formats import OffsetSync
+
+SIZE: Final = 64
+_LAST: Final = SIZE - 1
+_INT64_MAX: Final = (1 << 63) - 1
+
+SyncHistory: TypeAlias = tuple[OffsetSync, ...]
+"""Exactly 64 syncs, newest first; [63] is the oldest usable one. Equal neighbours are the same object."""
+
+
+def _near_enough(x: OffsetSync, y: OffsetSync, i: int, j: int) -> bool:
+    """Invariant B: x (at i) is not too far ahead of y (at j)."""
+    bound = y.upstream_offset + (1 << j) - (1 << i)
+    return x is y or bound > _INT64_MAX or x.upstream_offset <= bound
+
+
+def _far_enough(x: OffsetSync, y: OffsetSync, i: int) -> bool:
+    """Invariant C: x (at i) is not so close to y that keeping both would be a waste."""
+    bound = y.upstream_offset + (1 << max(i - 2, 0))
+    return x is y or (bound <= _INT64_MAX and x.upstream_offset >= bound)
+
+
+def started(sync: OffsetSync) -> SyncHistory:
+    """History that knows nothing but `sync`."""
+    return (sync,) * SIZE
+
+
+def advanced(history: SyncHistory, sync: OffsetSync) -> SyncHistory:
+    """History with `sync` as its newest entry. An upstream rewind discards the past."""
+    if sync.upstream_offset < history[0].upstream_offset:
+        return started(sync)
+    old, new = history, list(history)
+    new[0] = candidate = sync
+    at = 0
+    for i in range(1, SIZE):
+        while True:
+            entry = old[at]
+            apart = _far_enough(new[i - 1], entry, i - 1)
+            take = (
+                apart
+                and _near_enough(new[i - 1], entry, i - 1, i)
+                and (i == _LAST or _far_enough(entry, new[i + 1], i))
+            )
+            skip = not apart or (at < _LAST and old[at + 1] is entry)
+            if take:
+                candidate = entry
+            if take or skip:
+                at += 1
+            if not (at < i and skip):
+                break
+        if _near_enough(new[i - 1], new[i], i - 1, i):
+            break  # the rest satisfied the invariants before and still does
+        new[i] = candidate
+    return tuple(new)
+
+
+def lookup(history: SyncHistory, upstream_offset: int) -> OffsetSync:
+    """Newest sync at or below `upstream_offset`, else the oldest usable one."""
+    for sync in history:
+        if sync.upstream_offset <= upstream_offset:
+            return sync
+    return history[_LAST]
+
+
+class OffsetSyncStore:
+    """Syncs of all partitions of one flow. One thread updates, any thread translates.
+
+    `must_read_to_end`: nothing is known of the checkpoints emitted before this start, so of the syncs read up to
+    `first_read_done` only the last of each partition is usable (an older one could move a group backwards).
+    """
+
+    TOO_OLD: Final = -1
+    """Translation of an offset that lies before every usable sync."""
+
+    def __init__(self, *, must_read_to_end: bool) -> None:
+        self._must_read_to_end = must_read_to_end
+        self._ready = False
+        self._histories: dict[tuple[str, int], SyncHistory] = {}
+
+    @property
+    def ready(self) -> bool:
+        return self._ready
+
+    def first_read_done(self) -> None:
+        """The offset-syncs topic has been read to its end once; translation may begin."""
+        self._ready = True
+
+    def update(self, sync: OffsetSync) -> None:
+        key = (sync.topic, sync.partition)
+        history = self._histories.get(key)
+        if history is None or (self._must_read_to_end and not self._ready):
+            self._histories[key] = started(sync)
+        else:
+            self._histories[key] = advanced(history, sync)
+
+    def translate(self, topic: str, partition: int, upstream_offset: int) -> int | None:
+        """Downstream offset for a group's committed `upstream_offset`.
+
+        None when nothing is known (first read under way, or no sync of this partition), TOO_OLD when the offset lies
+        before every usable sync. Between two syncs the answer is one past the lower one (KAFKA-12468): how offsets
+        advance after a sync cannot be inferred from it.
+        """
+        history = self._histories.get((topic, partition)) if self._ready else None
+        if history is None:
+            return None
+        sync = lookup(history, upstream_offset)
+        if sync.upstream_offset > upstream_offset:
+            return self.TOO_OLD
+        return sync.downstream_offset + (0 if sync.upstream_offset == upstream_offset else 1)
+
+    def history(self, topic: str, partition: int) -> SyncHistory | None:
+        return self._histories.get((topic, partition))

@@ -1,0 +1,151 @@
+import pytest
+
+from mm2.config.configdef import ConfigException
+from mm2.mirror.policy import DefaultReplicationPolicy, IdentityReplicationPolicy, ReplicationPolicy
+
+
+def default(**props: str) -> DefaultReplicationPolicy:
+    policy = DefaultReplicationPolicy()
+    policy.configure({key.replace("__", "."): value for key, value in props.items()})
+    return policy
+
+
+def separated(separator: str, *, internal: str | None = None) -> DefaultReplicationPolicy:
+    policy = DefaultReplicationPolicy()
+    props = {"replication.policy.separator": separator}
+    if internal is not None:
+        props["replication.policy.internal.topic.separator.enabled"] = internal
+    policy.configure(props)
+    return policy
+
+
+# spec mirrormaker §2.1, probed on Kafka 4.3.0: topic, source, upstream, original, internal?
+NAMES = [
+    ("t", None, None, "t", False),
+    ("A.t", "A", "t", "t", False),
+    ("a.", None, None, "a.", False),
+    (".b", "", "b", "b", True),
+    (".", None, None, ".", True),
+    ("A.B.t", "A", "B.t", "t", False),
+    ("x.internal", "x", "internal", "internal", False),
+    ("x-internal", None, None, "x-internal", False),
+    ("mm2-offsets.A.internal", "mm2-offsets", "A.internal", "internal", True),
+    ("mm2x.internal", "mm2x", "internal", "internal", True),
+    ("A.checkpoints.internal", "A", "checkpoints.internal", "internal", True),
+    ("checkpoints.internal", "checkpoints", "internal", "internal", False),
+    ("A.mm2-offset-syncs.B.internal", "A", "mm2-offset-syncs.B.internal", "internal", False),
+    ("__consumer_offsets", None, None, "__consumer_offsets", True),
+]
+
+
+@pytest.mark.parametrize(("topic", "source", "upstream", "original", "internal"), NAMES)
+def test_default_policy_reads_names_as_kafka_does(
+    topic: str, source: str | None, upstream: str | None, original: str, internal: bool
+) -> None:
+    policy = default()
+    assert policy.topic_source(topic) == source
+    assert policy.upstream_topic(topic) == upstream
+    assert policy.original_topic(topic) == original
+    assert policy.is_internal_topic(topic) is internal
+
+
+def test_default_names() -> None:
+    policy = default()
+    assert policy.format_remote_topic("A", "t") == "A.t"
+    assert policy.heartbeats_topic() == "heartbeats"
+    assert policy.offset_syncs_topic("B") == "mm2-offset-syncs.B.internal"
+    assert policy.checkpoints_topic("A") == "A.checkpoints.internal"
+
+
+def test_custom_separator_reaches_internal_names_but_not_connects_topics() -> None:
+    policy = separated("_")
+    assert policy.format_remote_topic("A", "t") == "A_t"
+    assert policy.offset_syncs_topic("B") == "mm2-offset-syncs_B_internal"
+    assert policy.checkpoints_topic("A") == "A_checkpoints_internal"
+    assert policy.heartbeats_topic() == "heartbeats"
+    assert policy.is_internal_topic("mm2-offset-syncs_B_internal")
+    assert policy.is_checkpoints_topic("A_checkpoints_internal")
+    assert not policy.is_internal_topic("mm2-configs.A.internal")
+
+
+def test_internal_names_can_keep_the_dot() -> None:
+    policy = separated("_", internal="false")
+    assert policy.offset_syncs_topic("B") == "mm2-offset-syncs.B.internal"
+    assert policy.checkpoints_topic("A") == "A.checkpoints.internal"
+    assert policy.format_remote_topic("A", "t") == "A_t"
+    assert policy.is_internal_topic("mm2-configs.A.internal")
+
+
+def test_the_internal_flag_alone_has_no_effect() -> None:
+    policy = DefaultReplicationPolicy()
+    policy.configure({"replication.policy.internal.topic.separator.enabled": "false"})
+    assert policy.checkpoints_topic("A") == "A.checkpoints.internal"
+
+
+def test_separator_is_taken_literally() -> None:
+    assert separated("||").topic_source("A||t") == "A"
+    assert separated("||").upstream_topic("A||t") == "t"
+
+
+def test_an_empty_separator_is_refused() -> None:
+    with pytest.raises(ConfigException, match="separator"):
+        separated("")
+
+
+@pytest.mark.parametrize("topic", ["heartbeats", "s1.heartbeats", "s2.s1.heartbeats"])
+def test_heartbeats_topics(topic: str) -> None:
+    assert default().is_heartbeats_topic(topic)
+
+
+@pytest.mark.parametrize("topic", ["heartbeats!", "!heartbeats", "s1heartbeats", "s1-heartbeats"])
+def test_not_heartbeats_topics(topic: str) -> None:
+    assert not default().is_heartbeats_topic(topic)
+
+
+def test_checkpoints_topics() -> None:
+    assert default().is_checkpoints_topic("s1.checkpoints.internal")
+    assert not default().is_checkpoints_topic("checkpoints.internal")
+    assert not default().is_checkpoints_topic("checkpoints-internal")
+
+
+def identity(alias: str | None = "A") -> ReplicationPolicy:
+    policy = IdentityReplicationPolicy()
+    policy.configure({} if alias is None else {"source.cluster.alias": alias})
+    return policy
+
+
+def test_identity_keeps_names() -> None:
+    policy = identity()
+    assert policy.format_remote_topic("A", "t") == "t"
+    assert policy.topic_source("t") == "A"
+    assert policy.topic_source("B.t") == "A"
+    assert policy.upstream_topic("B.t") == "B.t"
+    assert policy.original_topic("B.t") == "B.t"
+    assert identity(None).topic_source("t") is None
+
+
+def test_identity_still_renames_what_ends_like_heartbeats() -> None:
+    policy = identity()
+    assert policy.format_remote_topic("A", "heartbeats") == "A.heartbeats"
+    assert policy.format_remote_topic("A", "myheartbeats") == "A.myheartbeats"
+    assert policy.topic_source("heartbeats") is None
+    assert policy.topic_source("A.heartbeats") == "A"
+    assert policy.upstream_topic("A.heartbeats") == "heartbeats"
+
+
+def test_interface_defaults_use_a_dot() -> None:
+    class Suffix(ReplicationPolicy):
+        def format_remote_topic(self, source_alias: str, topic: str) -> str:
+            return f"{topic}@{source_alias}"
+
+        def topic_source(self, topic: str) -> str | None:
+            return topic.rpartition("@")[2] if "@" in topic else None
+
+        def upstream_topic(self, topic: str) -> str | None:
+            return topic.rpartition("@")[0] if "@" in topic else None
+
+    policy = Suffix()
+    assert policy.original_topic("t@A@B") == "t"
+    assert policy.is_heartbeats_topic("heartbeats@A")
+    assert policy.offset_syncs_topic("B") == "mm2-offset-syncs.B.internal"
+    assert policy.is_internal_topic("A.checkpoints.internal")
