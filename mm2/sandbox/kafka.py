@@ -1,0 +1,318 @@
+"""A real Kafka broker on this machine: one node, broker and controller in one process, reachable from 127.0.0.1 only."""
+
+import atexit
+import base64
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import uuid
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from mm2.sandbox.errors import SandboxError
+from mm2.sandbox.jars import KAFKA, fetch
+from mm2.sandbox.java import java_executable
+from mm2.sandbox.ports import free_ports
+from mm2.sandbox.process import end, spawn
+
+_READY = b"Kafka Server started"  # the last line KafkaRaftServer logs on its way up
+_TAIL_LINES = 25
+
+_LOGGING = """\
+status = error
+rootLogger.level = warn
+rootLogger.appenderRef.out.ref = out
+logger.server.name = kafka.server.KafkaRaftServer
+logger.server.level = info
+appender.out.type = Console
+appender.out.name = out
+appender.out.layout.type = PatternLayout
+appender.out.layout.pattern = %d{ISO8601} %-5p %c{1}: %m%n
+"""
+
+_DEFAULTS = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "controller.listener.names": "CONTROLLER",
+    # One node cannot hold three copies.
+    "default.replication.factor": "1",
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    # 50 partitions each would cost a second at the first group and the first transaction.
+    "offsets.topic.num.partitions": "5",
+    "transaction.state.log.num.partitions": "5",
+    "group.initial.rebalance.delay.ms": "0",
+    "auto.create.topics.enable": "false",
+    # A killed broker may register again only when the session of its former self has ended: 9 s by default.
+    "broker.session.timeout.ms": "3000",
+    "broker.heartbeat.interval.ms": "500",
+    # The default takes a quarter of the small heap.
+    "log.cleaner.dedupe.buffer.size": "8388608",
+}
+
+_RUNNING: "weakref.WeakSet[LocalKafka]" = weakref.WeakSet()
+
+
+class LocalKafka:
+    """One broker. It keeps its ports and its data through `stop`, `kill9` and `start`.
+
+    `data_dir` gets `server.properties`, `log4j2.properties`, `broker.log` and the data. `listeners` maps listener names
+    to security protocols (default: one PLAINTEXT); the first is the one `bootstrap` names. `overrides` are broker
+    settings that win over all else, `segment_bytes` is the size of log segments (Kafka allows 1 MiB and more),
+    `format_args` go to `kafka-storage format` (e.g. `["--add-scram", "SCRAM-SHA-256=[name=a,password=b]"]`).
+    Usable as a context manager. Not thread-safe.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        data_dir: Path,
+        *,
+        listeners: Mapping[str, str] | None = None,
+        overrides: Mapping[str, str] | None = None,
+        format_args: Sequence[str] = (),
+        heap: str = "512m",
+        segment_bytes: int | None = None,
+        jvm_options: Sequence[str] = (),
+    ) -> None:
+        self.name = name
+        self.folder = Path(data_dir)
+        self.cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        self.log_file = self.folder / "broker.log"
+        self._listeners = dict(listeners or {"PLAINTEXT": "PLAINTEXT"})
+        self._ports = dict(zip([*self._listeners, "CONTROLLER"], free_ports(len(self._listeners) + 1), strict=True))
+        self._overrides = dict(overrides or {})
+        if segment_bytes is not None:
+            self._overrides.setdefault("log.segment.bytes", str(segment_bytes))
+        self._format_args = tuple(format_args)
+        self._heap = heap
+        self._jvm_options = tuple(jvm_options)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log_start_bytes = 0
+
+    def __repr__(self) -> str:
+        return f"LocalKafka({self.name} at {self.bootstrap})"
+
+    @property
+    def bootstrap(self) -> str:
+        """`127.0.0.1:<port>` of the first listener."""
+        return self.address(next(iter(self._listeners)))
+
+    def address(self, listener: str) -> str:
+        """`127.0.0.1:<port>` of the listener of that name."""
+        return f"127.0.0.1:{self._ports[listener]}"
+
+    @property
+    def pid(self) -> int:
+        """Process id of the running broker. Raises SandboxError when it does not run."""
+        return self._running().pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self, timeout_s: float = 60.0) -> Self:
+        """Starts the broker, formatting its data the first time, and waits until it serves. Raises SandboxError."""
+        self.launch()
+        self.wait_until_ready(timeout_s)
+        return self
+
+    def launch(self) -> None:
+        """The first half of `start`: returns as soon as the process exists, so that several can start at once."""
+        if self.is_running:
+            return
+        jars = fetch(KAFKA)
+        self._prepare(jars)
+        self._log_start_bytes = self.log_file.stat().st_size if self.log_file.exists() else 0
+        self._process = spawn(
+            self._java(jars, "kafka.Kafka", str(self._settings_file)), output=self.log_file, folder=self.folder
+        )
+        _RUNNING.add(self)
+
+    def wait_until_ready(self, timeout_s: float = 60.0) -> None:
+        """The second half of `start`. Raises SandboxError with the end of the log when the broker dies meanwhile."""
+        process = self._running()
+        deadline = time.monotonic() + timeout_s
+        while _READY not in self._log_of_this_run():
+            if process.poll() is not None:
+                raise SandboxError(f"{self._died(process)}\n{self.log_tail()}")
+            if time.monotonic() > deadline:
+                self.kill9()
+                raise SandboxError(f"Kafka {self.name} did not start in {timeout_s:.0f} s.\n{self.log_tail()}")
+            time.sleep(0.03)
+
+    def stop(self, patience_s: float = 10.0) -> None:
+        """Stops it cleanly, by force after `patience_s`; its data stay. Does nothing when it does not run."""
+        if self._process is not None:
+            end(self._process, patience_s=patience_s)
+            self._process = None
+        _RUNNING.discard(self)
+
+    def kill9(self) -> None:
+        """Kills it as a power cut would (the page cache survives)."""
+        process = self._running()
+        process.kill()
+        process.wait()
+        self._process = None
+        _RUNNING.discard(self)
+
+    def pause(self) -> None:
+        """Freezes it: connections stay open and nothing answers."""
+        self._running().send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Undoes `pause`."""
+        self._running().send_signal(signal.SIGCONT)
+
+    def check(self) -> None:
+        """Raises SandboxError with the end of the log when the broker has died on its own."""
+        self._running()
+
+    def log_tail(self, lines: int = _TAIL_LINES) -> str:
+        """The last lines this run of the broker logged."""
+        return "\n".join(self._log_of_this_run().decode(errors="replace").splitlines()[-lines:])
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, _type: type[BaseException] | None, _exc: BaseException | None, _tb: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def _settings_file(self) -> Path:
+        return self.folder / "server.properties"
+
+    @property
+    def _data_folder(self) -> Path:
+        return self.folder / "data"
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            raise SandboxError(f"Kafka {self.name} is not running: start it first.")
+        if self._process.poll() is not None:
+            raise SandboxError(f"{self._died(self._process)}\n{self.log_tail()}")
+        return self._process
+
+    def _died(self, process: subprocess.Popen[bytes]) -> str:
+        return f"Kafka {self.name} died with exit code {process.returncode}; the end of {self.log_file}:"
+
+    def _log_of_this_run(self) -> bytes:
+        with self.log_file.open("rb") as file:
+            file.seek(self._log_start_bytes)
+            return file.read()
+
+    def _java(self, jars: Path, main: str, *args: str) -> list[str]:
+        return [
+            *(java_executable(), f"-Xmx{self._heap}", f"-Xms{self._heap}"),
+            # On the few cores of a test machine the collectors that need no threads of their own disturb least.
+            *("-XX:+UseSerialGC", "-Xshare:auto", *self._jvm_options),
+            *(f"-Dlog4j2.configurationFile={self.folder / 'log4j2.properties'}", "-Djava.awt.headless=true"),
+            *("-cp", f"{jars}/*", main, *args),
+        ]
+
+    def _settings(self) -> dict[str, str]:
+        names = [*self._listeners, "CONTROLLER"]
+        protocols = {**self._listeners, "CONTROLLER": "PLAINTEXT"}
+        return {
+            **_DEFAULTS,
+            "controller.quorum.voters": f"1@{self.address('CONTROLLER')}",
+            "listeners": ",".join(f"{name}://{self.address(name)}" for name in names),
+            "listener.security.protocol.map": ",".join(f"{name}:{protocols[name]}" for name in names),
+            "inter.broker.listener.name": names[0],
+            "log.dirs": str(self._data_folder),
+            **self._overrides,
+        }
+
+    def _prepare(self, jars: Path) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "log4j2.properties").write_text(_LOGGING)
+        self._settings_file.write_text(
+            "".join(f"{key}={_escaped(value)}\n" for key, value in self._settings().items()),
+        )
+        if (self._data_folder / "meta.properties").exists():
+            return
+        if self._format_args:
+            self._format(jars, *self._format_args)
+            return
+        # What `kafka-storage format` writes, without the JVM it takes: the feature levels are the same for every
+        # cluster, so they are made once and kept beside the jars; the ids are ours to choose.
+        features = jars / "bootstrap.checkpoint"
+        if not features.exists():
+            self._format(jars)
+            _copy_atomically(self._data_folder / features.name, features)
+            return
+        self._data_folder.mkdir()
+        shutil.copyfile(features, self._data_folder / features.name)
+        directory_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        (self._data_folder / "meta.properties").write_text(
+            f"version=1\ncluster.id={self.cluster_id}\nnode.id=1\ndirectory.id={directory_id}\n"
+        )
+
+    def _format(self, jars: Path, *args: str) -> None:
+        command = ("format", "--cluster-id", self.cluster_id, "--config", str(self._settings_file), *args)
+        done = subprocess.run(
+            self._java(jars, "kafka.tools.StorageTool", *command), capture_output=True, text=True, check=False
+        )
+        if done.returncode != 0:
+            told = (done.stderr.strip() or done.stdout.strip()).splitlines()
+            raise SandboxError(f"The data of Kafka {self.name} could not be formatted: {' '.join(told[:3])}")
+
+
+def start_all(brokers: Sequence[LocalKafka], timeout_s: float = 60.0) -> None:
+    """Starts several brokers at once; when one fails, those that run are stopped again. Raises SandboxError."""
+    try:
+        for broker in brokers:
+            broker.launch()
+        for broker in brokers:
+            broker.wait_until_ready(timeout_s)
+    except BaseException:
+        stop_all(brokers)
+        raise
+
+
+def stop_all(brokers: Sequence[LocalKafka], patience_s: float = 10.0) -> None:
+    """Stops several brokers at once."""
+    for broker in brokers:
+        if broker.is_running:
+            broker.resume()
+            os.kill(broker.pid, signal.SIGTERM)
+    for broker in brokers:
+        broker.stop(patience_s)
+
+
+@contextmanager
+def start_pair(data_dir: Path, **options: Any) -> Iterator[tuple[LocalKafka, LocalKafka]]:
+    """Two brokers, A and B, in two sub-folders of `data_dir`, running inside the `with` block."""
+    pair = LocalKafka("A", data_dir / "a", **options), LocalKafka("B", data_dir / "b", **options)
+    start_all(pair)
+    try:
+        yield pair
+    finally:
+        stop_all(pair)
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace("\n", "\\n")
+
+
+def _copy_atomically(source: Path, target: Path) -> None:
+    with tempfile.NamedTemporaryFile(dir=target.parent, delete=False) as scratch:
+        scratch.write(source.read_bytes())
+    Path(scratch.name).rename(target)
+
+
+@atexit.register
+def _stop_what_still_runs() -> None:
+    stop_all(list(_RUNNING), patience_s=5.0)
