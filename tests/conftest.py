@@ -1,0 +1,36 @@
+"""What every test may ask for. Brokers are real, one pair for a whole run, started when the first test wants one."""
+
+import re
+import secrets
+from collections.abc import Iterator
+
+import pytest
+
+from mm2.sandbox.kafka import LocalKafka, start_pair
+
+
+@pytest.fixture(scope="session")
+def kafka_pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalKafka, LocalKafka]]:
+    with start_pair(tmp_path_factory.mktemp("kafka")) as pair:
+        yield pair
+
+
+@pytest.fixture
+def kafka_a(kafka_pair: tuple[LocalKafka, LocalKafka]) -> LocalKafka:
+    """The source cluster by habit. Shared: a test that stops or overloads a broker starts one of its own."""
+    kafka_pair[0].check()
+    return kafka_pair[0]
+
+
+@pytest.fixture
+def kafka_b(kafka_pair: tuple[LocalKafka, LocalKafka]) -> LocalKafka:
+    """The target cluster by habit; shared like `kafka_a`."""
+    kafka_pair[1].check()
+    return kafka_pair[1]
+
+
+@pytest.fixture
+def unique(request: pytest.FixtureRequest) -> str:
+    """A name no other test uses, for topics and groups: use it as it is or as a prefix."""
+    test = re.sub(r"[^A-Za-z0-9]+", "-", request.node.name)[:40].strip("-")
+    return f"{test}-{secrets.token_hex(3)}"

@@ -1,0 +1,61 @@
+"""The sandbox itself: what tests of faults rely on."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from mm2.sandbox.errors import SandboxError
+from mm2.sandbox.kafka import LocalKafka
+
+
+def _topics(broker: LocalKafka) -> set[str]:
+    return set(AdminClient({"bootstrap.servers": broker.bootstrap}).list_topics(timeout=10).topics)
+
+
+def test_topics_survive_kill9_and_restart(tmp_path: Path) -> None:
+    with LocalKafka("K", tmp_path) as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        for done in admin.create_topics([NewTopic("kept", 2, 1)]).values():
+            done.result()
+        before = broker.bootstrap
+        broker.kill9()
+        broker.start()
+        assert broker.bootstrap == before
+        assert "kept" in _topics(broker)
+        assert admin.list_topics(timeout=10).cluster_id == broker.cluster_id
+
+
+def test_death_is_told_with_the_end_of_the_log(tmp_path: Path) -> None:
+    with pytest.raises(SandboxError, match=r"Kafka bad died with exit code 1(.|\n)*Invalid value abc"):
+        LocalKafka("bad", tmp_path, overrides={"log.segment.bytes": "abc"}).start()
+
+
+def test_broker_dies_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    program = (
+        "import sys, time; from pathlib import Path; from mm2.sandbox.kafka import LocalKafka;"
+        "b = LocalKafka('orphan', Path(sys.argv[1])).start(); print(b.pid, flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
+    ) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        parent.send_signal(signal.SIGKILL)
+    deadline = time.monotonic() + 10
+    while _alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not _alive(pid)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (ProcessLookupError, FileNotFoundError):
+        return False
