@@ -35,39 +35,34 @@ CONFIG_PROPERTIES_EXCLUDE_DEFAULT: Final = (
 class TopicFilter(ABC):
     """Chooses topics by their name on the source."""
 
-    def configure(self, props: Mapping[str, str]) -> None:
+    def configure(self, props: Mapping[str, str]) -> None:  # noqa: B027 - optional
         """Take the connector's properties; ConfigException when they make no filter."""
-        return None
 
     @abstractmethod
     def should_replicate_topic(self, topic: str) -> bool: ...
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - optional
         """Release what the filter holds."""
-        return None
 
 
 class GroupFilter(ABC):
     """Chooses consumer groups by their id."""
 
-    def configure(self, props: Mapping[str, str]) -> None:
+    def configure(self, props: Mapping[str, str]) -> None:  # noqa: B027 - optional
         """Take the connector's properties; ConfigException when they make no filter."""
-        return None
 
     @abstractmethod
     def should_replicate_group(self, group: str) -> bool: ...
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - optional
         """Release what the filter holds."""
-        return None
 
 
 class ConfigPropertyFilter(ABC):
     """Chooses topic properties that the remote topic takes over."""
 
-    def configure(self, props: Mapping[str, str]) -> None:
+    def configure(self, props: Mapping[str, str]) -> None:  # noqa: B027 - optional
         """Take the connector's properties; ConfigException when they make no filter."""
-        return None
 
     @abstractmethod
     def should_replicate_config_property(self, name: str) -> bool: ...
@@ -76,9 +71,8 @@ class ConfigPropertyFilter(ABC):
         """Asked only when the source's value is a default: copy that value, rather than let the target's default rule."""
         return False
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - optional
         """Release what the filter holds."""
-        return None
 
 
 class DefaultTopicFilter(TopicFilter):

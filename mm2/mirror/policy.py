@@ -28,9 +28,8 @@ DEFAULT_SEPARATOR: Final = "."
 class ReplicationPolicy(ABC):
     """What Kafka's interface of the same name says, with its defaults (all of them with a fixed `.`)."""
 
-    def configure(self, props: Mapping[str, str]) -> None:
+    def configure(self, props: Mapping[str, str]) -> None:  # noqa: B027 - optional
         """Take the connector's properties; called once, before anything else."""
-        return None
 
     @abstractmethod
     def format_remote_topic(self, source_alias: str, topic: str) -> str:
