@@ -51,7 +51,7 @@ class Connector(ABC):
 
     @abstractmethod
     def start(self, props: dict[str, str]) -> None:
-        """Start with the connector's configuration, provider references already resolved. Raising fails the connector."""
+        """Start with the connector's configuration, provider references resolved. Raising fails the connector."""
 
     @abstractmethod
     def stop(self) -> None:
@@ -120,7 +120,7 @@ class WorkerView:
 
 
 def _ignore_detail(_detail: dict[str, Any]) -> None:
-    return None
+    return
 
 
 @dataclass(frozen=True)
@@ -199,8 +199,8 @@ class SourceTask(Task):
 
     def commit(self) -> None:
         """Called after each commit of offsets. What it raises is only logged."""
-        return None
+        return
 
     def commit_record(self, record: SourceRecord, metadata: RecordMetadata | None) -> None:
         """Called when a record was acknowledged; ``metadata`` is None when it was filtered. Raises: only logged."""
-        return None
+        return

@@ -1,0 +1,366 @@
+"""Who does what: the leader's assignment of connectors and tasks to members (spec connect D.6).
+
+Pure logic: no clock, no I/O. The same decisions as Java's EagerAssignor and IncrementalCooperativeAssignor, so that
+leadership can pass between Java and Python members of one group.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+from mm2.connect.protocol import (
+    CONFIG_MISMATCH,
+    NO_ERROR,
+    URL_NOT_USED,
+    Assignment,
+    ConnectorTaskId,
+    WorkerState,
+)
+
+T = TypeVar("T", str, ConnectorTaskId)
+
+#: Growth of the back-off between successive revoking rebalances (1, 40, 1600 … ms, no jitter).
+_REVOCATION_BACKOFF_FACTOR = 40
+
+
+class Configured(Protocol):
+    """What the assignors need to know of the config topic."""
+
+    @property
+    def offset(self) -> int:
+        """Config offset of this snapshot."""
+
+    def connectors(self) -> Collection[str]:
+        """Names of all configured connectors."""
+
+    def tasks(self, connector: str) -> Sequence[ConnectorTaskId]:
+        """Its tasks; empty when their configs are inconsistent."""
+
+
+@dataclass
+class Load:
+    """Connectors and tasks of one member. Lists keep the order in which work was added."""
+
+    connectors: list[str] = field(default_factory=list)
+    tasks: list[ConnectorTaskId] = field(default_factory=list)
+
+    @property
+    def empty(self) -> bool:
+        """Whether it holds nothing at all."""
+        return not self.connectors and not self.tasks
+
+    def copy(self) -> Load:
+        """A copy that can be changed on its own."""
+        return Load(list(self.connectors), list(self.tasks))
+
+
+@dataclass
+class _Work:
+    """A set of connectors and tasks; keeps order for reproducibility."""
+
+    connectors: dict[str, None] = field(default_factory=dict)
+    tasks: dict[ConnectorTaskId, None] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, connectors: Iterable[str] = (), tasks: Iterable[ConnectorTaskId] = ()) -> _Work:
+        return cls(dict.fromkeys(connectors), dict.fromkeys(tasks))
+
+    @classmethod
+    def all_of(cls, loads: Iterable[Load]) -> _Work:
+        every = list(loads)
+        return cls.of(
+            itertools.chain.from_iterable(load.connectors for load in every),
+            itertools.chain.from_iterable(load.tasks for load in every),
+        )
+
+    @property
+    def empty(self) -> bool:
+        return not self.connectors and not self.tasks
+
+    def minus(self, *others: _Work) -> _Work:
+        return _Work.of(
+            (c for c in self.connectors if not any(c in other.connectors for other in others)),
+            (t for t in self.tasks if not any(t in other.tasks for other in others)),
+        )
+
+    def plus(self, other: _Work) -> _Work:
+        return _Work.of([*self.connectors, *other.connectors], [*self.tasks, *other.tasks])
+
+    def meets(self, other: _Work) -> bool:
+        return any(c in other.connectors for c in self.connectors) or any(t in other.tasks for t in self.tasks)
+
+
+@dataclass(frozen=True)
+class GroupAssignment:
+    """Outcome of a round: bytes-ready assignments, and who owns what afterwards (for redirects)."""
+
+    assignments: dict[str, Assignment]
+    owners: dict[str, Load]
+
+
+def agreed_offset(members: Mapping[str, WorkerState], snapshot_offset: int) -> int:
+    """The highest config offset that any member has seen, the leader's own included."""
+    return max([snapshot_offset, *(state.config_offset for state in members.values())])
+
+
+def mismatch(members: Mapping[str, WorkerState], leader: str, max_offset: int, version: int) -> GroupAssignment:
+    """Everybody gets nothing and the offset to read up to, because the leader itself is behind."""
+    told = Assignment(CONFIG_MISMATCH, leader, members[leader].url, max_offset, version=version)
+    return GroupAssignment(dict.fromkeys(members, told), {})
+
+
+def assign_eagerly(members: Mapping[str, WorkerState], leader: str, configured: Configured) -> GroupAssignment:
+    """Deal everything round-robin: first all connectors, then each one's tasks, over the sorted members."""
+    loads = {member: Load() for member in sorted(members)}
+    dealer = itertools.cycle(loads.values())
+    connectors = sorted(configured.connectors())
+    for connector in connectors:
+        next(dealer).connectors.append(connector)
+    for connector in connectors:
+        for task in sorted(configured.tasks(connector)):
+            next(dealer).tasks.append(task)
+    url = members[leader].url
+    assignments = {
+        member: Assignment(
+            NO_ERROR, leader, url, configured.offset, tuple(load.connectors), tuple(load.tasks), version=0
+        )
+        for member, load in loads.items()
+    }
+    return GroupAssignment(assignments, loads)
+
+
+class CooperativeAssignor:
+    """Keeps what runs where it runs, revokes only the excess, and waits for departed workers to come back (KIP-415).
+
+    Holds state from round to round; a new leader starts with none. ``now_ms`` is a clock.
+
+    Deviation for MirrorMaker's dedicated mode: when no member has a REST URL, a connector on a follower could never
+    publish its task configs (KAFKA-9981: only the leader writes them, and there is no way to reach it). Then this
+    assignor places every *connector* on the leader; those that run elsewhere are revoked and move. Tasks are balanced
+    as ever. The bytes on the wire stay those of the protocol, so Java members simply obey.
+    """
+
+    def __init__(self, max_delay_ms: int, now_ms: Callable[[], int]) -> None:
+        self._max_delay_ms = max_delay_ms
+        self._now_ms = now_ms
+        self.delay_ms = 0
+        self._scheduled_ms = 0
+        self._previous_assignment = _Work()
+        self._previous_revocation = _Work()
+        self._previous_generation = -1
+        self._previous_members: set[str] = set()
+        self._candidates: dict[str, None] = {}
+        self._revoked_in_previous = False
+        self._successive_revoking_rounds = 0
+
+    def assign(
+        self,
+        members: Mapping[str, WorkerState],
+        leader: str,
+        configured: Configured,
+        *,
+        generation: int,
+        last_completed_generation: int,
+        version: int,
+    ) -> GroupAssignment:
+        """One round: the assignment for ``generation``, whose predecessor as far as this leader knows is the other."""
+        current = {
+            member: Load(list(state.allocation.connectors), list(state.allocation.tasks))
+            if state.allocation is not None
+            else Load()
+            for member, state in sorted(members.items())
+        }
+        home = leader if all(state.url == URL_NOT_USED for state in members.values()) else None
+        following, revoked = self._round(current, configured, last_completed_generation, home)
+        self._previous_generation = generation
+        self._previous_members = set(current)
+        url = members[leader].url
+        assignments: dict[str, Assignment] = {}
+        owners: dict[str, Load] = {}
+        for member, load in following.items():
+            held = current[member]
+            gone = revoked.get(member, Load())
+            assignments[member] = Assignment(
+                NO_ERROR,
+                leader,
+                url,
+                configured.offset,
+                tuple(c for c in load.connectors if c not in held.connectors),
+                tuple(t for t in load.tasks if t not in held.tasks),
+                tuple(gone.connectors),
+                tuple(gone.tasks),
+                self.delay_ms,
+                version,
+            )
+            owners[member] = Load(
+                [c for c in load.connectors if c not in gone.connectors],
+                [t for t in load.tasks if t not in gone.tasks],
+            )
+        return GroupAssignment(assignments, owners)
+
+    def _round(
+        self, current: dict[str, Load], configured: Configured, last_completed_generation: int, home: str | None
+    ) -> tuple[dict[str, Load], dict[str, Load]]:
+        """What each member shall hold after this round, and what it shall give up in it."""
+        if self._previous_generation != last_completed_generation:
+            # Nobody knows whether the last assignment was ever delivered.
+            self._previous_assignment = _Work()
+        names = sorted(configured.connectors())
+        wanted = _Work.of(names, itertools.chain.from_iterable(configured.tasks(name) for name in names))
+        active = _Work.all_of(current.values())
+        if self._previous_revocation.meets(active):
+            # Somebody never heard of the last revocation.
+            self._previous_assignment = active
+        previous = self._previous_assignment
+
+        # Java forgets what runs, is not configured and was placed by another leader, until the round after this.
+        deleted = previous.plus(active).minus(wanted)
+        lost = previous.minus(active, deleted)
+        created = wanted.minus(previous, active)
+
+        following = {member: load.copy() for member, load in current.items()}
+        revoked: dict[str, Load] = {}
+        _revoke(following, {member: deleted.plus(_duplicated(current)) for member in following}, revoked)
+        if home is not None:
+            _revoke(following, {m: _Work.of(load.connectors) for m, load in following.items() if m != home}, revoked)
+            # Nobody but the leader could take them, so there is nobody to wait for.
+            created = created.plus(_Work.of(lost.connectors))
+            lost = _Work.of((), lost.tasks)
+
+        reassigned = self._handle_lost(lost, following)
+        if self.delay_ms == 0:
+            self._balance(following, wanted, revoked, home)
+        else:
+            self._revoked_in_previous = False
+
+        if home is None:
+            _fill(following, lambda load: load.connectors, [*created.connectors, *reassigned.connectors])
+        else:
+            following[home].connectors.extend(created.connectors)
+        _fill(following, lambda load: load.tasks, [*created.tasks, *reassigned.tasks])
+
+        self._previous_revocation = _Work.all_of(revoked.values())
+        self._previous_assignment = _Work.all_of(following.values()).minus(self._previous_revocation).plus(lost)
+        return following, revoked
+
+    def _handle_lost(self, lost: _Work, following: dict[str, Load]) -> _Work:
+        """Decide about work whose worker vanished: what to place now. May put some on candidates right away."""
+        if lost.empty and not self._revoked_in_previous:
+            self._reset_delay()
+            return lost
+        if self._scheduled_ms <= 0 and self._previous_members <= set(following):
+            # Nobody left: some worker failed to receive its last assignment.
+            return lost
+        if self._max_delay_ms == 0:
+            return lost
+        now = self._now_ms()
+        if 0 < self._scheduled_ms <= now:
+            candidates = [following[member] for member in self._candidates if member in following]
+            self._reset_delay()
+            self._revoked_in_previous = False
+            if not candidates:
+                return lost
+            for connector, load in zip(lost.connectors, itertools.cycle(candidates), strict=False):
+                load.connectors.append(connector)
+            for task, load in zip(lost.tasks, itertools.cycle(candidates), strict=False):
+                load.tasks.append(task)
+            return _Work()
+        self._candidates.update(dict.fromkeys(member for member, load in following.items() if load.empty))
+        if now < self._scheduled_ms:
+            self.delay_ms = min(self._scheduled_ms - now, self._max_delay_ms)
+        else:
+            self.delay_ms = self._max_delay_ms
+        self._scheduled_ms = now + self.delay_ms
+        return _Work()
+
+    def _reset_delay(self) -> None:
+        self._candidates.clear()
+        self._scheduled_ms = 0
+        self.delay_ms = 0
+
+    def _balance(self, following: dict[str, Load], wanted: _Work, revoked: dict[str, Load], home: str | None) -> None:
+        """Take the excess from overloaded members, unless the last round did so too: then only after a back-off."""
+        connectors = _excess(following, lambda load: load.connectors, len(wanted.connectors)) if home is None else {}
+        tasks = _excess(following, lambda load: load.tasks, len(wanted.tasks))
+        excess = {
+            member: _Work.of(connectors.get(member, ()), tasks.get(member, ())) for member in {**connectors, **tasks}
+        }
+        if not excess:
+            if self._revoked_in_previous:
+                self._revoked_in_previous = False
+                self._successive_revoking_rounds = 0
+            return
+        if self._revoked_in_previous:
+            self._successive_revoking_rounds += 1
+            self.delay_ms = min(_REVOCATION_BACKOFF_FACTOR**self._successive_revoking_rounds, self._max_delay_ms)
+            if self.delay_ms > 0:
+                self._scheduled_ms = self._now_ms() + self.delay_ms
+                return
+        else:
+            self._revoked_in_previous = True
+        _revoke(following, excess, revoked)
+
+
+def _duplicated(current: Mapping[str, Load]) -> _Work:
+    """Work that more than one member says it runs."""
+    connectors = [c for load in current.values() for c in load.connectors]
+    tasks = [t for load in current.values() for t in load.tasks]
+    return _Work.of(
+        (c for c, count in Counter(connectors).items() if count > 1),
+        (t for t, count in Counter(tasks).items() if count > 1),
+    )
+
+
+def _revoke(following: dict[str, Load], wanted: Mapping[str, _Work], revoked: dict[str, Load]) -> None:
+    """Take work from members as far as they hold it, and add it to what they are told to give up."""
+    for member, work in wanted.items():
+        load = following[member]
+        connectors = [c for c in load.connectors if c in work.connectors]
+        tasks = [t for t in load.tasks if t in work.tasks]
+        if not connectors and not tasks:
+            continue
+        given_up = revoked.setdefault(member, Load())
+        given_up.connectors.extend(connectors)
+        given_up.tasks.extend(tasks)
+        load.connectors = [c for c in load.connectors if c not in work.connectors]
+        load.tasks = [t for t in load.tasks if t not in work.tasks]
+
+
+def _excess(following: Mapping[str, Load], held: Callable[[Load], list[T]], total: int) -> dict[str, list[T]]:
+    """What has to be taken from whom so that no member is above its fair share of ``total``."""
+    sizes = [len(held(load)) for load in following.values()]
+    floor, extras = divmod(total, len(following))
+    if total == 0 or not any(sizes):
+        return {}
+    if sizes.count(floor + 1) == extras and sizes.count(floor) + extras == len(sizes):
+        return {}
+    excess: dict[str, list[T]] = {}
+    for member, load in following.items():
+        mine = held(load)
+        if len(mine) <= floor:
+            continue
+        allowed = floor
+        if extras > 0:
+            extras -= 1
+            allowed += 1
+        if len(mine) > allowed:
+            excess[member] = mine[: len(mine) - allowed]
+    return excess
+
+
+def _fill(following: Mapping[str, Load], held: Callable[[Load], list[T]], work: Iterable[T]) -> None:
+    """Give each piece to the least loaded members, level by level, ties by member id."""
+    order = sorted(following, key=lambda member: (len(held(following[member])), member))
+    pieces = iter(work)
+    while True:
+        lowest = len(held(following[order[0]]))
+        level = [member for member in order if len(held(following[member])) == lowest]
+        for member in level:
+            try:
+                held(following[member]).append(next(pieces))
+            except StopIteration:
+                return

@@ -1,0 +1,67 @@
+"""The JSON that Connect's internal topics hold: JsonConverter without schemas (spec connect B).
+
+Compact, UTF-8, non-ASCII characters unescaped; bytes as base64 text, because JSON has no bytes.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mm2.connect.api import ConnectError
+from mm2.connect.java_map import hash_map_order
+
+_INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
+
+
+def encode(value: Any) -> bytes | None:
+    """Serialise a value; None becomes None (a tombstone). Dictionaries keep their order: see :func:`hash_ordered`."""
+    if value is None:
+        return None
+    try:
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ConnectError(f"Cannot write {type(value).__name__} as JSON: {error}") from error
+    return text.encode("utf-8", "surrogatepass")
+
+
+def decode(data: bytes | None) -> Any:
+    """Parse a value; None and empty input become None. Raises ConnectError when it is not JSON."""
+    if not data:
+        return None
+    try:
+        return json.loads(data.decode("utf-8", "surrogatepass"))
+    except ValueError as error:
+        raise ConnectError(f"Not JSON: {error}") from error
+
+
+def hash_ordered(value: Any) -> Any:
+    """The value with every map in it, at any depth, in Java's HashMap order, and bytes as base64 text."""
+    if isinstance(value, Mapping):
+        return {key: hash_ordered(value[key]) for key in hash_map_order(value)}
+    if isinstance(value, bytes | bytearray | memoryview):
+        return base64.b64encode(value).decode("ascii")
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [hash_ordered(item) for item in value]
+    return value
+
+
+def require_flat(kind: str, values: Any) -> None:
+    """Check that offsets or partitions are a map of strings to primitives (OffsetUtils.validateFormat).
+
+    Raises ConnectError naming the offending field. None is allowed: it means "no offset".
+    """
+    if values is None:
+        return
+    if not isinstance(values, Mapping):
+        raise ConnectError(f"A source {kind} must be a map, not {type(values).__name__}")
+    for key, value in values.items():
+        if not isinstance(key, str):
+            raise ConnectError(f"A source {kind} must have string keys only, not {key!r}")
+        if value is None or isinstance(value, bool | float | str | bytes):
+            continue
+        if isinstance(value, int) and _INT64_MIN <= value <= _INT64_MAX:
+            continue
+        raise ConnectError(f"Field {key!r} of a source {kind} must be a primitive value, not {type(value).__name__}")

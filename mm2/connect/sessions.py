@@ -1,0 +1,112 @@
+"""Session keys and signatures of worker-to-worker requests (KIP-507, spec connect B.5).
+
+The leader distributes a random key through the config topic; whoever can read that topic may sign requests with it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import secrets
+from dataclasses import dataclass, field
+from typing import Any
+
+from mm2.connect.api import ConnectError
+
+#: HTTP headers of a signed request.
+SIGNATURE_HEADER = "X-Connect-Authorization"
+ALGORITHM_HEADER = "X-Connect-Request-Signature-Algorithm"
+
+# The key sizes are what Java's KeyGenerator yields for each name when no size is asked for.
+_DIGESTS = {
+    "HmacMD5": ("md5", 64),
+    "HmacSHA1": ("sha1", 64),
+    "HmacSHA224": ("sha224", 28),
+    "HmacSHA256": ("sha256", 32),
+    "HmacSHA384": ("sha384", 48),
+    "HmacSHA512": ("sha512", 64),
+}
+_BY_LOWER_NAME = {name.lower(): entry for name, entry in _DIGESTS.items()}
+
+
+@dataclass(frozen=True)
+class SessionKey:
+    """A key as the config topic holds it."""
+
+    key: bytes = field(repr=False)
+    algorithm: str
+    creation_timestamp_ms: int
+
+    def to_json(self) -> dict[str, Any]:
+        """The value of the ``session-key`` record."""
+        return {
+            "key": base64.b64encode(self.key).decode("ascii"),
+            "algorithm": self.algorithm,
+            "creation-timestamp": self.creation_timestamp_ms,
+        }
+
+    @classmethod
+    def from_json(cls, value: Any) -> SessionKey:
+        """Read the value of a ``session-key`` record. Raises ConnectError naming the bad field."""
+        if not isinstance(value, dict):
+            raise ConnectError("A session key record must hold a map")
+        key, algorithm, created = value.get("key"), value.get("algorithm"), value.get("creation-timestamp")
+        if not isinstance(key, str):
+            raise ConnectError("A session key record needs a string field 'key'")
+        if not isinstance(algorithm, str):
+            raise ConnectError("A session key record needs a string field 'algorithm'")
+        if not isinstance(created, int) or isinstance(created, bool):
+            raise ConnectError("A session key record needs an integer field 'creation-timestamp'")
+        try:
+            raw = base64.b64decode(key, validate=True)
+        except binascii.Error:
+            raise ConnectError("Field 'key' of a session key record is not base64") from None
+        return cls(raw, algorithm, created)
+
+
+def _digest(algorithm: str) -> tuple[str, int]:
+    try:
+        return _BY_LOWER_NAME[algorithm.lower()]
+    except KeyError:
+        known = ", ".join(_DIGESTS)
+        raise ConnectError(f"Unknown MAC algorithm {algorithm!r}; known are {known}") from None
+
+
+def generate_key(algorithm: str, size_bits: int | None, now_ms: int) -> SessionKey:
+    """A new random key. ``size_bits`` None takes the algorithm's default. Raises ConnectError when unknown."""
+    _, default_bytes = _digest(algorithm)
+    size_bytes = default_bytes if size_bits is None else (size_bits + 7) // 8
+    return SessionKey(secrets.token_bytes(size_bytes), algorithm, now_ms)
+
+
+def key_is_due(current: SessionKey | None, *, algorithm: str, size_bits: int | None, ttl_ms: int, now_ms: int) -> bool:
+    """Whether the leader has to distribute a new key: none, expired, or not of the configured kind.
+
+    ``ttl_ms`` 0 disables rotation by age.
+    """
+    if current is None:
+        return True
+    if ttl_ms > 0 and now_ms >= current.creation_timestamp_ms + ttl_ms:
+        return True
+    if current.algorithm.lower() != algorithm.lower():
+        return True
+    return size_bits is not None and len(current.key) != (size_bits + 7) // 8
+
+
+def sign(key: bytes, body: bytes, algorithm: str = "HmacSHA256") -> bytes:
+    """The MAC of the exact bytes of a request's body; of nothing when it has none."""
+    name, _ = _digest(algorithm)
+    return hmac.new(key, body, getattr(hashlib, name)).digest()
+
+
+def signature_headers(key: SessionKey, body: bytes | None, algorithm: str = "HmacSHA256") -> dict[str, str]:
+    """The two headers that a signed request carries."""
+    signature = sign(key.key, body or b"", algorithm)
+    return {SIGNATURE_HEADER: base64.b64encode(signature).decode("ascii"), ALGORITHM_HEADER: algorithm}
+
+
+def verify(key: bytes, body: bytes, signature: bytes, algorithm: str = "HmacSHA256") -> bool:
+    """Whether the signature is right; takes the same time for every wrong one."""
+    return hmac.compare_digest(sign(key, body, algorithm), signature)
