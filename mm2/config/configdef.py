@@ -1,0 +1,303 @@
+"""Definitions of keys, and configurations checked against them (Kafka's ``ConfigDef`` and ``AbstractConfig``, 4.3.0).
+
+A definition is a table: key, type, default, validator, importance, words for people. Parsing a map of strings gives one typed
+value per key; unknown keys are kept in ``originals``, because they belong to clients and plugins.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from types import MappingProxyType
+from typing import Any, Self, TypeVar
+
+from mm2.config.validators import (
+    DistinctList,
+    Validator,
+    at_least,
+    between,
+    distinct,
+    non_empty,
+    one_of,
+    one_of_any_case,
+    subset_of,
+)
+from mm2.config.values import NO_DEFAULT, ConfigException, Password, Type, missing, parse_type, show, split_list
+
+__all__ = [
+    "NO_DEFAULT",
+    "AbstractConfig",
+    "ConfigDef",
+    "ConfigException",
+    "ConfigKey",
+    "ConfigValue",
+    "Importance",
+    "Password",
+    "Recommender",
+    "Type",
+    "Validator",
+    "Width",
+    "at_least",
+    "between",
+    "distinct",
+    "missing",
+    "non_empty",
+    "one_of",
+    "one_of_any_case",
+    "parse_type",
+    "show",
+    "split_list",
+    "subset_of",
+]
+
+_Value = TypeVar("_Value")
+
+
+class Importance(Enum):
+    """How much a key matters; the member's value is the name REST shows."""
+
+    HIGH = "HIGH"
+    MEDIUM = "MEDIUM"
+    LOW = "LOW"
+
+
+class Width(Enum):
+    """Width of an input field for the value in a user interface; the member's value is the name REST shows."""
+
+    NONE = "NONE"
+    SHORT = "SHORT"
+    MEDIUM = "MEDIUM"
+    LONG = "LONG"
+
+
+@dataclass(frozen=True)
+class Recommender:
+    """Values a user interface may offer, and whether the key matters at all; both see the key and all parsed values."""
+
+    valid_values: Callable[[str, Mapping[str, object]], list[object]]
+    visible: Callable[[str, Mapping[str, object]], bool] = lambda _name, _parsed: True
+
+
+@dataclass(frozen=True)
+class ConfigKey:
+    """One row of a definition. ``default`` is :data:`NO_DEFAULT` for a required key, otherwise an already typed value."""
+
+    name: str
+    type: Type
+    default: object
+    validator: Validator | None = None
+    importance: Importance = Importance.MEDIUM
+    documentation: str = ""
+    group: str | None = None
+    order: int = -1
+    width: Width = Width.NONE
+    display_name: str = ""
+    dependents: tuple[str, ...] = ()
+    recommender: Recommender | None = None
+
+    @property
+    def required(self) -> bool:
+        return self.default is NO_DEFAULT
+
+    def parse(self, value: object, *, shown_as: str | None = None) -> object:
+        """``value`` typed and validated; errors call the key ``shown_as`` (default: its name)."""
+        name = shown_as or self.name
+        parsed = parse_type(name, value, self.type)
+        if isinstance(parsed, list) and isinstance(self.validator, DistinctList):
+            parsed = list(dict.fromkeys(parsed))
+        if self.validator is not None:
+            self.validator.ensure_valid(name, parsed)
+        return parsed
+
+    def value_in(self, props: Mapping[str, object]) -> object:
+        """The typed value in ``props``, or the default (lists copied)."""
+        if self.name in props:
+            return self.parse(props[self.name])
+        if self.default is NO_DEFAULT:
+            raise missing(self.name)
+        return list(self.default) if isinstance(self.default, list | tuple) else self.default
+
+
+@dataclass
+class ConfigValue:
+    """What validation says of one key: the typed value (``None`` when it is wrong), what could be offered, what is wrong."""
+
+    name: str
+    value: object
+    recommended_values: list[object] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    visible: bool = True
+
+
+class ConfigDef:
+    """A growing table of :class:`ConfigKey`, in the order of definition. ``ConfigDef(a, b)`` starts with the rows of both."""
+
+    def __init__(self, *bases: ConfigDef) -> None:
+        self._keys: dict[str, ConfigKey] = {}
+        for base in bases:
+            self._keys.update(base.keys)
+
+    def define(
+        self,
+        name: str,
+        type_: Type,
+        default: object = NO_DEFAULT,
+        validator: Validator | None = None,
+        importance: Importance = Importance.LOW,
+        doc: str = "",
+        *,
+        group: str | None = None,
+        order: int = -1,
+        width: Width = Width.NONE,
+        display_name: str | None = None,
+        dependents: Iterable[str] = (),
+        recommender: Recommender | None = None,
+    ) -> Self:
+        """Add a row. ``default`` may be a string; it is typed here, and a default its own validator refuses is an error."""
+        if name in self._keys:
+            raise ConfigException(f"Configuration {name} is defined twice.")
+        key = ConfigKey(
+            name=name,
+            type=type_,
+            default=NO_DEFAULT,
+            validator=validator,
+            importance=importance,
+            documentation=doc,
+            group=group,
+            order=order,
+            width=width,
+            display_name=display_name or name,
+            dependents=tuple(dependents),
+            recommender=recommender,
+        )
+        self._keys[name] = key if default is NO_DEFAULT else replace(key, default=key.parse(default))
+        return self
+
+    def redefine(self, name: str, **changes: Any) -> Self:
+        """Change fields of a row that came from a base, e.g. another default (already typed)."""
+        self._keys[name] = replace(self._keys[name], **changes)
+        return self
+
+    def only(self, names: Iterable[str]) -> ConfigDef:
+        """A definition with just these rows, in this definition's order."""
+        wanted = frozenset(names)
+        part = ConfigDef()
+        part._keys = {name: key for name, key in self._keys.items() if name in wanted}
+        return part
+
+    @property
+    def keys(self) -> Mapping[str, ConfigKey]:
+        """Rows by key, in the order of definition."""
+        return MappingProxyType(self._keys)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All keys, in the order of definition."""
+        return tuple(self._keys)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._keys
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def parse(self, props: Mapping[str, object]) -> dict[str, Any]:
+        """Typed values of all keys. Raises the first :class:`ConfigException`, in the order of definition."""
+        return {name: key.value_in(props) for name, key in self._keys.items()}
+
+    def config_values(self, props: Mapping[str, object]) -> list[ConfigValue]:
+        """Every key with its value, its errors and its recommendations (the body of REST's ``config/validate``)."""
+        values: dict[str, ConfigValue] = {}
+        for name, key in self._keys.items():
+            values[name] = ConfigValue(name, None)
+            try:
+                values[name].value = key.value_in(props)
+            except ConfigException as error:
+                values[name].errors.append(str(error))
+        parsed = {name: value.value for name, value in values.items()}
+        for name, key in self._keys.items():
+            if key.recommender is not None:
+                values[name].recommended_values = key.recommender.valid_values(name, parsed)
+                values[name].visible = key.recommender.visible(name, parsed)
+        return list(values.values())
+
+    def validate(self, props: Mapping[str, object]) -> list[tuple[str, list[str]]]:
+        """(key, error texts) for **every** key, in order; the list of texts is empty for a good one."""
+        return [(value.name, value.errors) for value in self.config_values(props)]
+
+
+class AbstractConfig:
+    """A map of strings read through a definition; raises :class:`ConfigException` for the first bad or missing key.
+
+    Reading a value marks its key as used, so that :meth:`unused` can tell the user which keys nobody looked at.
+    """
+
+    def __init__(self, definition: ConfigDef, props: Mapping[str, object]) -> None:
+        self.definition = definition
+        self._originals = dict(props)
+        self._values = definition.parse(self._originals)
+        self._used: set[builtins.str] = set()
+
+    @property
+    def originals(self) -> dict[builtins.str, Any]:
+        """What was given, untyped, unknown keys included (a copy)."""
+        return dict(self._originals)
+
+    @property
+    def values(self) -> Mapping[builtins.str, Any]:
+        """All typed values, defaults included. Reading here marks nothing as used."""
+        return MappingProxyType(self._values)
+
+    def originals_with_prefix(self, prefix: builtins.str, strip: builtins.bool = True) -> dict[builtins.str, Any]:
+        """The given keys that start with ``prefix`` and have something after it; they count as used."""
+        found = {k: v for k, v in self._originals.items() if k.startswith(prefix) and len(k) > len(prefix)}
+        self._used.update(found)
+        return {k.removeprefix(prefix): v for k, v in found.items()} if strip else found
+
+    def get(self, key: builtins.str) -> Any:
+        """The typed value of a defined key; ``None`` where that is its default."""
+        if key not in self._values:
+            raise ConfigException(f"Unknown configuration '{key}'")
+        self._used.add(key)
+        return self._values[key]
+
+    def ignore(self, key: builtins.str) -> None:
+        """Count ``key`` as used."""
+        self._used.add(key)
+
+    def unused(self) -> set[builtins.str]:
+        """Given keys that were never read."""
+        return self._originals.keys() - self._used
+
+    def _typed(self, key: builtins.str, kind: type[_Value]) -> _Value:
+        value = self.get(key)
+        if not isinstance(value, kind):
+            raise TypeError(f"{key} is {value!r}, not a {kind.__name__}")
+        return value
+
+    def bool(self, key: builtins.str) -> builtins.bool:
+        """The value of a BOOLEAN key."""
+        return self._typed(key, builtins.bool)
+
+    def int(self, key: builtins.str) -> builtins.int:
+        """The value of an INT, SHORT or LONG key that is not null."""
+        return self._typed(key, builtins.int)
+
+    def float(self, key: builtins.str) -> builtins.float:
+        """The value of a DOUBLE key."""
+        return self._typed(key, builtins.float)
+
+    def str(self, key: builtins.str) -> builtins.str:
+        """The value of a STRING or CLASS key that is not null."""
+        return self._typed(key, builtins.str)
+
+    def list(self, key: builtins.str) -> builtins.list[builtins.str]:
+        """The value of a LIST key that is not null (a copy)."""
+        return builtins.list(self._typed(key, builtins.list))
+
+    def password(self, key: builtins.str) -> Password | None:
+        """The value of a PASSWORD key."""
+        value = self.get(key)
+        return value if isinstance(value, Password) else None

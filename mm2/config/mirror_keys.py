@@ -1,0 +1,224 @@
+"""Settings of the three mirror connectors (spec mirrormaker §1.6.3 to §1.6.6; Kafka 4.3.0), and our own under ``copy.``."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mm2.config.configdef import ConfigDef, Importance, Type, at_least, distinct, one_of, subset_of
+from mm2.config.connector_keys import CONNECTOR_CONFIG
+from mm2.config.security_keys import SASL_CONFIG, SECURITY_PROTOCOL_CONFIG, TLS_CONFIG
+
+HIGH, MEDIUM, LOW = Importance.HIGH, Importance.MEDIUM, Importance.LOW
+_MIRROR: Final = "org.apache.kafka.connect.mirror"
+
+SOURCE_CONNECTOR: Final = f"{_MIRROR}.MirrorSourceConnector"
+HEARTBEAT_CONNECTOR: Final = f"{_MIRROR}.MirrorHeartbeatConnector"
+CHECKPOINT_CONNECTOR: Final = f"{_MIRROR}.MirrorCheckpointConnector"
+CONNECTOR_CLASSES: Final = (SOURCE_CONNECTOR, HEARTBEAT_CONNECTOR, CHECKPOINT_CONNECTOR)
+"""Java names of the connectors of every flow, in the order in which they are configured."""
+
+REPLICATION_POLICY_CONFIG: Final = (
+    ConfigDef()
+    .define(
+        "replication.policy.class",
+        Type.CLASS,
+        f"{_MIRROR}.DefaultReplicationPolicy",
+        None,
+        LOW,
+        "What topics are called on the target.",
+    )
+    .define("replication.policy.separator", Type.STRING, ".", None, LOW, "Stands between alias and topic.")
+    .define(
+        "replication.policy.internal.topic.separator.enabled",
+        Type.BOOLEAN,
+        True,
+        None,
+        LOW,
+        "Use a separator of one's own in the names of internal topics as well.",
+    )
+)
+FORWARDING_ADMIN_CONFIG: Final = ConfigDef().define(
+    "forwarding.admin.class",
+    Type.CLASS,
+    "org.apache.kafka.clients.admin.ForwardingAdmin",
+    None,
+    LOW,
+    "Class of the admin clients.",
+)
+
+MIRROR_CONNECTOR_CONFIG: Final = (
+    ConfigDef(
+        CONNECTOR_CONFIG,
+        REPLICATION_POLICY_CONFIG,
+        FORWARDING_ADMIN_CONFIG,
+        SECURITY_PROTOCOL_CONFIG,
+        TLS_CONFIG,
+        SASL_CONFIG,
+    )
+    .define("enabled", Type.BOOLEAN, True, None, LOW, "Whether the flow replicates.")
+    .define("source.cluster.alias", Type.STRING, importance=HIGH, doc="Alias of the cluster to copy from.")
+    .define("target.cluster.alias", Type.STRING, "target", None, HIGH, "Alias of the cluster to copy to.")
+    .define("admin.timeout.ms", Type.LONG, 60000, None, LOW, "Time limit of administrative steps.")
+    .define(
+        "metric.reporters",
+        Type.LIST,
+        "org.apache.kafka.common.metrics.JmxReporter",
+        distinct(),
+        LOW,
+        "Java metrics reporters; no effect here.",
+    )
+    .define("config.providers", Type.LIST, [], distinct(), LOW, "Names of config providers.")
+)
+"""Keys that all three connectors have."""
+
+_TOPIC_FILTER_CONFIG: Final = (
+    ConfigDef()
+    .define("topics", Type.LIST, ".*", distinct(), HIGH, "Names and regular expressions of topics to replicate.")
+    .define(
+        "topics.exclude",
+        Type.LIST,
+        r"mm2.*\.internal,.*\.replica,__.*",
+        distinct(),
+        HIGH,
+        "Topics not to replicate; wins over topics.",
+    )
+    .define("topic.filter.class", Type.CLASS, f"{_MIRROR}.DefaultTopicFilter", None, LOW, "Class that picks topics.")
+)
+_SHARED_CONFIG: Final = (
+    ConfigDef()
+    .define("consumer.poll.timeout.ms", Type.LONG, 1000, None, LOW, "Longest wait in one poll of a task.")
+    .define(
+        "offset-syncs.topic.location",
+        Type.STRING,
+        "source",
+        one_of("source", "target"),
+        LOW,
+        "Cluster that keeps the offset-syncs topic; the same for source and checkpoint connector.",
+    )
+    .define("emit.offset-syncs.enabled", Type.BOOLEAN, True, None, LOW, "Write offset syncs.")
+    .define(
+        "metric.names.formats",
+        Type.LIST,
+        "legacy",
+        subset_of("legacy", "new"),
+        LOW,
+        "Which names mirror metrics have: legacy, new, or both.",
+    )
+)
+_COPY_CONFIG: Final = (
+    ConfigDef()
+    .define("copy.batch.duration.ms", Type.LONG, 60000, at_least(1000), LOW, "Length of one Spark micro-batch.")
+    .define("copy.lanes", Type.INT, 0, at_least(0), LOW, "Lanes (parallel Spark tasks) per connector task; 0 = automatic.")
+    .define("copy.commit.interval.ms", Type.LONG, 1000, at_least(1), LOW, "Time between commits of copied positions.")
+    .define(
+        "copy.lost.range.policy",
+        Type.STRING,
+        "continue",
+        one_of("continue", "stop"),
+        LOW,
+        "When offsets are gone from the source before they were copied: report and continue, or stop that partition.",
+    )
+)
+
+
+def _define_job(definition: ConfigDef, name: str, *, enabled: bool, interval_seconds: int, doc: str) -> ConfigDef:
+    """The two keys of a repeated job: whether it runs, and how often (a negative interval also turns it off)."""
+    return definition.define(f"{name}.enabled", Type.BOOLEAN, enabled, None, LOW, doc).define(
+        f"{name}.interval.seconds", Type.LONG, interval_seconds, None, LOW, f"{doc.rstrip('.')}: how often, seconds."
+    )
+
+
+def _source_config() -> ConfigDef:
+    definition = ConfigDef(MIRROR_CONNECTOR_CONFIG, _TOPIC_FILTER_CONFIG, _SHARED_CONFIG, _COPY_CONFIG)
+    definition.define(
+        "config.properties.exclude",
+        Type.LIST,
+        "follower.replication.throttled.replicas,leader.replication.throttled.replicas,"
+        "message.timestamp.difference.max.ms,log.message.timestamp.before.max.ms,log.message.timestamp.after.max.ms,"
+        "message.timestamp.type,unclean.leader.election.enable,min.insync.replicas",
+        distinct(),
+        HIGH,
+        "Topic settings not to copy.",
+    ).define(
+        "config.property.filter.class",
+        Type.CLASS,
+        f"{_MIRROR}.DefaultConfigPropertyFilter",
+        None,
+        LOW,
+        "Class that picks topic settings.",
+    )
+    _define_job(definition, "refresh.topics", enabled=True, interval_seconds=600, doc="Look for new topics.")
+    _define_job(definition, "sync.topic.configs", enabled=True, interval_seconds=600, doc="Copy topic settings.")
+    _define_job(definition, "sync.topic.acls", enabled=True, interval_seconds=600, doc="Copy ACLs of topics.")
+    return (
+        definition.define("replication.factor", Type.INT, 2, None, LOW, "Replicas of new topics; -1 = broker default.")
+        .define("offset-syncs.topic.replication.factor", Type.SHORT, 3, None, LOW, "Replicas of the offset-syncs topic.")
+        .define("offset.lag.max", Type.LONG, 100, None, LOW, "How far a sync may lag behind, records; 0 = each record.")
+        .define(
+            "heartbeats.replication.enabled",
+            Type.BOOLEAN,
+            True,
+            None,
+            LOW,
+            "Replicate heartbeats topics whatever the topic filter says.",
+        )
+    )
+
+
+def _checkpoint_config() -> ConfigDef:
+    definition = ConfigDef(MIRROR_CONNECTOR_CONFIG, _TOPIC_FILTER_CONFIG, _SHARED_CONFIG)
+    definition.define("groups", Type.LIST, ".*", distinct(), HIGH, "Names and regular expressions of groups.").define(
+        "groups.exclude",
+        Type.LIST,
+        "console-consumer-.*,connect-.*,__.*",
+        distinct(),
+        HIGH,
+        "Groups to leave out; wins over groups.",
+    ).define("group.filter.class", Type.CLASS, f"{_MIRROR}.DefaultGroupFilter", None, LOW, "Class that picks groups.")
+    _define_job(definition, "refresh.groups", enabled=True, interval_seconds=600, doc="Look for new groups.")
+    _define_job(definition, "emit.checkpoints", enabled=True, interval_seconds=60, doc="Write checkpoints.")
+    _define_job(definition, "sync.group.offsets", enabled=False, interval_seconds=60, doc="Move idle groups' offsets.")
+    return definition.define(
+        "checkpoints.topic.replication.factor", Type.SHORT, 3, None, LOW, "Replicas of the checkpoints topic."
+    )
+
+
+MIRROR_SOURCE_CONFIG: Final = _source_config()
+"""Keys of MirrorSourceConnector, with ours."""
+
+MIRROR_CHECKPOINT_CONFIG: Final = _checkpoint_config()
+"""Keys of MirrorCheckpointConnector."""
+
+MIRROR_HEARTBEAT_CONFIG: Final = _define_job(
+    ConfigDef(MIRROR_CONNECTOR_CONFIG), "emit.heartbeats", enabled=True, interval_seconds=1, doc="Write heartbeats."
+).define("heartbeats.topic.replication.factor", Type.SHORT, 3, None, LOW, "Replicas of the heartbeats topic.")
+"""Keys of MirrorHeartbeatConnector."""
+
+MIRROR_SOURCE_TASK_CONFIG: Final = (
+    ConfigDef(MIRROR_SOURCE_CONFIG)
+    .define(
+        "task.assigned.partitions",
+        Type.LIST,
+        validator=distinct(empty_allowed=False),
+        doc="Partitions of a task, as topic-partition.",
+    )
+    .define("task.index", Type.INT, None, None, LOW, "Number of the task.")
+)
+"""What a task of MirrorSourceConnector is given."""
+
+MIRROR_CHECKPOINT_TASK_CONFIG: Final = (
+    ConfigDef(MIRROR_CHECKPOINT_CONFIG)
+    .define("task.assigned.groups", Type.LIST, validator=distinct(empty_allowed=False), doc="Groups of a task.")
+    .define("task.index", Type.INT, None, None, LOW, "Number of the task.")
+)
+"""What a task of MirrorCheckpointConnector is given."""
+
+CONNECTOR_CONFIGS: Final = {
+    SOURCE_CONNECTOR: MIRROR_SOURCE_CONFIG,
+    HEARTBEAT_CONNECTOR: MIRROR_HEARTBEAT_CONFIG,
+    CHECKPOINT_CONNECTOR: MIRROR_CHECKPOINT_CONFIG,
+}
+"""Definition of each connector by its Java name."""
+
+CONNECTOR_KEYS: Final = frozenset(name for definition in CONNECTOR_CONFIGS.values() for name in definition.names)
+"""Every key that any of the three connectors declares; at the top of the file these are defaults of all flows."""

@@ -1,0 +1,215 @@
+"""What a parsed value has to satisfy. Texts are those of the validators in Kafka's ``ConfigDef`` and Connect (4.3.0).
+
+A validator's ``str`` is its description for people; lists of distinct values have none, as in Kafka.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from mm2.config.values import ConfigException, show
+
+
+class Validator(Protocol):
+    """Checks one parsed value."""
+
+    def ensure_valid(self, name: str, value: object) -> None:
+        """Raises :class:`ConfigException` naming the key ``name`` when ``value`` will not do."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """A number within bounds, both inclusive; ``None`` bound = open. ``nullable`` lets an absent value pass."""
+
+    lower: float | None = None
+    upper: float | None = None
+    nullable: bool = False
+
+    def ensure_valid(self, name: str, value: object) -> None:
+        if value is None:
+            if self.nullable:
+                return
+            raise ConfigException(name, None, "Value must be non-null")
+        if not isinstance(value, int | float):
+            raise ConfigException(name, value, "Value must be a number")
+        if self.lower is not None and value < self.lower:
+            raise ConfigException(name, value, f"Value must be at least {self.lower}")
+        if self.upper is not None and value > self.upper:
+            raise ConfigException(name, value, f"Value must be no more than {self.upper}")
+
+    def __str__(self) -> str:
+        bounds = [*map(str, filter(lambda bound: bound is not None, (self.lower,))), "..."]
+        return "[" + ",".join(bounds + ([] if self.upper is None else [str(self.upper)])) + "]"
+
+
+def at_least(lower: float, *, nullable: bool = False) -> Range:
+    """A number of ``lower`` or more."""
+    return Range(lower=lower, nullable=nullable)
+
+
+def between(lower: float, upper: float) -> Range:
+    """A number from ``lower`` to ``upper``, both inclusive."""
+    return Range(lower, upper)
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """One of the given words. Any case of them when ``ignore_case``; Kafka then shows them in upper case."""
+
+    allowed: tuple[str, ...]
+    ignore_case: bool = False
+
+    def ensure_valid(self, name: str, value: object) -> None:
+        if isinstance(value, str) and (value.upper() if self.ignore_case else value) in self.allowed:
+            return
+        manner = "one of (case insensitive)" if self.ignore_case else "one of"
+        raise ConfigException(name, value, f"String must be {manner}: {', '.join(self.allowed)}")
+
+    def __str__(self) -> str:
+        return ("(case insensitive) " if self.ignore_case else "") + f"[{', '.join(self.allowed)}]"
+
+
+def one_of(*allowed: str) -> OneOf:
+    """One of the words, exactly as written."""
+    return OneOf(allowed)
+
+
+def one_of_any_case(*allowed: str) -> OneOf:
+    """One of the words in any case."""
+    return OneOf(tuple(word.upper() for word in allowed), ignore_case=True)
+
+
+@dataclass(frozen=True)
+class DistinctList:
+    """A list of non-empty items (Kafka's ``ValidList``); :class:`ConfigDef` drops duplicates *before* asking it.
+
+    ``allowed`` empty = any items.
+    """
+
+    allowed: tuple[str, ...] = ()
+    empty_allowed: bool = True
+    null_allowed: bool = False
+
+    def ensure_valid(self, name: str, value: object) -> None:
+        if value is None:
+            if not self.null_allowed:
+                raise ConfigException(f"Configuration '{name}' values must not be null.")
+            return
+        items = value if isinstance(value, list) else [value]
+        if not items and not self.empty_allowed:
+            valid = show(self.allowed) if self.allowed else "any non-empty value"
+            raise ConfigException(f"Configuration '{name}' must not be empty. Valid values include: {valid}")
+        if len(set(items)) != len(items):
+            raise ConfigException(f"Configuration '{name}' values must not be duplicated.")
+        for item in items:
+            if not item:
+                raise ConfigException(f"Configuration '{name}' values must not be empty.")
+            if self.allowed:
+                OneOf(self.allowed).ensure_valid(name, item)
+
+    def __str__(self) -> str:
+        return show(self.allowed) if self.allowed else ""
+
+
+def distinct(*, empty_allowed: bool = True, null_allowed: bool = False) -> DistinctList:
+    """Any items, duplicates dropped silently."""
+    return DistinctList((), empty_allowed, null_allowed)
+
+
+def subset_of(*allowed: str, empty_allowed: bool = False) -> DistinctList:
+    """Items out of ``allowed``, duplicates dropped silently."""
+    return DistinctList(allowed, empty_allowed)
+
+
+@dataclass(frozen=True)
+class Check:
+    """A validator made of one function that raises, and its description."""
+
+    ensure: Callable[[str, object], None]
+    description: str
+
+    def ensure_valid(self, name: str, value: object) -> None:
+        self.ensure(name, value)
+
+    def __str__(self) -> str:
+        return self.description
+
+
+def non_empty() -> Check:
+    """A text that is not empty; absent is fine."""
+
+    def ensure(name: str, value: object) -> None:
+        if value == "":
+            raise ConfigException(name, value, "String must be non-empty")
+
+    return Check(ensure, "non-empty string")
+
+
+def non_empty_without_control_characters() -> Check:
+    """A name: not empty, no ISO control characters; absent is fine."""
+
+    def ensure(name: str, value: object) -> None:
+        if value is None:
+            return
+        text = str(value)
+        if not text:
+            raise ConfigException(name, value, "String may not be empty")
+        controls = [str(ord(char)) for char in text if unicodedata.category(char) == "Cc"]
+        if controls:
+            found = ", ".join(controls)
+            raise ConfigException(
+                name, value, f"String may not contain control sequences but had the following ASCII chars: {found}"
+            )
+
+    return Check(ensure, "non-empty string without ISO control characters")
+
+
+def unique_aliases(kind: str) -> Check:
+    """A list of aliases (of transformations, predicates, topic creation groups) without a repetition: an error, not a repair."""
+
+    def ensure(name: str, value: object) -> None:
+        if value is None:
+            raise ConfigException(name, None, "entry must be non null")
+        if isinstance(value, list) and len(set(value)) != len(value):
+            raise ConfigException(name, value, "Duplicate alias provided.")
+
+    return Check(ensure, f"non-null string, unique {kind}")
+
+
+def regular_expression() -> Check:
+    """A text that compiles as a regular expression."""
+
+    def ensure(name: str, value: object) -> None:
+        try:
+            re.compile(str(value))
+        except re.error as error:
+            raise ConfigException(name, value, f"Invalid regex: {error}") from error
+
+    return Check(ensure, "valid regex")
+
+
+def positive_or_minus_one(message: str, description: str) -> Check:
+    """A count of at least 1, or -1 for the broker's default."""
+
+    def ensure(name: str, value: object) -> None:
+        if isinstance(value, int) and (value == -1 or value >= 1):
+            return
+        raise ConfigException(name, value, message)
+
+    return Check(ensure, description)
+
+
+_OR_BROKER_DEFAULT: Final = "or -1 to use the broker's default"
+PARTITIONS: Final = positive_or_minus_one(
+    f"Number of partitions must be positive, {_OR_BROKER_DEFAULT}", f"Positive number, {_OR_BROKER_DEFAULT}"
+)
+"""A number of partitions of a topic to create."""
+REPLICATION_FACTOR: Final = positive_or_minus_one(
+    f"Replication factor must be positive and not larger than the number of brokers in the Kafka cluster, {_OR_BROKER_DEFAULT}",
+    f"Positive number not larger than the number of brokers in the Kafka cluster, {_OR_BROKER_DEFAULT}",
+)
+"""A replication factor of a topic to create."""

@@ -1,0 +1,214 @@
+"""Typed values: how one string of a configuration becomes a boolean, a number, a list, a secret.
+
+Rules and error texts are those of ``org.apache.kafka.common.config.ConfigDef.parseType`` in Kafka 4.3.0, because users search
+for these sentences.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+from typing import Final
+
+# String.trim() of Java: everything up to and including the blank, and nothing else (a no-break space stays).
+_JAVA_BLANKS: Final = "".join(map(chr, range(0x21)))
+_LIST_SEPARATOR: Final = re.compile(r"\s*,\s*", re.ASCII)
+_INTEGER: Final = re.compile(r"[+-]?\d+")
+_DECIMAL: Final = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[fFdD]?")
+_HEXADECIMAL: Final = re.compile(r"([+-]?0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)[pP][+-]?[0-9]+)[fFdD]?")
+_NOT_FINITE: Final = re.compile(r"[+-]?(?:NaN|Infinity)")
+
+
+class _Absent(Enum):
+    """The type of :data:`NO_DEFAULT`; an enum, so that type checkers can tell it from every value."""
+
+    ABSENT = "no default"
+
+
+NO_DEFAULT: Final = _Absent.ABSENT
+"""Marks a key that has to be given, as opposed to one whose default is ``None``."""
+
+class Type(Enum):
+    """The types of Kafka's configuration values; the member's value is the name REST shows."""
+
+    BOOLEAN = "BOOLEAN"
+    STRING = "STRING"
+    INT = "INT"
+    SHORT = "SHORT"
+    LONG = "LONG"
+    DOUBLE = "DOUBLE"
+    LIST = "LIST"
+    CLASS = "CLASS"
+    PASSWORD = "PASSWORD"  # noqa: S105 - the name of a type
+
+
+_WIDTH_BITS: Final = {Type.SHORT: 16, Type.INT: 32, Type.LONG: 64}
+_WIDTH_NAME: Final = {
+    Type.SHORT: "a 16-bit integer (short)",
+    Type.INT: "a 32-bit integer",
+    Type.LONG: "a 64-bit integer (long)",
+}
+
+
+class Password:
+    """A secret: its text is in :attr:`value` only, ``str`` and ``repr`` say ``[hidden]``."""
+
+    __slots__ = ("value",)
+    HIDDEN: Final = "[hidden]"
+
+    def __init__(self, value: str) -> None:
+        self.value = value
+
+    def __str__(self) -> str:
+        return self.HIDDEN
+
+    def __repr__(self) -> str:
+        return self.HIDDEN
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Password) and self.value == other.value
+
+    def __hash__(self) -> int:
+        return hash(self.value)
+
+
+class ConfigException(Exception):  # noqa: N818 - the name Kafka's users know
+    """A configuration that cannot be used. Three forms, as in Kafka: a sentence; key and value; key, value and reason.
+
+    ``name``, ``value`` and ``reason`` are ``None`` where the form does not give them.
+    """
+
+    def __init__(self, name_or_sentence: str, value: object = NO_DEFAULT, reason: str | None = None) -> None:
+        self.name: str | None = None
+        self.value: object = None
+        self.reason = reason
+        text = name_or_sentence
+        if value is not NO_DEFAULT:
+            self.name, self.value = name_or_sentence, value
+            text = f"Invalid value {show(value)} for configuration {name_or_sentence}"
+            if reason is not None:
+                text += f": {reason}"
+        super().__init__(text)
+
+
+def missing(name: str) -> ConfigException:
+    """The error for a required key that is not there; its ``name`` is set, so that callers can translate it."""
+    error = ConfigException(f'Missing required configuration "{name}" which has no default value.')
+    error.name = name
+    return error
+
+
+def show(value: object) -> str:
+    """A value as Java prints it in messages and in REST answers (``null``, ``true``, ``[a, b]``)."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(show, value)) + "]"
+    return str(value)
+
+
+def trim(text: str) -> str:
+    """Java's ``String.trim``: also control characters go, a no-break space does not."""
+    return text.strip(_JAVA_BLANKS)
+
+
+def split_list(text: str) -> list[str]:
+    """The items of a LIST: split at commas with blanks around them; a blank text is no items, a comma cannot be escaped."""
+    trimmed = trim(text)
+    return _LIST_SEPARATOR.split(trimmed) if trimmed else []
+
+
+def parse_type(name: str, value: object, type_: Type) -> object:
+    """``value`` (mostly a string) as ``type_``; ``None`` stays ``None``.
+
+    BOOLEAN gives bool, INT/SHORT/LONG int within their width, DOUBLE float, LIST list[str], PASSWORD :class:`Password`,
+    STRING and CLASS str (a CLASS is the Java class name; whether it exists is the plugin registry's business).
+    Raises :class:`ConfigException` with Kafka's text.
+    """
+    if value is None:
+        return None
+    match type_:
+        case Type.BOOLEAN:
+            return _parse_boolean(name, value)
+        case Type.INT | Type.SHORT | Type.LONG:
+            return _parse_integer(name, value, type_)
+        case Type.DOUBLE:
+            return _parse_double(name, value)
+        case Type.LIST:
+            return _parse_list(name, value)
+        case Type.PASSWORD:
+            return value if isinstance(value, Password) else Password(_text(name, value))
+        case Type.STRING:
+            return _text(name, value)
+        case Type.CLASS:
+            return _parse_class(name, value)
+
+
+def _parse_boolean(name: str, value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    match trim(value).lower() if isinstance(value, str) else "":
+        case "true":
+            return True
+        case "false":
+            return False
+        case _:
+            raise ConfigException(name, value, "Expected value to be either true or false")
+
+
+def _parse_integer(name: str, value: object, type_: Type) -> int:
+    limit = 1 << (_WIDTH_BITS[type_] - 1)
+    if isinstance(value, int) and not isinstance(value, bool) and -limit <= value < limit:
+        return value
+    if not isinstance(value, str):
+        raise ConfigException(name, value, f"Expected value to be {_WIDTH_NAME[type_]}, but it was a {_kind(value)}")
+    trimmed = trim(value)
+    if _INTEGER.fullmatch(trimmed):
+        number = int(trimmed)
+        if -limit <= number < limit:
+            return number
+    raise ConfigException(name, value, f"Not a number of type {type_.value}")
+
+
+def _parse_double(name: str, value: object) -> float:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, str):
+        raise ConfigException(name, value, f"Expected value to be a double, but it was a {_kind(value)}")
+    trimmed = trim(value)
+    if found := _DECIMAL.fullmatch(trimmed):
+        return float(found[1])
+    if found := _HEXADECIMAL.fullmatch(trimmed):
+        return float.fromhex(found[1])
+    if _NOT_FINITE.fullmatch(trimmed):
+        return float(trimmed)
+    raise ConfigException(name, value, "Not a number of type DOUBLE")
+
+
+def _parse_list(name: str, value: object) -> list[str]:
+    if isinstance(value, str):
+        return split_list(value)
+    if isinstance(value, list | tuple):
+        return [str(item) for item in value]
+    raise ConfigException(name, value, "Expected a comma separated list.")
+
+
+def _parse_class(name: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise ConfigException(name, value, "Expected a Class instance or class name.")
+    trimmed = trim(value)
+    if not trimmed:
+        raise ConfigException(name, value, f"Class {trimmed} could not be found.")
+    return trimmed
+
+
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise ConfigException(name, value, f"Expected value to be a string, but it was a {_kind(value)}")
+    return trim(value)
+
+
+def _kind(value: object) -> str:
+    return type(value).__name__
