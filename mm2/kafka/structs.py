@@ -18,6 +18,8 @@ MAX_TIMESTAMP = -3
 
 
 class TopicPartition(NamedTuple):
+    """One partition, written "topic-partition" as Kafka does."""
+
     topic: str
     partition: int
 
@@ -27,6 +29,8 @@ class TopicPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Broker:
+    """Where a broker can be reached; `rack` None when it has none."""
+
     node_id: int
     host: str
     port: int
@@ -148,6 +152,8 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
+    """`metadata` and `assignment` are the bytes of the group's own protocol."""
+
     member_id: str
     group_instance_id: str | None
     client_id: str
@@ -233,6 +239,8 @@ class AclOperation(IntEnum):
 
 
 class AclPermission(IntEnum):
+    """What an ACL says about its operation."""
+
     UNKNOWN = 0
     ANY = 1
     DENY = 2

@@ -1,0 +1,371 @@
+"""A cluster as its clients see it: a pool of connections, the metadata, the coordinators."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, Literal
+
+from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
+
+from mm2.kafka.backoff import Backoff
+from mm2.kafka.connection import Connection
+from mm2.kafka.dial import canonical_names
+from mm2.kafka.error_codes import ErrorCode
+from mm2.kafka.errors import (
+    AuthenticationFailure,
+    BrokerFailure,
+    ConnectFailure,
+    DisconnectedFailure,
+    DnsFailure,
+    KafkaFailure,
+    RefusedFailure,
+    TimeoutFailure,
+    TlsFailure,
+    UnsupportedVersion,
+)
+from mm2.kafka.flights import Flights
+from mm2.kafka.pool import Address, Pool
+from mm2.kafka.settings import ClientSettings
+from mm2.kafka.structs import Broker, Metadata, PartitionInfo, TopicInfo, topic_id_text
+
+CoordinatorKind = Literal["group", "transaction"]
+_COORDINATOR_TYPES: Final[Mapping[str, int]] = {"group": 0, "transaction": 1}
+_MIN_SHARE_S: Final = 0.5
+#: When several servers failed, the failure that says most about what to change comes first.
+_TELLING: Final[tuple[type[KafkaFailure], ...]] = (
+    AuthenticationFailure,
+    TlsFailure,
+    UnsupportedVersion,
+    BrokerFailure,
+    DisconnectedFailure,
+    TimeoutFailure,
+    RefusedFailure,
+    DnsFailure,
+)
+
+
+class Cluster:
+    """Thread-safe. Each request leases a connection of its own, so a long poll blocks nothing.
+
+    Nothing connects before it is needed. A request is sent at most once: whoever calls knows whether it may be repeated.
+    """
+
+    def __init__(self, settings: ClientSettings, *, name: str) -> None:
+        self.settings = settings
+        self.name = name
+        self._pool = Pool(settings, name)
+        self._lock = threading.Lock()
+        self._brokers: dict[int, Broker] = {}
+        self._bootstrap: tuple[Address, ...] | None = None if settings.canonical_bootstrap else settings.bootstrap
+        self._topics: dict[str, tuple[TopicInfo, float]] = {}
+        self._listing: tuple[Metadata, float] | None = None
+        self._coordinators: dict[tuple[str, str], int] = {}
+        self._flights = Flights[Metadata]()
+
+    def preflight(self, timeout_s: float) -> None:
+        """Connects to the bootstrap servers in turn until one answers a request.
+
+        Raises the most telling failure of all of them; a rejected login ends it at once, the next server would say the same.
+        """
+        deadline = time.monotonic() + timeout_s
+        failures: list[KafkaFailure] = []
+        addresses = list(self._bootstrap_addresses(deadline))
+        for position, address in enumerate(addresses):
+            share = _share(deadline, len(addresses) - position)
+            try:
+                with self._pool.lease(address, share) as connection:
+                    answer = connection.request(MetadataRequest(topics=[]), timeout_s=_left(share))
+                self._learn(answer, time.monotonic())
+                return
+            except AuthenticationFailure:
+                raise
+            except KafkaFailure as failure:
+                failures.append(failure)
+        raise _most_telling(failures)
+
+    def send(self, node_id: int | None, request: Any, *, timeout_s: float | None = None) -> Any:
+        """Sends one request to a broker (None: to any that is alive, bootstrap servers last) and returns its answer.
+
+        `timeout_s` (default `request.timeout.ms`) covers connecting, too. Raises KafkaFailure; error codes inside the answer are
+        the caller's to read.
+        """
+        deadline = time.monotonic() + self._timeout_s(timeout_s)
+        if node_id is not None:
+            with self._pool.lease(self._address_of(node_id, deadline), deadline) as connection:
+                return connection.request(request, timeout_s=_left(deadline))
+        with self._lease_any(deadline) as connection:
+            return connection.request(request, timeout_s=_left(deadline))
+
+    def open_connection(self, node_id: int | None, *, timeout_s: float | None = None) -> Connection:
+        """A connection outside the pool, for fetch loops and the hot path; the caller closes it. Raises KafkaFailure."""
+        deadline = time.monotonic() + self._timeout_s(timeout_s)
+        if node_id is None:
+            return self._first_of(deadline, self._pool.open)
+        return self._pool.open(self._address_of(node_id, deadline), deadline)
+
+    def metadata(
+        self, topics: Iterable[str] | None = None, *, max_age_s: float = 0, timeout_s: float | None = None
+    ) -> Metadata:
+        """Brokers and the named topics (None: all topics), not older than `max_age_s` seconds. Topics are never created by it.
+
+        Callers that ask the same at the same time share one request, which is always sent after they asked. Raises KafkaFailure.
+        """
+        deadline = time.monotonic() + self._timeout_s(timeout_s)
+        names = None if topics is None else tuple(sorted(set(topics)))
+        if max_age_s > 0 and (cached := self._cached(names, time.monotonic() - max_age_s)) is not None:
+            return cached
+        return self._flights.join(
+            names, deadline, lambda: self._fetch_metadata(names, deadline), f"Metadata of cluster {self.name}"
+        )
+
+    def leader(self, topic: str, partition: int, *, timeout_s: float | None = None) -> int:
+        """Node id of the leader, from metadata up to `metadata.max.age.ms` old.
+
+        Raises BrokerFailure 3 (no such topic or partition), 5 (no leader now), or why metadata could not be had.
+        """
+        metadata = self.metadata((topic,), max_age_s=self.settings.metadata_max_age_ms / 1000, timeout_s=timeout_s)
+        if topic in metadata.errors:
+            raise metadata.errors[topic]
+        info = metadata.topics[topic].partitions.get(partition)
+        subject = f"Partition {topic}-{partition} of cluster {self.name}"
+        if info is None:
+            self.invalidate(topic)
+            raise BrokerFailure.of(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, subject=subject)
+        if info.leader < 0:
+            self.invalidate(topic)
+            raise BrokerFailure.of(ErrorCode.LEADER_NOT_AVAILABLE, subject=subject)
+        return info.leader
+
+    def invalidate(self, topic: str) -> None:
+        """Forgets what is known of a topic: the next `leader` asks the cluster."""
+        with self._lock:
+            self._topics.pop(topic, None)
+            self._listing = None
+
+    def coordinator(self, key: str, kind: CoordinatorKind = "group", *, timeout_s: float | None = None) -> int:
+        """Node id of the coordinator of a group or transactional id; waits while the cluster has none yet. Raises KafkaFailure."""
+        deadline = time.monotonic() + self._timeout_s(timeout_s)
+        backoff = Backoff(self.settings.retry_backoff_ms, self.settings.retry_backoff_max_ms)
+        attempt = 0
+        while True:
+            answer = self.coordinators((key,), kind, timeout_s=_left(deadline))[key]
+            if isinstance(answer, int):
+                return answer
+            delay_s = backoff.delay_s(attempt)
+            if not (isinstance(answer, BrokerFailure) and answer.retriable) or time.monotonic() + delay_s >= deadline:
+                raise answer
+            attempt += 1
+            self._pool.sleep(delay_s)
+
+    def coordinators(
+        self, keys: Iterable[str], kind: CoordinatorKind = "group", *, timeout_s: float | None = None
+    ) -> dict[str, int | KafkaFailure]:
+        """One try to find the coordinators of many keys with as few requests as the cluster allows (KIP-699), cached ones first."""
+        wanted = list(dict.fromkeys(keys))
+        with self._lock:
+            known = {key: self._coordinators[kind, key] for key in wanted if (kind, key) in self._coordinators}
+        found: dict[str, int | KafkaFailure] = dict(known)
+        unknown = [key for key in wanted if key not in known]
+        if unknown:
+            try:
+                found.update(self._find_coordinators(unknown, kind, time.monotonic() + self._timeout_s(timeout_s)))
+            except KafkaFailure as failure:
+                found.update(dict.fromkeys(unknown, failure))
+        return found
+
+    def invalidate_coordinator(self, key: str, kind: CoordinatorKind = "group") -> None:
+        """Forgets a coordinator, after error 14, 15, 16 or a lost connection."""
+        with self._lock:
+            self._coordinators.pop((kind, key), None)
+
+    def close(self) -> None:
+        """Closes idle connections and cuts those in use: whoever waits on one gets a DisconnectedFailure."""
+        self._pool.close()
+
+    @property
+    def closed(self) -> bool:
+        return self._pool.closed
+
+    def _timeout_s(self, timeout_s: float | None) -> float:
+        return self.settings.request_timeout_ms / 1000 if timeout_s is None else timeout_s
+
+    # -- who to talk to
+
+    def _bootstrap_addresses(self, deadline: float) -> tuple[Address, ...]:
+        if self._bootstrap is None:
+            self._bootstrap = tuple(
+                (name, port)
+                for host, port in self.settings.bootstrap
+                for name in canonical_names(host, port, deadline=deadline)
+            )
+        return self._bootstrap
+
+    def _address_of(self, node_id: int, deadline: float) -> Address:
+        with self._lock:
+            broker = self._brokers.get(node_id)
+        if broker is None:
+            broker = self.metadata((), timeout_s=_left(deadline)).brokers.get(node_id)
+        if broker is None:
+            raise DisconnectedFailure(f"Cluster {self.name} has no broker {node_id} at the moment.")
+        return broker.host, broker.port
+
+    def _candidates(self, deadline: float) -> Iterable[tuple[Address, float]]:
+        """Addresses to try for a request that any broker can answer, each with the deadline of its try.
+
+        Brokers with an idle connection come first, those that failed lately last, then the bootstrap servers (KIP-899).
+        """
+        with self._lock:
+            brokers = [(broker.host, broker.port) for broker in self._brokers.values()]
+        random.shuffle(brokers)
+        brokers.sort(key=self._pool.preference)
+        bootstrap: tuple[Address, ...] = ()
+        if not brokers or self.settings.rebootstrap:
+            bootstrap = self._bootstrap_addresses(deadline)
+        addresses = list(dict.fromkeys([*brokers, *random.sample(bootstrap, len(bootstrap))]))
+        for position, address in enumerate(addresses):
+            yield address, _share(deadline, len(addresses) - position)
+
+    def _lease_any(self, deadline: float) -> contextlib.AbstractContextManager[Connection]:
+        return self._pool.lent(self._first_of(deadline, self._pool.take))
+
+    def _first_of(self, deadline: float, connect: Callable[[Address, float], Connection]) -> Connection:
+        """A connection to the first candidate that accepts one. Raises the most telling failure when none does."""
+        failures: list[KafkaFailure] = []
+        for address, share in self._candidates(deadline):
+            try:
+                return connect(address, share)
+            except ConnectFailure as failure:
+                failures.append(failure)
+                if self._pool.closed:
+                    break
+        raise _most_telling(failures)
+
+    # -- what is known
+
+    def _fetch_metadata(self, names: tuple[str, ...] | None, deadline: float) -> Metadata:
+        wanted = None if names is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in names]
+        with self._lease_any(deadline) as connection:
+            # Version 0 cannot ask for "no topics": an empty list means all there.
+            request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False, min_version=1)
+            answer = connection.request(request, timeout_s=_left(deadline))
+        return self._learn(answer, time.monotonic(), all_topics=names is None)
+
+    def _learn(self, answer: Any, now: float, *, all_topics: bool = False) -> Metadata:
+        if answer.error_code == ErrorCode.REBOOTSTRAP_REQUIRED:
+            with self._lock:
+                self._brokers = {}
+        if answer.error_code:
+            raise BrokerFailure.of(answer.error_code, subject=f"Metadata of cluster {self.name}")
+        topics: dict[str, TopicInfo] = {}
+        errors: dict[str, BrokerFailure] = {}
+        for topic in answer.topics:
+            if topic.error_code:
+                subject = f"Topic {topic.name} of cluster {self.name}"
+                errors[topic.name] = BrokerFailure.of(topic.error_code, subject=subject)
+            else:
+                topics[topic.name] = _topic_info(topic)
+        metadata = Metadata(
+            cluster_id=answer.cluster_id,
+            controller_id=answer.controller_id,
+            brokers={
+                broker.node_id: Broker(broker.node_id, broker.host, broker.port, broker.rack)
+                for broker in answer.brokers
+            },
+            topics=topics,
+            errors=errors,
+        )
+        with self._lock:
+            # A broker that has just started may list nobody: what is known is better than that.
+            if metadata.brokers:
+                self._brokers = dict(metadata.brokers)
+            if all_topics:
+                self._topics.clear()
+                self._listing = (metadata, now)
+            self._topics.update({name: (info, now) for name, info in topics.items()})
+            for name in errors:
+                self._topics.pop(name, None)
+        return metadata
+
+    def _cached(self, names: tuple[str, ...] | None, not_before: float) -> Metadata | None:
+        with self._lock:
+            if names is None:
+                fresh = self._listing is not None and self._listing[1] >= not_before
+                return self._listing[0] if self._listing is not None and fresh else None
+            if not names:
+                return None
+            entries = {name: self._topics.get(name) for name in names}
+            topics = {name: entry[0] for name, entry in entries.items() if entry is not None and entry[1] >= not_before}
+            if len(topics) < len(names):
+                return None
+            return Metadata(None, -1, dict(self._brokers), topics)
+
+    def _find_coordinators(
+        self, keys: list[str], kind: CoordinatorKind, deadline: float
+    ) -> dict[str, int | KafkaFailure]:
+        key_type = _COORDINATOR_TYPES[kind]
+        answers: list[tuple[str, Any]] = []
+        with self._lease_any(deadline) as connection:
+            if connection.version_of(FindCoordinatorRequest) >= 4:
+                request = FindCoordinatorRequest(key_type=key_type, coordinator_keys=keys, min_version=4)
+                answer = connection.request(request, timeout_s=_left(deadline))
+                answers = [(coordinator.key, coordinator) for coordinator in answer.coordinators]
+            else:
+                for key in keys:
+                    request = FindCoordinatorRequest(key=key, key_type=key_type, min_version=1, max_version=3)
+                    answers.append((key, connection.request(request, timeout_s=_left(deadline))))
+        subject = "Group" if kind == "group" else "Transactional id"
+        found: dict[str, int | KafkaFailure] = {}
+        with self._lock:
+            for key, coordinator in answers:
+                if coordinator.error_code:
+                    found[key] = BrokerFailure.of(
+                        coordinator.error_code,
+                        coordinator.error_message,
+                        subject=f"{subject} {key} of cluster {self.name}",
+                    )
+                    continue
+                found[key] = self._coordinators[kind, key] = coordinator.node_id
+                self._brokers.setdefault(
+                    coordinator.node_id, Broker(coordinator.node_id, coordinator.host, coordinator.port)
+                )
+        for key in keys:
+            if key not in found:
+                found[key] = BrokerFailure.of(
+                    ErrorCode.COORDINATOR_NOT_AVAILABLE, subject=f"{subject} {key} of cluster {self.name}"
+                )
+        return found
+
+
+def _left(deadline: float) -> float:
+    return max(0.0, deadline - time.monotonic())
+
+
+def _share(deadline: float, parties: int) -> float:
+    """Deadline of the first of `parties` tries that must all fit before `deadline`."""
+    now = time.monotonic()
+    return min(deadline, now + max(_MIN_SHARE_S, (deadline - now) / parties))
+
+
+def _most_telling(failures: list[KafkaFailure]) -> KafkaFailure:
+    return min(failures, key=lambda failure: next(i for i, kind in enumerate(_TELLING) if isinstance(failure, kind)))
+
+
+def _topic_info(topic: Any) -> TopicInfo:
+    return TopicInfo(
+        name=topic.name,
+        topic_id=topic_id_text(topic.topic_id),
+        internal=bool(topic.is_internal),
+        partitions={
+            partition.partition_index: PartitionInfo(
+                leader=partition.leader_id,
+                leader_epoch=partition.leader_epoch,
+                replicas=tuple(partition.replica_nodes),
+                isr=tuple(partition.isr_nodes),
+            )
+            for partition in sorted(topic.partitions, key=lambda partition: int(partition.partition_index))
+        },
+    )

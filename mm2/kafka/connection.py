@@ -1,0 +1,401 @@
+"""One blocking connection to one broker, every wait of which has a deadline.
+
+Requests are kafka-python's schema objects; the hot path sends and receives whole frames without them. A connection belongs to one
+thread at a time; only `abort` may be called from another.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+import structlog
+from kafka.protocol.metadata import ApiVersionsRequest
+from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
+
+from mm2 import __version__
+from mm2.kafka.dial import dial
+from mm2.kafka.error_codes import ErrorCode
+from mm2.kafka.errors import (
+    AuthenticationFailure,
+    BrokerFailure,
+    CorruptBatch,
+    DisconnectedFailure,
+    TimeoutFailure,
+    TlsFailure,
+    UnsupportedVersion,
+)
+from mm2.kafka.sasl import SaslError, login
+from mm2.kafka.settings import ClientSettings, address_text
+from mm2.kafka.stream import Buffer, Stream
+
+log = structlog.get_logger(__name__)
+
+_SIZE: Final = struct.Struct(">i")
+_REAUTHENTICATE_AT: Final = 0.85  # of the session lifetime, the early edge of Java's 85 to 95 %
+_MIN_SESSION_MS: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class _InFlight:
+    correlation_id: int
+    response_class: Any
+    name: str
+
+
+class Connection:
+    """A connection that is open, versions negotiated and authenticated, from the moment it exists.
+
+    Any failure closes it, with one exception: a wait that ends before the first byte of an answer has come (`receive`,
+    `receive_frame`) leaves it as it was, so that a long poll may be waited for in slices.
+    """
+
+    def __init__(self, stream: Stream, host: str, port: int, settings: ClientSettings, who: str) -> None:
+        self.host = host
+        self.port = port
+        self.client_id = settings.client_id
+        self.who = who
+        self._stream = stream
+        self._settings = settings
+        self._versions: dict[int, tuple[int, int]] = {}
+        self._in_flight: deque[_InFlight] = deque()
+        self._correlation_id = 0
+        self._reauthenticate_at: float | None = None
+        self._answered = False
+        self._size = bytearray(_SIZE.size)
+
+    @classmethod
+    def open(cls, host: str, port: int, settings: ClientSettings, *, timeout_s: float, cluster: str = "") -> Self:
+        """Connects, negotiates and logs in under one deadline. `cluster` only names the cluster in messages.
+
+        Raises the ConnectFailure family, AuthenticationFailure or UnsupportedVersion, each within `timeout_s` seconds.
+        """
+        deadline = time.monotonic() + timeout_s
+        who = f"broker {address_text(host, port)}" + (f" of cluster {cluster}" if cluster else "")
+        connection = cls(dial(host, port, settings, deadline=deadline, who=who), host, port, settings, who)
+        try:
+            connection._negotiate(deadline)
+            if settings.sasl is not None:
+                connection._authenticate(deadline)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    @property
+    def closed(self) -> bool:
+        return self._stream.closed
+
+    @property
+    def in_flight(self) -> int:
+        """Number of requests sent with `send` whose answer has not been received."""
+        return len(self._in_flight)
+
+    @property
+    def sock(self) -> socket.socket:
+        """The non-blocking socket itself, an `ssl.SSLSocket` with TLS: for whoever drives it from an event loop of his own."""
+        return self._stream.sock
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    def has_pending(self) -> bool:
+        """True when received bytes wait in the TLS layer, which poll on `fileno` cannot see."""
+        return self._stream.has_pending()
+
+    def is_stale(self) -> bool:
+        """True when an idle connection cannot be used any more: the broker has closed it or said something unasked."""
+        return not self._stream.is_idle()
+
+    def next_correlation_id(self) -> int:
+        """A fresh id for a frame of one's own; ids are unique within the connection until they wrap at 2³¹."""
+        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        return self._correlation_id
+
+    def version_of(self, request: Any, max_version: int | None = None) -> int:
+        """Newest version of a request class (or object) that both sides speak and that is not above `max_version`.
+
+        Limits that a request object carries (`min_version`, `max_version` at construction) count too. Raises UnsupportedVersion.
+        """
+        low, high = request.valid_versions
+        if not isinstance(request, type):
+            low = max(low, request._min_version or 0)  # noqa: SLF001 - kafka-python offers no other way to read it
+            high = min(high, high if request._max_version is None else request._max_version)  # noqa: SLF001
+        if max_version is not None:
+            high = min(high, max_version)
+        broker_low, broker_high = self._versions.get(request.API_KEY, (0, -1))
+        version = int(min(high, broker_high))
+        if version < low or version < broker_low:
+            offer = f"offers versions {broker_low} to {broker_high} of" if broker_high >= 0 else "does not know"
+            raise UnsupportedVersion.of(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"it {offer} {_api_name(request)}, needed are {low} to {high}",
+                subject=self.who.capitalize(),
+            )
+        return version
+
+    def request(self, request: Any, *, timeout_s: float | None = None) -> Any:
+        """Sends a request and returns its answer (None for Produce with acks 0). Nothing else may be in flight.
+
+        `timeout_s` defaults to `request.timeout.ms`. Error codes inside the answer are the caller's to read. Raises the
+        ConnectFailure family; a request that timed out has closed the connection, its answer could come any time.
+        """
+        if self._in_flight:
+            raise RuntimeError("request() while answers are outstanding: use send() and receive()")
+        deadline = time.monotonic() + (self._default_timeout_s if timeout_s is None else timeout_s)
+        self.maybe_reauthenticate()
+        version = request.API_VERSION
+        return self._exchange(request, self.version_of(request) if version is None else version, deadline)
+
+    def send(self, request: Any) -> int:
+        """Sends a request without waiting for the answer; answers come in this order from `receive`. Returns its id."""
+        self.maybe_reauthenticate()
+        version = request.API_VERSION
+        return self._send(
+            request,
+            self.version_of(request) if version is None else version,
+            time.monotonic() + self._default_timeout_s,
+        )
+
+    def receive(self, *, timeout_s: float) -> Any:
+        """Answer of the oldest request in flight. Raises TimeoutFailure when it did not begin to come within `timeout_s`."""
+        if not self._in_flight:
+            raise RuntimeError("receive() with nothing in flight")
+        return self._receive(time.monotonic() + timeout_s)
+
+    def send_buffers(self, buffers: Sequence[Buffer]) -> None:
+        """Sends one complete frame, size and header included, that is spread over buffers. None of them is copied (TLS: small
+        ones are). Returns when all is handed to the kernel; raises after `request.timeout.ms` without room for it."""
+        self._stream.write(buffers, time.monotonic() + self._default_timeout_s)
+
+    def receive_frame(self, buffer: bytearray, *, timeout_s: float) -> memoryview:
+        """Reads one frame into `buffer` and returns the view of it, without its size prefix.
+
+        The buffer is grown when needed, so no view of an earlier frame may be alive then. `timeout_s` is the wait for the first
+        byte; once a frame has begun, the rest has `request.timeout.ms`. Raises TimeoutFailure (connection still usable when
+        nothing had come), DisconnectedFailure, CorruptBatch for a size that is negative or above the limit.
+        """
+        size = self._read_size(time.monotonic() + timeout_s)
+        if size > len(buffer):
+            missing = max(size, min(2 * len(buffer), self._settings.max_frame_bytes)) - len(buffer)
+            try:
+                buffer.extend(bytes(missing))
+            except BufferError:
+                self.close()
+                raise
+        view = memoryview(buffer)[:size]
+        self._stream.read_into(view, time.monotonic() + self._default_timeout_s)
+        self._answered = True
+        return view
+
+    def maybe_reauthenticate(self) -> None:
+        """Logs in again on the live connection when 85 % of the session's lifetime are over (KIP-368).
+
+        Does nothing while answers of `send` are outstanding; users of raw frames call it only when they have none outstanding.
+        """
+        if self._reauthenticate_at is None or self._in_flight or time.monotonic() < self._reauthenticate_at:
+            return
+        log.debug("reauthenticating", broker=self.who)
+        try:
+            self._authenticate(time.monotonic() + self._default_timeout_s)
+        except BaseException:
+            self.close()
+            raise
+
+    def abort(self) -> None:
+        """May be called from any thread: whoever is blocked on this connection gets a DisconnectedFailure."""
+        self._stream.abort()
+
+    def close(self) -> None:
+        self._in_flight.clear()
+        self._stream.close()
+
+    @property
+    def _default_timeout_s(self) -> float:
+        return self._settings.request_timeout_ms / 1000
+
+    def _exchange(self, request: Any, version: int, deadline: float) -> Any:
+        self._send(request, version, deadline)
+        if not self._in_flight:
+            return None
+        try:
+            return self._receive(deadline)
+        except BaseException:
+            self.close()
+            raise
+
+    def _send(self, request: Any, version: int, deadline: float) -> int:
+        correlation_id = self.next_correlation_id()
+        pinned = request.API_VERSION is not None
+        request.API_VERSION = version
+        request.with_header(correlation_id=correlation_id, client_id=self.client_id)
+        frame = request.encode(header=True, framed=True)
+        response_class = request.header.get_response_class()
+        if not pinned:
+            # The same object may be sent again to a broker with other versions.
+            request._version = None  # noqa: SLF001 - the property cannot be unset
+        try:
+            self._stream.write((frame,), deadline)
+        except DisconnectedFailure as error:
+            raise self._explained(error) from error
+        if request.expect_response():
+            self._in_flight.append(_InFlight(correlation_id, response_class, _api_name(request)))
+        return correlation_id
+
+    def _receive(self, deadline: float) -> Any:
+        oldest = self._in_flight[0]
+        try:
+            size = self._read_size(deadline)
+        except TimeoutFailure as error:
+            raise TimeoutFailure(f"The {self.who} did not answer a {oldest.name} request in time.") from error
+        except DisconnectedFailure as error:
+            raise self._explained(error) from error
+        frame = memoryview(bytearray(size))
+        self._stream.read_into(frame, max(deadline, time.monotonic() + self._default_timeout_s))
+        self._in_flight.popleft()
+        try:
+            correlation_id, position = _read_header(frame, oldest.response_class)
+            if correlation_id == oldest.correlation_id:
+                response = oldest.response_class.decode(frame[position:])
+                self._answered = self._answered or oldest.name not in _HANDSHAKES
+                return response
+        except (ValueError, IndexError, struct.error, TypeError) as error:
+            self.close()
+            raise CorruptBatch(
+                f"The {self.who} sent an answer to a {oldest.name} request that cannot be read."
+            ) from error
+        self.close()
+        raise CorruptBatch(f"The {self.who} answered request {correlation_id} when {oldest.correlation_id} was due.")
+
+    def _read_size(self, deadline: float) -> int:
+        """Size of the next frame. A TimeoutFailure before its first byte leaves the connection open."""
+        if self.closed:
+            raise DisconnectedFailure(f"The connection to the {self.who} is closed.")
+        self._stream.read_into(memoryview(self._size), deadline, rest_s=self._default_timeout_s)
+        (size,) = _SIZE.unpack(self._size)
+        if 0 <= size <= self._settings.max_frame_bytes and not self._looks_like_tls():
+            return int(size)
+        self.close()
+        if self._looks_like_tls():
+            raise TlsFailure(f"The {self.who} speaks TLS on this port: set security.protocol to SSL or SASL_SSL.")
+        if bytes(self._size) == b"HTTP":
+            raise CorruptBatch(f"The {self.who} is a web server.")
+        raise CorruptBatch(
+            f"The {self.who} announced a frame of {size} bytes, the limit is {self._settings.max_frame_bytes}."
+        )
+
+    def _looks_like_tls(self) -> bool:
+        """An alert or handshake record of TLS where the first frame of Kafka should begin."""
+        return (
+            not self._answered and self._settings.tls is None and self._size[0] in {0x15, 0x16} and self._size[1] == 3
+        )
+
+    def _explained(self, error: DisconnectedFailure) -> DisconnectedFailure:
+        """The same failure, with the usual cause when the broker has hung up before it answered anything."""
+        if self._answered:
+            return error
+        if not self._versions:
+            hint = "before it said anything, as a listener with another security.protocol or no Kafka broker does"
+        elif self._settings.sasl is None:
+            hint = "at the first request, as a listener that demands SASL does: check the port and security.protocol"
+        else:
+            return error
+        return DisconnectedFailure(f"The {self.who} closed the connection {hint}.")
+
+    def _negotiate(self, deadline: float) -> None:
+        """Asks for the versions of all APIs. A broker that does not know our version of the question answers in version 0 with
+        error 35 and what it does know (KIP-511)."""
+        version = ApiVersionsRequest.max_version
+        while True:
+            request = ApiVersionsRequest(client_software_name="mm2-python", client_software_version=__version__)
+            response = self._exchange(request, version, deadline)
+            code = response.error_code
+            if code == ErrorCode.UNSUPPORTED_VERSION and version > 0:
+                offered = [api.max_version for api in response.api_keys if api.api_key == ApiVersionsRequest.API_KEY]
+                version = min(offered[0], version - 1) if offered else 0
+                continue
+            if code:
+                raise BrokerFailure.of(code, subject=f"ApiVersions at {self.who}")
+            self._versions = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
+            return
+
+    def _authenticate(self, deadline: float) -> None:
+        """SaslHandshake and SaslAuthenticate (KIP-43, KIP-152); remembers how long the session lasts (KIP-368)."""
+        sasl = self._settings.sasl
+        assert sasl is not None  # noqa: S101 - only called with SASL settings
+        handshake = SaslHandshakeRequest(mechanism=sasl.mechanism)
+        answer = self._exchange(handshake, self.version_of(SaslHandshakeRequest), deadline)
+        if answer.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
+            enabled = ", ".join(answer.mechanisms) or "none"
+            raise AuthenticationFailure(
+                f"The {self.who} does not accept the SASL mechanism {sasl.mechanism}, enabled there: {enabled}."
+            )
+        if answer.error_code == ErrorCode.ILLEGAL_SASL_STATE:
+            raise AuthenticationFailure(
+                f"The {self.who} does not use SASL on this port: check the port and security.protocol."
+            )
+        if answer.error_code:
+            raise AuthenticationFailure(
+                str(BrokerFailure.of(answer.error_code, subject=f"SASL handshake with {self.who}"))
+            )
+        version = self.version_of(SaslAuthenticateRequest)
+        try:
+            mechanism = login(sasl, self.host, timeout_s=max(0.1, deadline - time.monotonic()))
+            lifetime_ms = 0
+            while not mechanism.is_done():
+                answer = self._exchange(SaslAuthenticateRequest(auth_bytes=mechanism.auth_bytes()), version, deadline)
+                if answer.error_code:
+                    said = answer.error_message or BrokerFailure.of(answer.error_code).message
+                    raise SaslError(f"{said} {mechanism.refusal}".strip())
+                lifetime_ms = answer.session_lifetime_ms
+                mechanism.receive(bytes(answer.auth_bytes))
+            if not mechanism.is_authenticated():
+                raise SaslError("the broker gave no proof of success")
+        except SaslError as error:
+            text = str(error).rstrip(".")
+            raise AuthenticationFailure(
+                f"Login with SASL {sasl.mechanism} at the {self.who} failed: {text}."
+            ) from error
+        self._reauthenticate_at = None
+        if lifetime_ms > 0:
+            self._reauthenticate_at = time.monotonic() + max(lifetime_ms, _MIN_SESSION_MS) * _REAUTHENTICATE_AT / 1000
+
+
+_HANDSHAKES: Final = frozenset({"ApiVersions", "SaslHandshake", "SaslAuthenticate"})
+
+
+def _api_name(request: Any) -> str:
+    return str(request.name).removesuffix("Request")
+
+
+def _read_header(frame: memoryview, response_class: Any) -> tuple[int, int]:
+    """Correlation id and the position of the body. Flexible versions have tagged fields in between, which are skipped;
+    ApiVersions never has them, so that any client can read the answer."""
+    (correlation_id,) = _SIZE.unpack_from(frame)
+    position = _SIZE.size
+    if response_class.API_KEY == ApiVersionsRequest.API_KEY or not response_class.flexible_version_q(
+        response_class._class_version  # noqa: SLF001 - the version of a versioned class has no public name
+    ):
+        return correlation_id, position
+    count, position = _read_uvarint(frame, position)
+    for _ in range(count):
+        _, position = _read_uvarint(frame, position)
+        size, position = _read_uvarint(frame, position)
+        position += size
+    return correlation_id, position
+
+
+def _read_uvarint(frame: memoryview, position: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = frame[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7

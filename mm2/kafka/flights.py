@@ -1,0 +1,75 @@
+"""Sharing one request between callers that ask the same at the same time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from mm2.kafka.errors import TimeoutFailure
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(slots=True)
+class _Route(Generic[Answer]):
+    """`running` is held while a request is under way; `boarding` is the next one, which callers may still join."""
+
+    running: threading.Lock = field(default_factory=threading.Lock)
+    boarding: Future[Answer] | None = None
+    users: int = 0
+
+
+class Flights(Generic[Answer]):
+    """Single flight, with a difference: nobody joins a request that is already under way.
+
+    Its answer may be older than the question: a topic that the caller has just created might be missing. So latecomers wait
+    for it to end and share the next one.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._routes: dict[Hashable, _Route[Answer]] = {}
+
+    def join(self, key: Hashable, deadline: float, fetch: Callable[[], Answer], what: str) -> Answer:
+        """The answer of one `fetch` that began after this call. Raises what `fetch` raised, or TimeoutFailure at `deadline`."""
+        with self._lock:
+            route = self._routes.setdefault(key, _Route())
+            route.users += 1
+            flight = route.boarding
+            leads = flight is None
+            if flight is None:
+                flight = route.boarding = Future()
+        try:
+            if leads:
+                self._fly(route, flight, deadline, fetch, what)
+            return flight.result(timeout=max(0.0, deadline - time.monotonic()) if not leads else None)
+        except FutureTimeoutError:
+            raise TimeoutFailure(f"{what} did not come in time.") from None
+        finally:
+            with self._lock:
+                route.users -= 1
+                if route.users == 0:
+                    del self._routes[key]
+
+    def _fly(
+        self, route: _Route[Answer], flight: Future[Answer], deadline: float, fetch: Callable[[], Answer], what: str
+    ) -> None:
+        takes_off = route.running.acquire(timeout=max(0.0, deadline - time.monotonic()))
+        with self._lock:
+            route.boarding = None
+        if not takes_off:
+            flight.set_exception(TimeoutFailure(f"{what} did not come in time."))
+            return
+        try:
+            flight.set_result(fetch())
+        except BaseException as error:
+            flight.set_exception(error)
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            route.running.release()

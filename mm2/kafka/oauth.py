@@ -1,0 +1,211 @@
+"""Access tokens for OAUTHBEARER: from a token endpoint (KIP-768), from a file, or unsecured ones for trials (KIP-255)."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import functools
+import json
+import threading
+import time
+import urllib.parse
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+
+from mm2.kafka.backoff import Backoff
+from mm2.kafka.settings import Sasl
+
+_CONNECT_TIMEOUT_S: Final = 10.0
+_UNSECURED: Final = "unsecuredLogin"
+_FINAL_STATUSES: Final = frozenset(
+    {400, 401, 402, 403, 404, 405, 406, 407, 409, 410, 411, 412, 413, 414, 415, 416, 417, 418}
+)
+
+
+class TokenError(Exception):
+    """No token could be had. The message holds no secret."""
+
+
+@dataclass(frozen=True, slots=True)
+class AccessToken:
+    """`text` is the compact JWS. `expires_at` is epoch seconds, None when the token does not say."""
+
+    text: str = field(repr=False)
+    expires_at: float | None = None
+    extensions: tuple[tuple[str, str], ...] = ()
+
+
+class TokenSource:
+    """Hands out a token that is still fresh, to any number of threads; one of them fetches, the others wait for it."""
+
+    def __init__(self, sasl: Sasl) -> None:
+        self._sasl = sasl
+        self._lock = threading.Lock()
+        self._token: AccessToken | None = None
+        self._refresh_at = 0.0
+
+    def token(self, *, timeout_s: float) -> AccessToken:
+        """A token with at least a fifth of its life ahead (`sasl.login.refresh.window.factor`). Raises TokenError."""
+        deadline = time.monotonic() + timeout_s
+        if not self._lock.acquire(timeout=timeout_s):
+            raise TokenError("the token endpoint did not answer in time")
+        try:
+            now = time.time()
+            if self._token is None or now >= self._refresh_at:
+                self._token = self._fetch(deadline)
+                lifetime_s = (self._token.expires_at or now) - now
+                self._refresh_at = now + lifetime_s * self._sasl.login_refresh_window_factor
+            return self._token
+        finally:
+            self._lock.release()
+
+    def _fetch(self, deadline: float) -> AccessToken:
+        url = self._sasl.token_endpoint_url
+        if url is None:
+            return unsecured_token(self._sasl, now_s=time.time())
+        text = _from_file(url) if url.lower().startswith("file:") else _from_endpoint(url, self._sasl, deadline)
+        extensions = tuple(
+            (name.removeprefix("extension_"), value)
+            for name, value in self._sasl.options
+            if name.startswith("extension_")
+        )
+        return AccessToken(text, _expiry(text), extensions)
+
+
+@functools.lru_cache(maxsize=64)
+def token_source(sasl: Sasl) -> TokenSource:
+    """The one source of this process for these settings, so that connections share their token."""
+    return TokenSource(sasl)
+
+
+def unsecured_token(sasl: Sasl, *, now_s: float) -> AccessToken:
+    """An unsigned JWS with the claims of the `unsecuredLogin…` options, as Kafka's OAuthBearerUnsecuredLoginCallbackHandler."""
+    options = dict(sasl.options)
+    claims: dict[str, Any] = {}
+    for name, value in options.items():
+        if name.startswith(f"{_UNSECURED}StringClaim_"):
+            claims[name.split("_", 1)[1]] = value
+        elif name.startswith(f"{_UNSECURED}NumberClaim_"):
+            claims[name.split("_", 1)[1]] = _number(name, value)
+        elif name.startswith(f"{_UNSECURED}ListClaim_"):
+            # The first character is the separator.
+            claims[name.split("_", 1)[1]] = value[1:].split(value[0]) if value else []
+    principal_claim = options.get(f"{_UNSECURED}PrincipalClaimName") or "sub"
+    if not claims.get(principal_claim):
+        raise TokenError(f"the login module gives no value for the claim {principal_claim}")
+    lifetime_s = _number("unsecuredLoginLifetimeSeconds", options.get(f"{_UNSECURED}LifetimeSeconds", "3600"))
+    claims.setdefault("iat", int(now_s))
+    claims.setdefault("exp", int(now_s + lifetime_s))
+    header = _base64url(json.dumps({"alg": "none"}).encode())
+    body = _base64url(json.dumps(claims).encode())
+    extensions = tuple(
+        (name.removeprefix(f"{_UNSECURED}Extension_"), value)
+        for name, value in options.items()
+        if name.startswith(f"{_UNSECURED}Extension_")
+    )
+    return AccessToken(f"{header}.{body}.", float(claims["exp"]), extensions)
+
+
+def _number(name: str, value: str) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        raise TokenError(f"option {name} of the login module is not a number") from None
+
+
+def _base64url(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode("ascii")
+
+
+def _from_file(url: str) -> str:
+    path = Path(urllib.parse.unquote(urllib.parse.urlparse(url).path))
+    try:
+        text = path.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise TokenError(f"the token file {path} cannot be read: {error.strerror}") from error
+    if not text:
+        raise TokenError(f"the token file {path} is empty")
+    return text
+
+
+def _from_endpoint(url: str, sasl: Sasl, deadline: float) -> str:
+    """Client-credentials grant (RFC 6749 §4.4), tried again with back-off while the endpoint has only passing trouble."""
+    backoff = Backoff(sasl.login_retry_backoff_ms, sasl.login_retry_backoff_max_ms)
+    attempt = 0
+    while True:
+        try:
+            return _ask_endpoint(url, sasl, deadline)
+        except _PassingTrouble as error:
+            delay_s = backoff.delay_s(attempt)
+            if time.monotonic() + delay_s >= deadline:
+                raise TokenError(str(error)) from error
+            attempt += 1
+            time.sleep(delay_s)
+
+
+class _PassingTrouble(Exception):
+    """The endpoint may answer better a moment later."""
+
+
+def _ask_endpoint(url: str, sasl: Sasl, deadline: float) -> str:
+    place = f"token endpoint {urllib.parse.urlparse(url)._replace(query='', fragment='').geturl()}"
+    form = {"grant_type": "client_credentials"}
+    scope = sasl.oauth_scope or sasl.option("scope")
+    if scope:
+        form["scope"] = scope
+    left_s = max(0.1, deadline - time.monotonic())
+    timeout = httpx.Timeout(
+        min(left_s, (sasl.login_read_timeout_ms or 1000 * left_s) / 1000),
+        connect=min(left_s, (sasl.login_connect_timeout_ms or 1000 * _CONNECT_TIMEOUT_S) / 1000),
+    )
+    headers = {"Authorization": _basic(sasl), "Accept": "application/json"}
+    try:
+        response = httpx.post(url, data=form, headers=headers, timeout=timeout)
+    except httpx.HTTPError as error:
+        raise _PassingTrouble(f"the {place} gave no answer: {error or type(error).__name__}") from error
+    if response.status_code in _FINAL_STATUSES:
+        raise TokenError(f"the {place} refused with HTTP {response.status_code}{_reason(response)}")
+    if not response.is_success:
+        raise _PassingTrouble(f"the {place} failed with HTTP {response.status_code}")
+    try:
+        answer: Any = response.json()
+    except ValueError as error:
+        raise TokenError(f"the {place} did not answer with JSON") from error
+    token = answer.get("access_token") if isinstance(answer, Mapping) else None
+    if not isinstance(token, str) or not token:
+        raise TokenError(f"the answer of the {place} has no access_token")
+    return token
+
+
+def _basic(sasl: Sasl) -> str:
+    client_id = sasl.oauth_client_id or sasl.option("clientId") or ""
+    secret = sasl.oauth_client_secret or sasl.option("clientSecret") or ""
+    if sasl.oauth_header_urlencode:
+        client_id, secret = urllib.parse.quote_plus(client_id), urllib.parse.quote_plus(secret)
+    return "Basic " + base64.b64encode(f"{client_id}:{secret}".encode()).decode("ascii")
+
+
+def _reason(response: httpx.Response) -> str:
+    """The `error` of an OAuth error answer (RFC 6749 §5.2), which names no secret."""
+    try:
+        answer: Any = response.json()
+    except ValueError:
+        return ""
+    error = answer.get("error") if isinstance(answer, Mapping) else None
+    return f", {error}" if isinstance(error, str) else ""
+
+
+def _expiry(token: str) -> float | None:
+    """The `exp` claim, unverified: checking a token is the broker's business, we only need to know when to fetch the next."""
+    parts = token.split(".")
+    if len(parts) < 2:
+        return None
+    try:
+        claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+        return float(claims["exp"])
+    except (ValueError, KeyError, TypeError, binascii.Error):
+        return None

@@ -1,0 +1,189 @@
+"""Connections of one cluster, by address: idle ones are kept, used ones are lent to one thread at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mm2.kafka.backoff import Backoff
+from mm2.kafka.connection import Connection
+from mm2.kafka.errors import DisconnectedFailure, KafkaFailure, TimeoutFailure
+from mm2.kafka.settings import ClientSettings, address_text
+
+Address = tuple[str, int]
+
+
+@dataclass(slots=True)
+class _Trouble:
+    """An address that could not be connected to `failures` times in a row; not to be tried again before `until`."""
+
+    failures: int
+    until: float
+    reason: KafkaFailure
+
+
+class Pool:
+    """Thread-safe. A connection on which anything went wrong is closed, never lent again."""
+
+    def __init__(self, settings: ClientSettings, cluster: str) -> None:
+        self._settings = settings
+        self._cluster = cluster
+        self._backoff = Backoff(settings.reconnect_backoff_ms, settings.reconnect_backoff_max_ms)
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._idle: dict[Address, list[tuple[Connection, float]]] = {}
+        self._lent: set[Connection] = set()
+        self._trouble: dict[Address, _Trouble] = {}
+
+    @property
+    def closed(self) -> bool:
+        return self._ended.is_set()
+
+    @contextlib.contextmanager
+    def lease(self, address: Address, deadline: float) -> Iterator[Connection]:
+        """Lends a connection to the address for the time of the block. Raises what `take` raises."""
+        with self.lent(self.take(address, deadline)) as connection:
+            yield connection
+
+    def take(self, address: Address, deadline: float) -> Connection:
+        """An idle connection that is still alive, or a new one. To be given back through `lent`.
+
+        Waits until the address may be tried again after a failure. Raises the ConnectFailure family or AuthenticationFailure.
+        """
+        while True:
+            with self._lock:
+                self._ensure_open()
+                idle = self._idle.get(address)
+                connection, since = idle.pop() if idle else (None, 0.0)
+                if connection is not None:
+                    self._lent.add(connection)
+            if connection is None:
+                break
+            if not self._is_old(since) and not connection.is_stale():
+                return connection
+            self._discard(connection)
+        connection = self.open(address, deadline)
+        with self._lock:
+            self._lent.add(connection)
+        if self.closed:
+            # The pool was closed meanwhile and did not see this connection.
+            self._discard(connection)
+            self._ensure_open()
+        return connection
+
+    @contextlib.contextmanager
+    def lent(self, connection: Connection) -> Iterator[Connection]:
+        """Takes a lent connection back at the end of the block: into the pool when all went well, else it is closed."""
+        try:
+            yield connection
+        except BaseException:
+            self._discard(connection)
+            raise
+        if connection.closed or connection.in_flight:
+            self._discard(connection)
+            return
+        now = time.monotonic()
+        with self._lock:
+            self._lent.discard(connection)
+            unwanted = self._take_old()
+            if self.closed:
+                unwanted.append(connection)
+            else:
+                self._idle.setdefault((connection.host, connection.port), []).append((connection, now))
+        for other in unwanted:
+            other.close()
+
+    def open(self, address: Address, deadline: float) -> Connection:
+        """A new connection that is not the pool's. Waits and raises as `take` does."""
+        self._wait_for_turn(address, deadline)
+        with self._lock:
+            trouble = self._trouble.get(address)
+        failures = trouble.failures if trouble else 0
+        setup_ms = min(
+            self._settings.connection_setup_timeout_ms * 2**failures, self._settings.connection_setup_timeout_max_ms
+        )
+        host, port = address
+        try:
+            connection = Connection.open(
+                host,
+                port,
+                self._settings,
+                timeout_s=max(0.0, min(deadline - time.monotonic(), setup_ms / 1000)),
+                cluster=self._cluster,
+            )
+        except KafkaFailure as failure:
+            with self._lock:
+                until = time.monotonic() + self._backoff.delay_s(failures)
+                self._trouble[address] = _Trouble(failures + 1, until, failure)
+            raise
+        with self._lock:
+            self._trouble.pop(address, None)
+        return connection
+
+    def preference(self, address: Address) -> int:
+        """0 for an address with an idle connection, 1 for an unknown one, 2 for one that failed lately: try them in this order."""
+        with self._lock:
+            if self._idle.get(address):
+                return 0
+            return 2 if address in self._trouble else 1
+
+    def sleep(self, delay_s: float) -> None:
+        """Sleeps, but not beyond the end of the pool. Raises DisconnectedFailure when it is closed."""
+        if self._ended.wait(delay_s):
+            self._ensure_open()
+
+    def close(self) -> None:
+        """Closes idle connections and cuts lent ones off; later calls raise DisconnectedFailure."""
+        self._ended.set()
+        with self._lock:
+            idle = [connection for entries in self._idle.values() for connection, _ in entries]
+            self._idle.clear()
+            lent = list(self._lent)
+        for connection in idle:
+            connection.close()
+        for connection in lent:
+            connection.abort()
+
+    def _ensure_open(self) -> None:
+        if self.closed:
+            raise DisconnectedFailure(f"The client of cluster {self._cluster} is closed.")
+
+    def _wait_for_turn(self, address: Address, deadline: float) -> None:
+        self._ensure_open()
+        with self._lock:
+            trouble = self._trouble.get(address)
+        if trouble is None:
+            return
+        delay_s = trouble.until - time.monotonic()
+        if delay_s <= 0:
+            return
+        if time.monotonic() + delay_s >= deadline:
+            raise TimeoutFailure(
+                f"The time was up before the broker {address_text(*address)} of cluster {self._cluster} could be tried again; "
+                f"last time: {trouble.reason}"
+            )
+        self.sleep(delay_s)
+
+    def _is_old(self, since: float) -> bool:
+        limit_ms = self._settings.connections_max_idle_ms
+        return limit_ms >= 0 and time.monotonic() - since > limit_ms / 1000
+
+    def _take_old(self) -> list[Connection]:
+        """Removes what has been idle too long; called with the lock held, the caller closes."""
+        old: list[Connection] = []
+        for address, entries in list(self._idle.items()):
+            old.extend(connection for connection, since in entries if self._is_old(since))
+            kept = [entry for entry in entries if not self._is_old(entry[1])]
+            if kept:
+                self._idle[address] = kept
+            else:
+                del self._idle[address]
+        return old
+
+    def _discard(self, connection: Connection) -> None:
+        with self._lock:
+            self._lent.discard(connection)
+        connection.close()

@@ -1,0 +1,101 @@
+"""SASL logins: kafka-python's mechanisms, fed from our settings and with their edges filed off.
+
+Of its SCRAM the user name is escaped here (RFC 5802 §5.1), of its OAUTHBEARER the token comes from `mm2.kafka.oauth`, and
+whatever they raise becomes a SaslError.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kafka.net.sasl import get_sasl_mechanism
+from kafka.net.sasl.oauth import AbstractTokenProvider
+
+from mm2.kafka.oauth import TokenError, token_source
+from mm2.kafka.settings import Sasl
+
+
+class SaslError(Exception):
+    """The login cannot go on. The message holds no secret."""
+
+
+class Login:
+    """One run of a mechanism: `auth_bytes` to send, `receive` for the answer, until `is_done`."""
+
+    def __init__(self, mechanism: Any, name: str) -> None:
+        self._mechanism = mechanism
+        self._name = name
+        self._refusal = ""
+
+    def auth_bytes(self) -> bytes:
+        try:
+            return bytes(self._mechanism.auth_bytes())
+        except Exception as error:
+            raise self._failure(error) from error
+
+    def receive(self, challenge: bytes) -> None:
+        if self._name == "OAUTHBEARER" and challenge:
+            # The reason comes as JSON in a challenge that must be answered before the broker reports the error itself.
+            self._refusal = challenge.decode("utf-8", "replace")
+        try:
+            self._mechanism.receive(challenge)
+        except Exception as error:
+            raise self._failure(error) from error
+
+    def is_done(self) -> bool:
+        return bool(self._mechanism.is_done())
+
+    def is_authenticated(self) -> bool:
+        return bool(self._mechanism.is_authenticated())
+
+    @property
+    def refusal(self) -> str:
+        """What an OAUTHBEARER broker found wrong with the token, "" otherwise."""
+        return self._refusal
+
+    def _failure(self, error: Exception) -> SaslError:
+        if self._name.startswith("SCRAM") and isinstance(error, KeyError | ValueError):
+            return SaslError(
+                "the broker's part of the SCRAM exchange does not add up, it may not know the password itself"
+            )
+        return SaslError(f"{type(error).__name__}: {error}")
+
+
+def login(sasl: Sasl, host: str, *, timeout_s: float) -> Login:
+    """Starts a login at a broker. `timeout_s` bounds the retrieval of an OAuth token. Raises SaslError."""
+    options = dict(sasl.options)
+    config: dict[str, Any] = {"host": host, "sasl_mechanism": sasl.mechanism}
+    if sasl.mechanism == "OAUTHBEARER":
+        try:
+            token = token_source(sasl).token(timeout_s=timeout_s)
+        except TokenError as error:
+            raise SaslError(str(error)) from error
+        config["sasl_oauth_token_provider"] = _Token(token.text, dict(token.extensions))
+    elif sasl.mechanism == "GSSAPI":
+        config["sasl_kerberos_service_name"] = sasl.kerberos_service_name or options.get("serviceName", "kafka")
+    elif sasl.mechanism == "AWS_MSK_IAM":
+        config["security_protocol"] = "SASL_SSL"
+    else:
+        username = options["username"]
+        config["sasl_plain_username"] = _scram_name(username) if sasl.mechanism.startswith("SCRAM") else username
+        config["sasl_plain_password"] = options["password"]
+    try:
+        return Login(get_sasl_mechanism(sasl.mechanism)(**config), sasl.mechanism)
+    except Exception as error:
+        raise SaslError(f"the mechanism cannot be used here: {error}") from error
+
+
+def _scram_name(name: str) -> str:
+    return name.replace("=", "=3D").replace(",", "=2C")
+
+
+class _Token(AbstractTokenProvider):  # type: ignore[misc, unused-ignore]  # kafka-python insists on its base class
+    def __init__(self, text: str, extensions: dict[str, str]) -> None:
+        self._text = text
+        self._extensions = extensions
+
+    def token(self) -> str:
+        return self._text
+
+    def extensions(self) -> dict[str, str]:
+        return self._extensions

@@ -1,0 +1,257 @@
+"""TLS contexts from Java-style stores: PEM, PKCS12 and JKS, told apart by their first bytes.
+
+The declared type (`ssl.keystore.type`) is not trusted: since Java 9 `keytool` writes PKCS12 into files that everybody calls JKS.
+Private keys go to OpenSSL through an anonymous memory file, never through the file system.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import re
+import ssl
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_der_private_key,
+    load_pem_private_key,
+    pkcs12,
+)
+
+from mm2.config.configdef import ConfigException
+from mm2.kafka.settings import Tls
+
+log = structlog.get_logger(__name__)
+
+_JKS_MAGICS: Final = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
+_DER_SEQUENCE: Final = b"\x30"
+
+
+@dataclass(frozen=True, slots=True)
+class _Store:
+    """What a store holds: `key_pem` with its `chain_pem`, and certificates to trust. All PEM, empty when there is none."""
+
+    key_pem: bytes = b""
+    chain_pem: bytes = b""
+    trusted_pem: str = ""
+
+
+def build_ssl_context(tls: Tls) -> ssl.SSLContext:
+    """Client context for the settings. Stores are read again when their files have changed, so rotation needs no restart.
+
+    Raises ConfigException naming the key and the file when a store cannot be read or opened.
+    """
+    stamps = tuple(_stamp(key, location) for key, location in _locations(tls))
+    return _build(tls, stamps)
+
+
+def _locations(tls: Tls) -> Iterator[tuple[str, str]]:
+    if tls.keystore_location:
+        yield "ssl.keystore.location", tls.keystore_location
+    if tls.truststore_location:
+        yield "ssl.truststore.location", tls.truststore_location
+
+
+def _stamp(key: str, location: str) -> tuple[int, int, int]:
+    try:
+        stat = Path(location).stat()
+    except OSError as error:
+        raise ConfigException(key, location, f"the file cannot be read: {error.strerror}") from error
+    return stat.st_mtime_ns, stat.st_size, stat.st_ino
+
+
+@functools.lru_cache(maxsize=32)
+def _build(tls: Tls, stamps: tuple[tuple[int, int, int], ...]) -> ssl.SSLContext:
+    del stamps  # only part of the cache key
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = bool(tls.endpoint_identification)
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.minimum_version = ssl.TLSVersion.TLSv1_2 if "TLSv1.2" in tls.enabled_protocols else ssl.TLSVersion.TLSv1_3
+    context.maximum_version = ssl.TLSVersion.TLSv1_3 if "TLSv1.3" in tls.enabled_protocols else ssl.TLSVersion.TLSv1_2
+    _set_ciphers(context, tls.cipher_suites)
+    _set_trust(context, tls)
+    _set_key(context, tls)
+    return context
+
+
+def _set_ciphers(context: ssl.SSLContext, suites: Sequence[str]) -> None:
+    """OpenSSL names are used; Java's `TLS_…` names mean other things here, so they are ignored with a warning."""
+    names = [suite for suite in suites if not suite.startswith("TLS_")]
+    if ignored := [suite for suite in suites if suite.startswith("TLS_")]:
+        log.warning("ssl_cipher_suites_ignored", suites=ignored, reason="not OpenSSL names")
+    if not names:
+        return
+    try:
+        context.set_ciphers(":".join(names))
+    except ssl.SSLError:
+        log.warning("ssl_cipher_suites_ignored", suites=names, reason="OpenSSL knows none of them")
+
+
+def _set_trust(context: ssl.SSLContext, tls: Tls) -> None:
+    if tls.truststore_certificates:
+        key, pem = "ssl.truststore.certificates", tls.truststore_certificates
+    elif tls.truststore_location:
+        key = "ssl.truststore.location"
+        pem = _read_store(key, tls.truststore_location, tls.truststore_password, None).trusted_pem
+    else:
+        context.load_default_certs(ssl.Purpose.SERVER_AUTH)
+        return
+    shown = tls.truststore_location
+    if "BEGIN CERTIFICATE" not in pem:
+        raise ConfigException(key, shown, "there is no certificate in it")
+    try:
+        context.load_verify_locations(cadata=_pem_blocks(pem, "CERTIFICATE"))
+    except (ssl.SSLError, ValueError) as error:
+        raise ConfigException(key, shown, "its certificates cannot be read") from error
+
+
+def _set_key(context: ssl.SSLContext, tls: Tls) -> None:
+    if tls.keystore_key and tls.keystore_certificate_chain:
+        key, shown = "ssl.keystore.key", None
+        store = _Store(
+            _plain_key(key, shown, _pem_blocks(tls.keystore_key, "PRIVATE KEY").encode(), tls.key_password),
+            _pem_blocks(tls.keystore_certificate_chain, "CERTIFICATE").encode(),
+        )
+    elif tls.keystore_location:
+        key, shown = "ssl.keystore.location", tls.keystore_location
+        store = _read_store(key, tls.keystore_location, tls.keystore_password, tls.key_password)
+        if not store.key_pem or not store.chain_pem:
+            raise ConfigException(key, shown, "there is no private key with a certificate in it")
+    else:
+        return
+    try:
+        with _memory_file(store.key_pem + b"\n" + store.chain_pem) as path:
+            context.load_cert_chain(path)
+    except ssl.SSLError as error:
+        raise ConfigException(key, shown, "key and certificate do not belong together or cannot be used") from error
+
+
+@contextlib.contextmanager
+def _memory_file(data: bytes) -> Iterator[str]:
+    """A path to bytes that no disk ever sees: OpenSSL loads keys by file name only."""
+    descriptor = os.memfd_create("tls-key", os.MFD_CLOEXEC)
+    try:
+        with os.fdopen(os.dup(descriptor), "wb") as file:
+            file.write(data)
+        yield f"/proc/self/fd/{descriptor}"
+    finally:
+        os.close(descriptor)
+
+
+def _read_store(key: str, location: str, password: str | None, key_password: str | None) -> _Store:
+    try:
+        data = Path(location).read_bytes()
+    except OSError as error:
+        raise ConfigException(key, location, f"the file cannot be read: {error.strerror}") from error
+    if data[:4] in _JKS_MAGICS:
+        return _read_jks(key, location, data, password, key_password)
+    if data[:1] == _DER_SEQUENCE:
+        return _read_pkcs12(key, location, data, password)
+    if b"-----BEGIN " in data:
+        return _read_pem(key, location, data, key_password or password)
+    raise ConfigException(key, location, "the file is neither PEM nor PKCS12 nor JKS")
+
+
+def _read_pem(key: str, location: str, data: bytes, key_password: str | None) -> _Store:
+    text = data.decode("latin-1")
+    certificates = _pem_blocks(text, "CERTIFICATE")
+    if "PRIVATE KEY-----" not in text:
+        return _Store(trusted_pem=certificates)
+    key_pem = _plain_key(key, location, _pem_blocks(text, "PRIVATE KEY").encode("latin-1"), key_password)
+    return _Store(key_pem, certificates.encode("latin-1"), certificates)
+
+
+def _read_pkcs12(key: str, location: str, data: bytes, password: str | None) -> _Store:
+    try:
+        store = pkcs12.load_pkcs12(data, password.encode() if password is not None else None)
+    except ValueError as error:
+        raise ConfigException(key, location, f"the PKCS12 store cannot be opened{_password_hint(password)}") from error
+    others = [entry.certificate for entry in store.additional_certs]
+    own = [store.cert.certificate] if store.cert is not None else []
+    key_pem = b""
+    if store.key is not None:
+        key_pem = store.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return _Store(key_pem, _as_pem(_chain(own, others)), _as_pem([*own, *others]).decode("ascii"))
+
+
+def _read_jks(key: str, location: str, data: bytes, password: str | None, key_password: str | None) -> _Store:
+    try:
+        import jks
+    except ImportError as error:
+        raise ConfigException(
+            key,
+            location,
+            "reading a JKS store needs the package pyjks (pip install 'mm2[jks]'), or convert it to PKCS12",
+        ) from error
+    try:
+        store: Any = jks.KeyStore.loads(data, password)
+        trusted = [x509.load_der_x509_certificate(entry.cert) for entry in store.certs.values()]
+        keys = sorted(store.private_keys.items())
+        if not keys:
+            return _Store(trusted_pem=_as_pem(trusted).decode("ascii"))
+        _, entry = keys[0]
+        if not entry.is_decrypted():
+            entry.decrypt(key_password or password)
+        private = load_der_private_key(entry.pkey_pkcs8, None)
+        chain = [x509.load_der_x509_certificate(certificate) for _, certificate in entry.cert_chain]
+    except (jks.util.KeystoreException, ValueError, TypeError) as error:
+        raise ConfigException(key, location, f"the JKS store cannot be opened{_password_hint(password)}") from error
+    key_pem = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return _Store(key_pem, _as_pem(chain), _as_pem([*trusted, *chain]).decode("ascii"))
+
+
+def _password_hint(password: str | None) -> str:
+    return ", its password is not set" if password is None else ", the password may be wrong"
+
+
+def _plain_key(key: str, shown: str | None, data: bytes, password: str | None) -> bytes:
+    """The PEM key without its encryption, as PKCS8."""
+    try:
+        try:
+            private = load_pem_private_key(data, password.encode() if password else None)
+        except TypeError:
+            # A password was given (perhaps the store's) but the key is not encrypted, or the other way round.
+            private = load_pem_private_key(data, None)
+    except (ValueError, TypeError) as error:
+        raise ConfigException(
+            key, shown, "the private key cannot be read, ssl.key.password may be wrong or missing"
+        ) from error
+    return private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+def _pem_blocks(text: str, kind: str) -> str:
+    """The PEM blocks whose label ends with `kind`, without anything between them.
+
+    A block on one line, as a properties file makes of it when its author left out the backslashes, gets its line breaks back.
+    """
+    blocks: list[str] = []
+    for label, body in re.findall(rf"-----BEGIN ((?:[A-Z0-9]+ )*{kind})-----(.*?)-----END \1-----", text, re.DOTALL):
+        lines = body.strip().splitlines()
+        if len(lines) == 1:
+            lines = lines[0].split()
+        blocks.append("\n".join([f"-----BEGIN {label}-----", *map(str.rstrip, lines), f"-----END {label}-----", ""]))
+    return "".join(blocks)
+
+
+def _chain(own: Sequence[x509.Certificate], others: Sequence[x509.Certificate]) -> list[x509.Certificate]:
+    """The certificate of the key followed by its issuers, as TLS sends them."""
+    chain = list(own)
+    while chain and chain[-1].issuer != chain[-1].subject:
+        issuers = [certificate for certificate in others if certificate.subject == chain[-1].issuer]
+        if not issuers or issuers[0] in chain:
+            break
+        chain.append(issuers[0])
+    return chain
+
+
+def _as_pem(certificates: Sequence[x509.Certificate]) -> bytes:
+    return b"".join(certificate.public_bytes(Encoding.PEM) for certificate in certificates)
