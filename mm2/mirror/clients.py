@@ -1,0 +1,101 @@
+"""Settings and names of the clients that the mirror connectors open (spec mirrormaker §1.6.1, §1.6.2).
+
+In the connector's properties a cluster's settings stand under `source.cluster.` and `target.cluster.`, of which only
+client keys (bootstrap, security) count; everything else reaches a client through the prefix of its kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from mm2.config.client_keys import CLIENT_KEYS
+from mm2.kafka.admin import Admin
+from mm2.kafka.cluster import Cluster
+from mm2.kafka.settings import ClientSettings
+from mm2.mirror.plugins import admin_class
+
+SOURCE_ALIAS_KEY: Final = "source.cluster.alias"
+TARGET_ALIAS_KEY: Final = "target.cluster.alias"
+TASK_INDEX_KEY: Final = "task.index"
+
+
+class Side(Enum):
+    """Which cluster of the flow."""
+
+    SOURCE = "source"
+    TARGET = "target"
+
+
+class Kind(Enum):
+    """What a client does; the name is the prefix of its keys."""
+
+    ADMIN = "admin"
+    CONSUMER = "consumer"
+    PRODUCER = "producer"
+
+
+@dataclass(frozen=True)
+class MirrorClients:
+    """Clients of one connector, or of one task of it (`task` True), from its properties.
+
+    All methods raise ConfigException when a key has a bad value.
+    """
+
+    props: Mapping[str, str]
+    task: bool = False
+
+    @property
+    def source_alias(self) -> str:
+        return self.props[SOURCE_ALIAS_KEY]
+
+    @property
+    def target_alias(self) -> str:
+        return self.props.get(TARGET_ALIAS_KEY, Side.TARGET.value)
+
+    @property
+    def flow(self) -> str:
+        """`S->T`"""
+        return f"{self.source_alias}->{self.target_alias}"
+
+    def alias(self, side: Side) -> str:
+        return self.source_alias if side is Side.SOURCE else self.target_alias
+
+    def client_id(self, role: str, user_client_id: str | None = None) -> str:
+        """`[<user's>|]S->T|<connector>[-<task index>]|<role>`"""
+        entity = self.props.get("name", "")
+        if self.task:
+            entity += f"-{self.props.get(TASK_INDEX_KEY, '?')}"
+        own = f"{self.flow}|{entity}|{role}"
+        return own if user_client_id is None else f"{user_client_id}|{own}"
+
+    def client_props(self, side: Side, kind: Kind, role: str) -> dict[str, str]:
+        """Java-style properties of the client, `client.id` included. Holds secrets: not for logs."""
+        cluster_prefix = f"{side.value}.cluster."
+        merged = {key: value for key, value in with_prefix(self.props, cluster_prefix).items() if key in CLIENT_KEYS}
+        merged.update(with_prefix(self.props, f"{kind.value}."))
+        merged.update(with_prefix(self.props, f"{side.value}.{kind.value}."))
+        if kind is Kind.CONSUMER:
+            merged["enable.auto.commit"] = "false"
+            merged.setdefault("auto.offset.reset", "earliest")
+        merged["client.id"] = self.client_id(role, merged.get("client.id"))
+        return merged
+
+    def settings(self, side: Side, kind: Kind, role: str) -> ClientSettings:
+        return ClientSettings.from_props(self.client_props(side, kind, role))
+
+    def cluster(self, side: Side, kind: Kind, role: str) -> Cluster:
+        """Connections to the cluster; nothing is opened yet. The caller closes it."""
+        return Cluster(self.settings(side, kind, role), name=self.alias(side))
+
+    def admin(self, side: Side, role: str) -> tuple[Cluster, Admin]:
+        """An admin client and the connections under it, which the caller closes."""
+        cluster = self.cluster(side, Kind.ADMIN, role)
+        return cluster, admin_class(self.props)(cluster)
+
+
+def with_prefix(props: Mapping[str, str], prefix: str) -> dict[str, str]:
+    """The keys that start with `prefix`, without it."""
+    return {key[len(prefix) :]: value for key, value in props.items() if key.startswith(prefix) and key != prefix}

@@ -1,0 +1,56 @@
+"""Which topic properties the remote topic takes over (spec mirrormaker §3.4, §3.5). Pure.
+
+Unlike Java, which rewrites every property of every topic in each interval (KAFKA-14082), only differences are written,
+and properties that the target does not know are left out rather than letting the whole topic fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mm2.kafka.structs import AlterOp, AlterOpType, ConfigEntry, ConfigSource
+from mm2.mirror.filters import ConfigPropertyFilter
+
+
+@dataclass(frozen=True)
+class ConfigSync:
+    """Rules of one flow."""
+
+    property_filter: ConfigPropertyFilter
+
+    def for_creation(self, source: Mapping[str, ConfigEntry]) -> dict[str, str]:
+        """Configs to create the remote topic with."""
+        return {
+            entry.name: entry.value
+            for entry in source.values()
+            if self._copied(entry) and not self._left_to_target(entry) and entry.value is not None
+        }
+
+    def changes(self, source: Mapping[str, ConfigEntry], target: Mapping[str, ConfigEntry]) -> list[AlterOp]:
+        """What has to be altered on the remote topic; empty when nothing differs.
+
+        A default of the source removes an override on the target, unless defaults are taken from the source as well.
+        """
+        changes = []
+        for entry in source.values():
+            remote = target.get(entry.name)
+            if remote is None or not self._copied(entry):
+                continue
+            if self._left_to_target(entry):
+                if remote.source == ConfigSource.DYNAMIC_TOPIC_CONFIG:
+                    changes.append(AlterOp(entry.name, None, AlterOpType.DELETE))
+            elif entry.value is not None and entry.value != remote.value:
+                changes.append(AlterOp(entry.name, entry.value, AlterOpType.SET))
+        return changes
+
+    def _copied(self, entry: ConfigEntry) -> bool:
+        return not (
+            entry.read_only
+            or entry.sensitive
+            or entry.source == ConfigSource.STATIC_BROKER_CONFIG
+            or not self.property_filter.should_replicate_config_property(entry.name)
+        )
+
+    def _left_to_target(self, entry: ConfigEntry) -> bool:
+        return entry.is_default and not self.property_filter.should_replicate_source_default(entry.name)

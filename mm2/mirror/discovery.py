@@ -1,0 +1,68 @@
+"""What topics a cluster has, as far as a flow cares. A failed look never makes known things vanish."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from mm2.kafka.admin import Admin
+from mm2.kafka.error_codes import ErrorCode
+from mm2.kafka.errors import BrokerFailure, KafkaFailure
+from mm2.kafka.structs import TopicInfo
+
+TOPICS_PER_REQUEST: Final = 500
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class TopicsSeen:
+    """`partitions`: number of partitions by topic. `unknown`: topics that exist but could not be described.
+
+    A topic that was known before and could not be described now is in both, with what was known.
+    """
+
+    partitions: Mapping[str, int]
+    unknown: Mapping[str, KafkaFailure]
+
+
+def see_topics(admin: Admin, wanted: Callable[[str], bool], known: Mapping[str, int]) -> TopicsSeen:
+    """All topics of the cluster for which `wanted` is true. Raises KafkaFailure when topics cannot be listed at all."""
+    names = sorted(filter(wanted, admin.list_topics()))
+    return describe(admin, names, known)
+
+
+def describe(admin: Admin, names: Iterable[str], known: Mapping[str, int]) -> TopicsSeen:
+    """Those of `names` that exist. A topic deleted meanwhile is simply absent."""
+    partitions: dict[str, int] = {}
+    unknown: dict[str, KafkaFailure] = {}
+    for some in chunks(names, TOPICS_PER_REQUEST):
+        for name, answer in admin.describe_topics(some).items():
+            if isinstance(answer, TopicInfo) and answer.partitions:
+                partitions[name] = len(answer.partitions)
+            elif not vanished(answer):
+                unknown[name] = answer if isinstance(answer, KafkaFailure) else BrokerFailure.of(5, subject=name)
+                if name in known:
+                    partitions[name] = known[name]
+    return TopicsSeen(partitions, unknown)
+
+
+def vanished(answer: object) -> bool:
+    """`answer` says that the topic does not exist."""
+    return isinstance(answer, BrokerFailure) and answer.code in {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+    }
+
+
+def chunks(items: Iterable[_T], size: int) -> Iterator[list[_T]]:
+    """Consecutive lists of at most `size` items."""
+    some: list[_T] = []
+    for item in items:
+        some.append(item)
+        if len(some) == size:
+            yield some
+            some = []
+    if some:
+        yield some

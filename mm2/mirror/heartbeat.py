@@ -1,0 +1,104 @@
+"""Heartbeats: a sign of life of every flow in a topic that is replicated itself (spec mirrormaker §6)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Final
+
+import structlog
+
+from mm2 import __version__
+from mm2.config.configdef import AbstractConfig
+from mm2.config.mirror_keys import MIRROR_HEARTBEAT_CONFIG
+from mm2.connect.api import SourceRecord, SourceTask, Task
+from mm2.mirror.clients import TASK_INDEX_KEY, MirrorClients, Side
+from mm2.mirror.connector import MirrorConnector
+from mm2.mirror.formats import Heartbeat
+from mm2.mirror.internal_topics import create_compacted_topic
+from mm2.mirror.offset_checks import Offsets, check_heartbeat_offsets
+from mm2.mirror.plugins import replication_policy
+from mm2.mirror.scheduler import Scheduler
+
+log = structlog.get_logger(__name__)
+
+EMIT_KEY: Final = "emit.heartbeats.enabled"
+INTERVAL_KEY: Final = "emit.heartbeats.interval.seconds"
+TOPIC_FACTOR_KEY: Final = "heartbeats.topic.replication.factor"
+
+# An interval of 0 makes Java's task spin; ours takes a breath.
+_SHORTEST_INTERVAL_S: Final = 0.05
+
+
+class MirrorHeartbeatConnector(MirrorConnector):
+    """Makes the heartbeats topic on the target; works for disabled flows too."""
+
+    DEFINITION = MIRROR_HEARTBEAT_CONFIG
+
+    def task_class(self) -> type[Task]:
+        return MirrorHeartbeatTask
+
+    def _active(self) -> bool:
+        return True
+
+    def _schedule(self, scheduler: Scheduler) -> None:
+        self._topic = replication_policy(self._props).heartbeats_topic()
+        self._target_admin = self._admin(Side.TARGET, "heartbeats-target-admin")
+        scheduler.once("Creating the heartbeats topic", self._create_topic)
+
+    def _create_topic(self) -> bool:
+        return create_compacted_topic(
+            self._target_admin,
+            self._topic,
+            cluster=self._clients.target_alias,
+            replication_factor=self._settings.int(TOPIC_FACTOR_KEY),
+            key=TOPIC_FACTOR_KEY,
+            complaints=self._complaints,
+        )
+
+    def task_configs(self, max_tasks: int) -> list[dict[str, str]]:
+        return [{**self._props, TASK_INDEX_KEY: "0"}] if self._settings.bool(EMIT_KEY) else []
+
+    def alter_offsets(self, props: object, offsets: Offsets) -> bool:
+        check_heartbeat_offsets(offsets)
+        return True
+
+
+class MirrorHeartbeatTask(SourceTask):
+    """One record per interval, at a fixed rate, to partition 0 of the heartbeats topic."""
+
+    def __init__(self) -> None:
+        self._stopping = threading.Event()
+
+    def version(self) -> str:
+        return __version__
+
+    def start(self, props: dict[str, str]) -> None:
+        clients = MirrorClients(props, task=True)
+        self._source, self._target = clients.source_alias, clients.target_alias
+        self._topic = replication_policy(props).heartbeats_topic()
+        seconds = AbstractConfig(MIRROR_HEARTBEAT_CONFIG, props).int(INTERVAL_KEY)
+        self._interval_s = max(float(seconds), _SHORTEST_INTERVAL_S)
+        self._due = time.monotonic() + self._interval_s
+
+    def poll(self) -> list[SourceRecord] | None:
+        """Waits for the next beat; None when the task stops before it."""
+        if self._stopping.wait(max(0.0, self._due - time.monotonic())):
+            return None
+        # Beats that were missed while the target did not answer are not made up for.
+        self._due = max(self._due + self._interval_s, time.monotonic())
+        heartbeat = Heartbeat(self._source, self._target, int(time.time() * 1000))
+        return [
+            SourceRecord(
+                source_partition=dict(heartbeat.connect_partition()),
+                source_offset={"offset": 0},
+                topic=self._topic,
+                partition=0,
+                key=heartbeat.key(),
+                value=heartbeat.value(),
+                timestamp=heartbeat.timestamp_ms,
+            )
+        ]
+
+    def stop(self) -> None:
+        self._stopping.set()

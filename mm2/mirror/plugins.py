@@ -1,0 +1,78 @@
+"""Classes that MirrorMaker configurations name: Java's own names mean ours of the same simple name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from mm2.connect.plugins import Plugins
+from mm2.kafka.admin import Admin
+from mm2.mirror.filters import (
+    ConfigPropertyFilter,
+    DefaultConfigPropertyFilter,
+    DefaultGroupFilter,
+    DefaultTopicFilter,
+    GroupFilter,
+    TopicFilter,
+)
+from mm2.mirror.policy import DefaultReplicationPolicy, IdentityReplicationPolicy, ReplicationPolicy
+
+JAVA_PACKAGE: Final = "org.apache.kafka.connect.mirror"
+
+POLICY_KEY: Final = "replication.policy.class"
+TOPIC_FILTER_KEY: Final = "topic.filter.class"
+GROUP_FILTER_KEY: Final = "group.filter.class"
+CONFIG_PROPERTY_FILTER_KEY: Final = "config.property.filter.class"
+ADMIN_KEY: Final = "forwarding.admin.class"
+
+
+def _registry() -> Plugins:
+    plugins = Plugins()
+    for policy in (DefaultReplicationPolicy, IdentityReplicationPolicy):
+        plugins.register(f"{JAVA_PACKAGE}.{policy.__name__}", policy, kind=ReplicationPolicy)
+    plugins.register(f"{JAVA_PACKAGE}.DefaultTopicFilter", DefaultTopicFilter, kind=TopicFilter)
+    plugins.register(f"{JAVA_PACKAGE}.DefaultGroupFilter", DefaultGroupFilter, kind=GroupFilter)
+    plugins.register(
+        f"{JAVA_PACKAGE}.DefaultConfigPropertyFilter", DefaultConfigPropertyFilter, kind=ConfigPropertyFilter
+    )
+    plugins.register("org.apache.kafka.clients.admin.ForwardingAdmin", Admin, kind=Admin)
+    return plugins
+
+
+_PLUGINS: Final = _registry()
+
+
+def _configured(key: str, kind: type[Any], default: str, props: Mapping[str, str]) -> Any:
+    plugin = _PLUGINS.new(props.get(key, default), kind, key=key)
+    plugin.configure(props)
+    return plugin
+
+
+# Each of these raises ConnectError for a class that cannot be had, ConfigException for properties that it refuses.
+
+
+def replication_policy(props: Mapping[str, str]) -> ReplicationPolicy:
+    configured: ReplicationPolicy = _configured(POLICY_KEY, ReplicationPolicy, "DefaultReplicationPolicy", props)
+    return configured
+
+
+def topic_filter(props: Mapping[str, str]) -> TopicFilter:
+    configured: TopicFilter = _configured(TOPIC_FILTER_KEY, TopicFilter, "DefaultTopicFilter", props)
+    return configured
+
+
+def group_filter(props: Mapping[str, str]) -> GroupFilter:
+    configured: GroupFilter = _configured(GROUP_FILTER_KEY, GroupFilter, "DefaultGroupFilter", props)
+    return configured
+
+
+def config_property_filter(props: Mapping[str, str]) -> ConfigPropertyFilter:
+    configured: ConfigPropertyFilter = _configured(
+        CONFIG_PROPERTY_FILTER_KEY, ConfigPropertyFilter, "DefaultConfigPropertyFilter", props
+    )
+    return configured
+
+
+def admin_class(props: Mapping[str, str]) -> type[Admin]:
+    """Class of the mirror admins; a user's own is a subclass of `mm2.kafka.admin.Admin` (KIP-787)."""
+    return _PLUGINS.find(props.get(ADMIN_KEY, "ForwardingAdmin"), Admin, key=ADMIN_KEY)

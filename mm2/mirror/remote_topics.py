@@ -1,0 +1,160 @@
+"""Creation and growth of remote topics, awaited and verified (spec mirrormaker §3.4).
+
+Java fires the requests and forgets them; a task may then produce into a topic that is not there yet, which a broker with
+auto-creation makes with wrong partitions. Here a partition counts as there only when the target has described it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import structlog
+
+from mm2.kafka.admin import Admin
+from mm2.kafka.error_codes import ErrorCode
+from mm2.kafka.errors import BrokerFailure, KafkaFailure
+from mm2.kafka.structs import NewTopic, TopicInfo
+from mm2.mirror.complaints import Complaints
+from mm2.mirror.config_sync import ConfigSync
+from mm2.mirror.discovery import TOPICS_PER_REQUEST, chunks
+from mm2.mirror.selection import TopicSelection
+
+log = structlog.get_logger(__name__)
+
+REPLICATION_FACTOR_KEY: Final = "replication.factor"
+VERIFY_TIMEOUT_S: Final = 15.0
+# KRaft refuses to create more than 10,000 partitions in one request.
+_PARTITIONS_PER_REQUEST: Final = 5000
+
+
+@dataclass
+class RemoteTopics:
+    """The target side of one flow. `pause` sleeps and says False when everything is to stop."""
+
+    source_admin: Admin
+    target_admin: Admin
+    selection: TopicSelection
+    config_sync: ConfigSync
+    replication_factor: int
+    pause: Callable[[float], bool]
+    complaints: Complaints = field(default_factory=Complaints)
+
+    def ensure(self, source: Mapping[str, int], target: Mapping[str, int]) -> dict[str, int]:
+        """Create and grow what is missing. Number of partitions by topic, source names to remote names.
+
+        `source` and `target` say how many partitions the topics of each cluster have. Returned is `target` with what
+        has been brought about and verified; what failed is reported as a sentence and left out.
+        """
+        remote_of = {self.selection.remote(topic): topic for topic in source}
+        missing = {remote: topic for remote, topic in remote_of.items() if remote not in target}
+        short = {
+            remote: source[topic]
+            for remote, topic in remote_of.items()
+            if remote in target and target[remote] < source[topic]
+        }
+        wanted = self._create(missing, source) | self._grow(short)
+        self.complaints.keep_only("remote topic ", {f"remote topic {remote}" for remote in (*missing, *short)})
+        return {**target, **self._verified(wanted, target)}
+
+    def _create(self, missing: Mapping[str, str], source: Mapping[str, int]) -> dict[str, int]:
+        new = []
+        for some in chunks(missing, TOPICS_PER_REQUEST):
+            described = self.source_admin.describe_configs([missing[remote] for remote in some])
+            for remote in some:
+                topic = missing[remote]
+                configs = described.get(topic)
+                if configs is None or isinstance(configs, KafkaFailure):
+                    self._complain(remote, f"cannot be created: the configs of {topic} are not known ({configs})")
+                else:
+                    copied = self.config_sync.for_creation(configs)
+                    new.append(NewTopic(remote, source[topic], self.replication_factor, copied))
+        wanted = {}
+        for request in _by_partitions(new):
+            answers = self.target_admin.create_topics(request)
+            for topic_ in request:
+                answer = answers.get(topic_.name)
+                if not isinstance(answer, KafkaFailure):
+                    log.info("Created remote topic.", topic=topic_.name, partitions=topic_.partitions)
+                elif _code(answer) != ErrorCode.TOPIC_ALREADY_EXISTS:
+                    self._complain(topic_.name, f"cannot be created: {self._explained(answer)}")
+                    continue
+                wanted[topic_.name] = topic_.partitions
+        return wanted
+
+    def _grow(self, short: Mapping[str, int]) -> dict[str, int]:
+        wanted = {}
+        for some in chunks(short.items(), TOPICS_PER_REQUEST):
+            answers = self.target_admin.create_partitions(dict(some))
+            for remote, count in some:
+                answer = answers.get(remote)
+                if not isinstance(answer, KafkaFailure):
+                    log.info("Added partitions to remote topic.", topic=remote, partitions=count)
+                elif _code(answer) != ErrorCode.INVALID_PARTITIONS:  # somebody else was faster
+                    self._complain(remote, f"cannot get {count} partitions: {self._explained(answer)}")
+                    continue
+                wanted[remote] = count
+        return wanted
+
+    def _verified(self, wanted: Mapping[str, int], target: Mapping[str, int]) -> dict[str, int]:
+        """Wait until the target shows the wanted partitions, each with a leader."""
+        verified: dict[str, int] = {}
+        waiting = dict(wanted)
+        deadline = time.monotonic() + VERIFY_TIMEOUT_S
+        delay_s = 0.05
+        while waiting:
+            for some in chunks(list(waiting), TOPICS_PER_REQUEST):
+                for remote, answer in self.target_admin.describe_topics(some).items():
+                    led = _partitions_with_leader(answer)
+                    if led >= waiting[remote]:
+                        verified[remote] = led
+                        del waiting[remote]
+                    elif led > target.get(remote, 0):
+                        verified[remote] = led
+            if not waiting or time.monotonic() > deadline or not self.pause(delay_s):
+                break
+            delay_s = min(delay_s * 2, 1.0)
+        for remote, count in waiting.items():
+            self._complain(remote, f"does not show its {count} partitions after {VERIFY_TIMEOUT_S:.0f} s")
+        return verified
+
+    def _complain(self, remote: str, what: str) -> None:
+        cluster = self.selection.target_alias
+        self.complaints.say(f"remote topic {remote}", f"Topic {remote} on cluster {cluster} {what}")
+
+    def _explained(self, failure: KafkaFailure) -> str:
+        if _code(failure) == ErrorCode.INVALID_REPLICATION_FACTOR:
+            return (
+                f"{REPLICATION_FACTOR_KEY} is {self.replication_factor}, which the cluster cannot hold ({failure}) "
+                f"Set {REPLICATION_FACTOR_KEY} to at most the number of its brokers, or to -1 for its own default."
+            )
+        return str(failure)
+
+
+def _by_partitions(topics: list[NewTopic]) -> list[list[NewTopic]]:
+    """Requests that each stay below what a controller takes; one topic alone may exceed it."""
+    requests: list[list[NewTopic]] = []
+    size = 0
+    for topic in topics:
+        if not requests or size + topic.partitions > _PARTITIONS_PER_REQUEST:
+            requests.append([])
+            size = 0
+        requests[-1].append(topic)
+        size += topic.partitions
+    return requests
+
+
+def _partitions_with_leader(answer: TopicInfo | KafkaFailure) -> int:
+    """How many partitions, counted from 0 on, have a leader."""
+    if isinstance(answer, KafkaFailure):
+        return 0
+    count = 0
+    while (info := answer.partitions.get(count)) is not None and info.leader >= 0:
+        count += 1
+    return count
+
+
+def _code(failure: KafkaFailure) -> int | None:
+    return failure.code if isinstance(failure, BrokerFailure) else None

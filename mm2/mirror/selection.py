@@ -1,0 +1,47 @@
+"""Which topics a flow replicates, and how they are called at its ends. Pure (spec mirrormaker §3.2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mm2.mirror.filters import TopicFilter
+from mm2.mirror.policy import ReplicationPolicy
+
+
+@dataclass(frozen=True)
+class TopicSelection:
+    """The naming and filtering rules of one flow together."""
+
+    policy: ReplicationPolicy
+    topic_filter: TopicFilter
+    source_alias: str
+    target_alias: str
+    heartbeats_replication: bool = True
+
+    def should_replicate(self, topic: str) -> bool:
+        """`topic` of the source belongs on the target."""
+        wanted = self.topic_filter.should_replicate_topic(topic) or (
+            self.heartbeats_replication and self.policy.is_heartbeats_topic(topic)
+        )
+        return wanted and not self.policy.is_internal_topic(topic) and not self.is_cycle(topic)
+
+    def is_cycle(self, topic: str) -> bool:
+        """`topic` of the source came, over whatever number of hops, from the target."""
+        while (source := self.policy.topic_source(topic)) is not None:
+            if source == self.target_alias:
+                return True
+            upstream = self.policy.upstream_topic(topic)
+            if upstream is None or upstream == topic:
+                return False
+            topic = upstream
+        return False
+
+    def remote(self, topic: str) -> str:
+        """Name on the target of a topic of the source."""
+        return self.policy.format_remote_topic(self.source_alias, topic)
+
+    def is_remote(self, topic: str) -> bool:
+        """`topic` of the target is a copy from the source (its checkpoints topic is not)."""
+        return self.policy.topic_source(topic) == self.source_alias and topic != self.policy.checkpoints_topic(
+            self.source_alias
+        )

@@ -1,0 +1,285 @@
+"""MirrorSourceConnector: finds topics of the source, makes their remote topics, hands their partitions to tasks.
+
+Spec mirrormaker §3. Deviations, each towards "never silent": a partition becomes part of a task only when its remote
+partition has been seen on the target; failed looks and creations are tried again after seconds; a topic that could not
+be described keeps what was known of it; configs and ACLs are written only where they differ.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Final
+
+import structlog
+
+from mm2.config.mirror_keys import MIRROR_SOURCE_CONFIG
+from mm2.connect.api import RetriableError, Task
+from mm2.kafka.error_codes import ErrorCode
+from mm2.kafka.errors import BrokerFailure, KafkaFailure, UnsupportedVersion
+from mm2.kafka.structs import AclBinding, TopicPartition
+from mm2.mirror import plugins
+from mm2.mirror.acl_sync import TOPIC_ACLS, remote_acls
+from mm2.mirror.clients import TASK_INDEX_KEY, Kind, MirrorClients, Side
+from mm2.mirror.config_sync import ConfigSync
+from mm2.mirror.connector import MirrorConnector
+from mm2.mirror.discovery import TOPICS_PER_REQUEST, chunks, see_topics
+from mm2.mirror.internal_topics import create_compacted_topic
+from mm2.mirror.offset_checks import Offsets, check_source_offsets
+from mm2.mirror.remote_topics import REPLICATION_FACTOR_KEY, RemoteTopics
+from mm2.mirror.scheduler import Scheduler
+from mm2.mirror.selection import TopicSelection
+from mm2.mirror.syncs_topic import syncs_side, syncs_topic
+
+log = structlog.get_logger(__name__)
+
+ASSIGNED_PARTITIONS_KEY: Final = "task.assigned.partitions"
+EMIT_SYNCS_KEY: Final = "emit.offset-syncs.enabled"
+SYNCS_FACTOR_KEY: Final = "offset-syncs.topic.replication.factor"
+EXACTLY_ONCE_KEY: Final = "exactly.once.support"
+HEARTBEATS_REPLICATION_KEY: Final = "heartbeats.replication.enabled"
+
+
+class MirrorSourceConnector(MirrorConnector):
+    """See the module."""
+
+    DEFINITION = MIRROR_SOURCE_CONFIG
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lock = threading.Lock()
+        self._source: dict[str, int] = {}
+        self._target: dict[str, int] = {}
+        # Partitions whose remote partition is there; None until both clusters have been seen once.
+        self._ready: tuple[TopicPartition, ...] | None = None
+        self._acl_hint_given = False
+
+    def task_class(self) -> type[Task]:
+        # Late, so that looking at topics does not need Spark and the copy engine.
+        from mm2.mirror.source_task import MirrorSourceTask  # noqa: PLC0415
+
+        return MirrorSourceTask
+
+    def _active(self) -> bool:
+        return self._settings.bool("enabled")
+
+    def _schedule(self, scheduler: Scheduler) -> None:
+        self._selection = topic_selection(self._props)
+        self._config_sync = ConfigSync(plugins.config_property_filter(self._props))
+        refresh_s = self._interval_s("refresh.topics")
+        acls_s = self._interval_s("sync.topic.acls")
+        configs_s = self._interval_s("sync.topic.configs")
+        self._source_admin = self._admin(Side.SOURCE, "replication-source-admin")
+        self._target_admin = self._admin(Side.TARGET, "replication-target-admin")
+        self._remote_topics = RemoteTopics(
+            self._source_admin,
+            self._target_admin,
+            self._selection,
+            self._config_sync,
+            self._settings.int(REPLICATION_FACTOR_KEY),
+            scheduler.pause,
+            self._complaints,
+        )
+        if self._settings.bool(EMIT_SYNCS_KEY):
+            side = syncs_side(self._props)
+            self._syncs_admin = self._admin(side, f"offset-syncs-{side.value}-admin")
+            scheduler.once("Creating the offset-syncs topic", self._create_syncs_topic)
+        if refresh_s < 0:
+            scheduler.once("Loading topics", self._refresh)
+        scheduler.every(refresh_s, "Refreshing topics", self._refresh)
+        scheduler.every(acls_s, "Syncing topic ACLs", self._sync_acls)
+        scheduler.every(configs_s, "Syncing topic configs", self._sync_configs)
+
+    def _create_syncs_topic(self) -> bool:
+        side = syncs_side(self._props)
+        return create_compacted_topic(
+            self._syncs_admin,
+            syncs_topic(self._props),
+            cluster=self._clients.alias(side),
+            replication_factor=self._settings.int(SYNCS_FACTOR_KEY),
+            key=SYNCS_FACTOR_KEY,
+            complaints=self._complaints,
+        )
+
+    def _refresh(self) -> bool:
+        """Look at both clusters, bring the target up to the source, hand out what is ready. False = try again soon."""
+        seen_source = see_topics(self._source_admin, self._selection.should_replicate, self._source)
+        seen_target = see_topics(self._target_admin, self._selection.is_remote, self._target)
+        for side, seen in ((Side.SOURCE, seen_source), (Side.TARGET, seen_target)):
+            cluster = self._clients.alias(side)
+            subjects = {f"{side.value} topic {name}": failure for name, failure in seen.unknown.items()}
+            for subject, failure in subjects.items():
+                self._complaints.say(subject, f"A topic of cluster {cluster} cannot be described: {failure}")
+            self._complaints.keep_only(f"{side.value} topic ", subjects)
+        source = dict(seen_source.partitions)
+        self._log_changes(source)
+        # What cannot be described on the target may well be there: leave it alone until it is known.
+        creatable = {
+            topic: count for topic, count in source.items() if self._selection.remote(topic) not in seen_target.unknown
+        }
+        target = self._remote_topics.ensure(creatable, seen_target.partitions)
+        ready = tuple(
+            TopicPartition(topic, partition)
+            for topic in sorted(source)
+            for partition in range(min(source[topic], target.get(self._selection.remote(topic), 0)))
+        )
+        with self._lock:
+            changed = ready != self._ready
+            self._source, self._target, self._ready = source, target, ready
+        if changed:
+            log.info(
+                "Partitions to replicate have changed.", partitions=len(ready), topics=len({tp.topic for tp in ready})
+            )
+            self.context.request_task_reconfiguration()
+        return not seen_source.unknown and not seen_target.unknown and len(ready) == sum(source.values())
+
+    def _log_changes(self, source: Mapping[str, int]) -> None:
+        new = [topic for topic in source if source[topic] > self._source.get(topic, 0)]
+        gone = [topic for topic in self._source if topic not in source]
+        if new:
+            log.info("Found new topics or partitions on the source.", count=len(new), topics=sorted(new)[:20])
+        if gone:
+            log.warning(
+                "Topics have disappeared from the source; their remote topics stay.", count=len(gone), topics=gone[:20]
+            )
+
+    def _sync_configs(self) -> bool:
+        with self._lock:
+            if self._ready is None:
+                return False
+            pairs = [(topic, remote) for topic in sorted(self._source) if (remote := self._remote(topic)) is not None]
+        complete = True
+        for some in chunks(pairs, TOPICS_PER_REQUEST):
+            source = self._source_admin.describe_configs([topic for topic, _ in some])
+            target = self._target_admin.describe_configs([remote for _, remote in some])
+            changes = {}
+            for topic, remote in some:
+                here, there = source.get(topic), target.get(remote)
+                if not isinstance(here, Mapping) or not isinstance(there, Mapping):
+                    failure = here if isinstance(here, KafkaFailure) else there
+                    self._complaints.say(
+                        f"configs of {topic}", f"The configs of topic {topic} are not synced: {failure}"
+                    )
+                    complete = False
+                elif operations := self._config_sync.changes(here, there):
+                    changes[remote] = operations
+            try:
+                answers = self._target_admin.incremental_alter_configs(changes) if changes else {}
+            except UnsupportedVersion as failure:
+                self.context.raise_error(failure)
+                raise
+            for remote, operations in changes.items():
+                answer = answers.get(remote)
+                names = sorted(operation.name for operation in operations)
+                if isinstance(answer, KafkaFailure):
+                    sentence = f"The configs {', '.join(names)} of topic {remote} on cluster "
+                    sentence += f"{self._clients.target_alias} cannot be altered: {answer}"
+                    self._complaints.say(f"configs of {remote}", sentence)
+                    complete = False
+                else:
+                    log.info("Synced topic configs.", topic=remote, configs=names)
+        return complete
+
+    def _remote(self, topic: str) -> str | None:
+        """The remote topic of `topic` if it is there."""
+        remote = self._selection.remote(topic)
+        return remote if remote in self._target else None
+
+    def _sync_acls(self) -> None:
+        try:
+            acls = self._source_admin.describe_acls(TOPIC_ACLS)
+            wanted = remote_acls(acls, self._selection)
+            if not wanted:
+                return
+            present = set(self._target_admin.describe_acls(TOPIC_ACLS))
+        except BrokerFailure as failure:
+            if failure.code != ErrorCode.SECURITY_DISABLED:
+                raise
+            level = log.debug if self._acl_hint_given else log.info
+            self._acl_hint_given = True
+            level("A cluster has no authorizer, so there are no ACLs to sync; consider sync.topic.acls.enabled=false.")
+            return
+        missing: list[AclBinding] = [acl for acl in wanted if acl not in present]
+        answers = self._target_admin.create_acls(missing) if missing else {}
+        for acl in missing:
+            subject = f"ACL {acl.principal} {acl.operation.name} {acl.resource_name}"
+            answer = answers.get(acl)
+            if isinstance(answer, KafkaFailure):
+                self._complaints.say(subject, f"{subject} cannot be created on {self._clients.target_alias}: {answer}")
+            else:
+                self._complaints.over(subject)
+                log.info("Created ACL.", acl=subject)
+
+    def task_configs(self, max_tasks: int) -> list[dict[str, str]]:
+        """Partitions dealt out one by one. RetriableError while it is not known which there are."""
+        if not self._settings.bool("enabled"):
+            return []
+        with self._lock:
+            ready = self._ready
+        if ready is None:
+            raise RetriableError(f"The topics of the flow {self._clients.flow} have not been loaded yet.")
+        return [
+            {**self._props, ASSIGNED_PARTITIONS_KEY: encode_partitions(share), TASK_INDEX_KEY: str(index)}
+            for index, share in enumerate(deal(ready, max_tasks))
+        ]
+
+    def validate(self, props: Mapping[str, str]) -> list[tuple[str, str]]:
+        errors = super().validate(props)
+        if props.get(EXACTLY_ONCE_KEY) == "required" and not self.exactly_once_support(props):
+            errors.append(
+                (
+                    EXACTLY_ONCE_KEY,
+                    "Exactly-once support is required, but the source consumer does not have isolation.level="
+                    + "read_committed, so records of open and aborted transactions would be replicated too.",
+                )
+            )
+        if props.get(EMIT_SYNCS_KEY) == "false":
+            useless = sorted(key for key in props if key.startswith(("offset-syncs-", "offset-syncs.topic.")))
+            if useless:
+                errors.append(
+                    (EMIT_SYNCS_KEY, f"No offset syncs are emitted, but {', '.join(useless)} says how to emit them.")
+                )
+        return errors
+
+    def exactly_once_support(self, props: Mapping[str, str]) -> bool:
+        consumer = MirrorClients({"source.cluster.alias": "", **props}).client_props(Side.SOURCE, Kind.CONSUMER, "")
+        return consumer.get("isolation.level") == "read_committed"
+
+    def alter_offsets(self, props: Mapping[str, str], offsets: Offsets) -> bool:
+        check_source_offsets(offsets)
+        return True
+
+
+def topic_selection(props: Mapping[str, str]) -> TopicSelection:
+    """Naming and filtering rules from a connector's or a task's properties.
+
+    Raises ConnectError for a class that cannot be had, ConfigException for properties that it refuses.
+    """
+    clients = MirrorClients(props)
+    replicate_heartbeats = props.get(HEARTBEATS_REPLICATION_KEY, "true").strip().lower() == "true"
+    return TopicSelection(
+        plugins.replication_policy(props),
+        plugins.topic_filter(props),
+        clients.source_alias,
+        clients.target_alias,
+        replicate_heartbeats,
+    )
+
+
+def deal(partitions: tuple[TopicPartition, ...], max_tasks: int) -> list[list[TopicPartition]]:
+    """Partition k goes to task k modulo the number of tasks, so that one topic's partitions spread over tasks."""
+    count = min(max_tasks, len(partitions))
+    return [list(partitions[index::count]) for index in range(count)]
+
+
+def encode_partitions(partitions: list[TopicPartition]) -> str:
+    return ",".join(map(str, partitions))
+
+
+def decode_partitions(text: str) -> list[TopicPartition]:
+    """The list of `encode_partitions`. Raises ValueError."""
+    decoded = []
+    for item in text.split(","):
+        topic, _, partition = item.strip().rpartition("-")
+        decoded.append(TopicPartition(topic, int(partition)))
+    return decoded

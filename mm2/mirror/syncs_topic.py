@@ -1,0 +1,23 @@
+"""Where the offset syncs of a flow are kept (KIP-716)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from mm2.mirror.clients import MirrorClients, Side
+from mm2.mirror.plugins import replication_policy
+
+LOCATION_KEY: Final = "offset-syncs.topic.location"
+
+
+def syncs_side(props: Mapping[str, str]) -> Side:
+    """Which cluster hosts the offset-syncs topic."""
+    return Side(props.get(LOCATION_KEY, Side.SOURCE.value))
+
+
+def syncs_topic(props: Mapping[str, str]) -> str:
+    """Name of the offset-syncs topic; it carries the alias of the cluster that does not host it."""
+    clients = MirrorClients(props)
+    other = clients.target_alias if syncs_side(props) is Side.SOURCE else clients.source_alias
+    return replication_policy(props).offset_syncs_topic(other)

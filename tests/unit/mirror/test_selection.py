@@ -1,0 +1,63 @@
+import pytest
+
+from mm2.mirror.filters import DefaultTopicFilter
+from mm2.mirror.policy import DefaultReplicationPolicy, IdentityReplicationPolicy, ReplicationPolicy
+from mm2.mirror.selection import TopicSelection
+
+
+def selection(
+    policy: ReplicationPolicy | None = None, *, heartbeats_replication: bool = True, **props: str
+) -> TopicSelection:
+    policy = policy or DefaultReplicationPolicy()
+    policy.configure({"source.cluster.alias": "A"})
+    topic_filter = DefaultTopicFilter()
+    topic_filter.configure(props)
+    return TopicSelection(policy, topic_filter, "A", "B", heartbeats_replication)
+
+
+# spec mirrormaker §3.2, probed on Kafka 4.3.0, flow A->B.
+@pytest.mark.parametrize(
+    "topic", ["t", "*", "A.t", "C.t", "heartbeats", "C.heartbeats", "x.internal", "connect-offsets", "B", "B."]
+)
+def test_replicated(topic: str) -> None:
+    assert selection().should_replicate(topic)
+
+
+@pytest.mark.parametrize("topic", ["B.t", "C.B.t", "B.heartbeats"])
+def test_cycles_are_not_replicated(topic: str) -> None:
+    assert selection().is_cycle(topic)
+    assert not selection().should_replicate(topic)
+
+
+@pytest.mark.parametrize(
+    "topic",
+    ["C.checkpoints.internal", "mm2-offset-syncs.B.internal", "mm2-offsets.A.internal", "__x", ".x", "t.replica"],
+)
+def test_internal_topics_and_replicas_are_not_replicated(topic: str) -> None:
+    assert not selection().should_replicate(topic)
+
+
+def test_internal_topics_stay_even_when_the_filter_wants_them() -> None:
+    assert not selection(**{"topics.exclude": ""}).should_replicate("__consumer_offsets")
+
+
+def test_heartbeats_pass_a_filter_that_refuses_them_unless_switched_off() -> None:
+    assert selection(topics="orders").should_replicate("C.heartbeats")
+    assert not selection(topics="orders", heartbeats_replication=False).should_replicate("heartbeats")
+
+
+def test_identity_finds_no_cycles_but_those_of_heartbeats() -> None:
+    chosen = selection(IdentityReplicationPolicy())
+    assert chosen.should_replicate("B.t")
+    assert chosen.should_replicate("heartbeats")
+    assert not chosen.should_replicate("B.heartbeats")
+    assert not chosen.should_replicate("C.B.heartbeats")
+
+
+def test_remote_topics_are_those_that_came_from_the_source() -> None:
+    chosen = selection()
+    assert chosen.remote("A.t") == "A.A.t"
+    assert chosen.is_remote("A.t")
+    assert not chosen.is_remote("t")
+    assert not chosen.is_remote("C.t")
+    assert not chosen.is_remote("A.checkpoints.internal")
