@@ -1,0 +1,267 @@
+"""`bin/demo`: two brokers, a live stream, connect-mirror-maker between them, and a verdict record by record."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import configargparse
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+import mm2
+from mm2.kafka.admin import Admin
+from mm2.kafka.cluster import Cluster
+from mm2.kafka.errors import KafkaFailure
+from mm2.kafka.settings import ClientSettings
+from mm2.sandbox.compare import Comparison, compare_topics
+from mm2.sandbox.errors import SandboxError
+from mm2.sandbox.kafka import LocalKafka, start_pair
+from mm2.sandbox.process import end, spawn
+from mm2.sandbox.stream import TOPICS, Pump
+from mm2.sandbox.watch import Sight, Watch
+
+_START_PATIENCE_S = 90.0
+_CATCH_UP_PATIENCE_S = 60.0
+_STOP_PATIENCE_S = 15.0
+_QUIET_INTERVAL_S = 2.0
+_TAIL_LINES = 20
+
+_REPOSITORY = Path(mm2.__file__).parents[1]
+_SAMPLE = _REPOSITORY / "conf" / "connect-mirror-maker.properties"
+
+
+class DemoFailed(Exception):
+    """The demo cannot go on; the message says why."""
+
+
+class MirrorMakerProcess:
+    """connect-mirror-maker as a user starts it: a process of its own with a file of its own."""
+
+    def __init__(self, folder: Path, source: LocalKafka, target: LocalKafka) -> None:
+        self.log_file = folder / "connect-mirror-maker.log"
+        self.properties_file = folder / "connect-mirror-maker.properties"
+        # In a properties file the last word on a key counts, so the sample itself stays as it is.
+        self.properties_file.write_text(
+            f"{_SAMPLE.read_text()}\n# The brokers of this demo.\n"
+            f"A.bootstrap.servers = {source.bootstrap}\nB.bootstrap.servers = {target.bootstrap}\n"
+        )
+        command = (sys.executable, "-P", "-m", "mm2.cli.connect_mirror_maker")
+        self._process: subprocess.Popen[bytes] = spawn(
+            [*command, str(self.properties_file), "--clusters", "B"],
+            output=self.log_file,
+            folder=folder,
+            environment={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+
+    def check(self) -> None:
+        """Raises DemoFailed with the end of its log when it is gone."""
+        code = self._process.poll()
+        if code is not None:
+            tail = "\n".join(self.log_file.read_text(errors="replace").splitlines()[-_TAIL_LINES:])
+            raise DemoFailed(f"connect-mirror-maker ended with exit code {code}:\n{tail}")
+
+    def stop(self) -> None:
+        end(self._process, patience_s=_STOP_PATIENCE_S)
+
+
+class Demo:
+    """The running parts, and what is said about them."""
+
+    def __init__(self, console: Console, pump: Pump, watch: Watch, mirror: MirrorMakerProcess) -> None:
+        self._console = console
+        self._pump = pump
+        self._watch = watch
+        self._mirror = mirror
+        self._begin = time.monotonic()
+
+    def follow(self, until: Callable[[Sight], bool], patience_s: float | None = None) -> bool:
+        """Shows the live line until `until` holds. False when that took longer than `patience_s`.
+
+        Raises DemoFailed when connect-mirror-maker dies and KafkaFailure when the stream cannot be written.
+        """
+        deadline = None if patience_s is None else time.monotonic() + patience_s
+        with self._live_line() as show:
+            while True:
+                sight = self._watch.sight()
+                show(self._line(sight))
+                if until(sight):
+                    return True
+                if deadline is not None and time.monotonic() > deadline:
+                    return False
+                self._mirror.check()
+                if self._pump.failure is not None:
+                    raise self._pump.failure
+                time.sleep(0.1)
+
+    def _line(self, sight: Sight) -> str:
+        clock = f"{time.monotonic() - self._begin:5.1f} s"
+        if not sight.records:
+            return f"{clock}   {self._pump.records:>9,} records on A, connect-mirror-maker is starting"
+        lag = max(0, self._pump.records - sight.records)
+        parts = [
+            f"{sight.records:>9,} records on B",
+            f"{sight.records_per_s:>6,.0f}/s",
+            f"{sight.bytes_per_s / 1e6:5.2f} MB/s",
+            f"lag {lag:>5,}",
+            f"latency p50 {_ms(sight.latency_p50_ms)} p99 {_ms(sight.latency_p99_ms)}",
+            "no heartbeat yet" if sight.heartbeat_age_s is None else f"heartbeat {sight.heartbeat_age_s:.1f} s ago",
+        ]
+        return f"{clock}   " + "   ".join(parts)
+
+    @contextmanager
+    def _live_line(self) -> Iterator[Callable[[str], None]]:
+        if self._console.is_terminal:
+            with Live(console=self._console, auto_refresh=False) as live:
+                yield lambda line: live.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True)
+            return
+        last = [-_QUIET_INTERVAL_S]
+
+        def show(line: str) -> None:
+            if time.monotonic() - last[0] >= _QUIET_INTERVAL_S:
+                last[0] = time.monotonic()
+                self._console.print(line, highlight=False, soft_wrap=True)
+
+        yield show
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit code: 0 all equal, 1 not equal or failed, 130 interrupted."""
+    parser = configargparse.ArgumentParser(
+        prog="bin/demo",
+        description="Replicates a live stream between two brokers on this machine and compares both sides.",
+        auto_env_var_prefix="MM2_DEMO_",
+    )
+    parser.add_argument("--seconds", type=float, default=30.0, help="how long the stream runs (default: %(default)g)")
+    parser.add_argument("--rate", type=float, default=5000.0, help="records per second (default: %(default)g)")
+    parser.add_argument("--keep", action="store_true", help="go on after the verdict until Ctrl-C")
+    options = parser.parse_args(arguments)
+
+    console = Console()
+    folder = Path(tempfile.mkdtemp(prefix="mm2-demo-"))
+    # Whoever ends us politely gets the same clean end as Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    code = 1
+    try:
+        code = _run(console, folder, seconds=options.seconds, rate=options.rate, keep=options.keep)
+    except KeyboardInterrupt:
+        console.print("Stopped.")
+        code = 130
+    except (DemoFailed, SandboxError, KafkaFailure) as exc:
+        console.print(f"[bold red]The demo failed:[/] {type(exc).__name__}", highlight=False)
+        console.print(str(exc), markup=False, highlight=False, soft_wrap=True)
+    finally:
+        if code == 1:
+            console.print(f"The logs are in {folder}.", highlight=False, soft_wrap=True)
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+    return code
+
+
+def _run(console: Console, folder: Path, *, seconds: float, rate: float, keep: bool) -> int:
+    if not _SAMPLE.exists():
+        raise DemoFailed(f"{_SAMPLE} is missing: run the demo from a clone of the repository.")
+    with ExitStack() as stack:
+        began = time.monotonic()
+        source_kafka, target_kafka = stack.enter_context(start_pair(folder))
+        console.print(
+            f"Two Kafka brokers up in {time.monotonic() - began:.1f} s: "
+            f"A at {source_kafka.bootstrap}, B at {target_kafka.bootstrap}",
+            highlight=False,
+        )
+        source, target = _cluster(stack, source_kafka), _cluster(stack, target_kafka)
+        _create_topics(source)
+
+        mirror = MirrorMakerProcess(folder, source_kafka, target_kafka)
+        stack.callback(mirror.stop)
+        watch = Watch(target, [_replica(topic.name) for topic in TOPICS])
+        watch.start()
+        stack.callback(watch.stop)
+        pump = Pump(source, rate=rate)
+        pump.start()
+        stack.callback(pump.abandon)
+        demo = Demo(console, pump, watch, mirror)
+
+        if not demo.follow(lambda sight: sight.records > 0, _START_PATIENCE_S):
+            raise DemoFailed(f"nothing arrived on B in {_START_PATIENCE_S:.0f} s; see {mirror.log_file}.")
+        enough = time.monotonic() + seconds
+        demo.follow(lambda _: time.monotonic() >= enough)
+        pump.stop()
+        caught_up = demo.follow(lambda sight: sight.records >= pump.records, _CATCH_UP_PATIENCE_S)
+        equal = _verdict(console, source, target, pump, caught_up=caught_up)
+        if keep:
+            console.print(f"Still running, with {mirror.properties_file}. Ctrl-C stops everything.", highlight=False)
+            pump.start()
+            _until_interrupted(demo)
+    return 0 if equal else 1
+
+
+def _until_interrupted(demo: Demo) -> None:
+    try:
+        demo.follow(lambda _: False)
+    except KeyboardInterrupt:
+        return
+
+
+def _cluster(stack: ExitStack, kafka: LocalKafka) -> Cluster:
+    settings = ClientSettings.from_props({"bootstrap.servers": kafka.bootstrap}, client_id="demo")
+    cluster = Cluster(settings, name=kafka.name)
+    stack.callback(cluster.close)
+    return cluster
+
+
+def _create_topics(cluster: Cluster) -> None:
+    for result in Admin(cluster).create_topics([topic.new_topic for topic in TOPICS]).values():
+        if isinstance(result, KafkaFailure):
+            raise result
+
+
+def _replica(topic: str) -> str:
+    return f"A.{topic}"  # DefaultReplicationPolicy, which the sample uses
+
+
+def _verdict(console: Console, source: Cluster, target: Cluster, pump: Pump, *, caught_up: bool) -> bool:
+    if not caught_up:
+        console.print(f"[bold red]B has not caught up in {_CATCH_UP_PATIENCE_S:.0f} s.[/]", highlight=False)
+    began = time.monotonic()
+    compared: list[Comparison] = []
+    for topic in TOPICS:
+        with console.status(f"Comparing {topic.name}"):
+            compared.append(compare_topics(source, target, topic.name, _replica(topic.name)))
+    table = Table("topic on A", "replica on B")
+    for heading in ("partitions", "records", "MB"):
+        table.add_column(heading, justify="right")
+    table.add_column("key, value, headers, timestamp, order")
+    for row in compared:
+        table.add_row(
+            row.source_topic,
+            row.target_topic,
+            str(row.partitions),
+            f"{row.records:,}",
+            f"{row.payload_bytes / 1e6:.1f}",
+            Text("equal", "green") if row.equal else Text(str(row.difference), "red"),
+        )
+    console.print(table)
+    records = sum(row.records for row in compared)
+    equal = all(row.equal for row in compared) and records == pump.records
+    if equal:
+        console.print(f"[bold green]EQUAL[/]: all {records:,} records, compared in {time.monotonic() - began:.1f} s.")
+    else:
+        console.print(f"[bold red]DIFFERENT[/]: {records:,} of {pump.records:,} records are the same on both sides.")
+    return equal
+
+
+def _ms(value: float | None) -> str:
+    return "   -  " if value is None else f"{value:.0f} ms"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,124 @@
+"""Compares a topic with its replica, record by record: key, value, headers in order, timestamp, partition, order.
+
+Both sides are read in step, partition by partition, so the size of the topic does not matter. Offsets are not
+compared: a replica need not have those of its source.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import zip_longest
+
+from mm2.kafka.admin import Admin
+from mm2.kafka.cluster import Cluster
+from mm2.kafka.errors import KafkaFailure
+from mm2.kafka.records.record import Record
+from mm2.kafka.structs import EARLIEST, LATEST, TopicInfo, TopicPartition
+from mm2.sandbox.reader import read_partition
+
+_SHOWN_BYTES = 60
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first place at which two topics part. `source` and `target` show what is there, shortened."""
+
+    partition: int
+    index: int
+    """Counted in records from the beginning of the partition; -1 when the partition itself is missing."""
+    what: str
+    source: str
+    target: str
+
+    def __str__(self) -> str:
+        place = f"partition {self.partition}" + (f", record {self.index}" if self.index >= 0 else "")
+        return f"{place}: {self.what} is {self.source} on the source and {self.target} on the target"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """`records` and `payload_bytes` (keys and values) were found equal before the first difference."""
+
+    source_topic: str
+    target_topic: str
+    partitions: int
+    records: int
+    payload_bytes: int
+    difference: Difference | None
+
+    @property
+    def equal(self) -> bool:
+        return self.difference is None
+
+
+def compare_topics(source: Cluster, target: Cluster, source_topic: str, target_topic: str) -> Comparison:
+    """Reads both topics as far as they are now. Raises KafkaFailure when one of them cannot be read."""
+    left, right = _describe(source, source_topic), _describe(target, target_topic)
+    left_range, right_range = _ranges(source, left), _ranges(target, right)
+    records = payload_bytes = 0
+    difference: Difference | None = None
+    for partition in sorted(left_range.keys() | right_range.keys()):
+        if partition not in left_range or partition not in right_range:
+            there = ("there", "not there") if partition in left_range else ("not there", "there")
+            difference = Difference(partition, -1, "the partition", *there)
+            break
+        pairs = zip_longest(
+            _read(source, left, partition, left_range[partition]),
+            _read(target, right, partition, right_range[partition]),
+        )
+        for index, (ours, theirs) in enumerate(pairs):
+            difference = differ(partition, index, ours, theirs)
+            if difference is not None:
+                break
+            records += 1
+            payload_bytes += len(ours.key or b"") + len(ours.value or b"") if ours else 0
+        if difference is not None:
+            break
+    return Comparison(source_topic, target_topic, len(left_range), records, payload_bytes, difference)
+
+
+def differ(partition: int, index: int, source: Record | None, target: Record | None) -> Difference | None:
+    """How two records that should be equal differ; None stands for "no record any more"."""
+    if source is None or target is None:
+        shown = [
+            "missing" if record is None else f"offset {record.offset}, key {_shown(record.key)}"
+            for record in (source, target)
+        ]
+        return None if source is target else Difference(partition, index, "the record", *shown)
+    for what in ("key", "value", "headers", "timestamp"):
+        ours, theirs = getattr(source, what), getattr(target, what)
+        if ours != theirs:
+            return Difference(partition, index, f"the {what}", _shown(ours), _shown(theirs))
+    return None
+
+
+def _describe(cluster: Cluster, topic: str) -> TopicInfo:
+    found = Admin(cluster).describe_topics([topic])[topic]
+    if isinstance(found, KafkaFailure):
+        raise found
+    return found
+
+
+def _ranges(cluster: Cluster, topic: TopicInfo) -> dict[int, tuple[int, int]]:
+    """First and end offset of each partition."""
+    admin = Admin(cluster)
+    partitions = [TopicPartition(topic.name, index) for index in topic.partitions]
+    found = [admin.list_offsets(dict.fromkeys(partitions, when)) for when in (EARLIEST, LATEST)]
+    ranges: dict[int, tuple[int, int]] = {}
+    for tp in partitions:
+        start, end = found[0][tp], found[1][tp]
+        if isinstance(start, KafkaFailure):
+            raise start
+        if isinstance(end, KafkaFailure):
+            raise end
+        ranges[tp.partition] = (start.offset, end.offset)
+    return ranges
+
+
+def _read(cluster: Cluster, topic: TopicInfo, partition: int, offsets: tuple[int, int]) -> Iterator[Record]:
+    return read_partition(cluster, topic, partition, start=offsets[0], end=offsets[1])
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bytes) and len(value) > _SHOWN_BYTES:
+        return f"{value[:_SHOWN_BYTES]!r}… ({len(value)} bytes)"
+    return repr(value)

@@ -1,0 +1,149 @@
+"""Watches replicas arrive: how many records, how fast, how long after they were written, and the heartbeats."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from mm2.kafka.cluster import Cluster
+from mm2.kafka.errors import KafkaFailure
+from mm2.kafka.records.batch import HEADER_BYTES
+from mm2.kafka.records.record import decode_batch
+from mm2.kafka.structs import TopicInfo, TopicPartition
+from mm2.sandbox.reader import Batch, BatchReader
+
+HEARTBEATS = "heartbeats"
+
+_LOOK_FOR_TOPICS_S = 1.0
+_WINDOW_S = 3.0
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """One batch as it was seen. `latency_ms` is counted from the timestamp of its newest record."""
+
+    at_s: float
+    records: int
+    size_bytes: int
+    latency_ms: float
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What the last seconds looked like. None where nothing has been seen yet."""
+
+    records: int
+    """Since the watch began."""
+    records_per_s: float
+    bytes_per_s: float
+    """As stored, compressed."""
+    latency_p50_ms: float | None
+    latency_p99_ms: float | None
+    heartbeat_age_s: float | None
+
+
+class Watch:
+    """Follows `topics` of one broker from their beginning, those that do not exist yet as soon as they do."""
+
+    def __init__(self, cluster: Cluster, topics: Iterable[str]) -> None:
+        self._cluster = cluster
+        self._wanted = {*topics, HEARTBEATS}
+        self._positions: dict[TopicPartition, int] = {}
+        self._lock = threading.Lock()
+        self._recent: deque[Arrival] = deque()
+        self._records = 0
+        self._heartbeat_ms: int | None = None
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._thread.join(5)
+
+    def sight(self) -> Sight:
+        """The present state; safe to call from any thread."""
+        now = time.monotonic()
+        with self._lock:
+            while self._recent and self._recent[0].at_s < now - _WINDOW_S:
+                self._recent.popleft()
+            recent = list(self._recent)
+            records, heartbeat_ms = self._records, self._heartbeat_ms
+        # Large batches hold many records that all came at that moment: each counts.
+        latencies = sorted((arrival.latency_ms, arrival.records) for arrival in recent)
+        return Sight(
+            records=records,
+            records_per_s=sum(arrival.records for arrival in recent) / _WINDOW_S,
+            bytes_per_s=sum(arrival.size_bytes for arrival in recent) / _WINDOW_S,
+            latency_p50_ms=_quantile(latencies, 0.50),
+            latency_p99_ms=_quantile(latencies, 0.99),
+            heartbeat_age_s=max(0.0, time.time() - heartbeat_ms / 1000) if heartbeat_ms is not None else None,
+        )
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._follow()
+            except KafkaFailure:
+                # Topics that are only being made, or the broker going away: the next round sees.
+                self._stopping.wait(0.5)
+
+    def _follow(self) -> None:
+        found = self._find_topics()
+        if not found:
+            self._stopping.wait(0.3)
+            return
+        leader = next(iter(found.values())).partitions[0].leader
+        reader = BatchReader(self._cluster, leader, found)
+        try:
+            reader.positions.update(
+                {
+                    tp: self._positions.get(tp, 0)
+                    for info in found.values()
+                    for tp in (TopicPartition(info.name, index) for index in info.partitions)
+                }
+            )
+            look_at = time.monotonic() + _LOOK_FOR_TOPICS_S
+            complete = found.keys() == self._wanted
+            while not self._stopping.is_set() and (complete or time.monotonic() < look_at):
+                for batch in reader.poll(max_wait_ms=200):
+                    self._saw(batch)
+                self._positions.update(reader.positions)
+        finally:
+            reader.close()
+
+    def _find_topics(self) -> dict[str, TopicInfo]:
+        topics = self._cluster.metadata(self._wanted).topics
+        return {
+            name: info
+            for name, info in topics.items()
+            if info.partitions and all(partition.leader >= 0 for partition in info.partitions.values())
+        }
+
+    def _saw(self, batch: Batch) -> None:
+        header = batch.view.header
+        if header is None:
+            return
+        if batch.topic_partition.topic == HEARTBEATS:
+            newest = max((record.timestamp or 0 for record in decode_batch(batch.view)), default=None)
+            with self._lock:
+                self._heartbeat_ms = newest
+            return
+        latency_ms = max(0.0, time.time() * 1000 - header.max_timestamp)
+        size_bytes = len(batch.view.data) - HEADER_BYTES
+        with self._lock:
+            self._records += header.count
+            self._recent.append(Arrival(time.monotonic(), header.count, size_bytes, latency_ms))
+
+
+def _quantile(weighted: list[tuple[float, int]], share: float) -> float | None:
+    total = sum(weight for _, weight in weighted)
+    seen = 0
+    for value, weight in weighted:
+        seen += weight
+        if seen >= share * total:
+            return value
+    return None
