@@ -1,0 +1,93 @@
+"""The driver's view of one micro-batch: a Spark job whose only task talks to us over the progress channel."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from mm2.copy import channel
+from mm2.copy.spec import CopySpec, PartitionProgress
+from mm2.kafka.structs import TopicPartition
+
+
+class Batch:
+    """Waits, reports and the final word of one micro-batch. Thread-safe; ``on_news`` runs on the channel's thread."""
+
+    def __init__(self, name: str, spec: CopySpec, on_news: Callable[[], None]) -> None:
+        self.name = name
+        self.id = secrets.token_hex(8)
+        self.secret = secrets.token_hex(32)
+        self.spec = spec
+        self.ready = threading.Event()
+        self.over = threading.Event()  # the final report is in, or there will be none
+        self.granted = False
+        self.final = False
+        self.waiting_for = ""
+        self.failure = ""
+        self.latency_ms: list[int] = []
+        self.progress: dict[TopicPartition, PartitionProgress] = {}
+        self._on_news = on_news
+        self._lock = threading.Lock()
+        self._socket: socket.socket | None = None
+
+    def attach(self, connection: socket.socket) -> bool:
+        """Take the executor's connection; False for a second one, which is another attempt of the same task."""
+        with self._lock:
+            if self._socket is not None or self.over.is_set():
+                return False
+            self._socket = connection
+            return True
+
+    def grant(self, offsets: dict[TopicPartition, int | None]) -> None:
+        """Give the lease with the next source offset of each partition (None: as auto.offset.reset says)."""
+        self.granted = True
+        rows = [[tp.topic, tp.partition, offset] for tp, offset in offsets.items()]
+        self._send({"type": "lease", "offsets": rows})
+
+    def stop(self) -> None:
+        """Ask for the end; `over` is set when it has come."""
+        self._send({"type": "stop"})
+
+    def received(self, message: dict[str, Any]) -> None:
+        """One message of the executor."""
+        kind = message["type"]
+        if kind == "ready":
+            self.waiting_for = ""
+            self.ready.set()
+        elif kind == "waiting":
+            self.waiting_for = str(message["reason"])
+        if kind in ("progress", "final"):
+            for row in message["partitions"]:
+                progress = PartitionProgress.from_row(row)
+                self.progress[progress.source] = progress
+            self.latency_ms = message.get("latency_ms") or self.latency_ms
+            self.failure = message.get("failure", "")
+        if kind == "final":
+            self.final = True
+            self.over.set()
+        else:
+            self._send({"type": "go"})
+        self._on_news()
+
+    def ended(self, reason: str) -> None:
+        """The job or its connection is over; without a final report its outcome is what was last reported."""
+        if not self.over.is_set():
+            self.failure = reason
+        self.over.set()
+        with self._lock:
+            connection, self._socket = self._socket, None
+        if connection is not None:
+            connection.close()
+        self._on_news()
+
+    def _send(self, message: dict[str, Any]) -> None:
+        with self._lock:
+            if self._socket is None:
+                return
+            try:
+                self._socket.sendall(channel.encode(message))
+            except OSError:
+                return  # the reading thread sees the end of the connection too, and says so

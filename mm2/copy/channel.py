@@ -1,0 +1,61 @@
+"""The progress channel: lines of JSON over loopback or the cluster's network, authenticated both ways, never pickle.
+
+==== driver ============================= executor ====================================
+  {"nonce": n}                       ->
+                                     <-   {"batch": b, "attempt": a, "nonce": m, "mac": HMAC(secret, "executor" n b a)}
+  {"mac": HMAC(secret, "driver" m),
+   "spec": the job}                  ->                     (either side hangs up when the other's mac is wrong)
+                                     <-   {"type": "ready"}            connections open, nothing read yet
+  {"type": "lease", "offsets": ...}  ->                     granted once per batch; before it nothing is written
+                                     <-   {"type": "progress", ...}    every second, renews the lease
+  {"type": "go"}                     ->                     the answer; none for 5 s means the lease is over
+  {"type": "stop"}                   ->                     finish: read no more, wait for acks, commit
+                                     <-   {"type": "final", ...}       nothing is written after it
+=======================================================================================
+
+The end of the connection means stop as well: an executor whose driver is gone copies nothing more.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import secrets
+from typing import Any, Final
+
+MAX_LINE_BYTES: Final = 64 << 20
+LEASE_TIMEOUT_S: Final = 5.0
+REPORT_INTERVAL_S: Final = 1.0
+
+
+def nonce() -> str:
+    """A fresh challenge."""
+    return secrets.token_hex(16)
+
+
+def proof(secret: str, *parts: object) -> str:
+    """HMAC-SHA256 over the parts, hex."""
+    return hmac.new(bytes.fromhex(secret), "\0".join(map(str, parts)).encode(), hashlib.sha256).hexdigest()
+
+
+def proves(mac: object, secret: str, *parts: object) -> bool:
+    """Constant-time check of a proof."""
+    return isinstance(mac, str) and hmac.compare_digest(mac, proof(secret, *parts))
+
+
+def encode(message: dict[str, Any]) -> bytes:
+    """One message as a line."""
+    return json.dumps(message, separators=(",", ":")).encode() + b"\n"
+
+
+def decode(line: bytes) -> dict[str, Any]:
+    """One line as a message; ValueError for anything but a JSON object on a whole line."""
+    if not line.endswith(b"\n"):
+        message = "the progress channel ended in the middle of a line"
+        raise ValueError(message)
+    found = json.loads(line)
+    if not isinstance(found, dict):
+        message = "a line of the progress channel is no JSON object"
+        raise ValueError(message)  # noqa: TRY004  (callers treat every malformed line alike)
+    return found

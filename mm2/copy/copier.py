@@ -1,0 +1,383 @@
+"""The executor's side of one micro-batch: lease, fetch, produce, commit, report, until told to stop.
+
+Order of one life: connect to the driver, open everything that can be opened without reading or writing, say *ready*,
+wait for the lease with the start offsets, copy, and at *stop* (or when the driver is silent for 5 s, or gone) read no
+more, wait for what is under way, commit, report the final positions. After the final report nothing is written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import structlog
+
+from mm2.copy import channel
+from mm2.copy.commit import Positions, Syncs
+from mm2.copy.cursor import Cursor
+from mm2.copy.sink import Sink
+from mm2.copy.source import FetchLimits, Source
+from mm2.copy.spec import CopySpec, PartitionProgress
+from mm2.kafka.admin import Admin
+from mm2.kafka.cluster import Cluster
+from mm2.kafka.error_codes import ErrorCode
+from mm2.kafka.errors import BrokerFailure, KafkaFailure
+from mm2.kafka.structs import EARLIEST, LATEST, OffsetInfo, TopicPartition
+from mm2.kafka.wire.channel import BufferPool
+
+ROOM_BYTES: Final = 48 << 20
+DRAIN_TIMEOUT_S: Final = 8.0
+_LATENCY_SAMPLES: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What the Spark task is given: where the driver listens and how to prove that it is meant.
+
+    The job itself, with the clusters' credentials, comes over the channel, so Spark neither stores nor logs it.
+    """
+
+    batch: str
+    host: str
+    port: int
+    secret: str = field(repr=False)
+
+
+class Copier:
+    """Copies the partitions of one lane for one micro-batch."""
+
+    def __init__(self, assignment: Assignment, attempt: int) -> None:
+        self._assignment = assignment
+        self._attempt = attempt
+        self._cursors: dict[TopicPartition, Cursor] = {}
+        self._stop = asyncio.Event()
+        self._stop_reason = ""
+        self._last_word = time.monotonic()
+        self._reported: dict[TopicPartition, list[Any]] = {}
+        self._latencies: list[int] = []
+        self._log = structlog.get_logger(__name__).bind(batch=assignment.batch)
+
+    async def run(self) -> dict[str, Any]:
+        """The whole life; returns the final report. Raises OSError or ValueError when the driver cannot be reached."""
+        reader, writer = await asyncio.wait_for(
+            asyncio.open_connection(self._assignment.host, self._assignment.port, limit=channel.MAX_LINE_BYTES), 10
+        )
+        self._writer = writer
+        try:
+            await asyncio.wait_for(self._authenticate(reader), 10)
+            return await self._copy(reader)
+        finally:
+            writer.close()
+
+    async def _authenticate(self, reader: asyncio.StreamReader) -> None:
+        secret, batch = self._assignment.secret, self._assignment.batch
+        challenge = channel.decode(await reader.readline())["nonce"]
+        own = channel.nonce()
+        mac = channel.proof(secret, "executor", challenge, batch, self._attempt)
+        self._send({"batch": batch, "attempt": self._attempt, "nonce": own, "mac": mac})
+        answer = channel.decode(await reader.readline())
+        if not channel.proves(answer.get("mac"), secret, "driver", own):
+            message = "whoever answered on the progress channel is not our driver"
+            raise ValueError(message)
+        self._spec = CopySpec.from_json(answer["spec"])
+        self._log = self._log.bind(flow=self._spec.flow)
+
+    async def _copy(self, reader: asyncio.StreamReader) -> dict[str, Any]:
+        spec = self._spec
+        loop = asyncio.get_running_loop()
+        lease: asyncio.Future[Mapping[str, Any]] = loop.create_future()
+        listener = loop.create_task(self._listen(reader, lease))
+        background = ThreadPoolExecutor(4, thread_name_prefix="copier")
+        pool = BufferPool()
+        source_cluster = Cluster(spec.source, name=spec.source_alias)
+        target_cluster = Cluster(spec.target, name=spec.target_alias)
+        clusters = [source_cluster, target_cluster]
+        sink = Sink(target_cluster, loop, background, pool)
+        sync_sink = sink
+        if spec.syncs is not None and spec.syncs.settings.bootstrap != spec.target.bootstrap:
+            sync_cluster = Cluster(spec.syncs.settings, name=spec.source_alias)
+            clusters.append(sync_cluster)
+            sync_sink = Sink(sync_cluster, loop, background, pool)
+        limits = FetchLimits(spec.fetch_max_bytes, spec.fetch_partition_bytes, spec.fetch_max_wait_ms)
+        source = Source(
+            source_cluster, loop, background, pool, limits, read_committed=spec.read_committed, room=self._has_room
+        )
+        self._source, self._sink, self._admin = source, sink, Admin(source_cluster)
+        self._background = background
+        final: dict[str, Any] = {"type": "final", "state": "stopped", "reason": "", "partitions": []}
+        try:
+            if await self._prepared(sink, target_cluster):
+                syncs = None if spec.syncs is None else Syncs(sync_sink, spec.syncs.topic, spec.syncs.lag_max)
+                self._syncs = syncs
+                self._send({"type": "ready"})
+                await self._until_stop(lease)
+                if lease.done() and not self._stop.is_set():
+                    await self._start(lease.result())
+                    await self._work()
+                    source.stop()
+                    await self._drain(sync_sink)
+            final["reason"] = self._stop_reason
+            final["partitions"] = [cursor.progress().to_row() for cursor in self._cursors.values()]
+            self._send(final)
+            with contextlib.suppress(OSError, asyncio.TimeoutError):
+                await asyncio.wait_for(self._writer.drain(), 2)
+        finally:
+            listener.cancel()
+            source.stop()
+            sink.close()
+            sync_sink.close()
+            background.shutdown(wait=False, cancel_futures=True)
+            for cluster in clusters:
+                cluster.close()
+        return final
+
+    # -- the driver's word -----------------------------------------------------------------------------------------
+
+    def _send(self, message: dict[str, Any]) -> None:
+        if not self._writer.is_closing():
+            self._writer.write(channel.encode(message))
+
+    async def _listen(self, reader: asyncio.StreamReader, lease: asyncio.Future[Mapping[str, Any]]) -> None:
+        try:
+            while line := await reader.readline():
+                message = channel.decode(line)
+                self._last_word = time.monotonic()
+                if message["type"] == "lease" and not lease.done():
+                    lease.set_result(message)
+                elif message["type"] == "stop":
+                    self._end("the driver said stop")
+            self._end("the driver is gone")
+        except (OSError, ValueError) as error:
+            self._end(f"the progress channel broke: {error}")
+
+    def _end(self, reason: str) -> None:
+        if not self._stop.is_set():
+            self._stop_reason = reason
+            self._stop.set()
+
+    async def _until_stop(self, other: asyncio.Future[Any], timeout_s: float | None = None) -> None:
+        """Wait for ``other`` or the stop, whichever comes first; ``other`` is not cancelled."""
+        stop = asyncio.ensure_future(self._stop.wait())
+        await asyncio.wait({other, stop}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        stop.cancel()
+
+    # -- starting --------------------------------------------------------------------------------------------------
+
+    async def _prepared(self, sink: Sink, target: Cluster) -> bool:
+        """Open what needs no lease: producer id, leaders, the offsets topic. Retried until it works; False at stop."""
+        spec = self._spec
+        for part in spec.partitions:
+            cursor_outbox = sink.outbox(part.target, idempotent=True)
+            self._cursors[part.source] = Cursor(
+                part,
+                cursor_outbox,
+                0,
+                spec.read_committed,
+                put=sink.put,
+                on_acked=self._acked,
+                on_failed=self._source_failed,
+            )
+            cursor_outbox.on_refused = self._cursors[part.source].refused
+        while not self._stop.is_set():
+            try:
+                await sink.identify([cursor.outbox for cursor in self._cursors.values()])
+                metadata = await self._call(target.metadata, [spec.offsets_topic])
+                info = metadata.topics.get(spec.offsets_topic)
+                if info is None:
+                    subject = f"topic {spec.offsets_topic} of cluster {spec.target_alias}"
+                    raise metadata.errors.get(spec.offsets_topic) or BrokerFailure.of(3, subject=subject)
+            except KafkaFailure as error:
+                self._log.info("not ready to copy", error=str(error))
+                self._send({"type": "waiting", "reason": str(error)})
+                await self._pause(1.0)
+                continue
+            self._positions = Positions(
+                sink, spec.offsets_topic, len(info.partitions), spec.connector, spec.source_alias
+            )
+            return True
+        return False
+
+    async def _start(self, lease: Mapping[str, Any]) -> None:
+        """Put every cursor at its start offset: the given one, or where ``auto.offset.reset`` says."""
+        offsets = {TopicPartition(topic, partition): offset for topic, partition, offset in lease["offsets"]}
+        fresh = [tp for tp in self._cursors if offsets.get(tp) is None]
+        found = await self._reset_offsets(fresh) if fresh else {}
+        for tp, cursor in self._cursors.items():
+            start = offsets.get(tp)
+            cursor.offset = cursor.position = found.get(tp, 0) if start is None else start
+            self._positions.start_at(tp, cursor.position if start is not None else -1)
+        self._source.add(self._cursors.values())
+
+    async def _reset_offsets(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+        reset = self._spec.auto_offset_reset
+        when = LATEST if reset == "latest" else EARLIEST
+        if reset.startswith("by_duration:"):
+            when = int(time.time() * 1000) - _duration_ms(reset.removeprefix("by_duration:"))
+        found: dict[TopicPartition, int] = {}
+        missing = list(partitions)
+        while missing and not self._stop.is_set():
+            if reset == "none":
+                for tp in missing:
+                    self._cursors[tp].fail(f"{tp} has no committed position and auto.offset.reset is none")
+                break
+            try:
+                results = await self._call(self._admin.list_offsets, dict.fromkeys(missing, when))
+            except KafkaFailure as error:
+                results = dict.fromkeys(missing, error)
+            for tp, result in results.items():
+                if isinstance(result, OffsetInfo) and result.offset >= 0:
+                    found[tp] = result.offset
+                elif isinstance(result, OffsetInfo):
+                    when = LATEST  # nothing is as young as asked: the end
+                else:
+                    self._cursors[tp].state, self._cursors[tp].reason = "waiting", str(result)
+            missing = [tp for tp in missing if tp not in found]
+            if missing:
+                self._report()
+                await self._pause(0.5)
+        return found
+
+    # -- copying ---------------------------------------------------------------------------------------------------
+
+    async def _work(self) -> None:
+        commit_s = self._spec.commit_interval_ms / 1000
+        now = time.monotonic()
+        next_commit, next_report = now + commit_s, now + 0.2
+        while not self._stop.is_set():
+            now = time.monotonic()
+            if now - self._last_word > channel.LEASE_TIMEOUT_S:
+                self._end(f"the driver said nothing for {channel.LEASE_TIMEOUT_S:.0f} s")
+                return
+            if now >= next_commit:
+                self._commit()
+                next_commit = now + commit_s
+            if now >= next_report:
+                self._report()
+                next_report = now + channel.REPORT_INTERVAL_S
+            await self._pause(max(0.005, min(next_commit, next_report) - time.monotonic()))
+
+    def _has_room(self) -> bool:
+        return sum(cursor.waiting_bytes for cursor in self._cursors.values()) < ROOM_BYTES
+
+    def _acked(self, cursor: Cursor, first: int, last: int, target_base: int, count: int, newest_ms: int) -> None:
+        if self._syncs is not None:
+            self._syncs.acked(cursor.partition, first, last, target_base, count)
+        if newest_ms > 0 and len(self._latencies) < _LATENCY_SAMPLES:
+            self._latencies.append(int(time.time() * 1000) - newest_ms)
+        self._source.resume()
+
+    def _source_failed(self, cursor: Cursor, failure: BrokerFailure) -> None:
+        if failure.code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            asyncio.get_running_loop().create_task(self._out_of_range(cursor))
+
+    async def _out_of_range(self, cursor: Cursor) -> None:
+        """The source has no such offset: records were deleted under us (counted as lost), or the log begins anew."""
+        tp = cursor.partition
+        try:
+            start = (await self._call(self._admin.list_offsets, {tp: EARLIEST}))[tp]
+            end = (await self._call(self._admin.list_offsets, {tp: LATEST}))[tp]
+        except KafkaFailure as error:
+            self._log.info("could not look up the log's range", partition=str(tp), error=str(error))
+            return
+        if isinstance(start, KafkaFailure) or isinstance(end, KafkaFailure) or cursor.state == "failed":
+            return
+        if cursor.offset < start.offset:
+            lost = f"offsets {cursor.offset}..{start.offset - 1} of {tp} were deleted on {self._spec.source_alias} before they were copied"
+            if self._spec.lost_range_policy == "stop":
+                cursor.fail(f"{lost}; copy.lost.range.policy is stop")
+                return
+            self._log.error("records lost to retention", partition=str(tp), first=cursor.offset, last=start.offset - 1)
+            cursor.jump(start.offset, "retention")
+        elif cursor.offset > end.offset:
+            message = f"{tp} ends at {end.offset} on {self._spec.source_alias}, but {cursor.offset} offsets were copied: it was truncated or created anew"
+            if self._spec.lost_range_policy == "stop" or self._spec.auto_offset_reset == "none":
+                cursor.fail(message)
+                return
+            self._log.error("source log is shorter than what was copied", partition=str(tp), reason=message)
+            if cursor.idle:
+                cursor.jump(end.offset if self._spec.auto_offset_reset == "latest" else start.offset, "truncated")
+
+    def _commit(self) -> None:
+        self._positions.commit((tp, cursor.position) for tp, cursor in self._cursors.items())
+        if self._syncs is not None:
+            self._syncs.commit()
+
+    def _report(self) -> None:
+        rows = []
+        for tp, cursor in self._cursors.items():
+            row = cursor.progress().to_row()
+            if self._reported.get(tp) != row:
+                self._reported[tp] = row
+                rows.append(row)
+        self._send({"type": "progress", "partitions": rows, "latency_ms": self._latency(), "failure": self._failure()})
+
+    def _latency(self) -> list[int]:
+        """p50, p99 and maximum of produce to acknowledgement on the target since the last report, in ms."""
+        samples = sorted(self._latencies)
+        self._latencies.clear()
+        if not samples:
+            return []
+        return [samples[len(samples) // 2], samples[min(len(samples) - 1, len(samples) * 99 // 100)], samples[-1]]
+
+    def _failure(self) -> str:
+        failures = [self._source.failure, self._sink.failure]
+        complaints = [outbox.complaint for outbox in self._positions.outboxes]
+        if self._syncs is not None:
+            complaints.append(self._syncs.outbox.complaint)
+        return next((str(failure) for failure in (*failures, *complaints) if failure is not None), "")
+
+    # -- stopping --------------------------------------------------------------------------------------------------
+
+    async def _drain(self, sync_sink: Sink) -> None:
+        """Wait for what is under way, then commit and wait for that too; bounded, the target may be gone."""
+        deadline = time.monotonic() + DRAIN_TIMEOUT_S
+        # Queued batches are dropped: the successor reads them again, and a long queue must not hold up the stop.
+        for cursor in self._cursors.values():
+            cursor.outbox.queue.clear()
+        while any(parcel.under_way for cursor in self._cursors.values() for parcel in cursor.outbox.sent):
+            if time.monotonic() > deadline:
+                self._log.warning("stopped with batches unanswered by the target")
+                break
+            await asyncio.sleep(0.002)
+        self._commit()
+        while time.monotonic() < deadline:
+            self._commit()
+            syncs_idle = self._syncs is None or self._syncs.idle
+            if self._positions.idle and syncs_idle and self._all_committed():
+                return
+            await asyncio.sleep(0.005)
+
+    def _all_committed(self) -> bool:
+        return all(
+            cursor.position <= 0 or self._positions.committed.get(tp) == cursor.position
+            for tp, cursor in self._cursors.items()
+        )
+
+    async def _pause(self, seconds: float) -> None:
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._stop.wait(), seconds)
+
+    async def _call(self, call: Any, *args: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._background, lambda: call(*args))
+
+
+def _duration_ms(text: str) -> int:
+    """Milliseconds of an ISO 8601 duration such as P3DT12H (KIP-1106); ValueError for anything else."""
+    import re  # noqa: PLC0415  (rare: workers start faster without)
+
+    match = re.fullmatch(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", text)
+    if match is None or not any(match.groups()):
+        message = f"auto.offset.reset: {text!r} is not an ISO 8601 duration"
+        raise ValueError(message)
+    days, hours, minutes, seconds = (float(group or 0) for group in match.groups())
+    return int((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000)
+
+
+def final_progress(report: Mapping[str, Any]) -> list[PartitionProgress]:
+    """The partitions of a progress or final report."""
+    return [PartitionProgress.from_row(row) for row in report.get("partitions", [])]

@@ -1,0 +1,10 @@
+"""Spark's Python daemon with the copier already imported, so that every forked worker starts with it."""
+
+from __future__ import annotations
+
+from pyspark.daemon import manager
+
+import mm2.copy.executor  # noqa: F401
+
+if __name__ == "__main__":
+    manager()

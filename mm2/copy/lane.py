@@ -1,0 +1,232 @@
+"""A lane: some of a task's partitions, copied by one Spark job after another, each handing over to the next.
+
+The next job is submitted a few seconds early and stands by with open connections. At the boundary the running one is
+told to stop; with its final positions the next gets the lease. So a boundary costs one drain and one round trip, and
+at no time have two of them the right to write.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import structlog
+
+from mm2.copy.batch import Batch
+from mm2.copy.spec import CopySpec, PartitionProgress
+from mm2.kafka.backoff import Backoff
+from mm2.kafka.structs import TopicPartition
+
+STANDBY_S: Final = 5.0
+STOP_TIMEOUT_S: Final = 10.0
+READY_TIMEOUT_S: Final = 60.0
+
+Submit = Callable[[Batch], None]
+Cancel = Callable[[Batch], None]
+
+
+class Lane:
+    """Runs in its own thread from `start` to `stop`; ``submit`` starts a batch's Spark job and returns at once."""
+
+    def __init__(
+        self,
+        name: str,
+        spec: CopySpec,
+        start: Mapping[TopicPartition, int | None],
+        *,
+        submit: Submit,
+        cancel: Cancel,
+        on_news: Callable[[], None],
+    ) -> None:
+        self.name = name
+        self._spec = spec
+        self._submit = submit
+        self._cancel = cancel
+        self._on_news = on_news
+        self._offsets: dict[TopicPartition, int | None] = {
+            part.source: start.get(part.source) for part in spec.partitions
+        }
+        self._progress: dict[TopicPartition, PartitionProgress] = {}
+        self._base: dict[TopicPartition, PartitionProgress] = {}
+        self._news = threading.Event()
+        self._stopping = threading.Event()
+        self._current: Batch | None = None
+        self._batches = 0
+        self._losses = 0
+        self._backoff = Backoff(200, 10_000)
+        self._trouble = ""
+        self._log = structlog.get_logger(__name__).bind(flow=spec.flow, task=spec.task_id, lane=name)
+        self._thread = threading.Thread(target=self._run, name=f"lane-{name}", daemon=True)
+
+    def start(self) -> None:
+        """Begin copying."""
+        self._thread.start()
+
+    def signal_stop(self) -> None:
+        """Ask for the end without waiting for it."""
+        self._stopping.set()
+        self._news.set()
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the end; False when it has not come in time."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    @property
+    def batches(self) -> int:
+        """Micro-batches started so far."""
+        return self._batches
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing is being copied at the moment; empty when all is well."""
+        current = self._current
+        if current is None:
+            return self._trouble or "the Spark job is starting"
+        return current.failure or current.waiting_for or ("" if current.granted else self._trouble)
+
+    @property
+    def latency_ms(self) -> list[int]:
+        """p50, p99 and maximum of the last report."""
+        current = self._current
+        return current.latency_ms if current is not None else []
+
+    def progress(self) -> list[PartitionProgress]:
+        """Where each partition is, with counts over all batches of this lane."""
+        current = self._current
+        rows = dict(self._progress)
+        if current is not None:
+            rows.update((tp, self._total(row)) for tp, row in current.progress.items())
+        return list(rows.values())
+
+    def _run(self) -> None:
+        try:
+            standby: Batch | None = None
+            while not self._stopping.is_set():
+                batch = standby if standby is not None and not standby.over.is_set() else self._launch()
+                standby = None
+                if not self._await_ready(batch):
+                    self._lost(batch)
+                    continue
+                self._current = batch
+                batch.grant(self._offsets)
+                standby = self._attend(batch)
+                self._finish(batch)
+            if standby is not None:
+                standby.stop()
+                standby.over.wait(STOP_TIMEOUT_S)
+                self._cancel(standby)
+        except Exception as error:  # noqa: BLE001  (a thread has nobody to raise to; the trouble is shown)
+            self._trouble = f"{type(error).__name__}: {error}"
+            self._log.exception("the lane ended by an error of ours")
+        finally:
+            self._current = None
+            self._on_news()
+
+    def _launch(self) -> Batch:
+        self._batches += 1
+        batch = Batch(f"{self.name} batch {self._batches}", self._spec, self._heard)
+        self._submit(batch)
+        return batch
+
+    def _heard(self) -> None:
+        self._news.set()
+        self._on_news()
+
+    def _await_ready(self, batch: Batch) -> bool:
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        while not batch.ready.is_set():
+            if self._stopping.is_set() or batch.over.is_set():
+                return False
+            if batch.waiting_for:
+                # It talks to us; a cluster that is away is no reason to start it again.
+                self._trouble = batch.waiting_for
+                deadline = time.monotonic() + READY_TIMEOUT_S
+            if time.monotonic() > deadline:
+                batch.failure = f"the Spark task did not start in {READY_TIMEOUT_S:.0f} s"
+                return False
+            self._sleep(0.5)
+        self._trouble = ""
+        return True
+
+    def _attend(self, batch: Batch) -> Batch | None:
+        """Watch a running batch until its time is up, it is lost, or we stop; returns the batch standing by, if any."""
+        ends_at = time.monotonic() + self._spec.batch_duration_ms / 1000
+        standby_at = ends_at - min(STANDBY_S, self._spec.batch_duration_ms / 2000)
+        standby: Batch | None = None
+        while not self._stopping.is_set() and not batch.over.is_set():
+            now = time.monotonic()
+            if standby is None and now >= standby_at:
+                standby = self._launch()
+            if standby is not None and standby.over.is_set():
+                self._log.warning("the next batch did not start", reason=standby.failure)
+                self._cancel(standby)
+                standby, standby_at = None, now + 1.0
+            if now >= ends_at and standby is not None and standby.ready.is_set():
+                break
+            if now < standby_at:
+                self._sleep(standby_at - now)
+            elif now < ends_at:
+                self._sleep(ends_at - now)
+            else:
+                self._sleep(0.2)
+        return standby
+
+    def _finish(self, batch: Batch) -> None:
+        batch.stop()
+        if not batch.over.wait(STOP_TIMEOUT_S):
+            batch.failure = f"the executor did not stop in {STOP_TIMEOUT_S:.0f} s"
+        if batch.final:
+            self._losses = 0
+            self._keep(batch)
+            self._current = None
+        else:
+            self._lost(batch)
+
+    def _lost(self, batch: Batch) -> None:
+        """A batch without a final report: go on from what it last reported, once it can no longer write."""
+        self._cancel(batch)
+        self._keep(batch)
+        self._current = None
+        if self._stopping.is_set():
+            return
+        self._trouble = batch.failure or "the executor was lost"
+        self._log.warning(
+            "a micro-batch was lost, its partitions are read again from the last report",
+            batch=batch.name,
+            reason=self._trouble,
+        )
+        delay_s = self._backoff.delay_s(self._losses)
+        self._losses += 1
+        self._stopping.wait(delay_s)
+
+    def _keep(self, batch: Batch) -> None:
+        for tp, row in batch.progress.items():
+            if row.position >= 0 and row.state != "failed":
+                self._offsets[tp] = row.position
+            self._progress[tp] = self._total(row)
+        self._base = dict(self._progress)
+
+    def _total(self, row: PartitionProgress) -> PartitionProgress:
+        base = self._base.get(row.source)
+        if base is None:
+            return row
+        gaps = {reason: base.gaps.get(reason, 0) + row.gaps.get(reason, 0) for reason in {*base.gaps, *row.gaps}}
+        return PartitionProgress(
+            row.topic,
+            row.partition,
+            row.position,
+            max(row.target_offset, base.target_offset),
+            row.high_watermark,
+            row.state,
+            row.reason,
+            base.records + row.records,
+            base.bytes + row.bytes,
+            gaps,
+        )
+
+    def _sleep(self, seconds: float) -> None:
+        self._news.wait(max(0.0, seconds))
+        self._news.clear()

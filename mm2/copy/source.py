@@ -1,0 +1,354 @@
+"""The reading side: one Fetch after another per source broker, each answer handed to the partitions' receivers.
+
+A source keeps one request under way per broker and sends the next before the answer's batches are worked on. Where to
+read on is the receiver's word (`Feed.offset`), so nothing is fetched twice and nothing skipped. A feed that says it is
+full is left out of the next request.
+
+All methods and callbacks run on the loop's thread; blocking calls go to ``background``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+import structlog
+
+from mm2.kafka.backoff import Backoff
+from mm2.kafka.cluster import Cluster
+from mm2.kafka.connection import Connection
+from mm2.kafka.error_codes import ErrorCode
+from mm2.kafka.errors import BrokerFailure, CorruptBatch, KafkaFailure, TimeoutFailure
+from mm2.kafka.structs import TopicPartition, topic_id_bytes
+from mm2.kafka.wire import fetch
+from mm2.kafka.wire.channel import BufferPool, Channel
+from mm2.kafka.wire.fetch import Fetched, FetchSession, Position
+
+_SESSION_ERRORS: Final = (
+    ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+    ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+    ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+)
+_HELD_UP_WAIT_MS: Final = 5
+_MAX_PARTITION_BYTES: Final = 64 << 20
+
+
+class Feed(Protocol):
+    """What a partition's receiver offers."""
+
+    offset: int  # next source offset to fetch
+
+    @property
+    def partition(self) -> TopicPartition:
+        """The source partition."""
+
+    @property
+    def full(self) -> bool:
+        """Enough is waiting already."""
+
+    def take(self, fetched: Fetched) -> None:
+        """One partition's share of an answer without an error; may be empty. Moves ``offset``."""
+
+    def failed(self, failure: BrokerFailure) -> None:
+        """The broker's error for this partition, other than those that metadata mends."""
+
+
+@dataclass(slots=True, eq=False)
+class _Intake:
+    """A feed with what the source knows about it."""
+
+    feed: Feed
+    max_bytes: int
+    leader: int | None = None
+    leader_epoch: int = -1
+    paused_until: float = 0.0
+
+
+@dataclass(slots=True, eq=False)
+class _Broker:
+    node: int
+    session: FetchSession
+    channel: Channel | None = None
+    opening: bool = False
+    version: int = 0
+    asked_at: float | None = None
+    failures: int = 0
+    not_before: float = 0.0
+    intakes: dict[TopicPartition, _Intake] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class FetchLimits:
+    """Sizes in bytes, waits in ms, as ``fetch.*`` and ``max.partition.fetch.bytes`` of the consumer."""
+
+    max_bytes: int = 8 << 20
+    partition_bytes: int = 1 << 20
+    max_wait_ms: int = 500
+    min_bytes: int = 1
+
+
+class Source:
+    """All feeds from one cluster."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        loop: asyncio.AbstractEventLoop,
+        background: Executor,
+        pool: BufferPool,
+        limits: FetchLimits,
+        *,
+        read_committed: bool,
+        room: Callable[[], bool],
+    ) -> None:
+        """``room`` says whether another answer may be asked for at all (memory)."""
+        self._cluster = cluster
+        self._loop = loop
+        self._background = background
+        self._pool = pool
+        self._limits = limits
+        self._read_committed = read_committed
+        self._room = room
+        self._request_timeout_s = cluster.settings.request_timeout_ms / 1000
+        self._backoff = Backoff(cluster.settings.reconnect_backoff_ms, cluster.settings.reconnect_backoff_max_ms)
+        self._intakes: dict[TopicPartition, _Intake] = {}
+        self._brokers: dict[int, _Broker] = {}
+        self._topic_ids: dict[str, bytes] = {}
+        self._refreshing = False
+        self._stopped = False
+        self.failure: KafkaFailure | None = None
+        self._log = structlog.get_logger(__name__).bind(cluster=cluster.name)
+        self._watch()
+
+    def add(self, feeds: Iterable[Feed]) -> None:
+        """Start fetching for these partitions."""
+        for feed in feeds:
+            self._intakes[feed.partition] = _Intake(feed, self._limits.partition_bytes)
+        self._refresh(0.0)
+
+    def remove(self, partition: TopicPartition) -> None:
+        """Fetch no more for a partition."""
+        intake = self._intakes.pop(partition, None)
+        if intake is not None and intake.leader is not None:
+            self._brokers[intake.leader].intakes.pop(partition, None)
+
+    def resume(self) -> None:
+        """Ask again where room was missing; cheap to call often."""
+        if self._stopped:
+            return
+        for broker in self._brokers.values():
+            if broker.asked_at is None and broker.intakes:
+                self._ask(broker)
+
+    def stop(self) -> None:
+        """Fetch no more; answers under way are thrown away."""
+        self._stopped = True
+        for broker in self._brokers.values():
+            if broker.channel is not None:
+                broker.channel.close()
+
+    # -- asking ----------------------------------------------------------------------------------------------------
+
+    def _ask(self, broker: _Broker) -> None:
+        channel = broker.channel
+        if self._stopped or broker.asked_at is not None:
+            return
+        if channel is None:
+            self._open(broker)
+            return
+        if not self._room():
+            return
+        now = time.monotonic()
+        wanted: dict[TopicPartition, Position] = {}
+        held_up = False
+        for tp, intake in broker.intakes.items():
+            if intake.feed.full or intake.paused_until > now:
+                held_up = True
+            else:
+                wanted[tp] = Position(intake.feed.offset, intake.leader_epoch, intake.max_bytes)
+        if not wanted:
+            return
+        connection = channel.connection
+        frame = broker.session.request(
+            broker.version,
+            connection.next_correlation_id(),
+            connection.client_id,
+            wanted,
+            # A partition that was left out must not wait for the others' silence to end.
+            max_wait_ms=_HELD_UP_WAIT_MS if held_up else self._limits.max_wait_ms,
+            min_bytes=self._limits.min_bytes,
+            max_bytes=self._limits.max_bytes,
+            read_committed=self._read_committed,
+        )
+        broker.asked_at = now
+        channel.send([frame])
+
+    def _answered(self, broker: _Broker, frame: memoryview) -> None:
+        broker.asked_at = None
+        broker.failures = 0
+        self.failure = None
+        if self._stopped:
+            return
+        try:
+            answer = broker.session.response(broker.version, frame)
+        except BrokerFailure as error:
+            if error.code not in _SESSION_ERRORS:
+                self._log.info("a fetch failed", node=broker.node, error=str(error))
+                self._refresh(0.1)
+                self._loop.call_later(0.1, self._ask, broker)
+            else:
+                self._ask(broker)
+            return
+        except CorruptBatch as error:
+            if broker.channel is not None:
+                broker.channel.fail(error)
+            return
+        for fetched in answer:
+            intake = broker.intakes.get(fetched.topic_partition)
+            if intake is None:
+                continue
+            if fetched.error_code:
+                self._partition_failed(broker, intake, fetched)
+                continue
+            before = intake.feed.offset
+            intake.feed.take(fetched)
+            if fetched.records and intake.feed.offset == before and len(fetched.records) >= intake.max_bytes:
+                # The next batch is larger than what we ask for; brokers send it whole only as an answer's first.
+                intake.max_bytes = min(intake.max_bytes * 4, _MAX_PARTITION_BYTES)
+        self._ask(broker)
+
+    def _partition_failed(self, broker: _Broker, intake: _Intake, fetched: Fetched) -> None:
+        failure = BrokerFailure.of(
+            fetched.error_code, subject=f"reading {fetched.topic_partition} of cluster {self._cluster.name}"
+        )
+        if failure.stale_metadata or failure.retriable:
+            broker.intakes.pop(intake.feed.partition, None)
+            intake.leader = None
+            self._refresh(0.05)
+        else:
+            intake.paused_until = time.monotonic() + 1.0
+        intake.feed.failed(failure)
+
+    # -- connections and leaders -----------------------------------------------------------------------------------
+
+    def _open(self, broker: _Broker) -> None:
+        if broker.opening or self._stopped or time.monotonic() < broker.not_before:
+            return
+        broker.opening = True
+        self._loop.create_task(self._connect(broker))
+
+    async def _connect(self, broker: _Broker) -> None:
+        try:
+            connection: Connection = await self._in_background(self._cluster.open_connection, broker.node)
+        except KafkaFailure as error:
+            self._unreachable(broker, error)
+            return
+        finally:
+            broker.opening = False
+        if self._stopped:
+            connection.close()
+            return
+        try:
+            highest = fetch.MAX_VERSION if all(any(i) for i in self._topic_ids.values()) else fetch.TOPIC_IDS_FROM - 1
+            broker.version = connection.version_of(fetch.REQUEST, highest)
+        except KafkaFailure as error:
+            connection.close()
+            self._unreachable(broker, error)
+            return
+        broker.session.reset()
+        broker.channel = Channel(
+            connection,
+            self._loop,
+            self._pool,
+            on_frame=lambda frame: self._answered(broker, frame),
+            on_lost=lambda error: self._lost(broker, error),
+        )
+        self._ask(broker)
+
+    def _lost(self, broker: _Broker, error: KafkaFailure) -> None:
+        broker.channel = None
+        broker.asked_at = None
+        if not self._stopped:
+            self._log.info("connection to a source broker lost", node=broker.node, error=str(error))
+            self._unreachable(broker, error)
+
+    def _unreachable(self, broker: _Broker, error: KafkaFailure) -> None:
+        self.failure = error
+        broker.failures += 1
+        if broker.failures == 3:
+            self._log.warning("source broker not reachable", node=broker.node, error=str(error))
+        self._refresh(0.0)
+        delay_s = self._backoff.delay_s(min(broker.failures, 10))
+        broker.not_before = time.monotonic() + delay_s
+        self._loop.call_later(delay_s + 0.001, self._ask, broker)
+
+    def _refresh(self, delay_s: float) -> None:
+        if self._refreshing or self._stopped:
+            return
+        self._refreshing = True
+        self._loop.call_later(delay_s, lambda: self._loop.create_task(self._refresh_now()))
+
+    async def _refresh_now(self) -> None:
+        topics = sorted({tp.topic for tp in self._intakes})
+        complete = False
+        try:
+            metadata = await self._in_background(self._cluster.metadata, topics, max_age_s=0.0)
+            complete = self._place(metadata)
+        except KafkaFailure as error:
+            self.failure = error
+            self._log.info("no metadata of the source", error=str(error))
+        finally:
+            self._refreshing = False
+        if not complete:
+            self._refresh(0.5)
+
+    def _place(self, metadata: Any) -> bool:
+        """Put every feed with its leader; True when all have one."""
+        complete = True
+        for name, info in metadata.topics.items():
+            topic_id = topic_id_bytes(info.topic_id)
+            if self._topic_ids.get(name, topic_id) != topic_id:
+                self._log.warning("a source topic was created anew", topic=name, topic_id=info.topic_id)
+                for broker in self._brokers.values():
+                    broker.session.reset()
+            self._topic_ids[name] = topic_id
+        touched: set[int] = set()
+        for tp, intake in self._intakes.items():
+            info = metadata.topics.get(tp.topic)
+            partition = None if info is None else info.partitions.get(tp.partition)
+            if partition is None or partition.leader < 0:
+                complete = False
+                continue
+            leader = partition.leader
+            intake.leader_epoch = partition.leader_epoch
+            if intake.leader not in (None, leader):
+                self._brokers[intake.leader].intakes.pop(tp, None)
+            intake.leader = leader
+            if leader not in self._brokers:
+                self._brokers[leader] = _Broker(leader, FetchSession(self._topic_ids))
+            self._brokers[leader].intakes[tp] = intake
+            touched.add(leader)
+        for node in touched:
+            self._ask(self._brokers[node])
+        return complete
+
+    def _watch(self) -> None:
+        if self._stopped:
+            return
+        now = time.monotonic()
+        limit = self._request_timeout_s + self._limits.max_wait_ms / 1000
+        for broker in self._brokers.values():
+            if broker.channel is not None and broker.asked_at is not None and now - broker.asked_at > limit:
+                broker.channel.fail(
+                    TimeoutFailure(f"broker {broker.node} did not answer a Fetch request in {limit:.0f} s")
+                )
+            elif broker.asked_at is None and broker.intakes:
+                self._ask(broker)
+        self._loop.call_later(0.5, self._watch)
+
+    async def _in_background(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return await self._loop.run_in_executor(self._background, lambda: call(*args, **kwargs))

@@ -1,0 +1,141 @@
+"""What a copy job has to do, as plain data that travels from the driver to the executors."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from typing import Any, Self
+
+from mm2.kafka.settings import ClientSettings
+from mm2.kafka.structs import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSpec:
+    """One source partition and the topic its records go to (same partition number)."""
+
+    topic: str
+    partition: int
+    remote_topic: str
+
+    @property
+    def source(self) -> TopicPartition:
+        """Where the records come from."""
+        return TopicPartition(self.topic, self.partition)
+
+    @property
+    def target(self) -> TopicPartition:
+        """Where they go."""
+        return TopicPartition(self.remote_topic, self.partition)
+
+
+@dataclass(frozen=True, slots=True)
+class SyncsSpec:
+    """Where offset syncs go: ``offset-syncs.topic.location`` decides whose settings these are. ``lag_max`` in offsets."""
+
+    settings: ClientSettings
+    topic: str
+    lag_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class CopySpec:
+    """One connector task's copying. Times in ms, sizes in bytes.
+
+    ``offsets_topic`` is Connect's offsets topic on the target; positions are written there as MirrorSourceConnector
+    does (spec mirrormaker §2.5), under ``connector`` and ``source_alias``. ``source`` and ``target`` hold secrets.
+    """
+
+    flow: str
+    connector: str
+    task_id: int
+    source_alias: str
+    target_alias: str
+    source: ClientSettings
+    target: ClientSettings
+    partitions: tuple[PartitionSpec, ...]
+    offsets_topic: str
+    syncs: SyncsSpec | None = None
+    auto_offset_reset: str = "earliest"
+    lost_range_policy: str = "continue"
+    read_committed: bool = False
+    batch_duration_ms: int = 60_000
+    commit_interval_ms: int = 1_000
+    lanes: int = 0
+    fetch_max_bytes: int = 8 << 20
+    fetch_partition_bytes: int = 1 << 20
+    fetch_max_wait_ms: int = 500
+
+    def with_partitions(self, partitions: tuple[PartitionSpec, ...]) -> Self:
+        """The same job for some of its partitions: what one lane does."""
+        return dataclasses.replace(self, partitions=partitions)
+
+    def to_json(self) -> str:
+        """One line, secrets included; for the executor only."""
+        data: dict[str, Any] = {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)
+            if field.name not in ("source", "target", "partitions", "syncs")
+        }
+        data["source"] = self.source.to_json()
+        data["target"] = self.target.to_json()
+        data["partitions"] = [[part.topic, part.partition, part.remote_topic] for part in self.partitions]
+        if self.syncs is not None:
+            data["syncs"] = [self.syncs.settings.to_json(), self.syncs.topic, self.syncs.lag_max]
+        return json.dumps(data, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """The inverse of `to_json`."""
+        data = json.loads(text)
+        syncs = data.pop("syncs", None)
+        return cls(
+            **{
+                **data,
+                "source": ClientSettings.from_json(data["source"]),
+                "target": ClientSettings.from_json(data["target"]),
+                "partitions": tuple(PartitionSpec(*part) for part in data["partitions"]),
+                "syncs": None if syncs is None else SyncsSpec(ClientSettings.from_json(syncs[0]), syncs[1], syncs[2]),
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionProgress:
+    """Where one partition's copying is. Offsets: the next to do; -1 = unknown yet.
+
+    ``position`` is the first source offset that is neither on the target nor dropped for a reason; ``high_watermark``
+    the end of the source. ``state``: copying, waiting (for a broker, metadata), refused (by the target), failed.
+    ``gaps`` counts source offsets without a record on the target, by reason.
+    """
+
+    topic: str
+    partition: int
+    position: int
+    target_offset: int
+    high_watermark: int
+    state: str
+    reason: str
+    records: int
+    bytes: int
+    gaps: dict[str, int]
+
+    @property
+    def source(self) -> TopicPartition:
+        """The source partition."""
+        return TopicPartition(self.topic, self.partition)
+
+    @property
+    def lag(self) -> int:
+        """Source offsets still to be copied; 0 while unknown."""
+        return max(0, self.high_watermark - self.position) if self.position >= 0 <= self.high_watermark else 0
+
+    def to_row(self) -> list[Any]:
+        """A JSON-able row."""
+        return [getattr(self, field.name) for field in dataclasses.fields(self)]
+
+    @classmethod
+    def from_row(cls, row: list[Any]) -> Self:
+        """The inverse of `to_row`."""
+        return cls(*row)

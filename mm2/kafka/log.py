@@ -1,0 +1,292 @@
+"""A topic as a shared log: everything read at the start, then tailed, by one thread (Connect's KafkaBasedLog, D.17).
+
+Reads raw: whole record sets through a fetch session, decoded batch by batch. Positions, not last records, tell whether
+the end is reached, so transaction markers at the end do not keep a reader waiting.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import structlog
+
+from mm2.kafka.admin import Admin
+from mm2.kafka.backoff import Backoff
+from mm2.kafka.cluster import Cluster
+from mm2.kafka.connection import Connection
+from mm2.kafka.errors import BrokerFailure, KafkaFailure, TimeoutFailure
+from mm2.kafka.producer import Producer, RecordMetadata
+from mm2.kafka.records.batch import check_crc, iter_batches
+from mm2.kafka.records.record import Record, decode_batch
+from mm2.kafka.records.transactions import AbortedTransactions
+from mm2.kafka.structs import EARLIEST, LATEST, OffsetInfo, TopicPartition, topic_id_bytes
+from mm2.kafka.wire import fetch
+from mm2.kafka.wire.fetch import Fetched, FetchSession, Position
+
+_MAX_WAIT_MS = 500
+_FETCH_BYTES = 32 << 20
+_PARTITION_BYTES = 4 << 20
+_OUT_OF_RANGE = 1
+
+
+@dataclass(frozen=True, slots=True)
+class LogRecord:
+    """One record of the log; timestamps in ms."""
+
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+
+
+class KafkaBasedLog:
+    """``on_record`` runs on the log's thread, in order within a partition; an exception from it is logged, not fatal.
+
+    ``partitions`` None = all partitions the topic has at start. ``read_committed`` hides open and aborted transactions
+    (reading to the end then waits for open ones, as Java does).
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        topic: str,
+        *,
+        on_record: Callable[[LogRecord], None],
+        producer: Producer | None = None,
+        read_committed: bool = False,
+        partitions: Iterable[int] | None = None,
+    ) -> None:
+        self._cluster = cluster
+        self._admin = Admin(cluster)
+        self._topic = topic
+        self._on_record = on_record
+        self._producer = producer
+        self._read_committed = read_committed
+        self._wanted = None if partitions is None else sorted(partitions)
+        self._positions: dict[TopicPartition, int] = {}
+        self._moved = threading.Condition()
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._connections: dict[int, tuple[Connection, FetchSession]] = {}
+        self._buffers: dict[int, bytearray] = {}
+        self._failure: KafkaFailure | None = None
+        self._log = structlog.get_logger(__name__).bind(topic=topic, cluster=cluster.name)
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions are read."""
+        return len(self._positions)
+
+    def start(self, timeout_s: float) -> None:
+        """Read everything there is, then return; tailing goes on in the background.
+
+        Raises KafkaFailure when the topic cannot be found or read to its end within ``timeout_s``.
+        """
+        deadline = time.monotonic() + timeout_s
+        for tp, offset in self._retried(deadline, self._first_offsets).items():
+            self._positions[tp] = offset
+        self._thread = threading.Thread(target=self._run, name=f"log-{self._topic}", daemon=True)
+        self._thread.start()
+        try:
+            self.read_to_end(max(0.0, deadline - time.monotonic()))
+        except KafkaFailure:
+            self.stop()
+            raise
+
+    def read_to_end(self, timeout_s: float) -> None:
+        """Wait until everything written before this call has gone through ``on_record``; KafkaFailure if it does not."""
+        deadline = time.monotonic() + timeout_s
+        ends = self._retried(deadline, lambda: self._offsets(LATEST))
+        with self._moved:
+            while any(self._positions.get(tp, 0) < end for tp, end in ends.items()):
+                left = deadline - time.monotonic()
+                if left <= 0 or self._stopping.is_set():
+                    behind = sum(max(0, end - self._positions.get(tp, 0)) for tp, end in ends.items())
+                    why = f"; the last failure was: {self._failure}" if self._failure else ""
+                    message = (
+                        f"topic {self._topic} of cluster {self._cluster.name} was not read to its end in "
+                        f"{timeout_s:.1f} s, {behind} offsets are left{why}"
+                    )
+                    raise TimeoutFailure(message)
+                self._moved.wait(left)
+
+    def send(self, key: bytes | None, value: bytes | None, *, timeout_s: float | None = None) -> RecordMetadata:
+        """Write one record, to the partition of its key."""
+        return self.send_all([(key, value)], timeout_s=timeout_s)[0]
+
+    def send_all(
+        self, records: Iterable[tuple[bytes | None, bytes | None]], *, timeout_s: float | None = None
+    ) -> list[RecordMetadata]:
+        """Write records in order; those of one partition share a batch."""
+        if self._producer is None:
+            message = f"the log of topic {self._topic} was opened for reading only"
+            raise ValueError(message)
+        batch = [Record(key, value) for key, value in records]
+        return self._producer.send(self._topic, batch, timeout_s=timeout_s)
+
+    def stop(self) -> None:
+        """End the thread; at most one long poll later everything is closed."""
+        self._stopping.set()
+        with self._moved:
+            self._moved.notify_all()
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout=5)
+
+    def _retried(self, deadline: float, call: Callable[[], dict[TopicPartition, int]]) -> dict[TopicPartition, int]:
+        backoff = Backoff(self._cluster.settings.retry_backoff_ms, self._cluster.settings.retry_backoff_max_ms)
+        failures = 0
+        while True:
+            try:
+                return call()
+            except KafkaFailure as error:
+                wait = backoff.delay_s(failures)
+                failures += 1
+                fatal = not error.retriable
+                if fatal or time.monotonic() + wait > deadline or self._stopping.wait(wait):
+                    raise
+
+    def _first_offsets(self) -> dict[TopicPartition, int]:
+        metadata = self._cluster.metadata([self._topic])
+        info = metadata.topics.get(self._topic)
+        if info is None or not info.partitions:
+            subject = f"topic {self._topic} of cluster {self._cluster.name}"
+            raise metadata.errors.get(self._topic) or BrokerFailure.of(3, subject=subject)
+        indexes = sorted(info.partitions) if self._wanted is None else self._wanted
+        self._positions = dict.fromkeys((TopicPartition(self._topic, index) for index in indexes), 0)
+        return self._offsets(EARLIEST)
+
+    def _offsets(self, when: int) -> dict[TopicPartition, int]:
+        found: Mapping[TopicPartition, OffsetInfo | KafkaFailure] = self._admin.list_offsets(
+            dict.fromkeys(self._positions, when)
+        )
+        offsets = {}
+        for tp, result in found.items():
+            if isinstance(result, KafkaFailure):
+                raise result
+            offsets[tp] = result.offset
+        return offsets
+
+    def _run(self) -> None:
+        backoff = Backoff(self._cluster.settings.retry_backoff_ms, self._cluster.settings.retry_backoff_max_ms)
+        failures = 0
+        try:
+            while not self._stopping.is_set():
+                try:
+                    self._poll()
+                    failures = 0
+                    self._failure = None
+                except KafkaFailure as error:
+                    if self._stopping.is_set():
+                        return
+                    self._failure = error
+                    (self._log.debug if failures < 3 else self._log.warning)("reading failed", error=str(error))
+                    self._close_connections()
+                    self._cluster.invalidate(self._topic)
+                    self._stopping.wait(backoff.delay_s(failures))
+                    failures += 1
+        finally:
+            self._close_connections()
+
+    def _poll(self) -> None:
+        metadata = self._cluster.metadata([self._topic], max_age_s=300)
+        info = metadata.topics.get(self._topic)
+        if info is None:
+            raise metadata.errors.get(self._topic) or BrokerFailure.of(3, subject=f"topic {self._topic}")
+        by_leader: dict[int, dict[TopicPartition, Position]] = {}
+        for tp, offset in self._positions.items():
+            partition = info.partitions.get(tp.partition)
+            if partition is None or partition.leader < 0:
+                raise BrokerFailure.of(5, subject=str(tp))
+            position = Position(offset, partition.leader_epoch, _PARTITION_BYTES)
+            by_leader.setdefault(partition.leader, {})[tp] = position
+        for node in self._connections.keys() - by_leader.keys():
+            self._connections.pop(node)[0].close()
+        topic_ids = {self._topic: topic_id_bytes(info.topic_id)}
+        asked: list[tuple[int, int]] = []
+        for node, wanted in by_leader.items():
+            connection, session = self._connection(node, topic_ids)
+            version = connection.version_of(fetch.REQUEST, fetch.MAX_VERSION if info.topic_id else 12)
+            # several leaders are asked one after another: none of them may hold the answer back for long
+            wait_ms = _MAX_WAIT_MS if len(by_leader) == 1 else max(20, _MAX_WAIT_MS // len(by_leader))
+            frame = session.request(
+                version,
+                connection.next_correlation_id(),
+                connection.client_id,
+                wanted,
+                max_wait_ms=wait_ms,
+                min_bytes=1,
+                max_bytes=_FETCH_BYTES,
+                read_committed=self._read_committed,
+            )
+            connection.send_buffers([frame])
+            asked.append((node, version))
+        for node, version in asked:
+            connection, session = self._connections[node]
+            self._receive(node, connection, session, version)
+
+    def _receive(self, node: int, connection: Connection, session: FetchSession, version: int) -> None:
+        # A method of its own: all views into the buffer die with its frame, so that the next answer may grow the buffer.
+        buffer = self._buffers.setdefault(node, bytearray(1 << 16))
+        frame = connection.receive_frame(buffer, timeout_s=self._cluster.settings.request_timeout_ms / 1000)
+        for fetched in session.response(version, frame):
+            self._take(fetched)
+
+    def _connection(self, node: int, topic_ids: dict[str, bytes]) -> tuple[Connection, FetchSession]:
+        if node not in self._connections:
+            self._connections[node] = (self._cluster.open_connection(node), FetchSession(topic_ids))
+        connection, session = self._connections[node]
+        connection.maybe_reauthenticate()
+        if session.topic_ids != topic_ids:
+            session.reset()
+            session.topic_ids = topic_ids
+        return connection, session
+
+    def _take(self, fetched: Fetched) -> None:
+        tp = fetched.topic_partition
+        if fetched.error_code == _OUT_OF_RANGE:
+            # The log was truncated or deleted under us; what is compacted is read again from where it starts now.
+            self._log.warning("position out of range, reading from the start", partition=tp.partition)
+            self._positions[tp] = max(0, self._offsets(EARLIEST)[tp])
+            return
+        if fetched.error_code:
+            raise BrokerFailure.of(fetched.error_code, subject=f"reading {tp}")
+        position = self._positions[tp]
+        aborted = AbortedTransactions(fetched.aborted)
+        for view in iter_batches(fetched.records):
+            if view.header is not None:
+                if view.header.last_offset < position:
+                    continue
+                check_crc(view.header, view.data)
+                hidden = aborted.covers(view) if self._read_committed else False
+                if view.header.is_control or hidden:
+                    position = view.header.last_offset + 1
+                    continue
+            records = decode_batch(view)
+            for record in records:
+                if record.offset >= position:
+                    self._deliver(tp, record)
+            last = view.header.last_offset if view.header is not None else records[-1].offset
+            position = last + 1
+            with self._moved:
+                self._positions[tp] = position
+                self._moved.notify_all()
+        with self._moved:
+            self._positions[tp] = position
+            self._moved.notify_all()
+
+    def _deliver(self, tp: TopicPartition, record: Record) -> None:
+        timestamp = -1 if record.timestamp is None else record.timestamp
+        try:
+            self._on_record(LogRecord(tp.partition, record.offset, timestamp, record.key, record.value))
+        except Exception:  # noqa: BLE001  (one bad record must not end the tailing of all others)
+            self._log.exception("a record was not understood", partition=tp.partition, offset=record.offset)
+
+    def _close_connections(self) -> None:
+        for connection, _ in self._connections.values():
+            connection.close()
+        self._connections.clear()

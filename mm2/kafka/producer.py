@@ -1,0 +1,187 @@
+"""The producer of the control plane: small writes, answered before the call returns.
+
+Internal topics, heartbeats and checkpoints go through it; bulk copying does not. As Connect's producers it asks for
+acks=all and has one request per partition under way. It is not idempotent (neither are they): a retry after a lost
+answer may write a record twice, which keyed, compacted topics do not mind.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from kafka.protocol.producer import ProduceRequest
+
+from mm2.kafka.backoff import Backoff
+from mm2.kafka.cluster import Cluster
+from mm2.kafka.errors import BrokerFailure, ConnectFailure, TimeoutFailure
+from mm2.kafka.partitioner import partition_for
+from mm2.kafka.records.record import Record, encode_batch
+from mm2.kafka.structs import TopicPartition
+
+_T = TypeVar("_T")
+_MAX_VERSION = 12  # 13 names topics by id
+
+
+@dataclass(frozen=True, slots=True)
+class RecordMetadata:
+    """Where a record went. ``offset`` -1 with acks=0; ``timestamp`` in ms as stored."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+
+
+@dataclass(slots=True)
+class _Chunk:
+    """Records that go to one partition in one batch, with their places in the caller's list."""
+
+    partition: TopicPartition
+    records: list[Record]
+    places: list[int]
+
+
+class Producer:
+    """Blocking, thread-safe. ``acks`` -1, 1 or 0; ``codec`` as in ``compression.type``; sizes in bytes."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        acks: int = -1,
+        codec: str = "none",
+        max_request_bytes: int = 1_048_576,
+        delivery_timeout_ms: int = 30_000,
+    ) -> None:
+        self._cluster = cluster
+        self._acks = acks
+        self._codec = codec
+        self._max_request_bytes = max_request_bytes
+        self._delivery_timeout_ms = delivery_timeout_ms
+        self._closed = threading.Event()
+        self._round_robin = itertools.count()
+        self._locks: dict[TopicPartition, threading.Lock] = {}
+        self._locks_guard = threading.Lock()
+
+    def send(
+        self,
+        topic: str,
+        records: Sequence[Record],
+        partition: int | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> list[RecordMetadata]:
+        """Write ``records`` in order and wait for the acks.
+
+        ``partition`` None: by murmur2 of each key, keyless ones in turn. Retriable errors are retried until
+        ``timeout_s`` (None: until `close`). Raises the last KafkaFailure; some of the records may be written then.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        now = int(time.time() * 1000)
+        stamped = [
+            record if record.timestamp is not None else Record(record.key, record.value, record.headers, now)
+            for record in records
+        ]
+        placed: list[tuple[TopicPartition, Record]] = []
+        count = 0 if partition is not None else self._retry(deadline, lambda: self._partition_count(topic))
+        for record in stamped:
+            target = partition if partition is not None else self._partition(record.key, count)
+            placed.append((TopicPartition(topic, target), record))
+        results: list[RecordMetadata | None] = [None] * len(placed)
+        for chunk in self._chunks(placed):
+            with self._lock(chunk.partition):
+                base = self._retry(deadline, functools.partial(self._send_chunk, chunk))
+            for index, (place, record) in enumerate(zip(chunk.places, chunk.records, strict=True)):
+                offset = base[0] + index if base[0] >= 0 else -1
+                stored = base[1] if base[1] >= 0 else record.timestamp or -1
+                results[place] = RecordMetadata(topic, chunk.partition.partition, offset, stored)
+        return [result for result in results if result is not None]
+
+    def close(self) -> None:
+        """End waiting retries; the cluster stays its owner's."""
+        self._closed.set()
+
+    def _partition(self, key: bytes | None, count: int) -> int:
+        return next(self._round_robin) % count if key is None else partition_for(key, count)
+
+    def _partition_count(self, topic: str) -> int:
+        metadata = self._cluster.metadata([topic], max_age_s=300)
+        info = metadata.topics.get(topic)
+        if info is None or not info.partitions:
+            self._cluster.invalidate(topic)
+            raise metadata.errors.get(topic) or BrokerFailure.of(3, subject=f"topic {topic}")
+        return len(info.partitions)
+
+    def _lock(self, partition: TopicPartition) -> threading.Lock:
+        with self._locks_guard:
+            return self._locks.setdefault(partition, threading.Lock())
+
+    def _chunks(self, placed: Sequence[tuple[TopicPartition, Record]]) -> list[_Chunk]:
+        limit = self._max_request_bytes - 4096
+        chunks: list[_Chunk] = []
+        open_chunks: dict[TopicPartition, tuple[_Chunk, int]] = {}
+        for place, (partition, record) in enumerate(placed):
+            size = _size_bound(record)
+            chunk, used = open_chunks.get(partition, (None, 0))
+            if chunk is None or used + size > limit:
+                chunk, used = _Chunk(partition, [], []), 0
+                chunks.append(chunk)
+            chunk.records.append(record)
+            chunk.places.append(place)
+            open_chunks[partition] = (chunk, used + size)
+        return chunks
+
+    def _send_chunk(self, chunk: _Chunk) -> tuple[int, int]:
+        topic, partition = chunk.partition
+        batch = bytes(encode_batch(chunk.records, codec=self._codec))
+        data: Any = ProduceRequest.TopicProduceData
+        request = ProduceRequest(
+            transactional_id=None,
+            acks=self._acks,
+            timeout_ms=self._delivery_timeout_ms,
+            topic_data=[data(name=topic, partition_data=[data.PartitionProduceData(index=partition, records=batch)])],
+            max_version=_MAX_VERSION,
+        )
+        answer: Any = self._cluster.send(self._cluster.leader(topic, partition), request)
+        if self._acks == 0:
+            return -1, -1
+        result = answer.responses[0].partition_responses[0]
+        if result.error_code:
+            failure = BrokerFailure.of(
+                result.error_code, getattr(result, "error_message", None), subject=f"writing to {chunk.partition}"
+            )
+            if failure.stale_metadata:
+                self._cluster.invalidate(topic)
+            raise failure
+        return int(result.base_offset), int(result.log_append_time_ms)
+
+    def _retry(self, deadline: float | None, attempt: Callable[[], _T]) -> _T:
+        settings = self._cluster.settings
+        backoff = Backoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
+        for failures in itertools.count():
+            try:
+                return attempt()
+            except (BrokerFailure, ConnectFailure) as error:
+                wait = backoff.delay_s(failures)
+                late = deadline is not None and time.monotonic() + wait > deadline
+                if not error.retriable or late or self._closed.wait(wait):
+                    raise
+        message = "the producer is closed"
+        raise TimeoutFailure(message)
+
+
+def _size_bound(record: Record) -> int:
+    size = 64 + len(record.key or b"") + len(record.value or b"")
+    return size + sum(16 + len(name) * 4 + len(value or b"") for name, value in record.headers)
+
+
+def codec_and_acks(props: Mapping[str, str]) -> tuple[str, int]:
+    """``compression.type`` and ``acks`` of Java-style producer properties."""
+    acks = props.get("acks", "all").strip()
+    return props.get("compression.type", "none").strip() or "none", -1 if acks == "all" else int(acks)

@@ -1,0 +1,204 @@
+"""The record batch of message format v2 (KIP-98), as it lies on the wire and in the log.
+
+==== offset  size  field =================================================================
+        0      8   baseOffset                 rewritten by the target broker; outside the CRC
+        8      4   batchLength                bytes that follow this field
+       12      4   partitionLeaderEpoch       outside the CRC
+       16      1   magic                      2; messages of magic 0 and 1 keep it at this place too
+       17      4   crc                        CRC-32C over bytes 21 .. end
+       21      2   attributes                 codec 0-2 | LogAppendTime 3 | transactional 4 | control 5 | delete horizon 6
+       23      4   lastOffsetDelta
+       27      8   baseTimestamp              ms; the delete horizon when bit 6 is set, deltas are relative to it all the same
+       35      8   maxTimestamp               ms
+       43      8   producerId
+       51      2   producerEpoch
+       53      4   baseSequence
+       57      4   recordsCount
+       61      .   records                    compressed as one block when a codec is set
+==========================================================================================
+
+Everything here is pure: buffers in, buffers out.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from mm2.kafka.errors import CorruptBatch
+
+HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+HEADER_BYTES: Final = 61
+LOG_OVERHEAD: Final = 12  # baseOffset + batchLength: what precedes the counted bytes
+CRC_FROM: Final = 21
+_PREFIX: Final = struct.Struct(">qiib")  # enough to walk over batches of any magic
+_PRODUCER: Final = struct.Struct(">qhi")
+_OFFSET_AND_EPOCH: Final = struct.Struct(">qii")
+
+CODEC_MASK: Final = 0x07
+LOG_APPEND_TIME: Final = 0x08
+TRANSACTIONAL: Final = 0x10
+CONTROL: Final = 0x20
+DELETE_HORIZON: Final = 0x40
+
+NO_PRODUCER: Final = (-1, -1, -1)
+
+
+class BatchHeader(NamedTuple):
+    """The 61 header bytes, field by field, in wire order."""
+
+    base_offset: int
+    batch_length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    records_count: int
+
+    @property
+    def last_offset(self) -> int:
+        """Offset of the last record slot, also when compaction took that record away."""
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def codec(self) -> int:
+        """Codec id: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd."""
+        return self.attributes & CODEC_MASK
+
+    @property
+    def is_control(self) -> bool:
+        """Transaction markers and other records that no consumer sees."""
+        return bool(self.attributes & CONTROL)
+
+    @property
+    def is_transactional(self) -> bool:
+        """Part of a transaction of its producer."""
+        return bool(self.attributes & TRANSACTIONAL)
+
+    @property
+    def is_log_append_time(self) -> bool:
+        """All records carry ``max_timestamp``, whatever their deltas say."""
+        return bool(self.attributes & LOG_APPEND_TIME)
+
+    @property
+    def is_dense(self) -> bool:
+        """Every offset of the range has a record; a broker refuses any other batch from a producer."""
+        return self.last_offset_delta + 1 == self.records_count
+
+
+class BatchView(NamedTuple):
+    """One batch inside a larger buffer. ``header`` is None for messages of magic 0 and 1."""
+
+    header: BatchHeader | None
+    base_offset: int
+    magic: int
+    data: memoryview  # the whole batch, from baseOffset on
+
+
+def read_header(data: bytes | bytearray | memoryview, at: int = 0) -> BatchHeader:
+    """The header of the batch that starts at ``at``; CorruptBatch when fewer than 61 bytes are there."""
+    if len(data) - at < HEADER_BYTES:
+        message = f"a record batch header needs {HEADER_BYTES} bytes, {len(data) - at} are there"
+        raise CorruptBatch(message)
+    return BatchHeader._make(HEADER.unpack_from(data, at))
+
+
+def iter_batches(buffer: memoryview) -> Iterator[BatchView]:
+    """Walk the batches of a fetched record set. A cut-off last batch ends the walk (KIP-74 allows it).
+
+    Raises CorruptBatch for an impossible length or an unknown magic.
+    """
+    at, end = 0, len(buffer)
+    while end - at >= 17:
+        base_offset, length, _, magic = _PREFIX.unpack_from(buffer, at)
+        if length < 5:
+            message = f"a record batch at offset {base_offset} claims a length of {length} bytes"
+            raise CorruptBatch(message)
+        stop = at + LOG_OVERHEAD + length
+        if stop > end:
+            return
+        if magic == 2:
+            header = read_header(buffer, at)
+            if length < HEADER_BYTES - LOG_OVERHEAD:
+                message = f"a record batch at offset {base_offset} claims a length of {length} bytes"
+                raise CorruptBatch(message)
+            yield BatchView(header, base_offset, 2, buffer[at:stop])
+        elif magic in (0, 1):
+            yield BatchView(None, base_offset, magic, buffer[at:stop])
+        else:
+            message = f"a record batch at offset {base_offset} has magic {magic}"
+            raise CorruptBatch(message)
+        at = stop
+
+
+def check_crc(header: BatchHeader, data: memoryview) -> None:
+    """Raise CorruptBatch when the bytes are not the ones the source's producer summed up."""
+    actual = crc32c(data[CRC_FROM:])
+    if actual != header.crc:
+        message = (
+            f"the record batch at offsets {header.base_offset}..{header.last_offset} has CRC-32C {actual:#010x}, "
+            f"its header says {header.crc:#010x}"
+        )
+        raise CorruptBatch(message)
+
+
+def patch(
+    data: memoryview, header: BatchHeader, producer: tuple[int, int, int], *, transactional: bool = False
+) -> None:
+    """Make a fetched batch acceptable to another cluster, in place; the records themselves stay untouched.
+
+    ``producer`` is (id, epoch, base sequence). The delete horizon goes (the target's cleaner would drop tombstones at
+    once), so does the source's transaction. A transactional batch without a producer id would be taken by a broker
+    without complaint and never become readable, hence the assertion.
+    """
+    if transactional and producer[0] < 0:
+        message = "a transactional batch needs a producer id"
+        raise ValueError(message)
+    attributes = header.attributes & ~(TRANSACTIONAL | CONTROL | DELETE_HORIZON)
+    if transactional:
+        attributes |= TRANSACTIONAL
+    _OFFSET_AND_EPOCH.pack_into(data, 0, 0, header.batch_length, -1)
+    struct.pack_into(">h", data, CRC_FROM, attributes)
+    _PRODUCER.pack_into(data, 43, *producer)
+    struct.pack_into(">I", data, 17, crc32c(data[CRC_FROM:]))
+
+
+def assemble(
+    records: bytes | bytearray | memoryview,
+    *,
+    count: int,
+    attributes: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    base_offset: int = 0,
+    producer: tuple[int, int, int] = NO_PRODUCER,
+) -> bytearray:
+    """A batch around an already encoded (and compressed) records block with dense offsets."""
+    batch = bytearray(HEADER_BYTES + len(records))
+    HEADER.pack_into(
+        batch,
+        0,
+        base_offset,
+        len(batch) - LOG_OVERHEAD,
+        -1,
+        2,
+        0,
+        attributes,
+        count - 1,
+        base_timestamp,
+        max_timestamp,
+        *producer,
+        count,
+    )
+    batch[HEADER_BYTES:] = records
+    struct.pack_into(">I", batch, 17, crc32c(memoryview(batch)[CRC_FROM:]))
+    return batch

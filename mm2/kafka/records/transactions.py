@@ -1,0 +1,56 @@
+"""Which batches of a partition belong to aborted transactions, told from a Fetch answer under read_committed.
+
+A broker names the aborted transactions that overlap the fetched range as (producer id, first offset); an abort marker in
+the log ends each (KIP-98, as `CompletedFetch` of the Java consumer does it).
+"""
+
+from __future__ import annotations
+
+import heapq
+import struct
+from collections.abc import Iterable
+
+from mm2.kafka.records.batch import HEADER_BYTES, BatchHeader, BatchView
+from mm2.kafka.records.record import read_varint
+
+_ABORT = 0
+
+
+class AbortedTransactions:
+    """Follows one partition through one Fetch answer; make a new one for each answer."""
+
+    def __init__(self, aborted: Iterable[tuple[int, int]]) -> None:
+        self._starts = [(first_offset, producer_id) for producer_id, first_offset in aborted]
+        heapq.heapify(self._starts)
+        self._open: set[int] = set()
+
+    def covers(self, view: BatchView) -> bool:
+        """Whether this batch is to be dropped as aborted; call it for every batch in order, control batches too."""
+        header = view.header
+        if header is None or (not self._starts and not self._open):
+            return False
+        while self._starts and self._starts[0][0] <= header.last_offset:
+            self._open.add(heapq.heappop(self._starts)[1])
+        if header.is_control:
+            if control_type(header, view.data) == _ABORT:
+                self._open.discard(header.producer_id)
+            return False
+        return header.is_transactional and header.producer_id in self._open
+
+
+def control_type(header: BatchHeader, data: memoryview) -> int | None:
+    """Type of the control record: 0 abort, 1 commit; None for anything else."""
+    if not header.records_count:
+        return None
+    records = bytes(data[HEADER_BYTES : HEADER_BYTES + 64])
+    try:
+        _, at = read_varint(records, 0)
+        _, at = read_varint(records, at + 1)
+        _, at = read_varint(records, at)
+        size, at = read_varint(records, at)
+        if size < 4:
+            return None
+        _, kind = struct.unpack_from(">hh", records, at)
+    except (IndexError, struct.error):
+        return None
+    return int(kind)

@@ -1,0 +1,219 @@
+"""Fetch v7 to v17 with incremental sessions (KIP-227), records left as views into the received frame.
+
+Without a session a broker fills a small answer from the first partition forever; with one it rotates. Versions below
+12 are not flexible; from 13 on topics go by id (KIP-516), which is also how a re-created topic is told from the old one.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from kafka.protocol.consumer import FetchRequest
+
+from mm2.kafka.errors import BrokerFailure, CorruptBatch
+from mm2.kafka.structs import TopicPartition
+from mm2.kafka.wire.primitives import INT32, Reader, array_head, request_header, string
+
+API_KEY: Final = 1
+REQUEST: Final = FetchRequest
+MIN_VERSION: Final = 7
+MAX_VERSION: Final = 17
+FLEXIBLE_FROM: Final = 12
+TOPIC_IDS_FROM: Final = 13
+
+_LIMITS: Final = struct.Struct(">iiibii")  # max_wait, min_bytes, max_bytes, isolation, session id, session epoch
+FULL_SESSION: Final = (0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where to read a partition on from."""
+
+    offset: int
+    leader_epoch: int
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """One partition of a Fetch answer. ``records`` is a view into the frame; offsets as the broker gives them."""
+
+    topic_partition: TopicPartition
+    error_code: int
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    aborted: tuple[tuple[int, int], ...]  # (producer id, first offset)
+    records: memoryview
+
+
+@dataclass(slots=True)
+class FetchSession:
+    """What one connection's session has told the broker; one per (connection, broker), one request under way at a time.
+
+    ``topic_ids`` maps names to 16-byte ids; a topic without one cannot be fetched from v13 on.
+    """
+
+    topic_ids: Mapping[str, bytes]
+    session_id: int = 0
+    epoch: int = 0
+    known: dict[TopicPartition, Position] = field(default_factory=dict)
+
+    def request(
+        self,
+        version: int,
+        correlation_id: int,
+        client_id: str,
+        wanted: Mapping[TopicPartition, Position],
+        *,
+        max_wait_ms: int,
+        min_bytes: int,
+        max_bytes: int,
+        read_committed: bool,
+    ) -> bytes:
+        """The framed request that makes the broker's session equal to ``wanted``."""
+        full = self.epoch == 0
+        if full:
+            self.known.clear()
+        changed = [tp for tp, position in wanted.items() if self.known.get(tp) != position]
+        forgotten = [tp for tp in self.known if tp not in wanted]
+        for tp in forgotten:
+            del self.known[tp]
+        self.known.update((tp, wanted[tp]) for tp in changed)
+
+        flexible = version >= FLEXIBLE_FROM
+        out = bytearray(4)
+        out += request_header(API_KEY, version, correlation_id, client_id, flexible=flexible)
+        if version < 15:
+            out += INT32.pack(-1)
+        out += _LIMITS.pack(max_wait_ms, min_bytes, max_bytes, int(read_committed), self.session_id, self.epoch)
+        self._write_topics(out, version, changed, wanted, flexible=flexible)
+        self._write_forgotten(out, version, forgotten, flexible=flexible)
+        if version >= 11:
+            out += string("", compact=flexible)  # rack id
+        if flexible:
+            out += b"\x00"
+        INT32.pack_into(out, 0, len(out) - 4)
+        return bytes(out)
+
+    def _topic(self, version: int, name: str, *, flexible: bool) -> bytes:
+        return self.topic_ids[name] if version >= TOPIC_IDS_FROM else string(name, compact=flexible)
+
+    def _write_topics(
+        self,
+        out: bytearray,
+        version: int,
+        changed: Iterable[TopicPartition],
+        wanted: Mapping[TopicPartition, Position],
+        *,
+        flexible: bool,
+    ) -> None:
+        by_topic = _by_topic(changed)
+        out += array_head(len(by_topic), compact=flexible)
+        for name, partitions in by_topic.items():
+            out += self._topic(version, name, flexible=flexible)
+            out += array_head(len(partitions), compact=flexible)
+            for tp in partitions:
+                position = wanted[tp]
+                out += INT32.pack(tp.partition)
+                if version >= 9:
+                    out += INT32.pack(position.leader_epoch)
+                out += struct.pack(">q", position.offset)
+                if version >= 12:
+                    out += INT32.pack(-1)  # last fetched epoch: only followers ask for divergence this way
+                out += struct.pack(">qi", -1, position.max_bytes)
+                if flexible:
+                    out += b"\x00"
+            if flexible:
+                out += b"\x00"
+
+    def _write_forgotten(
+        self, out: bytearray, version: int, forgotten: Iterable[TopicPartition], *, flexible: bool
+    ) -> None:
+        by_topic = _by_topic(tp for tp in forgotten if version < TOPIC_IDS_FROM or tp.topic in self.topic_ids)
+        out += array_head(len(by_topic), compact=flexible)
+        for name, partitions in by_topic.items():
+            out += self._topic(version, name, flexible=flexible)
+            out += array_head(len(partitions), compact=flexible)
+            for tp in partitions:
+                out += INT32.pack(tp.partition)
+            if flexible:
+                out += b"\x00"
+
+    def response(self, version: int, frame: memoryview) -> list[Fetched]:
+        """Parse an answer (frame without size prefix, correlation id included) and move the session on.
+
+        Raises BrokerFailure for an error of the whole request (70, 71: the session is reset, ask again) and
+        CorruptBatch when the frame does not parse.
+        """
+        try:
+            error_code, fetched = self._parse(version, frame)
+        except (struct.error, IndexError, UnicodeDecodeError) as error:
+            message = f"a Fetch answer of {len(frame)} bytes does not parse: {error}"
+            raise CorruptBatch(message) from error
+        if error_code:
+            self.reset()
+            raise BrokerFailure.of(error_code)
+        return fetched
+
+    def reset(self) -> None:
+        """Start with a full session again, on a new connection or after the broker forgot the old one."""
+        self.session_id, self.epoch = FULL_SESSION
+        self.known.clear()
+
+    def _parse(self, version: int, frame: memoryview) -> tuple[int, list[Fetched]]:
+        flexible = version >= FLEXIBLE_FROM
+        read = Reader(frame, 4)
+        if flexible:
+            read.tags()
+        read.int32()  # throttle time: the broker mutes the channel itself
+        error_code = read.int16()
+        session_id = read.int32()
+        if error_code:
+            return error_code, []
+        if self.epoch == 0 or session_id != self.session_id:
+            self.session_id, self.epoch = session_id, (1 if session_id else 0)
+        elif self.session_id:
+            self.epoch = self.epoch + 1 if self.epoch < 0x7FFFFFFF else 1
+        names = {topic_id: name for name, topic_id in self.topic_ids.items()} if version >= TOPIC_IDS_FROM else {}
+        fetched = []
+        for _ in range(read.length(compact=flexible)):
+            if version >= TOPIC_IDS_FROM:
+                topic = names.get(bytes(read.bytes_view(16)))
+            else:
+                topic = read.string(compact=flexible)
+            for _ in range(read.length(compact=flexible)):
+                partition = _read_partition(read, version, topic or "", flexible=flexible)
+                if topic is not None:
+                    fetched.append(partition)
+            if flexible:
+                read.tags()
+        return 0, fetched
+
+
+def _read_partition(read: Reader, version: int, topic: str, *, flexible: bool) -> Fetched:
+    index, error_code, high_watermark = read.int32(), read.int16(), read.int64()
+    last_stable, log_start = read.int64(), read.int64()
+    aborted = []
+    for _ in range(max(0, read.length(compact=flexible))):
+        aborted.append((read.int64(), read.int64()))
+        if flexible:
+            read.tags()
+    if version >= 11:
+        read.int32()  # preferred read replica: we send no rack id, so none is offered
+    size = read.length(compact=flexible)
+    records = read.bytes_view(max(0, size))
+    if flexible:
+        read.tags()
+    tp = TopicPartition(topic, index)
+    return Fetched(tp, error_code, high_watermark, last_stable, log_start, tuple(aborted), records)
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[TopicPartition]]:
+    by_topic: dict[str, list[TopicPartition]] = {}
+    for tp in partitions:
+        by_topic.setdefault(tp.topic, []).append(tp)
+    return by_topic

@@ -1,0 +1,115 @@
+"""Produce v3 to v12, one batch per partition, sent as a list of buffers so that no record byte is copied."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from kafka.protocol.producer import ProduceRequest
+
+from mm2.kafka.errors import CorruptBatch
+from mm2.kafka.structs import TopicPartition
+from mm2.kafka.wire.primitives import INT32, Reader, array_head, request_header, string, uvarint
+
+API_KEY: Final = 0
+REQUEST: Final = ProduceRequest
+MIN_VERSION: Final = 3
+MAX_VERSION: Final = 12  # 13 names topics by id and brings nothing else
+FLEXIBLE_FROM: Final = 9
+
+Buffer = bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class Produced:
+    """The broker's word on one partition's batch."""
+
+    topic_partition: TopicPartition
+    error_code: int
+    base_offset: int
+    log_append_time: int  # ms, -1 with CreateTime
+    log_start_offset: int
+    message: str | None
+
+
+def request(
+    version: int,
+    correlation_id: int,
+    client_id: str,
+    batches: Mapping[TopicPartition, Buffer],
+    *,
+    acks: int,
+    timeout_ms: int,
+    transactional_id: str | None = None,
+) -> list[Buffer]:
+    """The framed request as buffers to be written in order; the batches are passed through by reference."""
+    flexible = version >= FLEXIBLE_FROM
+    by_topic: dict[str, list[tuple[int, Buffer]]] = {}
+    for tp, batch in batches.items():
+        by_topic.setdefault(tp.topic, []).append((tp.partition, batch))
+
+    pending = bytearray(4)
+    pending += request_header(API_KEY, version, correlation_id, client_id, flexible=flexible)
+    pending += string(transactional_id, compact=flexible)
+    pending += struct.pack(">hi", acks, timeout_ms)
+    pending += array_head(len(by_topic), compact=flexible)
+    out: list[Buffer] = []
+    first = pending
+    total = -4
+    for topic, partitions in by_topic.items():
+        pending += string(topic, compact=flexible)
+        pending += array_head(len(partitions), compact=flexible)
+        for index, batch in partitions:
+            pending += INT32.pack(index)
+            pending += uvarint(len(batch) + 1) if flexible else INT32.pack(len(batch))
+            out += (pending, batch)
+            total += len(pending) + len(batch)
+            pending = bytearray(b"\x00") if flexible else bytearray()
+        if flexible:
+            pending += b"\x00"
+    if flexible:
+        pending += b"\x00"
+    out.append(pending)
+    INT32.pack_into(first, 0, total + len(pending))
+    return out
+
+
+def response(version: int, frame: memoryview) -> list[Produced]:
+    """Parse an answer (frame without size prefix, correlation id included); CorruptBatch when it does not parse."""
+    try:
+        return _parse(version, frame)
+    except (struct.error, IndexError, UnicodeDecodeError) as error:
+        message = f"a Produce answer of {len(frame)} bytes does not parse: {error}"
+        raise CorruptBatch(message) from error
+
+
+def _parse(version: int, frame: memoryview) -> list[Produced]:
+    flexible = version >= FLEXIBLE_FROM
+    read = Reader(frame, 4)
+    if flexible:
+        read.tags()
+    produced = []
+    for _ in range(read.length(compact=flexible)):
+        topic = read.string(compact=flexible) or ""
+        for _ in range(read.length(compact=flexible)):
+            index, error_code = read.int32(), read.int16()
+            base_offset, append_time = read.int64(), read.int64()
+            log_start = read.int64() if version >= 5 else -1
+            message = None
+            if version >= 8:
+                for _ in range(max(0, read.length(compact=flexible))):
+                    read.int32()
+                    detail = read.string(compact=flexible)
+                    message = message or detail
+                    if flexible:
+                        read.tags()
+                message = read.string(compact=flexible) or message
+            if flexible:
+                read.tags()
+            tp = TopicPartition(topic, index)
+            produced.append(Produced(tp, error_code, base_offset, append_time, log_start, message))
+        if flexible:
+            read.tags()
+    return produced
