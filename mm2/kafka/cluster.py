@@ -61,6 +61,8 @@ class Cluster:
         self._lock = threading.Lock()
         self._brokers: dict[int, Broker] = {}
         self._bootstrap: tuple[Address, ...] | None = None if settings.canonical_bootstrap else settings.bootstrap
+        self._cluster_id: str | None = None
+        self._controller_id = -1
         self._topics: dict[str, tuple[TopicInfo, float]] = {}
         self._listing: tuple[Metadata, float] | None = None
         self._coordinators: dict[tuple[str, str], int] = {}
@@ -78,7 +80,7 @@ class Cluster:
             share = _share(deadline, len(addresses) - position)
             try:
                 with self._pool.lease(address, share) as connection:
-                    answer = connection.request(MetadataRequest(topics=[]), timeout_s=_left(share))
+                    answer = connection.request(MetadataRequest(topics=[], min_version=1), timeout_s=_left(share))
                 self._learn(answer, time.monotonic())
                 return
             except AuthenticationFailure:
@@ -95,7 +97,7 @@ class Cluster:
         """
         deadline = time.monotonic() + self._timeout_s(timeout_s)
         if node_id is not None:
-            with self._pool.lease(self._address_of(node_id, deadline), deadline) as connection:
+            with self._pool.lent(self._connect(node_id, deadline, self._pool.take)) as connection:
                 return connection.request(request, timeout_s=_left(deadline))
         with self._lease_any(deadline) as connection:
             return connection.request(request, timeout_s=_left(deadline))
@@ -105,7 +107,7 @@ class Cluster:
         deadline = time.monotonic() + self._timeout_s(timeout_s)
         if node_id is None:
             return self._first_of(deadline, self._pool.open)
-        return self._pool.open(self._address_of(node_id, deadline), deadline)
+        return self._connect(node_id, deadline, self._pool.open)
 
     def metadata(
         self, topics: Iterable[str] | None = None, *, max_age_s: float = 0, timeout_s: float | None = None
@@ -213,6 +215,15 @@ class Cluster:
             raise DisconnectedFailure(f"Cluster {self.name} has no broker {node_id} at the moment.")
         return broker.host, broker.port
 
+    def _connect(self, node_id: int, deadline: float, connect: Callable[[Address, float], Connection]) -> Connection:
+        try:
+            return connect(self._address_of(node_id, deadline), deadline)
+        except ConnectFailure:
+            # It may have come back at another address: ask for it the next time.
+            with self._lock:
+                self._brokers.pop(node_id, None)
+            raise
+
     def _candidates(self, deadline: float) -> Iterable[tuple[Address, float]]:
         """Addresses to try for a request that any broker can answer, each with the deadline of its try.
 
@@ -248,16 +259,19 @@ class Cluster:
 
     def _fetch_metadata(self, names: tuple[str, ...] | None, deadline: float) -> Metadata:
         wanted = None if names is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in names]
+        # Version 0 cannot ask for "no topics": an empty list means all there.
+        request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False, min_version=1)
         with self._lease_any(deadline) as connection:
-            # Version 0 cannot ask for "no topics": an empty list means all there.
-            request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False, min_version=1)
             answer = connection.request(request, timeout_s=_left(deadline))
+        if answer.error_code == ErrorCode.REBOOTSTRAP_REQUIRED:
+            # The brokers belong to another cluster now (KIP-1102).
+            with self._lock:
+                self._brokers = {}
+            with self._lease_any(deadline) as connection:
+                answer = connection.request(request, timeout_s=_left(deadline))
         return self._learn(answer, time.monotonic(), all_topics=names is None)
 
     def _learn(self, answer: Any, now: float, *, all_topics: bool = False) -> Metadata:
-        if answer.error_code == ErrorCode.REBOOTSTRAP_REQUIRED:
-            with self._lock:
-                self._brokers = {}
         if answer.error_code:
             raise BrokerFailure.of(answer.error_code, subject=f"Metadata of cluster {self.name}")
         topics: dict[str, TopicInfo] = {}
@@ -282,6 +296,8 @@ class Cluster:
             # A broker that has just started may list nobody: what is known is better than that.
             if metadata.brokers:
                 self._brokers = dict(metadata.brokers)
+            self._cluster_id = metadata.cluster_id
+            self._controller_id = metadata.controller_id
             if all_topics:
                 self._topics.clear()
                 self._listing = (metadata, now)
@@ -301,7 +317,7 @@ class Cluster:
             topics = {name: entry[0] for name, entry in entries.items() if entry is not None and entry[1] >= not_before}
             if len(topics) < len(names):
                 return None
-            return Metadata(None, -1, dict(self._brokers), topics)
+            return Metadata(self._cluster_id, self._controller_id, dict(self._brokers), topics)
 
     def _find_coordinators(
         self, keys: list[str], kind: CoordinatorKind, deadline: float

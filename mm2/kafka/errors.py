@@ -89,8 +89,8 @@ class BrokerFailure(KafkaFailure):
     }
 
     def __init__(self, code: int, name: str, message: str, retriable: bool) -> None:
-        super().__init__(code, name, message, retriable)
-        self.code = code
+        super().__init__(int(code), name, message, retriable)
+        self.code = int(code)
         self.name = name
         self.message = message
         self.retriable = retriable

@@ -51,7 +51,7 @@ def parse_jaas(text: str) -> JaasEntry:
     options: dict[str, str] = {}
     position = 2
     while position < len(tokens) and tokens[position] != _END:
-        name, equals, value = (tokens[position : position + 3] + [_END, _END])[:3]
+        name, equals, value = [*tokens[position : position + 3], _END, _END][:3]
         if name.sign or equals != _EQUALS or value.sign:
             raise JaasError(
                 "an option must be written as name=value, with a blank between options and a semicolon at the end"

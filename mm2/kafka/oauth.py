@@ -139,7 +139,7 @@ def _from_endpoint(url: str, sasl: Sasl, deadline: float) -> str:
     while True:
         try:
             return _ask_endpoint(url, sasl, deadline)
-        except _PassingTrouble as error:
+        except _PassingError as error:
             delay_s = backoff.delay_s(attempt)
             if time.monotonic() + delay_s >= deadline:
                 raise TokenError(str(error)) from error
@@ -147,7 +147,7 @@ def _from_endpoint(url: str, sasl: Sasl, deadline: float) -> str:
             time.sleep(delay_s)
 
 
-class _PassingTrouble(Exception):
+class _PassingError(Exception):
     """The endpoint may answer better a moment later."""
 
 
@@ -166,11 +166,11 @@ def _ask_endpoint(url: str, sasl: Sasl, deadline: float) -> str:
     try:
         response = httpx.post(url, data=form, headers=headers, timeout=timeout)
     except httpx.HTTPError as error:
-        raise _PassingTrouble(f"the {place} gave no answer: {error or type(error).__name__}") from error
+        raise _PassingError(f"the {place} gave no answer: {error or type(error).__name__}") from error
     if response.status_code in _FINAL_STATUSES:
         raise TokenError(f"the {place} refused with HTTP {response.status_code}{_reason(response)}")
     if not response.is_success:
-        raise _PassingTrouble(f"the {place} failed with HTTP {response.status_code}")
+        raise _PassingError(f"the {place} failed with HTTP {response.status_code}")
     try:
         answer: Any = response.json()
     except ValueError as error:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from mm2.kafka.backoff import Backoff
 from mm2.kafka.connection import Connection
-from mm2.kafka.errors import DisconnectedFailure, KafkaFailure, TimeoutFailure
+from mm2.kafka.errors import DisconnectedFailure, KafkaFailure, TimeoutFailure, UnsupportedVersion
 from mm2.kafka.settings import ClientSettings, address_text
 
 Address = tuple[str, int]
@@ -79,9 +79,16 @@ class Pool:
         """Takes a lent connection back at the end of the block: into the pool when all went well, else it is closed."""
         try:
             yield connection
+        except UnsupportedVersion:
+            # Found out before anything was sent.
+            self._give_back(connection)
+            raise
         except BaseException:
             self._discard(connection)
             raise
+        self._give_back(connection)
+
+    def _give_back(self, connection: Connection) -> None:
         if connection.closed or connection.in_flight:
             self._discard(connection)
             return

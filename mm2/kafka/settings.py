@@ -209,7 +209,7 @@ class _Keys:
             raise ConfigException(key, value, f"Value must be between {low} and {high}")
         return number
 
-    def boolean(self, key: str, default: bool) -> bool:  # noqa: FBT001 - the default is data here
+    def boolean(self, key: str, default: bool) -> bool:
         value = self.text(key, "").lower()
         if not value:
             return default

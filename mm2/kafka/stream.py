@@ -94,7 +94,7 @@ class Stream:
 
         Raises as `read_into` does; after a failure an unknown part has been sent and the stream is closed.
         """
-        views = [view for view in map(_byte_view, buffers) if len(view)]
+        views = [view for view in map(_byte_view, buffers) if view]
         try:
             if self._tls is not None:
                 for piece in _joined(views):
@@ -135,7 +135,7 @@ class Stream:
 
     def _send_all(self, piece: Buffer, deadline: float) -> None:
         view = memoryview(piece)
-        while len(view):
+        while view:
             try:
                 view = view[self.sock.send(view) :]
             except (BlockingIOError, ssl.SSLWantWriteError):

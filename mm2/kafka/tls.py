@@ -185,7 +185,7 @@ def _read_pkcs12(key: str, location: str, data: bytes, password: str | None) -> 
 
 def _read_jks(key: str, location: str, data: bytes, password: str | None, key_password: str | None) -> _Store:
     try:
-        import jks
+        import jks  # noqa: PLC0415 - an extra that only old stores need
     except ImportError as error:
         raise ConfigException(
             key,

@@ -1,0 +1,80 @@
+"""Topic configs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from kafka.protocol.admin import DescribeConfigsRequest, IncrementalAlterConfigsRequest
+
+from mm2.kafka.admin.calls import NOT_DONE, AdminCalls
+from mm2.kafka.errors import KafkaFailure
+from mm2.kafka.structs import AlterOp, ConfigEntry, ConfigSource
+
+_TOPIC: Final = 2  # resource type of the Configs APIs
+
+
+class ConfigCalls(AdminCalls):
+    """Configs of topics: describe and change."""
+
+    def describe_configs(self, topics: Iterable[str]) -> dict[str, dict[str, ConfigEntry] | KafkaFailure]:
+        """All configs of each topic by name, defaults included. A topic that is missing or denied is a failure, never empty."""
+
+        def ask(names: list[str], timeout_s: float) -> dict[str, dict[str, ConfigEntry] | KafkaFailure]:
+            resources = [
+                DescribeConfigsRequest.DescribeConfigsResource(
+                    resource_type=_TOPIC, resource_name=name, configuration_keys=None
+                )
+                for name in names
+            ]
+            request = DescribeConfigsRequest(resources=resources, include_synonyms=False, include_documentation=False)
+            answer = self.cluster.send(None, request, timeout_s=timeout_s)
+            return {
+                result.resource_name: self._outcome(
+                    "Topic", result.resource_name, result.error_code, result.error_message
+                )
+                or {config.name: _entry(config) for config in result.configs}
+                for result in answer.results
+            }
+
+        return self._settle(topics, ask, repeatable=True)
+
+    def incremental_alter_configs(self, changes: Mapping[str, Sequence[AlterOp]]) -> dict[str, KafkaFailure | None]:
+        """Applies the changes of each topic, all of them or none (KIP-339). Needs brokers 2.3 or newer."""
+
+        def ask(names: list[str], timeout_s: float) -> dict[str, KafkaFailure | None]:
+            resources = [_resource(name, changes[name]) for name in names]
+            request = IncrementalAlterConfigsRequest(resources=resources, validate_only=False)
+            answer = self.cluster.send(None, request, timeout_s=timeout_s)
+            return {
+                result.resource_name: self._outcome(
+                    "Topic", result.resource_name, result.error_code, result.error_message
+                )
+                for result in answer.responses
+            }
+
+        return self._settle(changes, ask, again=NOT_DONE, repeatable=False)
+
+
+def _resource(name: str, ops: Sequence[AlterOp]) -> Any:
+    resource = IncrementalAlterConfigsRequest.AlterConfigsResource
+    return resource(
+        resource_type=_TOPIC,
+        resource_name=name,
+        configs=[resource.AlterableConfig(name=op.name, config_operation=int(op.op), value=op.value) for op in ops],
+    )
+
+
+def _entry(config: Any) -> ConfigEntry:
+    try:
+        source = ConfigSource(config.config_source)
+    except ValueError:
+        source = ConfigSource.UNKNOWN
+    return ConfigEntry(
+        name=config.name,
+        value=config.value,
+        source=source,
+        is_default=source is ConfigSource.DEFAULT_CONFIG,
+        read_only=bool(config.read_only),
+        sensitive=bool(config.is_sensitive),
+    )

@@ -1,0 +1,332 @@
+"""Groups and transactional ids: everything that is asked of a coordinator."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, Final, TypeVar
+
+from kafka.protocol.admin import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
+from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
+from kafka.protocol.producer import InitProducerIdRequest
+
+from mm2.kafka.admin.calls import COORDINATOR_MOVED, AdminCalls, unreachable
+from mm2.kafka.cluster import CoordinatorKind
+from mm2.kafka.error_codes import ErrorCode
+from mm2.kafka.errors import BrokerFailure, ConnectFailure, KafkaFailure
+from mm2.kafka.structs import (
+    GroupDescription,
+    GroupListing,
+    GroupMember,
+    OffsetAndMetadata,
+    ProducerIdentity,
+    TopicPartition,
+)
+
+_Value = TypeVar("_Value")
+Offsets = dict[TopicPartition, OffsetAndMetadata]
+
+#: Versions from 10 on name topics by id (KIP-848); a group may hold offsets of topics that are gone, which have no id.
+_NAMES_TOPICS: Final = 9
+_ABORTING: Final = frozenset({ErrorCode.CONCURRENT_TRANSACTIONS})
+
+
+class GroupCalls(AdminCalls):
+    """Groups: list, describe, delete, their offsets; transactional ids: fence."""
+
+    def list_groups(
+        self, types: Collection[str] | None = None, states: Collection[str] | None = None
+    ) -> list[GroupListing]:
+        """All groups of all brokers, filtered by type ("classic", "consumer", …) and state ("Stable", "Empty", …).
+
+        Raises KafkaFailure when any broker could not answer: a part of the list would look like the whole. UnsupportedVersion
+        when a filter is given that the brokers are too old for (types: 3.8, states: 2.6).
+        """
+        brokers = self.cluster.metadata(()).brokers
+        min_version = 5 if types else 4 if states else 0
+
+        def ask(nodes: list[int], timeout_s: float) -> dict[int, list[GroupListing] | KafkaFailure]:
+            return {node: self._list_on(node, types, states, min_version, timeout_s) for node in nodes}
+
+        found: dict[str, GroupListing] = {}
+        for answer in self._settle(brokers, ask, again=COORDINATOR_MOVED, repeatable=True).values():
+            if isinstance(answer, KafkaFailure):
+                raise answer
+            found.update({listing.group_id: listing for listing in answer})
+        return list(found.values())
+
+    def describe_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription | KafkaFailure]:
+        """State and members of groups. A group that does not exist is failure 69 (older brokers: state "Dead")."""
+
+        def request(groups: list[str]) -> Any:
+            return DescribeGroupsRequest(groups=groups, include_authorized_operations=False)
+
+        def read(answer: Any) -> dict[str, GroupDescription | KafkaFailure]:
+            return {
+                group.group_id: self._outcome("Group", group.group_id, group.error_code, group.error_message)
+                or _description(group)
+                for group in answer.groups
+            }
+
+        results = self._ask_coordinators(group_ids, request, read, repeatable=True)
+        missing = [group for group, outcome in results.items() if _is(outcome, ErrorCode.GROUP_ID_NOT_FOUND)]
+        if missing:
+            # DescribeGroups knows classic groups only: what it calls missing may be a group of the new protocol (KIP-848).
+            try:
+                listings = {listing.group_id: listing for listing in self.list_groups()}
+            except KafkaFailure as failure:
+                results.update(dict.fromkeys(missing, failure))
+            else:
+                results.update({group: _from_listing(listings[group]) for group in missing if group in listings})
+        return results
+
+    def list_group_offsets(self, groups: Iterable[str]) -> dict[str, Offsets | KafkaFailure]:
+        """All committed offsets of each group; a group without any, or that does not exist, has an empty dict.
+
+        A partition whose offset cannot be told makes the whole group a failure.
+        """
+
+        def ask(group_ids: list[str], timeout_s: float) -> dict[str, Offsets | KafkaFailure]:
+            results: dict[str, Offsets | KafkaFailure] = {}
+            for node, part in self._by_coordinator(group_ids, "group", results, timeout_s).items():
+                try:
+                    results.update(self._fetch_offsets(node, part, timeout_s))
+                except KafkaFailure as failure:
+                    results.update({group: self._unreachable(group, failure) for group in part})
+            self._forget_moved(results, "group")
+            return results
+
+        again = COORDINATOR_MOVED | {ErrorCode.UNSTABLE_OFFSET_COMMIT}
+        return self._settle(groups, ask, again=again, repeatable=True)
+
+    def alter_group_offsets(
+        self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    ) -> dict[TopicPartition, KafkaFailure | None]:
+        """Commits offsets for a group that has no members (otherwise failure 25, UNKNOWN_MEMBER_ID)."""
+
+        def request(partitions: list[TopicPartition]) -> Any:
+            topics: dict[str, list[Any]] = defaultdict(list)
+            for key in partitions:
+                topics[key.topic].append(
+                    OffsetCommitRequest.OffsetCommitRequestTopic.OffsetCommitRequestPartition(
+                        partition_index=key.partition,
+                        committed_offset=offsets[key].offset,
+                        committed_leader_epoch=offsets[key].leader_epoch,
+                        committed_metadata=offsets[key].metadata,
+                    )
+                )
+            return OffsetCommitRequest(
+                group_id=group,
+                generation_id_or_member_epoch=-1,
+                member_id="",
+                group_instance_id=None,
+                topics=[
+                    OffsetCommitRequest.OffsetCommitRequestTopic(name=topic, partitions=partitions)
+                    for topic, partitions in topics.items()
+                ],
+                max_version=_NAMES_TOPICS,
+            )
+
+        def ask(partitions: list[TopicPartition], timeout_s: float) -> dict[TopicPartition, KafkaFailure | None]:
+            results: dict[TopicPartition, KafkaFailure | None] = {}
+            try:
+                node = self.cluster.coordinator(group, timeout_s=timeout_s)
+                answer = self.cluster.send(node, request(partitions), timeout_s=timeout_s)
+            except KafkaFailure as failure:
+                results = dict.fromkeys(partitions, self._unreachable(group, failure))
+            else:
+                for topic in answer.topics:
+                    for partition in topic.partitions:
+                        key = TopicPartition(topic.name, partition.partition_index)
+                        results[key] = self._outcome(f"Group {group}, partition", key, partition.error_code)
+            if any(_moved(outcome) for outcome in results.values()):
+                self.cluster.invalidate_coordinator(group)
+            return results
+
+        # The same offsets again have the same effect: a lost connection is no reason to give up.
+        return self._settle((TopicPartition(*key) for key in offsets), ask, again=COORDINATOR_MOVED, repeatable=True)
+
+    def delete_groups(self, group_ids: Iterable[str]) -> dict[str, KafkaFailure | None]:
+        """Deletes groups without members, offsets included. Failure 68 for one with members, 69 for one that does not exist."""
+
+        def read(answer: Any) -> dict[str, KafkaFailure | None]:
+            return {
+                result.group_id: self._outcome("Group", result.group_id, result.error_code) for result in answer.results
+            }
+
+        return self._ask_coordinators(
+            group_ids, lambda groups: DeleteGroupsRequest(groups_names=groups), read, repeatable=False
+        )
+
+    def fence_producers(self, transactional_ids: Iterable[str]) -> dict[str, ProducerIdentity | KafkaFailure]:
+        """Bumps the epoch of each transactional id: whoever used it can write no more and its open transaction is aborted."""
+
+        def ask(ids: list[str], timeout_s: float) -> dict[str, ProducerIdentity | KafkaFailure]:
+            results: dict[str, ProducerIdentity | KafkaFailure] = {}
+            for node, part in self._by_coordinator(ids, "transaction", results, timeout_s).items():
+                for transactional_id in part:
+                    results[transactional_id] = self._fence(node, transactional_id, timeout_s)
+            self._forget_moved(results, "transaction")
+            return results
+
+        return self._settle(transactional_ids, ask, again=COORDINATOR_MOVED | _ABORTING, repeatable=True)
+
+    # -- one request each
+
+    def _list_on(
+        self,
+        node: int,
+        types: Collection[str] | None,
+        states: Collection[str] | None,
+        min_version: int,
+        timeout_s: float,
+    ) -> list[GroupListing] | KafkaFailure:
+        request = ListGroupsRequest(
+            states_filter=list(states or ()), types_filter=list(types or ()), min_version=min_version
+        )
+        try:
+            answer = self.cluster.send(node, request, timeout_s=timeout_s)
+        except KafkaFailure as failure:
+            return failure
+        return self._outcome("Groups on broker", node, answer.error_code) or [
+            GroupListing(group.group_id, group.protocol_type, group.group_state, group.group_type)
+            for group in answer.groups
+        ]
+
+    def _fetch_offsets(self, node: int, groups: list[str], timeout_s: float) -> dict[str, Offsets | KafkaFailure]:
+        """All offsets of groups with the same coordinator: one request, or one per group before brokers 3.0 (KIP-709)."""
+        try:
+            wanted = [
+                OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group, member_id=None, member_epoch=-1, topics=None)
+                for group in groups
+            ]
+            request = OffsetFetchRequest(groups=wanted, require_stable=True, min_version=8, max_version=_NAMES_TOPICS)
+            answer = self.cluster.send(node, request, timeout_s=timeout_s)
+            return {group.group_id: self._offsets(group.group_id, group) for group in answer.groups}
+        except BrokerFailure as failure:
+            if failure.code != ErrorCode.UNSUPPORTED_VERSION:
+                raise
+        results: dict[str, Offsets | KafkaFailure] = {}
+        for group in groups:
+            request = OffsetFetchRequest(group_id=group, topics=None, require_stable=True, min_version=2, max_version=7)
+            results[group] = self._offsets(group, self.cluster.send(node, request, timeout_s=timeout_s))
+        return results
+
+    def _offsets(self, group: str, answer: Any) -> Offsets | KafkaFailure:
+        if failure := self._outcome("Group", group, answer.error_code):
+            return failure
+        offsets: Offsets = {}
+        for topic in answer.topics:
+            for partition in topic.partitions:
+                key = TopicPartition(topic.name, partition.partition_index)
+                if failure := self._outcome(f"Group {group}, partition", key, partition.error_code):
+                    return failure
+                if partition.committed_offset >= 0:
+                    offsets[key] = OffsetAndMetadata(
+                        partition.committed_offset, partition.metadata or "", partition.committed_leader_epoch
+                    )
+        return offsets
+
+    def _fence(self, node: int, transactional_id: str, timeout_s: float) -> ProducerIdentity | KafkaFailure:
+        request = InitProducerIdRequest(
+            transactional_id=transactional_id,
+            transaction_timeout_ms=self._timeout_ms,
+            producer_id=-1,
+            producer_epoch=-1,
+            max_version=5,
+        )
+        try:
+            answer = self.cluster.send(node, request, timeout_s=timeout_s)
+        except KafkaFailure as failure:
+            return self._unreachable(transactional_id, failure, kind="Transactional id")
+        return self._outcome("Transactional id", transactional_id, answer.error_code) or ProducerIdentity(
+            answer.producer_id, answer.producer_epoch
+        )
+
+    # -- who is asked
+
+    def _ask_coordinators(
+        self,
+        keys: Iterable[str],
+        request: Callable[[list[str]], Any],
+        read: Callable[[Any], Mapping[str, _Value | KafkaFailure]],
+        *,
+        repeatable: bool,
+    ) -> dict[str, _Value | KafkaFailure]:
+        def ask(groups: list[str], timeout_s: float) -> dict[str, _Value | KafkaFailure]:
+            results: dict[str, _Value | KafkaFailure] = {}
+            for node, part in self._by_coordinator(groups, "group", results, timeout_s).items():
+                try:
+                    results.update(read(self.cluster.send(node, request(part), timeout_s=timeout_s)))
+                except KafkaFailure as failure:
+                    results.update({group: self._unreachable(group, failure, repeatable=repeatable) for group in part})
+            self._forget_moved(results, "group")
+            return results
+
+        return self._settle(keys, ask, again=COORDINATOR_MOVED, repeatable=repeatable)
+
+    def _by_coordinator(
+        self, keys: list[str], kind: CoordinatorKind, results: dict[str, Any], timeout_s: float
+    ) -> dict[int, list[str]]:
+        """Keys by the node id of their coordinator; those without one get their failure into `results`."""
+        nodes: dict[int, list[str]] = defaultdict(list)
+        for key, answer in self.cluster.coordinators(keys, kind, timeout_s=timeout_s).items():
+            if isinstance(answer, KafkaFailure):
+                results[key] = answer
+            else:
+                nodes[answer].append(key)
+        return nodes
+
+    def _unreachable(
+        self, key: str, failure: KafkaFailure, *, kind: str = "Group", repeatable: bool = True
+    ) -> KafkaFailure:
+        subject = self._subject(kind, key)
+        return unreachable(failure, ErrorCode.COORDINATOR_NOT_AVAILABLE, subject, repeatable=repeatable)
+
+    def _forget_moved(self, results: Mapping[str, object], kind: CoordinatorKind) -> None:
+        for key, outcome in results.items():
+            if _moved(outcome):
+                self.cluster.invalidate_coordinator(key, kind)
+
+
+def _is(outcome: object, code: ErrorCode) -> bool:
+    return isinstance(outcome, BrokerFailure) and outcome.code == code
+
+
+def _moved(outcome: object) -> bool:
+    """The coordinator is another one now, or cannot be reached, which is what its death looks like."""
+    return isinstance(outcome, ConnectFailure) or (
+        isinstance(outcome, BrokerFailure) and outcome.code in COORDINATOR_MOVED
+    )
+
+
+def _description(group: Any) -> GroupDescription:
+    return GroupDescription(
+        group_id=group.group_id,
+        protocol_type=group.protocol_type,
+        protocol=group.protocol_data,
+        state=group.group_state,
+        group_type="classic",
+        members=tuple(
+            GroupMember(
+                member_id=member.member_id,
+                group_instance_id=member.group_instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                metadata=bytes(member.member_metadata),
+                assignment=bytes(member.member_assignment),
+            )
+            for member in group.members
+        ),
+    )
+
+
+def _from_listing(listing: GroupListing) -> GroupDescription:
+    return GroupDescription(
+        group_id=listing.group_id,
+        protocol_type=listing.protocol_type,
+        protocol="",
+        state=listing.state,
+        group_type=listing.group_type,
+        members=None,
+    )

@@ -1,0 +1,160 @@
+"""Questions that only the leader of a partition can answer."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, TypeVar
+
+from kafka.protocol.admin import DescribeProducersRequest
+from kafka.protocol.consumer import ListOffsetsRequest
+
+from mm2.kafka.admin.calls import LEADER_MOVED, AdminCalls, unreachable
+from mm2.kafka.error_codes import ErrorCode
+from mm2.kafka.errors import BrokerFailure, KafkaFailure
+from mm2.kafka.structs import OffsetInfo, ProducerState, TopicPartition
+
+_Value = TypeVar("_Value")
+_ISOLATION: Final = {"read_uncommitted": 0, "read_committed": 1}
+#: ListOffsets version that knows a special timestamp (KIP-734 for -3); all others are as old as the brokers we support.
+_MIN_LIST_OFFSETS: Final = {-3: 7, -4: 8, -5: 9}
+
+
+class PartitionCalls(AdminCalls):
+    """Offsets of logs and the producers that wrote them."""
+
+    def list_offsets(
+        self, timestamps: Mapping[TopicPartition, int], isolation: str = "read_uncommitted"
+    ) -> dict[TopicPartition, OffsetInfo | KafkaFailure]:
+        """Offset of each partition at EARLIEST, LATEST, or of the first record at or after a time in ms.
+
+        With `read_committed`, LATEST is the last stable offset. Offset -1: no record is that young.
+        """
+        min_version = max((_MIN_LIST_OFFSETS.get(timestamp, 2) for timestamp in timestamps.values()), default=2)
+
+        def request(partitions: list[TopicPartition], timeout_s: float) -> Any:
+            topics = [
+                ListOffsetsRequest.ListOffsetsTopic(
+                    name=topic,
+                    partitions=[
+                        ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition(
+                            partition_index=partition, timestamp=timestamps[TopicPartition(topic, partition)]
+                        )
+                        for partition in indexes
+                    ],
+                )
+                for topic, indexes in _by_topic(partitions).items()
+            ]
+            return ListOffsetsRequest(
+                replica_id=-1,
+                isolation_level=_ISOLATION[isolation],
+                topics=topics,
+                timeout_ms=int(timeout_s * 1000),
+                min_version=min_version,
+            )
+
+        def value(partition: Any) -> OffsetInfo:
+            return OffsetInfo(partition.offset, partition.timestamp, partition.leader_epoch)
+
+        return self._ask_leaders(timestamps, request, value)
+
+    def describe_producers(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, dict[int, ProducerState] | KafkaFailure]:
+        """What each partition's leader remembers of its producers, by producer id (KIP-664). Needs READ on the topic."""
+
+        def request(wanted: list[TopicPartition], _timeout_s: float) -> Any:
+            topics = [
+                DescribeProducersRequest.TopicRequest(name=topic, partition_indexes=indexes)
+                for topic, indexes in _by_topic(wanted).items()
+            ]
+            return DescribeProducersRequest(topics=topics)
+
+        def value(partition: Any) -> dict[int, ProducerState]:
+            return {
+                producer.producer_id: ProducerState(
+                    producer_id=producer.producer_id,
+                    producer_epoch=producer.producer_epoch,
+                    last_sequence=producer.last_sequence,
+                    last_timestamp=producer.last_timestamp,
+                    coordinator_epoch=producer.coordinator_epoch,
+                    current_transaction_start_offset=producer.current_txn_start_offset,
+                )
+                for producer in partition.active_producers
+            }
+
+        return self._ask_leaders(partitions, request, value)
+
+    def _ask_leaders(
+        self,
+        partitions: Iterable[TopicPartition],
+        request: Callable[[list[TopicPartition], float], Any],
+        value: Callable[[Any], _Value],
+    ) -> dict[TopicPartition, _Value | KafkaFailure]:
+        """One request per leader. Leaders come from the cache first; those that moved are asked for again."""
+
+        def ask(wanted: list[TopicPartition], timeout_s: float) -> dict[TopicPartition, _Value | KafkaFailure]:
+            results: dict[TopicPartition, _Value | KafkaFailure] = {}
+            for node_id, group in self._by_leader(wanted, results, timeout_s).items():
+                try:
+                    answer = self.cluster.send(node_id, request(group, timeout_s), timeout_s=timeout_s)
+                except KafkaFailure as failure:
+                    results.update(
+                        {
+                            key: unreachable(
+                                failure,
+                                ErrorCode.LEADER_NOT_AVAILABLE,
+                                self._subject("Partition", key),
+                                repeatable=True,
+                            )
+                            for key in group
+                        }
+                    )
+                    continue
+                for topic in answer.topics:
+                    for partition in topic.partitions:
+                        key = TopicPartition(topic.name, partition.partition_index)
+                        message = getattr(partition, "error_message", None)
+                        failure_or_none = self._outcome("Partition", key, partition.error_code, message)
+                        results[key] = value(partition) if failure_or_none is None else failure_or_none
+            for key, outcome in results.items():
+                if isinstance(outcome, KafkaFailure):
+                    self.cluster.invalidate(key.topic)
+            return results
+
+        return self._settle((TopicPartition(*key) for key in partitions), ask, again=LEADER_MOVED, repeatable=True)
+
+    def _by_leader(
+        self, wanted: list[TopicPartition], results: dict[TopicPartition, Any], timeout_s: float
+    ) -> dict[int, list[TopicPartition]]:
+        """Partitions by the node id of their leader; those without one get their failure into `results`."""
+        max_age_s = self.cluster.settings.metadata_max_age_ms / 1000
+        metadata = self.cluster.metadata({key.topic for key in wanted}, max_age_s=max_age_s, timeout_s=timeout_s)
+        if any(
+            key.topic in metadata.topics and key.partition not in metadata.topics[key.topic].partitions
+            for key in wanted
+        ):
+            # The topic has grown since the cache was filled, or the caller is wrong: only the cluster knows.
+            metadata = self.cluster.metadata({key.topic for key in wanted}, timeout_s=timeout_s)
+        leaders: dict[int, list[TopicPartition]] = defaultdict(list)
+        for key in wanted:
+            if key.topic in metadata.errors:
+                results[key] = metadata.errors[key.topic]
+                continue
+            info = metadata.topics[key.topic].partitions.get(key.partition) if key.topic in metadata.topics else None
+            if info is None:
+                results[key] = BrokerFailure.of(
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, subject=self._subject("Partition", key)
+                )
+            elif info.leader < 0:
+                results[key] = BrokerFailure.of(ErrorCode.LEADER_NOT_AVAILABLE, subject=self._subject("Partition", key))
+            else:
+                leaders[info.leader].append(key)
+        return leaders
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    topics: dict[str, list[int]] = defaultdict(list)
+    for topic, partition in partitions:
+        topics[topic].append(partition)
+    return topics
