@@ -25,7 +25,8 @@ log = structlog.get_logger(__name__)
 EMIT_KEY: Final = "emit.checkpoints.enabled"
 EMIT_SYNCS_KEY: Final = "emit.offset-syncs.enabled"
 TOPIC_FACTOR_KEY: Final = "checkpoints.topic.replication.factor"
-GROUP_TYPES: Final = ("classic", "consumer")
+# Brokers before 3.8 do not know types, then it is "".
+GROUP_TYPES: Final = frozenset({"", "classic", "consumer"})
 PROTOCOL_TYPES: Final = frozenset({"", "consumer"})
 _GROUPS_PER_CALL: Final = 1000
 
@@ -55,10 +56,11 @@ class MirrorCheckpointConnector(MirrorConnector):
         refresh_s = self._interval_s("refresh.groups")
         self._source_admin = self._admin(Side.SOURCE, "checkpoint-source-admin")
         self._target_admin = self._admin(Side.TARGET, "checkpoint-target-admin")
-        scheduler.once("Creating the checkpoints topic", self._create_topic)
+        scheduler.once("Creating the checkpoints topic", self._reaching(self._create_topic, self._target_admin))
+        refresh = self._reaching(self._refresh, self._source_admin)
         if refresh_s < 0:
-            scheduler.once("Loading groups", self._refresh)
-        scheduler.every(refresh_s, "Refreshing groups", self._refresh)
+            scheduler.once("Loading groups", refresh)
+        scheduler.every(refresh_s, "Refreshing groups", refresh)
 
     def _create_topic(self) -> bool:
         return create_compacted_topic(
@@ -76,8 +78,10 @@ class MirrorCheckpointConnector(MirrorConnector):
         listed = sorted(
             {
                 group.group_id
-                for group in self._source_admin.list_groups(types=GROUP_TYPES)
-                if group.protocol_type in PROTOCOL_TYPES and self._group_filter.should_replicate_group(group.group_id)
+                for group in self._source_admin.list_groups()
+                if group.group_type.lower() in GROUP_TYPES
+                and group.protocol_type in PROTOCOL_TYPES
+                and self._group_filter.should_replicate_group(group.group_id)
             }
         )
         found, failed = [], {}

@@ -14,12 +14,13 @@ from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
 from mm2.mirror.clients import MirrorClients, Side
 from mm2.mirror.complaints import Complaints
-from mm2.mirror.scheduler import Scheduler
+from mm2.mirror.scheduler import Job, Scheduler
 
 log = structlog.get_logger(__name__)
 
 STOP_TIMEOUT_S: Final = 5.0
 """How long a stop waits for the job that is running; its connections are closed by then, so it fails at once."""
+PREFLIGHT_TIMEOUT_S: Final = 5.0
 
 
 class MirrorConnector(SourceConnector):
@@ -84,6 +85,17 @@ class MirrorConnector(SourceConnector):
         cluster, admin = self._clients.admin(side, role)
         self._clusters.append(cluster)
         return admin
+
+    @staticmethod
+    def _reaching(job: Job, *admins: Admin) -> Job:
+        """`job`, preceded by a quick look whether its clusters answer: calls would go on trying for half a minute."""
+
+        def run() -> bool | None:
+            for admin in admins:
+                admin.cluster.preflight(PREFLIGHT_TIMEOUT_S)
+            return job()
+
+        return run
 
     def _close_clusters(self) -> None:
         for cluster in self._clusters:

@@ -44,7 +44,7 @@ class MirrorHeartbeatConnector(MirrorConnector):
     def _schedule(self, scheduler: Scheduler) -> None:
         self._topic = replication_policy(self._props).heartbeats_topic()
         self._target_admin = self._admin(Side.TARGET, "heartbeats-target-admin")
-        scheduler.once("Creating the heartbeats topic", self._create_topic)
+        scheduler.once("Creating the heartbeats topic", self._reaching(self._create_topic, self._target_admin))
 
     def _create_topic(self) -> bool:
         return create_compacted_topic(

@@ -18,6 +18,7 @@ from typing import Final
 import structlog
 
 from mm2.kafka.errors import KafkaFailure
+from mm2.mirror.complaints import Complaints
 
 log = structlog.get_logger(__name__)
 
@@ -48,6 +49,7 @@ class Scheduler:
         self._sequence = itertools.count()
         self._changed = threading.Condition()
         self._stopping = False
+        self._complaints = Complaints()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
@@ -124,11 +126,12 @@ class Scheduler:
             done = entry.job() is not False
         except KafkaFailure as failure:
             if not self._stopping:  # a stop closes the clients under the job
-                log.warning("%s failed: %s", entry.name, failure, retry_in_s=entry.retry_s)
+                self._complaints.say(entry.name, f"{entry.name} failed and is tried again: {failure}")
             return False
         except Exception:
             if not self._stopping:
                 log.exception("%s failed unexpectedly.", entry.name, retry_in_s=entry.retry_s)
             return False
+        self._complaints.over(entry.name)
         log.debug("%s is done.", entry.name, seconds=round(time.monotonic() - started, 3))
         return done

@@ -83,10 +83,13 @@ class MirrorSourceConnector(MirrorConnector):
         if self._settings.bool(EMIT_SYNCS_KEY):
             side = syncs_side(self._props)
             self._syncs_admin = self._admin(side, f"offset-syncs-{side.value}-admin")
-            scheduler.once("Creating the offset-syncs topic", self._create_syncs_topic)
+            scheduler.once(
+                "Creating the offset-syncs topic", self._reaching(self._create_syncs_topic, self._syncs_admin)
+            )
+        refresh = self._reaching(self._refresh, self._source_admin, self._target_admin)
         if refresh_s < 0:
-            scheduler.once("Loading topics", self._refresh)
-        scheduler.every(refresh_s, "Refreshing topics", self._refresh)
+            scheduler.once("Loading topics", refresh)
+        scheduler.every(refresh_s, "Refreshing topics", refresh)
         scheduler.every(acls_s, "Syncing topic ACLs", self._sync_acls)
         scheduler.every(configs_s, "Syncing topic configs", self._sync_configs)
 
@@ -163,14 +166,12 @@ class MirrorSourceConnector(MirrorConnector):
                     complete = False
                 elif operations := self._config_sync.changes(here, there):
                     changes[remote] = operations
-            try:
-                answers = self._target_admin.incremental_alter_configs(changes) if changes else {}
-            except UnsupportedVersion as failure:
-                self.context.raise_error(failure)
-                raise
+            answers = self._target_admin.incremental_alter_configs(changes)
             for remote, operations in changes.items():
                 answer = answers.get(remote)
                 names = sorted(operation.name for operation in operations)
+                if isinstance(answer, UnsupportedVersion):
+                    self.context.raise_error(answer)
                 if isinstance(answer, KafkaFailure):
                     sentence = f"The configs {', '.join(names)} of topic {remote} on cluster "
                     sentence += f"{self._clients.target_alias} cannot be altered: {answer}"
@@ -185,12 +186,15 @@ class MirrorSourceConnector(MirrorConnector):
         remote = self._selection.remote(topic)
         return remote if remote in self._target else None
 
-    def _sync_acls(self) -> None:
+    def _sync_acls(self) -> bool:
+        with self._lock:
+            if self._ready is None:
+                return False
         try:
             acls = self._source_admin.describe_acls(TOPIC_ACLS)
             wanted = remote_acls(acls, self._selection)
             if not wanted:
-                return
+                return True
             present = set(self._target_admin.describe_acls(TOPIC_ACLS))
         except BrokerFailure as failure:
             if failure.code != ErrorCode.SECURITY_DISABLED:
@@ -198,7 +202,7 @@ class MirrorSourceConnector(MirrorConnector):
             level = log.debug if self._acl_hint_given else log.info
             self._acl_hint_given = True
             level("A cluster has no authorizer, so there are no ACLs to sync; consider sync.topic.acls.enabled=false.")
-            return
+            return True
         missing: list[AclBinding] = [acl for acl in wanted if acl not in present]
         answers = self._target_admin.create_acls(missing) if missing else {}
         for acl in missing:
@@ -209,6 +213,7 @@ class MirrorSourceConnector(MirrorConnector):
             else:
                 self._complaints.over(subject)
                 log.info("Created ACL.", acl=subject)
+        return not any(isinstance(answer, KafkaFailure) for answer in answers.values())
 
     def task_configs(self, max_tasks: int) -> list[dict[str, str]]:
         """Partitions dealt out one by one. RetriableError while it is not known which there are."""
@@ -226,13 +231,11 @@ class MirrorSourceConnector(MirrorConnector):
     def validate(self, props: Mapping[str, str]) -> list[tuple[str, str]]:
         errors = super().validate(props)
         if props.get(EXACTLY_ONCE_KEY) == "required" and not self.exactly_once_support(props):
-            errors.append(
-                (
-                    EXACTLY_ONCE_KEY,
-                    "Exactly-once support is required, but the source consumer does not have isolation.level="
-                    + "read_committed, so records of open and aborted transactions would be replicated too.",
-                )
+            reason = (
+                "Exactly-once support is required, but the source consumer does not have isolation.level=read_committed, "
+                "so records of open and aborted transactions would be replicated too."
             )
+            errors.append((EXACTLY_ONCE_KEY, reason))
         if props.get(EMIT_SYNCS_KEY) == "false":
             useless = sorted(key for key in props if key.startswith(("offset-syncs-", "offset-syncs.topic.")))
             if useless:

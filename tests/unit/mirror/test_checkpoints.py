@@ -1,0 +1,106 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mm2.connect.api import ConnectError, RetriableError
+from mm2.kafka.structs import OffsetAndMetadata, TopicPartition
+from mm2.mirror.checkpoint_connector import MirrorCheckpointConnector, shares
+from mm2.mirror.checkpoint_store import CheckpointStore, offsets_to_sync
+from mm2.mirror.checkpoint_task import decode_groups, encode_groups
+from mm2.mirror.formats import Checkpoint
+
+P0 = TopicPartition("A.t", 0)
+
+
+def checkpoint(upstream: int, downstream: int, group: str = "g") -> Checkpoint:
+    return Checkpoint(group, "A.t", 0, upstream, downstream, "note")
+
+
+def test_a_checkpoint_is_news_when_it_goes_on_or_when_the_group_went_back() -> None:
+    store = CheckpointStore(["g"])
+    assert store.is_news(checkpoint(250, 201))
+    store.put(checkpoint(250, 201))
+    assert not store.is_news(checkpoint(250, 201))
+    # after a restart with less exact syncs the same position translates lower: no reason to go back
+    assert not store.is_news(checkpoint(250, 176))
+    assert not store.is_news(checkpoint(370, 176))
+    assert store.is_news(checkpoint(400, 376))
+    assert store.is_news(checkpoint(249, 100))
+
+
+def test_checkpoints_of_other_groups_are_not_kept() -> None:
+    store = CheckpointStore(["g"])
+    store.put(checkpoint(1, 1, group="other"))
+    assert store.groups() == []
+
+
+def test_an_idle_group_never_moves_backwards() -> None:
+    wanted = {P0: checkpoint(10, 5)}
+    assert offsets_to_sync(wanted, {}) == {P0: OffsetAndMetadata(5, "note")}
+    assert offsets_to_sync(wanted, {P0: OffsetAndMetadata(-1)}) == {P0: OffsetAndMetadata(5, "note")}
+    assert offsets_to_sync(wanted, {P0: OffsetAndMetadata(4)}) == {P0: OffsetAndMetadata(5, "note")}
+    assert offsets_to_sync(wanted, {P0: OffsetAndMetadata(5)}) == {}
+    assert offsets_to_sync(wanted, {P0: OffsetAndMetadata(6)}) == {}
+
+
+def test_groups_are_shared_out_in_contiguous_runs() -> None:
+    assert shares(tuple("abcdefg"), 3) == [["a", "b", "c"], ["d", "e"], ["f", "g"]]
+    assert shares(("a",), 5) == [["a"]]
+    assert shares((), 5) == []
+
+
+@given(st.lists(st.text(min_size=1, max_size=8), min_size=1, max_size=6))
+def test_group_ids_survive_whatever_they_contain(groups: list[str]) -> None:
+    assert decode_groups(encode_groups(groups)) == groups
+
+
+def test_ordinary_group_ids_are_written_as_java_does() -> None:
+    assert encode_groups(["billing", "orders.eu"]) == "billing,orders.eu"
+
+
+PROPS = {
+    "name": "MirrorCheckpointConnector",
+    "connector.class": "org.apache.kafka.connect.mirror.MirrorCheckpointConnector",
+    "source.cluster.alias": "A",
+    "target.cluster.alias": "B",
+    "source.cluster.bootstrap.servers": "127.0.0.1:1",
+    "target.cluster.bootstrap.servers": "127.0.0.1:1",
+}
+
+
+@pytest.mark.parametrize("off", ["enabled", "emit.checkpoints.enabled"])
+def test_what_is_switched_off_has_no_tasks_even_before_groups_are_known(off: str) -> None:
+    connector = MirrorCheckpointConnector()
+    connector.start({**PROPS, off: "false"})
+    assert connector.task_configs(3) == []
+    connector.stop()
+
+
+def test_unknown_groups_are_not_no_groups() -> None:
+    connector = MirrorCheckpointConnector()
+    connector.start(PROPS)
+    try:
+        with pytest.raises(RetriableError):
+            connector.task_configs(3)
+    finally:
+        connector.stop()
+
+
+def test_checkpoints_without_their_sources_are_refused() -> None:
+    def wrong(**props: str) -> list[str]:
+        return [key for key, _ in MirrorCheckpointConnector().validate({**PROPS, **props})]
+
+    assert wrong() == []
+    assert wrong(**{"emit.checkpoints.enabled": "false"}) == ["emit.checkpoints.enabled"]
+    assert wrong(**{"emit.offset-syncs.enabled": "false"}) == ["emit.offset-syncs.enabled"]
+    assert wrong(**{"emit.offset-syncs.enabled": "false", "enabled": "false"}) == []
+
+
+def test_only_zero_may_be_written_as_offset() -> None:
+    good = {"group": "g", "topic": "A.t", "partition": 0}
+    connector = MirrorCheckpointConnector()
+    assert connector.alter_offsets(PROPS, [(good, {"offset": 0}), (good, None)])
+    with pytest.raises(ConnectError):
+        connector.alter_offsets(PROPS, [(good, {"offset": 1})])
+    with pytest.raises(ConnectError):
+        connector.alter_offsets(PROPS, [({"topic": "A.t", "partition": 0}, {"offset": 0})])

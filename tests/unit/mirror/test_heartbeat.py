@@ -1,0 +1,50 @@
+import threading
+import time
+
+from mm2.mirror.formats import Heartbeat
+from mm2.mirror.heartbeat import MirrorHeartbeatConnector, MirrorHeartbeatTask
+
+PROPS = {
+    "name": "MirrorHeartbeatConnector",
+    "connector.class": "org.apache.kafka.connect.mirror.MirrorHeartbeatConnector",
+    "source.cluster.alias": "A",
+    "target.cluster.alias": "B",
+    "source.cluster.bootstrap.servers": "127.0.0.1:1",
+    "target.cluster.bootstrap.servers": "127.0.0.1:1",
+    "enabled": "false",
+}
+
+
+def test_a_beat_is_one_record_in_partition_0() -> None:
+    task = MirrorHeartbeatTask()
+    task.start({**PROPS, "emit.heartbeats.interval.seconds": "0"})
+    before = int(time.time() * 1000)
+    records = task.poll()
+    assert records is not None
+    (record,) = records
+    beat = Heartbeat.decode(record.key, record.value)
+    assert (beat.source, beat.target) == ("A", "B")
+    assert before <= beat.timestamp_ms <= int(time.time() * 1000)
+    assert (record.topic, record.partition, record.timestamp) == ("heartbeats", 0, beat.timestamp_ms)
+    assert record.source_partition == {"sourceClusterAlias": "A", "targetClusterAlias": "B"}
+    assert record.source_offset == {"offset": 0}
+
+
+def test_a_stop_ends_the_wait_at_once() -> None:
+    task = MirrorHeartbeatTask()
+    task.start({**PROPS, "emit.heartbeats.interval.seconds": "3600"})
+    threading.Timer(0.1, task.stop).start()
+    started = time.monotonic()
+    assert task.poll() is None
+    assert time.monotonic() - started < 2
+
+
+def test_the_heart_of_a_disabled_flow_beats_unless_it_is_switched_off() -> None:
+    connector = MirrorHeartbeatConnector()
+    connector.start(PROPS)
+    assert [config["task.index"] for config in connector.task_configs(8)] == ["0"]
+    connector.stop()
+    connector = MirrorHeartbeatConnector()
+    connector.start({**PROPS, "emit.heartbeats.enabled": "false"})
+    assert connector.task_configs(8) == []
+    connector.stop()

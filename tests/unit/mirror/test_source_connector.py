@@ -1,0 +1,118 @@
+import pytest
+
+from mm2.connect.api import ConnectError, RetriableError
+from mm2.kafka.structs import TopicPartition
+from mm2.mirror.source_connector import MirrorSourceConnector, deal, decode_partitions, encode_partitions
+from mm2.mirror.syncs_topic import syncs_side, syncs_topic
+
+PROPS = {
+    "name": "MirrorSourceConnector",
+    "connector.class": "org.apache.kafka.connect.mirror.MirrorSourceConnector",
+    "source.cluster.alias": "A",
+    "target.cluster.alias": "B",
+    "source.cluster.bootstrap.servers": "127.0.0.1:1",
+    "target.cluster.bootstrap.servers": "127.0.0.1:1",
+}
+
+
+def test_partitions_are_dealt_one_by_one() -> None:
+    partitions = tuple(TopicPartition(f"t{t}", p) for t, count in enumerate((8, 2, 2)) for p in range(count))
+    assert [encode_partitions(share) for share in deal(partitions, 3)] == [
+        "t0-0,t0-3,t0-6,t1-1",
+        "t0-1,t0-4,t0-7,t2-0",
+        "t0-2,t0-5,t1-0,t2-1",
+    ]
+    assert len(deal(partitions, 100)) == 12
+    assert deal((), 3) == []
+
+
+def test_assigned_partitions_survive_names_with_dashes() -> None:
+    partitions = [TopicPartition("a-b-1", 0), TopicPartition("t", 12)]
+    assert decode_partitions(encode_partitions(partitions)) == partitions
+
+
+def test_a_disabled_connector_does_nothing() -> None:
+    connector = MirrorSourceConnector()
+    connector.start({**PROPS, "enabled": "false"})
+    assert connector.task_configs(10) == []
+    connector.stop()
+
+
+def test_unknown_is_never_empty_while_no_cluster_answers() -> None:
+    connector = MirrorSourceConnector()
+    connector.start(PROPS)
+    try:
+        with pytest.raises(RetriableError, match="A->B"):
+            connector.task_configs(1)
+    finally:
+        connector.stop()
+
+
+def errors(**props: str) -> list[str]:
+    full = {**PROPS, **{key.replace("__", ".").replace("_", "-"): value for key, value in props.items()}}
+    return [key for key, _ in MirrorSourceConnector().validate(full)]
+
+
+def test_exactly_once_needs_a_committed_reader() -> None:
+    assert errors(exactly__once__support="required") == ["exactly.once.support"]
+    assert errors(exactly__once__support="requested") == []
+    committed = {
+        "source__consumer__isolation__level": "read_committed",
+        "consumer__isolation__level": "read_uncommitted",
+    }
+    assert errors(exactly__once__support="required", **committed) == []
+    assert errors(exactly__once__support="required", consumer__isolation__level="garbage") == ["exactly.once.support"]
+
+
+def test_settings_of_offset_syncs_without_offset_syncs_are_a_mistake() -> None:
+    off = {"emit__offset_syncs__enabled": "false"}
+    assert errors(**off) == []
+    assert errors(**off, offset_syncs__topic__location="target") == ["emit.offset-syncs.enabled"]
+
+
+def test_a_bad_number_is_named() -> None:
+    assert errors(replication__factor="two") == ["replication.factor"]
+
+
+def test_where_offset_syncs_are_kept() -> None:
+    assert syncs_topic(PROPS) == "mm2-offset-syncs.B.internal"
+    at_target = {**PROPS, "offset-syncs.topic.location": "target"}
+    assert syncs_topic(at_target) == "mm2-offset-syncs.A.internal"
+    assert syncs_side(at_target).value == "target"
+
+
+GOOD = {"cluster": "A", "topic": "t", "partition": 3}
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        (GOOD, {"offset": 0}),
+        (GOOD, {"offset": 2**40}),
+        (GOOD, None),
+        ({"anything": 1}, None),
+    ],
+)
+def test_offsets_that_may_be_written(entry: tuple[dict[str, object], dict[str, object] | None]) -> None:
+    assert MirrorSourceConnector().alter_offsets(PROPS, [entry])
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        ({**GOOD, "cluster": None}, {"offset": 1}),
+        ({"cluster": "A", "partition": 3}, {"offset": 1}),
+        ({**GOOD, "partition": "3"}, {"offset": 1}),
+        ({**GOOD, "partition": -1}, {"offset": 1}),
+        ({**GOOD, "partition": 2**31}, {"offset": 1}),
+        ({**GOOD, "partition": True}, {"offset": 1}),
+        (GOOD, {"offset": -1}),
+        (GOOD, {"offset": "1"}),
+        (GOOD, {"offset": 1.0}),
+        (GOOD, {"offset": None}),
+        (GOOD, {}),
+    ],
+)
+def test_offsets_that_may_not_be_written(entry: tuple[dict[str, object], dict[str, object]]) -> None:
+    with pytest.raises(ConnectError):
+        MirrorSourceConnector().alter_offsets(PROPS, [entry])
