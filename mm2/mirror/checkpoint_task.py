@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import threading
 import time
+from collections.abc import Mapping
 from typing import Final
 
 import structlog
@@ -22,7 +23,7 @@ from mm2.connect.api import SourceRecord, SourceTask
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.error_codes import ErrorCode
-from mm2.kafka.errors import BrokerFailure, KafkaFailure
+from mm2.kafka.errors import BrokerFailure, ConnectFailure, KafkaFailure
 from mm2.kafka.log import KafkaBasedLog, LogRecord
 from mm2.kafka.structs import GroupDescription, OffsetAndMetadata, TopicPartition
 from mm2.mirror import plugins
@@ -174,27 +175,32 @@ class MirrorCheckpointTask(SourceTask):
             self._due = time.monotonic() + min(self._interval_s, _NOT_READY_S)
             return None
         self._due = max(self._due + self._interval_s, time.monotonic())
-        try:
-            answers = self._source_admin.list_group_offsets(self._groups)
-        except KafkaFailure as failure:
-            if not self._stopping.is_set():
-                self._complaints.say(
-                    "polling", f"Group offsets of {self._clients.source_alias} cannot be read: {failure}"
-                )
+        answers = self._source_admin.list_group_offsets(self._groups)
+        if self._stopping.is_set():
             return None
-        self._complaints.over("polling")
+        self._complain_of(answers)
         records = []
         for group in self._groups:
             offsets = answers[group]
             if isinstance(offsets, KafkaFailure):
-                self._complaints.say(f"group {group}", f"The offsets of group {group} cannot be read: {offsets}")
                 continue
-            self._complaints.over(f"group {group}")
             for partition, committed in sorted(offsets.items()):
                 checkpoint = self._translated(syncs, group, partition, committed)
                 if checkpoint is not None:
                     records.append(self._record(checkpoint))
         return records or None
+
+    def _complain_of(self, answers: Mapping[str, object]) -> None:
+        """One sentence when the source does not answer at all, else one for each group whose offsets are not known."""
+        failures = {f"group {group}": answer for group, answer in answers.items() if isinstance(answer, KafkaFailure)}
+        first = next(iter(failures.values()), None)
+        if isinstance(first, ConnectFailure) and len(failures) == len(answers):
+            self._complaints.say("source", f"No group offsets can be read: {first}")
+            return
+        self._complaints.over("source")
+        for subject, failure in failures.items():
+            self._complaints.say(subject, f"The offsets of {subject} cannot be read: {failure}")
+        self._complaints.keep_only("group ", failures)
 
     def _translated(
         self, syncs: OffsetSyncStore, group: str, partition: TopicPartition, committed: OffsetAndMetadata

@@ -49,7 +49,7 @@ def test_a_job_runs_at_a_fixed_rate_and_one_after_another(scheduler: Scheduler) 
 
 def test_a_negative_interval_schedules_nothing(scheduler: Scheduler) -> None:
     ran = threading.Event()
-    scheduler.every(-1, "A job", ran.set)  # type: ignore[arg-type]
+    scheduler.every(-1, "A job", ran.set)
     assert not ran.wait(0.1)
 
 

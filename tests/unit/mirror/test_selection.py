@@ -6,12 +6,16 @@ from mm2.mirror.selection import TopicSelection
 
 
 def selection(
-    policy: ReplicationPolicy | None = None, *, heartbeats_replication: bool = True, **props: str
+    policy: ReplicationPolicy | None = None,
+    *,
+    heartbeats_replication: bool = True,
+    topics: str = ".*",
+    exclude: str | None = None,
 ) -> TopicSelection:
     policy = policy or DefaultReplicationPolicy()
     policy.configure({"source.cluster.alias": "A"})
     topic_filter = DefaultTopicFilter()
-    topic_filter.configure(props)
+    topic_filter.configure({"topics": topics} if exclude is None else {"topics": topics, "topics.exclude": exclude})
     return TopicSelection(policy, topic_filter, "A", "B", heartbeats_replication)
 
 
@@ -38,7 +42,7 @@ def test_internal_topics_and_replicas_are_not_replicated(topic: str) -> None:
 
 
 def test_internal_topics_stay_even_when_the_filter_wants_them() -> None:
-    assert not selection(**{"topics.exclude": ""}).should_replicate("__consumer_offsets")
+    assert not selection(exclude="").should_replicate("__consumer_offsets")
 
 
 def test_heartbeats_pass_a_filter_that_refuses_them_unless_switched_off() -> None:
