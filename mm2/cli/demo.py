@@ -147,8 +147,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     console = Console()
     folder = Path(tempfile.mkdtemp(prefix="mm2-demo-"))
-    # Whoever ends us politely gets the same clean end as Ctrl-C.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # Whoever ends us politely gets the same clean end as Ctrl-C, which a shell ignores for what it runs in background.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.default_int_handler)
     code = 1
     try:
         code = _run(console, folder, seconds=options.seconds, rate=options.rate, keep=options.keep)

@@ -135,8 +135,8 @@ class Watch:
         latency_ms = max(0.0, time.time() * 1000 - header.max_timestamp)
         size_bytes = len(batch.view.data) - HEADER_BYTES
         with self._lock:
-            self._records += header.count
-            self._recent.append(Arrival(time.monotonic(), header.count, size_bytes, latency_ms))
+            self._records += header.records_count
+            self._recent.append(Arrival(time.monotonic(), header.records_count, size_bytes, latency_ms))
 
 
 def _quantile(weighted: list[tuple[float, int]], share: float) -> float | None:
