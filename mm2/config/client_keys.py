@@ -56,7 +56,9 @@ CLIENT_CONFIG: Final = (
     .define("send.buffer.bytes", Type.INT, 131072, at_least(-1), MEDIUM, "TCP send buffer; -1 = the system's.")
     .define("receive.buffer.bytes", Type.INT, 65536, at_least(-1), MEDIUM, "TCP receive buffer; -1 = the system's.")
     .define("reconnect.backoff.ms", Type.LONG, 50, at_least(0), LOW, "First pause before connecting to a broker again.")
-    .define("reconnect.backoff.max.ms", Type.LONG, 1000, at_least(0), LOW, "Longest such pause; it grows exponentially.")
+    .define(
+        "reconnect.backoff.max.ms", Type.LONG, 1000, at_least(0), LOW, "Longest such pause; it grows exponentially."
+    )
     .define("retry.backoff.ms", Type.LONG, 100, at_least(0), LOW, "First pause before a request is sent again.")
     .define("retry.backoff.max.ms", Type.LONG, 1000, at_least(0), LOW, "Longest such pause; it grows exponentially.")
     .define("request.timeout.ms", Type.INT, 30000, at_least(0), MEDIUM, "Time to wait for the answer to a request.")
@@ -138,7 +140,9 @@ CONSUMER_CONFIG: Final = (
     .define("fetch.min.bytes", Type.INT, 1, at_least(0), HIGH, "The broker waits until it has this much to answer.")
     .define("fetch.max.bytes", Type.INT, 52428800, at_least(0), MEDIUM, "Most bytes per fetch.")
     .define("fetch.max.wait.ms", Type.INT, 500, at_least(0), LOW, "Longest wait for fetch.min.bytes.")
-    .define("auto.offset.reset", Type.STRING, "latest", _auto_offset_reset(), MEDIUM, "Where to begin without an offset.")
+    .define(
+        "auto.offset.reset", Type.STRING, "latest", _auto_offset_reset(), MEDIUM, "Where to begin without an offset."
+    )
     .define("check.crcs", Type.BOOLEAN, True, None, LOW, "Check the checksums of what was fetched.")
     .define("key.deserializer", Type.CLASS, None, None, HIGH, "Set by MirrorMaker.")
     .define("value.deserializer", Type.CLASS, None, None, HIGH, "Set by MirrorMaker.")
@@ -155,11 +159,18 @@ CONSUMER_CONFIG: Final = (
         MEDIUM,
         "Whether records of open and aborted transactions are read.",
     )
-    .define("allow.auto.create.topics", Type.BOOLEAN, True, None, MEDIUM, "Let brokers create topics that are asked for.")
+    .define(
+        "allow.auto.create.topics", Type.BOOLEAN, True, None, MEDIUM, "Let brokers create topics that are asked for."
+    )
     .define("group.protocol", Type.STRING, "classic", one_of_any_case("CONSUMER", "CLASSIC"), HIGH, "Group protocol.")
     .define("group.remote.assignor", Type.STRING, None, None, MEDIUM, "Assignor on the broker's side.")
     .define(
-        "share.acknowledgement.mode", Type.STRING, "implicit", one_of("implicit", "explicit"), MEDIUM, "Share groups only."
+        "share.acknowledgement.mode",
+        Type.STRING,
+        "implicit",
+        one_of("implicit", "explicit"),
+        MEDIUM,
+        "Share groups only.",
     )
     .define(
         "share.acquire.mode",
@@ -186,7 +197,9 @@ PRODUCER_CONFIG: Final = (
     .redefine("receive.buffer.bytes", default=32768)
     .define("buffer.memory", Type.LONG, 33554432, at_least(0), HIGH, "Bytes that may wait to be sent.")
     .define("retries", Type.INT, _INT_MAX, between(0, _INT_MAX), HIGH, "Most repetitions of a failed send.")
-    .define("acks", Type.STRING, "all", one_of("all", "-1", "0", "1"), LOW, "Who has to have a record before it counts.")
+    .define(
+        "acks", Type.STRING, "all", one_of("all", "-1", "0", "1"), LOW, "Who has to have a record before it counts."
+    )
     .define(
         "compression.type",
         Type.STRING,

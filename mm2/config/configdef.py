@@ -175,6 +175,11 @@ class ConfigDef:
         self._keys[name] = key if default is NO_DEFAULT else replace(key, default=key.parse(default))
         return self
 
+    def include(self, other: ConfigDef) -> Self:
+        """Add all rows of another definition; a row of the same name is replaced."""
+        self._keys.update(other.keys)
+        return self
+
     def redefine(self, name: str, **changes: Any) -> Self:
         """Change fields of a row that came from a base, e.g. another default (already typed)."""
         self._keys[name] = replace(self._keys[name], **changes)

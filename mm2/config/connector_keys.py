@@ -50,9 +50,13 @@ CONNECTOR_CONFIG: Final = (
     .define("tasks.max.enforce", Type.BOOLEAN, True, None, LOW, "Refuse more tasks than that.", group=_COMMON)
     .define("key.converter", Type.CLASS, None, None, LOW, "Converter of keys; absent = the worker's.", group=_COMMON)
     .define("key.converter.plugin.version", Type.STRING, None, None, LOW, "Version of it.", group=_COMMON)
-    .define("value.converter", Type.CLASS, None, None, LOW, "Converter of values; absent = the worker's.", group=_COMMON)
+    .define(
+        "value.converter", Type.CLASS, None, None, LOW, "Converter of values; absent = the worker's.", group=_COMMON
+    )
     .define("value.converter.plugin.version", Type.STRING, None, None, LOW, "Version of it.", group=_COMMON)
-    .define("header.converter", Type.CLASS, None, None, LOW, "Converter of headers; absent = the worker's.", group=_COMMON)
+    .define(
+        "header.converter", Type.CLASS, None, None, LOW, "Converter of headers; absent = the worker's.", group=_COMMON
+    )
     .define("header.converter.plugin.version", Type.STRING, None, None, LOW, "Version of it.", group=_COMMON)
     .define(
         "transforms",
@@ -103,9 +107,7 @@ CONNECTOR_CONFIG: Final = (
         group=_ERRORS,
     )
     .define("errors.log.enable", Type.BOOLEAN, False, None, MEDIUM, "Log every bad record.", group=_ERRORS)
-    .define(
-        "errors.log.include.messages", Type.BOOLEAN, False, None, MEDIUM, "Log what the record was.", group=_ERRORS
-    )
+    .define("errors.log.include.messages", Type.BOOLEAN, False, None, MEDIUM, "Log what the record was.", group=_ERRORS)
 )
 """Keys of any connector."""
 

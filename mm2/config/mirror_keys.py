@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from mm2.config.client_keys import CLUSTER_CONFIG
 from mm2.config.configdef import ConfigDef, Importance, Type, at_least, distinct, one_of, subset_of
 from mm2.config.connector_keys import CONNECTOR_CONFIG
 from mm2.config.security_keys import SASL_CONFIG, SECURITY_PROTOCOL_CONFIG, TLS_CONFIG
@@ -71,7 +72,7 @@ MIRROR_CONNECTOR_CONFIG: Final = (
 )
 """Keys that all three connectors have."""
 
-_TOPIC_FILTER_CONFIG: Final = (
+_TOPICS_CONFIG: Final = (
     ConfigDef()
     .define("topics", Type.LIST, ".*", distinct(), HIGH, "Names and regular expressions of topics to replicate.")
     .define(
@@ -82,10 +83,13 @@ _TOPIC_FILTER_CONFIG: Final = (
         HIGH,
         "Topics not to replicate; wins over topics.",
     )
-    .define("topic.filter.class", Type.CLASS, f"{_MIRROR}.DefaultTopicFilter", None, LOW, "Class that picks topics.")
+)
+_EMIT_SYNCS_CONFIG: Final = ConfigDef().define(
+    "emit.offset-syncs.enabled", Type.BOOLEAN, True, None, LOW, "Write offset syncs."
 )
 _SHARED_CONFIG: Final = (
     ConfigDef()
+    .define("topic.filter.class", Type.CLASS, f"{_MIRROR}.DefaultTopicFilter", None, LOW, "Class that picks topics.")
     .define("consumer.poll.timeout.ms", Type.LONG, 1000, None, LOW, "Longest wait in one poll of a task.")
     .define(
         "offset-syncs.topic.location",
@@ -95,7 +99,6 @@ _SHARED_CONFIG: Final = (
         LOW,
         "Cluster that keeps the offset-syncs topic; the same for source and checkpoint connector.",
     )
-    .define("emit.offset-syncs.enabled", Type.BOOLEAN, True, None, LOW, "Write offset syncs.")
     .define(
         "metric.names.formats",
         Type.LIST,
@@ -107,8 +110,10 @@ _SHARED_CONFIG: Final = (
 )
 _COPY_CONFIG: Final = (
     ConfigDef()
-    .define("copy.batch.duration.ms", Type.LONG, 60000, at_least(1000), LOW, "Length of one Spark micro-batch.")
-    .define("copy.lanes", Type.INT, 0, at_least(0), LOW, "Lanes (parallel Spark tasks) per connector task; 0 = automatic.")
+    .define("copy.batch.duration.ms", Type.LONG, 60000, at_least(10), LOW, "Length of one Spark micro-batch.")
+    .define(
+        "copy.lanes", Type.INT, 0, at_least(0), LOW, "Lanes (parallel Spark tasks) per connector task; 0 = automatic."
+    )
     .define("copy.commit.interval.ms", Type.LONG, 1000, at_least(1), LOW, "Time between commits of copied positions.")
     .define(
         "copy.lost.range.policy",
@@ -129,7 +134,7 @@ def _define_job(definition: ConfigDef, name: str, *, enabled: bool, interval_sec
 
 
 def _source_config() -> ConfigDef:
-    definition = ConfigDef(MIRROR_CONNECTOR_CONFIG, _TOPIC_FILTER_CONFIG, _SHARED_CONFIG, _COPY_CONFIG)
+    definition = ConfigDef(MIRROR_CONNECTOR_CONFIG, _TOPICS_CONFIG, _EMIT_SYNCS_CONFIG, _SHARED_CONFIG, _COPY_CONFIG)
     definition.define(
         "config.properties.exclude",
         Type.LIST,
@@ -152,7 +157,9 @@ def _source_config() -> ConfigDef:
     _define_job(definition, "sync.topic.acls", enabled=True, interval_seconds=600, doc="Copy ACLs of topics.")
     return (
         definition.define("replication.factor", Type.INT, 2, None, LOW, "Replicas of new topics; -1 = broker default.")
-        .define("offset-syncs.topic.replication.factor", Type.SHORT, 3, None, LOW, "Replicas of the offset-syncs topic.")
+        .define(
+            "offset-syncs.topic.replication.factor", Type.SHORT, 3, None, LOW, "Replicas of the offset-syncs topic."
+        )
         .define("offset.lag.max", Type.LONG, 100, None, LOW, "How far a sync may lag behind, records; 0 = each record.")
         .define(
             "heartbeats.replication.enabled",
@@ -166,7 +173,7 @@ def _source_config() -> ConfigDef:
 
 
 def _checkpoint_config() -> ConfigDef:
-    definition = ConfigDef(MIRROR_CONNECTOR_CONFIG, _TOPIC_FILTER_CONFIG, _SHARED_CONFIG)
+    definition = ConfigDef(MIRROR_CONNECTOR_CONFIG, _SHARED_CONFIG)
     definition.define("groups", Type.LIST, ".*", distinct(), HIGH, "Names and regular expressions of groups.").define(
         "groups.exclude",
         Type.LIST,
@@ -187,7 +194,8 @@ MIRROR_SOURCE_CONFIG: Final = _source_config()
 """Keys of MirrorSourceConnector, with ours."""
 
 MIRROR_CHECKPOINT_CONFIG: Final = _checkpoint_config()
-"""Keys of MirrorCheckpointConnector."""
+"""Keys of MirrorCheckpointConnector. It reads ``topics``, ``topics.exclude`` (its topic filter) and ``emit.offset-syncs.enabled``
+as well, but does not declare them, just like Kafka's."""
 
 MIRROR_HEARTBEAT_CONFIG: Final = _define_job(
     ConfigDef(MIRROR_CONNECTOR_CONFIG), "emit.heartbeats", enabled=True, interval_seconds=1, doc="Write heartbeats."
@@ -222,3 +230,14 @@ CONNECTOR_CONFIGS: Final = {
 
 CONNECTOR_KEYS: Final = frozenset(name for definition in CONNECTOR_CONFIGS.values() for name in definition.names)
 """Every key that any of the three connectors declares; at the top of the file these are defaults of all flows."""
+
+MIRROR_CLIENT_CONFIG: Final = ConfigDef(CLUSTER_CONFIG, REPLICATION_POLICY_CONFIG, FORWARDING_ADMIN_CONFIG)
+"""Keys of MirrorClient, the library that looks at one cluster (spec mirrormaker §7)."""
+
+RENAMED: Final = {
+    "topics.blacklist": "topics.exclude",
+    "topics.whitelist": "topics",
+    "groups.blacklist": "groups.exclude",
+    "config.properties.blacklist": "config.properties.exclude",
+}
+"""Keys of older releases → what they are called now; Kafka 4 no longer reads the old ones."""

@@ -48,7 +48,9 @@ TLS_CONFIG: Final = (
         "https = the broker's certificate must name its host; empty = do not look.",
     )
     .define("ssl.secure.random.implementation", Type.STRING, None, None, LOW, "Java random source; no effect here.")
-    .define("ssl.engine.factory.class", Type.CLASS, None, None, LOW, "Java class that makes TLS engines; no effect here.")
+    .define(
+        "ssl.engine.factory.class", Type.CLASS, None, None, LOW, "Java class that makes TLS engines; no effect here."
+    )
 )
 
 SASL_CONFIG: Final = (
@@ -63,9 +65,16 @@ SASL_CONFIG: Final = (
         LOW,
         "Share of a ticket's life after which it is renewed.",
     )
-    .define("sasl.kerberos.ticket.renew.jitter", Type.DOUBLE, 0.05, None, LOW, "Random share added to the renewal time.")
     .define(
-        "sasl.kerberos.min.time.before.relogin", Type.LONG, 60000, None, LOW, "Least time between two logins, milliseconds."
+        "sasl.kerberos.ticket.renew.jitter", Type.DOUBLE, 0.05, None, LOW, "Random share added to the renewal time."
+    )
+    .define(
+        "sasl.kerberos.min.time.before.relogin",
+        Type.LONG,
+        60000,
+        None,
+        LOW,
+        "Least time between two logins, milliseconds.",
     )
     .define(
         "sasl.login.refresh.window.factor",
@@ -99,7 +108,9 @@ SASL_CONFIG: Final = (
         LOW,
         "Time before a token's end that a refresh keeps clear of, seconds.",
     )
-    .define("sasl.mechanism", Type.STRING, "GSSAPI", None, MEDIUM, "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, …")
+    .define(
+        "sasl.mechanism", Type.STRING, "GSSAPI", None, MEDIUM, "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, …"
+    )
     .define("sasl.jaas.config", Type.PASSWORD, None, None, MEDIUM, "Login module and its options, in JAAS syntax.")
     .define("sasl.client.callback.handler.class", Type.CLASS, None, None, MEDIUM, "Java class; has no effect here.")
     .define("sasl.login.callback.handler.class", Type.CLASS, None, None, MEDIUM, "How OAUTHBEARER tokens are obtained.")
@@ -126,7 +137,12 @@ SASL_CONFIG: Final = (
     )
     .define("sasl.oauthbearer.scope", Type.STRING, None, None, MEDIUM, "Scope to ask the token server for.")
     .define(
-        "sasl.oauthbearer.client.credentials.client.id", Type.STRING, None, None, MEDIUM, "Client id for the token server."
+        "sasl.oauthbearer.client.credentials.client.id",
+        Type.STRING,
+        None,
+        None,
+        MEDIUM,
+        "Client id for the token server.",
     )
     .define(
         "sasl.oauthbearer.client.credentials.client.secret",
@@ -167,20 +183,41 @@ SASL_CONFIG: Final = (
     )
     .define("sasl.oauthbearer.assertion.claim.sub", Type.STRING, None, None, MEDIUM, "Subject of the assertion.")
     .define("sasl.oauthbearer.assertion.file", Type.STRING, None, None, MEDIUM, "File with a ready-made assertion.")
-    .define("sasl.oauthbearer.assertion.private.key.file", Type.STRING, None, None, MEDIUM, "Key to sign the assertion.")
     .define(
-        "sasl.oauthbearer.assertion.private.key.passphrase", Type.PASSWORD, None, None, MEDIUM, "Passphrase of that key."
+        "sasl.oauthbearer.assertion.private.key.file", Type.STRING, None, None, MEDIUM, "Key to sign the assertion."
     )
     .define(
-        "sasl.oauthbearer.assertion.template.file", Type.STRING, None, None, MEDIUM, "File with claims for the assertion."
+        "sasl.oauthbearer.assertion.private.key.passphrase",
+        Type.PASSWORD,
+        None,
+        None,
+        MEDIUM,
+        "Passphrase of that key.",
+    )
+    .define(
+        "sasl.oauthbearer.assertion.template.file",
+        Type.STRING,
+        None,
+        None,
+        MEDIUM,
+        "File with claims for the assertion.",
     )
     .define("sasl.oauthbearer.scope.claim.name", Type.STRING, "scope", None, LOW, "Name of the token's scope claim.")
     .define("sasl.oauthbearer.sub.claim.name", Type.STRING, "sub", None, LOW, "Name of the token's subject claim.")
-    .define("sasl.oauthbearer.token.endpoint.url", Type.STRING, None, None, MEDIUM, "Token server, or file: of a token.")
-    .define("sasl.oauthbearer.jwks.endpoint.url", Type.STRING, None, None, MEDIUM, "Where the token server's keys are.")
-    .define("sasl.oauthbearer.jwks.endpoint.refresh.ms", Type.LONG, 3600000, None, LOW, "How often to re-read the keys.")
     .define(
-        "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms", Type.LONG, 10000, None, LOW, "Longest pause between reads."
+        "sasl.oauthbearer.token.endpoint.url", Type.STRING, None, None, MEDIUM, "Token server, or file: of a token."
+    )
+    .define("sasl.oauthbearer.jwks.endpoint.url", Type.STRING, None, None, MEDIUM, "Where the token server's keys are.")
+    .define(
+        "sasl.oauthbearer.jwks.endpoint.refresh.ms", Type.LONG, 3600000, None, LOW, "How often to re-read the keys."
+    )
+    .define(
+        "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms",
+        Type.LONG,
+        10000,
+        None,
+        LOW,
+        "Longest pause between reads.",
     )
     .define("sasl.oauthbearer.jwks.endpoint.retry.backoff.ms", Type.LONG, 100, None, LOW, "First pause between reads.")
     .define("sasl.oauthbearer.clock.skew.seconds", Type.INT, 30, None, LOW, "Allowed difference of clocks, seconds.")

@@ -28,6 +28,7 @@ class _Absent(Enum):
 NO_DEFAULT: Final = _Absent.ABSENT
 """Marks a key that has to be given, as opposed to one whose default is ``None``."""
 
+
 class Type(Enum):
     """The types of Kafka's configuration values; the member's value is the name REST shows."""
 
@@ -72,7 +73,7 @@ class Password:
         return hash(self.value)
 
 
-class ConfigException(Exception):  # noqa: N818 - the name Kafka's users know
+class ConfigException(Exception):
     """A configuration that cannot be used. Three forms, as in Kafka: a sentence; key and value; key, value and reason.
 
     ``name``, ``value`` and ``reason`` are ``None`` where the form does not give them.

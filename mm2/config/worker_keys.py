@@ -247,8 +247,9 @@ DISTRIBUTED_CONFIG: Final = (
     ConfigDef(WORKER_CONFIG, TLS_CONFIG, REST_CONFIG, _CLIENT_PART, SASL_CONFIG)
     .redefine("receive.buffer.bytes", default=32768)
     .redefine("request.timeout.ms", default=40000)
-    .redefine("socket.connection.setup.timeout.ms", validator=at_least(0))
-    .redefine("socket.connection.setup.timeout.max.ms", validator=at_least(0))
+    .redefine("client.id", importance=LOW)
+    .redefine("socket.connection.setup.timeout.ms", validator=at_least(0), importance=LOW)
+    .redefine("socket.connection.setup.timeout.max.ms", validator=at_least(0), importance=LOW)
     .define("group.id", Type.STRING, importance=HIGH, doc="Group the workers of one Connect cluster share.")
     .define("session.timeout.ms", Type.INT, 10000, None, HIGH, "A worker not heard of for this long is removed.")
     .define("rebalance.timeout.ms", Type.INT, 60000, None, HIGH, "Time for workers to join after a rebalance began.")
@@ -261,8 +262,12 @@ DISTRIBUTED_CONFIG: Final = (
         HIGH,
         "Source tasks write records and offsets in one transaction.",
     )
-    .define("worker.sync.timeout.ms", Type.INT, 3000, None, MEDIUM, "Time for a worker to catch up with the config topic.")
-    .define("worker.unsync.backoff.ms", Type.INT, 300000, None, MEDIUM, "A worker that failed at it stays out this long.")
+    .define(
+        "worker.sync.timeout.ms", Type.INT, 3000, None, MEDIUM, "Time for a worker to catch up with the config topic."
+    )
+    .define(
+        "worker.unsync.backoff.ms", Type.INT, 300000, None, MEDIUM, "A worker that failed at it stays out this long."
+    )
     .define("offset.storage.topic", Type.STRING, importance=HIGH, doc="Topic of source offsets.")
     .define("offset.storage.partitions", Type.INT, 25, PARTITIONS, LOW, "Partitions of a new offsets topic.")
     .define("offset.storage.replication.factor", Type.SHORT, 3, REPLICATION_FACTOR, LOW, "Replicas of it.")

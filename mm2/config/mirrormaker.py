@@ -1,0 +1,331 @@
+"""MirrorMaker's file: from one map of strings to the settings of every flow (spec mirrormaker §1.2 to §1.6).
+
+The derivations say for each derived key *which key of the file* it comes from. Values, precedence, and errors that name the
+key as the user wrote it are all read off these maps.
+
+=============  =====================================================================================================
+key of a file  meaning
+=============  =====================================================================================================
+``x``          top key
+``A.x``        cluster key: the clients of A, and the workers that live on A
+``A->B.x``     flow key: the three connectors of one flow; wins over everything else there
+=============  =====================================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from mm2.config.client_keys import CLIENT_KEYS, CLUSTER_CONFIG, ROLE_CONFIGS
+from mm2.config.configdef import (
+    AbstractConfig,
+    ConfigDef,
+    ConfigException,
+    ConfigKey,
+    Importance,
+    Type,
+    distinct,
+    missing,
+)
+from mm2.config.mirror_keys import CONNECTOR_CLASSES, CONNECTOR_CONFIGS, CONNECTOR_KEYS
+from mm2.config.providers import ConfigTransformer
+from mm2.config.security_keys import SASL_CONFIG, SECURITY_PROTOCOL_CONFIG, TLS_CONFIG
+from mm2.config.unread import KeyReaders
+from mm2.config.worker_keys import DISTRIBUTED_CONFIG, INTERNAL_REST_CONFIG, check_signature_accepted
+
+TOP_CONFIG: Final = (
+    ConfigDef()
+    .define("clusters", Type.LIST, validator=distinct(), importance=Importance.HIGH, doc="Aliases of all clusters.")
+    .define(
+        "dedicated.mode.enable.internal.rest",
+        Type.BOOLEAN,
+        False,
+        None,
+        Importance.HIGH,
+        "Serve the REST resources that the processes of one deployment need to talk to each other.",
+    )
+    .define("config.providers", Type.LIST, [], distinct(), Importance.LOW, "Names of config providers.")
+    .include(SECURITY_PROTOCOL_CONFIG)
+    .include(TLS_CONFIG)
+    .include(SASL_CONFIG)
+    .include(INTERNAL_REST_CONFIG)
+)
+"""Keys the process itself declares; all of them are checked when the file is read."""
+
+WORKER_PREFIXES: Final = (
+    "offset.storage",
+    "config.storage",
+    "status.storage",
+    "key.converter",
+    "value.converter",
+    "header.converter",
+    "task",
+    "worker",
+    "replication.policy",
+)
+"""Top keys that start so reach every worker, and win over the cluster's own key."""
+
+_PROVIDERS: Final = "config.providers"
+_SPARK: Final = "spark."
+_ROLES: Final = tuple(ROLE_CONFIGS)
+_BYTE_ARRAY_CONVERTER: Final = "org.apache.kafka.connect.converters.ByteArrayConverter"
+
+
+@dataclass(frozen=True, order=True)
+class SourceAndTarget:
+    """A flow by its clusters' aliases; ``str`` gives ``A->B``."""
+
+    source: str
+    target: str
+
+    def __str__(self) -> str:
+        return f"{self.source}->{self.target}"
+
+
+@dataclass(frozen=True)
+class _Derived:
+    """Derived settings: from the file (derived key → key of the file), and made here (key → value)."""
+
+    origins: dict[str, str]
+    made: dict[str, str]
+
+    def origin(self, key: str, otherwise: str) -> str:
+        """The key of the file that ``key`` comes from; ``otherwise`` for one that is not in the file."""
+        return self.origins.get(key, otherwise)
+
+
+class MirrorMakerConfig:
+    """The whole configuration of a MirrorMaker process.
+
+    Raises :class:`ConfigException` when a key of :data:`TOP_CONFIG` is wrong or a provider cannot be made; everything that
+    belongs to single flows is checked by :meth:`validate`.
+    """
+
+    def __init__(self, props: Mapping[str, str]) -> None:
+        self._props = dict(props)
+        self._transformer = ConfigTransformer.from_props(self._props)
+        declared = {key: value for key, value in self._props.items() if key in TOP_CONFIG}
+        # First key by key: that does not show what a provider gave.
+        self._check(TOP_CONFIG, _Derived({key: key for key in declared}, {}), "")
+        self._top = AbstractConfig(TOP_CONFIG, self._transformer.transform(declared))
+
+    @property
+    def originals(self) -> dict[str, str]:
+        """The file's keys and values, references not resolved (a copy)."""
+        return dict(self._props)
+
+    @property
+    def top(self) -> AbstractConfig:
+        """The process's own settings (:data:`TOP_CONFIG`), references resolved."""
+        return self._top
+
+    @property
+    def clusters(self) -> tuple[str, ...]:
+        """All aliases, in the file's order, each once."""
+        return tuple(self._top.list("clusters"))
+
+    @property
+    def internal_rest(self) -> bool:
+        """Whether the processes of this deployment talk to each other over REST."""
+        return self._top.bool("dedicated.mode.enable.internal.rest")
+
+    def rest_props(self) -> dict[str, str]:
+        """What the internal REST server reads: its own keys, ``listeners.https.*`` and ``ssl.*`` of the top level, resolved."""
+        wanted = {
+            key: value
+            for key, value in self._props.items()
+            if key in INTERNAL_REST_CONFIG or key in TLS_CONFIG or key.startswith("listeners.https.")
+        }
+        return self._transformer.transform(wanted)
+
+    def spark_props(self) -> dict[str, str]:
+        """The top keys ``spark.*``, resolved. With a cluster called ``spark``, its keys stay out: Spark shows its settings."""
+        readers = self._readers()
+        return self._transformer.transform(
+            {
+                key: value
+                for key, value in self._props.items()
+                if key.startswith(_SPARK)
+                and not ("spark" in self.clusters and readers.knows_cluster_key("spark", key.removeprefix(_SPARK)))
+            }
+        )
+
+    def cluster_pairs(self) -> list[SourceAndTarget]:
+        """The flows that exist (§1.4): replication is on, or heartbeats are, which they are unless turned off."""
+        return [pair for pair in self.possible_pairs() if self._replicates(pair) or self._emits_heartbeats(pair)]
+
+    def possible_pairs(self) -> list[SourceAndTarget]:
+        """Every ordered pair of two different clusters."""
+        return [SourceAndTarget(s, t) for s in self.clusters for t in self.clusters if s != t]
+
+    def unknown_clusters(self, aliases: Iterable[str]) -> list[str]:
+        """Those of ``aliases`` that ``clusters`` does not name."""
+        return [alias for alias in aliases if alias not in self.clusters]
+
+    def cluster_props(self, alias: str) -> dict[str, str]:
+        """All settings of one cluster (§1.3), references not resolved."""
+        return self._raw(self._cluster(alias))
+
+    def client_config(self, alias: str) -> dict[str, str]:
+        """What :data:`~mm2.config.mirror_keys.MIRROR_CLIENT_CONFIG` reads for one cluster (§7): top keys below its own, resolved."""
+        return self._transformer.transform({**self._props, **self.cluster_props(alias)})
+
+    def worker_config(self, pair: SourceAndTarget) -> dict[str, str]:
+        """Settings of the flow's Connect worker, which lives on the target (§1.5), references resolved."""
+        return self._worker_values(self._worker(pair))
+
+    def connector_config(self, pair: SourceAndTarget, java_class_name: str) -> dict[str, str]:
+        """Settings of one connector of the flow (§1.6), references **not** resolved: this is what the config topic keeps."""
+        return self._raw(self._connector(pair, java_class_name))
+
+    def unread_keys(self) -> list[tuple[str, str | None]]:
+        """Keys of the file that nothing reads, each with the known key it most resembles, in the file's order."""
+        return self._readers().unread(self._props)
+
+    def validate(self, targets: Iterable[str] | None = None) -> None:
+        """Check the typed settings of every flow into ``targets`` (``None`` = all): workers, connectors, clients.
+
+        Raises :class:`ConfigException` for the first bad or missing one, with Kafka's text, the key and the value as they
+        stand in the file. Where a provider gave the value, the reference is shown and not what it stands for.
+        """
+        wanted = None if targets is None else frozenset(targets)
+        for pair in self.cluster_pairs():
+            if wanted is None or pair.target in wanted:
+                self._validate_worker(pair)
+                self._validate_connectors(pair)
+
+    # -- derivation ----------------------------------------------------------------------------------------------------
+
+    def _replicates(self, pair: SourceAndTarget) -> bool:
+        return _is_true(self._props.get(f"{pair}.enabled", "false"))
+
+    def _emits_heartbeats(self, pair: SourceAndTarget) -> bool:
+        key = "emit.heartbeats.enabled"
+        return _is_true(self._props.get(f"{pair}.{key}", self._props.get(key, "true")))
+
+    def _with_prefix(self, prefix: str) -> dict[str, str]:
+        """Key without ``prefix`` → key of the file."""
+        return {key.removeprefix(prefix): key for key in self._props if key.startswith(prefix)}
+
+    def _cluster(self, alias: str) -> _Derived:
+        own = self._with_prefix(f"{alias}.")
+        origins = dict(own)
+        for key in CLIENT_KEYS & own.keys():
+            for role in _ROLES:
+                origins.setdefault(f"{role}.{key}", own[key])
+        for key in CLIENT_KEYS & self._props.keys():
+            for derived in (key, *(f"{role}.{key}" for role in _ROLES)):
+                origins.setdefault(derived, key)
+        return _Derived(origins, {})
+
+    def _worker(self, pair: SourceAndTarget) -> _Derived:
+        origins = self._cluster(pair.target).origins
+        origins.update({key: key for key in self._props if key.startswith((*WORKER_PREFIXES, _PROVIDERS))})
+        defaults = {
+            "client.id": str(pair),
+            "group.id": f"{pair.source}-mm2",
+            "offset.storage.topic": f"mm2-offsets.{pair.source}.internal",
+            "status.storage.topic": f"mm2-status.{pair.source}.internal",
+            "config.storage.topic": f"mm2-configs.{pair.source}.internal",
+            "key.converter": _BYTE_ARRAY_CONVERTER,
+            "value.converter": _BYTE_ARRAY_CONVERTER,
+            "header.converter": _BYTE_ARRAY_CONVERTER,
+        }
+        return _Derived(origins, {key: value for key, value in defaults.items() if key not in origins})
+
+    def _worker_values(self, worker: _Derived) -> dict[str, str]:
+        values = self._raw(worker)
+        # The providers' own settings stay as written: the worker makes its providers from them once more.
+        untouched = {key: values[key] for key in worker.origins if worker.origins[key].startswith(_PROVIDERS)}
+        return {**self._transformer.transform({k: v for k, v in values.items() if k not in untouched}), **untouched}
+
+    def _connector(self, pair: SourceAndTarget, java_class_name: str) -> _Derived:
+        origins = {key: key for key in self._props if key in CONNECTOR_KEYS}
+        origins.update({key: key for key in self._props if key.startswith((_PROVIDERS, "replication.policy"))})
+        for side, alias in (("source", pair.source), ("target", pair.target)):
+            for key, origin in self._cluster(alias).origins.items():
+                # Kafka looks at the beginning of the word only, so "administrator" counts as a client's key, too.
+                origins[f"{side}.{key}" if key.startswith(_ROLES) else f"{side}.cluster.{key}"] = origin
+        made = {
+            "name": java_class_name.rpartition(".")[2],
+            "connector.class": java_class_name,
+            "source.cluster.alias": pair.source,
+            "target.cluster.alias": pair.target,
+            "enabled": "false",
+        }
+        origins.update(self._with_prefix(f"{pair}."))
+        return _Derived(origins, {key: value for key, value in made.items() if key not in origins})
+
+    def _raw(self, derived: _Derived) -> dict[str, str]:
+        return {key: self._props[origin] for key, origin in derived.origins.items()} | derived.made
+
+    def _readers(self) -> KeyReaders:
+        return KeyReaders(
+            clusters=self.clusters,
+            flows=tuple((pair.source, pair.target) for pair in self.possible_pairs()),
+            worker_clusters=frozenset(pair.target for pair in self.cluster_pairs()),
+            providers=tuple(self._top.list(_PROVIDERS)),
+            top_keys=frozenset(TOP_CONFIG.names),
+        )
+
+    # -- checks --------------------------------------------------------------------------------------------------------
+
+    def _validate_worker(self, pair: SourceAndTarget) -> None:
+        worker = self._worker(pair)
+        values = self._check(DISTRIBUTED_CONFIG, worker, f"{pair.target}.")
+        signature = "inter.worker.signature.algorithm"
+        check_signature_accepted(values, name=worker.origin(signature, signature))
+        for role, definition in ROLE_CONFIGS.items():
+            self._check_given(definition, worker, f"{role}.")
+
+    def _validate_connectors(self, pair: SourceAndTarget) -> None:
+        for java_class_name in CONNECTOR_CLASSES:
+            connector = self._connector(pair, java_class_name)
+            self._check(CONNECTOR_CONFIGS[java_class_name], connector, f"{pair}.")
+        # The clients' settings are the same in all three.
+        for side, alias in (("source", pair.source), ("target", pair.target)):
+            self._check(CLUSTER_CONFIG, connector, f"{alias}.", prefix=f"{side}.cluster.")
+            for role, definition in ROLE_CONFIGS.items():
+                self._check_given(definition, connector, f"{side}.{role}.")
+        for role, definition in ROLE_CONFIGS.items():
+            self._check_given(definition, connector, f"{role}.")
+            self._check_given(definition, connector, f"{role}.override.")
+
+    def _check_given(self, definition: ConfigDef, derived: _Derived, prefix: str) -> None:
+        """Check what is given under ``prefix``; nothing is missing there."""
+        given = (key.removeprefix(prefix) for key in derived.origins if key.startswith(prefix))
+        self._check(definition.only(given), derived, "", prefix=prefix)
+
+    def _check(self, definition: ConfigDef, derived: _Derived, scope: str, *, prefix: str = "") -> dict[str, Any]:
+        """Typed values of ``definition`` out of the keys under ``prefix``; ``scope`` is where a missing key belongs."""
+        values: dict[str, Any] = {}
+        for name, key in definition.keys.items():
+            derived_name = prefix + name
+            if derived_name in derived.origins:
+                values[name] = self._parse(key, derived.origins[derived_name])
+            elif derived_name in derived.made:
+                values[name] = key.parse(derived.made[derived_name])
+            elif key.required:
+                raise missing(f"{scope}{name}")
+            else:
+                values[name] = key.default
+        return values
+
+    def _parse(self, key: ConfigKey, origin: str) -> object:
+        raw = self._props[origin]
+        value = self._transformer.transform({origin: raw})[origin]
+        try:
+            return key.parse(value, shown_as=origin)
+        except ConfigException:
+            if value == raw:
+                raise
+        # Outside of the handler, so that no trace leads to the value.
+        bounds = f" and {key.validator}" if key.validator is not None and str(key.validator) else ""
+        raise ConfigException(origin, raw, f"What this stands for is not a value of type {key.type.value}{bounds}")
+
+
+def _is_true(text: str) -> bool:
+    """Java's ``Boolean.parseBoolean``: blanks are not trimmed, everything but ``true`` is false."""
+    return text.lower() == "true"
