@@ -30,7 +30,8 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "spark.master": "local[512]",
     "spark.app.name": "mm2",
     "spark.default.parallelism": "2",
-    "spark.driver.memory": "256m",
+    # The least that Spark starts with; the heap grows only as far as it must.
+    "spark.driver.memory": "480m",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.ui.retainedJobs": "50",
