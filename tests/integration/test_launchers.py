@@ -1,0 +1,86 @@
+"""What a user types before any Python of ours runs."""
+
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+_REPOSITORY = Path(__file__).parents[2]
+
+
+def _run(*command: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(part) for part in command], capture_output=True, text=True, check=False, env={**os.environ, **environment}
+    )
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """A clone that was never set up, in a folder whose name has a blank."""
+    folder = tmp_path / "my clone"
+    folder.mkdir()
+    for name in ("bin", "setup.cfg", "constraints.txt"):
+        copy = shutil.copytree if (_REPOSITORY / name).is_dir() else shutil.copy
+        copy(_REPOSITORY / name, folder / name)
+    return folder
+
+
+def _fake(folder: Path, name: str, script: str) -> str:
+    """A PATH on which `name` is a shell script, in front of what is there."""
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+    (folder / name).chmod(0o755)
+    return f"{folder}:{os.environ['PATH']}"
+
+
+def test_second_setup_has_nothing_to_do_and_is_fast() -> None:
+    _run(_REPOSITORY / "bin" / "setup")
+    begin = time.monotonic()
+    done = _run(_REPOSITORY / "bin" / "setup", "--quiet")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert time.monotonic() - begin < 2
+
+
+def test_missing_java_is_named(clone: Path, tmp_path: Path) -> None:
+    done = _run(clone / "bin" / "setup", JAVA_HOME=str(tmp_path / "nowhere"))
+    assert done.returncode == 1
+    assert done.stderr.startswith("bin/setup: Java is missing")
+    assert len(done.stderr.splitlines()) == 1
+    assert not (clone / ".venv").exists()
+
+
+def test_old_java_is_named(clone: Path, tmp_path: Path) -> None:
+    path = _fake(tmp_path / "fake", "java", "echo 'openjdk version \"11.0.2\"' >&2")
+    done = _run("env", "-u", "JAVA_HOME", clone / "bin" / "setup", PATH=path)
+    assert done.returncode == 1
+    assert "java is Java 11, too old: install Java 17 or newer" in done.stderr
+
+
+def test_old_python_is_named(clone: Path) -> None:
+    done = _run(clone / "bin" / "setup", PYTHON="/bin/false")
+    assert (done.returncode, done.stderr) == (1, "bin/setup: PYTHON=/bin/false is not Python 3.11 or newer.\n")
+
+
+def test_setup_that_failed_is_done_again(clone: Path, tmp_path: Path) -> None:
+    (clone / "constraints.txt").write_text("no-such-package-of-ours==1\n")
+    nowhere = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path)}
+    first = _run(clone / "bin" / "setup", **nowhere)
+    assert first.returncode == 1
+    assert "the packages could not be installed; pip says why above" in first.stderr
+    (clone / ".venv" / "torn").touch()
+    assert _run(clone / "bin" / "demo", **nowhere).returncode == 1, "a launcher must not run in a torn environment"
+    assert not (clone / ".venv" / "torn").exists(), "it began from nothing"
+
+
+def test_daemon_says_nothing_and_leaves_its_output_in_the_log_folder(tmp_path: Path) -> None:
+    missing = tmp_path / "missing.properties"
+    done = _run(_REPOSITORY / "bin" / "connect-mirror-maker", "-daemon", missing, LOG_DIR=str(tmp_path / "logs"))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    output = tmp_path / "logs" / "connect-mirror-maker.out"
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline and not (output.exists() and "missing.properties" in output.read_text()):
+        time.sleep(0.1)
+    assert "missing.properties" in output.read_text()
