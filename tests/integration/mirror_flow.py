@@ -1,0 +1,167 @@
+"""A flow between the two shared brokers for tests that drive connectors and tasks directly, without a worker."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+
+from mm2.connect.api import SourceTask, SourceTaskContext, WorkerView
+from mm2.mirror.connector import MirrorConnector
+from mm2.sandbox.kafka import LocalKafka
+
+_C = TypeVar("_C", bound=MirrorConnector)
+
+
+def flow_props(name: str, source: LocalKafka, target: LocalKafka, **props: str) -> dict[str, str]:
+    """Properties of one connector of A->B, intervals of a second; `__` in a key stands for `.`."""
+    base = {
+        "name": name,
+        "connector.class": f"org.apache.kafka.connect.mirror.{name}",
+        "source.cluster.alias": "A",
+        "target.cluster.alias": "B",
+        "source.cluster.bootstrap.servers": source.bootstrap,
+        "target.cluster.bootstrap.servers": target.bootstrap,
+        "enabled": "true",
+        "replication.factor": "1",
+        "offset-syncs.topic.replication.factor": "1",
+        "checkpoints.topic.replication.factor": "1",
+        "heartbeats.topic.replication.factor": "1",
+        "refresh.topics.interval.seconds": "1",
+        "refresh.groups.interval.seconds": "1",
+        "sync.topic.configs.interval.seconds": "1",
+        "emit.checkpoints.interval.seconds": "1",
+    }
+    return base | {key.replace("__", "."): value for key, value in props.items()}
+
+
+class RecordingContext:
+    """What Connect gives to a connector, remembering what was asked."""
+
+    def __init__(self) -> None:
+        self.reconfigured = threading.Event()
+        self.errors: list[Exception] = []
+
+    def request_task_reconfiguration(self) -> None:
+        self.reconfigured.set()
+
+    def raise_error(self, exc: Exception) -> None:
+        self.errors.append(exc)
+
+
+@contextmanager
+def running(connector: _C, props: dict[str, str]) -> Iterator[tuple[_C, RecordingContext]]:
+    context = RecordingContext()
+    connector.initialize(context)
+    connector.start(props)
+    try:
+        yield connector, context
+    finally:
+        started = time.monotonic()
+        connector.stop()
+        assert time.monotonic() - started < 5, "a stop must not hang"
+
+
+class _NoOffsets:
+    def offsets(self, partitions: Any) -> list[dict[str, Any] | None]:
+        return [None for _ in partitions]
+
+
+@contextmanager
+def running_task(task: SourceTask, props: dict[str, str]) -> Iterator[SourceTask]:
+    worker = WorkerView({}, "A-mm2", "mm2-offsets.A.internal", {}, exactly_once=False)
+    context = SourceTaskContext(props["name"], int(props["task.index"]), MappingProxyType(props), _NoOffsets(), worker)
+    task.initialize(context)
+    task.start(props)
+    try:
+        yield task
+    finally:
+        started = time.monotonic()
+        task.stop()
+        assert time.monotonic() - started < 5, "a stop must not hang"
+
+
+@functools.cache
+def admin(broker: LocalKafka) -> AdminClient:
+    """Kept, because a client that is collected takes its unanswered requests with it."""
+    return AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})  # silent when brokers end
+
+
+def create(broker: LocalKafka, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
+    """Returns when the broker shows the topic, which is a little after it says that it is created."""
+    for done in admin(broker).create_topics([NewTopic(topic, partitions, 1, config=dict(config or {}))]).values():
+        done.result(30)
+    until(lambda: partitions_of(broker, topic) == partitions, f"creation of {topic}")
+
+
+def partitions_of(broker: LocalKafka, topic: str) -> int:
+    """0 when there is no such topic."""
+    found = admin(broker).list_topics(timeout=10).topics.get(topic)
+    return 0 if found is None or found.error else len(found.partitions)
+
+
+def config_of(broker: LocalKafka, topic: str, name: str) -> str:
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    (answer,) = admin(broker).describe_configs([resource]).values()
+    return str(answer.result(30)[name].value)
+
+
+def commit(broker: LocalKafka, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
+    """Commit for a group without members, by an independent client."""
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group, "enable.auto.commit": False})
+    try:
+        wanted = [TopicPartition(topic, partition, offset) for (topic, partition), offset in offsets.items()]
+        for answer in consumer.commit(offsets=wanted, asynchronous=False) or []:
+            assert answer.error is None, answer.error
+    finally:
+        consumer.close()
+
+
+def committed(broker: LocalKafka, group: str, topic: str, partition: int = 0) -> int:
+    """-1001 when nothing is committed."""
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group})
+    try:
+        (answer,) = consumer.committed([TopicPartition(topic, partition)], timeout=10)
+        return int(answer.offset)
+    finally:
+        consumer.close()
+
+
+def write(broker: LocalKafka, topic: str, records: Iterable[tuple[bytes | None, bytes | None]], partition: int) -> None:
+    """Produce and wait for the acks, by an independent client."""
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+    for key, value in records:
+        producer.produce(topic, value, key, partition)
+    assert producer.flush(30) == 0
+
+
+def until(condition: Callable[[], object], what: str, timeout_s: float = 30) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not happen in {timeout_s} s"
+        time.sleep(0.1)
+
+
+def read_all(broker: LocalKafka, topic: str, partition: int = 0) -> list[tuple[bytes | None, bytes | None]]:
+    """Keys and values of everything that is in a partition now, by an independent client."""
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "reader", "enable.auto.commit": False})
+    try:
+        where = TopicPartition(topic, partition)
+        _, end = consumer.get_watermark_offsets(where, timeout=10)
+        consumer.assign([TopicPartition(topic, partition, 0)])
+        records: list[tuple[bytes | None, bytes | None]] = []
+        while consumer.position([where])[0].offset < end:
+            message = consumer.poll(5)
+            assert message is not None
+            assert message.error() is None
+            records.append((message.key(), message.value()))
+        return records
+    finally:
+        consumer.close()

@@ -1,0 +1,209 @@
+import time
+from collections.abc import Callable
+
+from confluent_kafka import Consumer
+
+from mm2.connect.api import RetriableError, SourceRecord, SourceTask
+from mm2.kafka.cluster import Cluster
+from mm2.kafka.producer import Producer
+from mm2.kafka.records.record import Record
+from mm2.kafka.settings import ClientSettings
+from mm2.mirror.checkpoint_connector import MirrorCheckpointConnector
+from mm2.mirror.checkpoint_task import MirrorCheckpointTask
+from mm2.mirror.formats import Checkpoint, OffsetSync
+from mm2.mirror.syncs_topic import syncs_topic
+from mm2.sandbox.kafka import LocalKafka
+from tests.integration.mirror_flow import (
+    commit,
+    committed,
+    config_of,
+    create,
+    flow_props,
+    partitions_of,
+    read_all,
+    running,
+    running_task,
+    until,
+    write,
+)
+
+
+def props(a: LocalKafka, b: LocalKafka, unique: str, **more: str) -> dict[str, str]:
+    # A source alias of its own for each test: its checkpoints and offset syncs stand in topics of their own.
+    own = {
+        "source__cluster__alias": unique,
+        "target__cluster__alias": f"{unique}-B",
+        "offset-syncs__topic__location": "source",
+    }
+    return flow_props("MirrorCheckpointConnector", a, b, groups=f"{unique}.*", topics=f"{unique}.*", **own, **more)
+
+
+def task_props(a: LocalKafka, b: LocalKafka, unique: str, *groups: str, **more: str) -> dict[str, str]:
+    return props(a, b, unique, **more) | {"task.index": "0", "task.assigned.groups": ",".join(groups or (unique,))}
+
+
+def write_sync(broker: LocalKafka, config: dict[str, str], upstream: int, downstream: int, partition: int = 0) -> None:
+    sync = OffsetSync(config["source.cluster.alias"], partition, upstream, downstream)
+    write(broker, syncs_topic(config), [(sync.key(), sync.value())], 0)
+
+
+def store(broker: LocalKafka, records: list[SourceRecord]) -> None:
+    """What Connect does with the records of a task."""
+    cluster = Cluster(ClientSettings.from_props({"bootstrap.servers": broker.bootstrap}), name="B")
+    producer = Producer(cluster)
+    for record in records:
+        wire = Record(record.key, record.value, (), record.timestamp)
+        producer.send(record.topic, [wire], record.partition, timeout_s=10)
+    cluster.close()
+
+
+def polled(task: SourceTask, timeout_s: float = 20) -> list[Checkpoint]:
+    """The checkpoints of the next poll that has some."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if records := task.poll():
+            return [Checkpoint.decode(record.key, record.value) for record in records]
+    raise AssertionError("no checkpoint came")
+
+
+def quiet(task: SourceTask, polls: int = 3) -> bool:
+    return all(task.poll() is None for _ in range(polls))
+
+
+def test_groups_are_found_and_shared_out(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str) -> None:
+    create(kafka_a, unique, 2)
+    create(kafka_a, f"other-{unique}")
+    commit(kafka_a, f"{unique}-1", {(unique, 0): 0})
+    commit(kafka_a, f"{unique}-elsewhere", {(f"other-{unique}", 0): 0})
+    commit(kafka_a, f"not-{unique}", {(unique, 0): 0})
+    with running(MirrorCheckpointConnector(), props(kafka_a, kafka_b, unique)) as (connector, context):
+        assert context.reconfigured.wait(30)
+
+        def groups(tasks: int = 1) -> list[str]:
+            try:
+                return [config["task.assigned.groups"] for config in connector.task_configs(tasks)]
+            except RetriableError:
+                return []
+
+        assert groups() == [f"{unique}-1"]
+        topic = f"{unique}.checkpoints.internal"
+        until(lambda: partitions_of(kafka_b, topic) == 1, "creation of the checkpoints topic")
+        assert config_of(kafka_b, topic, "cleanup.policy") == "compact"
+        commit(kafka_a, f"{unique}-2", {(unique, 1): 0})
+        until(lambda: groups(2) == [f"{unique}-1", f"{unique}-2"], "discovery of a new group")
+
+
+def test_committed_offsets_are_translated_conservatively_and_only_news_is_emitted(
+    kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str
+) -> None:
+    config = task_props(kafka_a, kafka_b, unique)
+    create(kafka_a, unique, 2)
+    create(kafka_a, syncs_topic(config))
+    create(kafka_b, f"{unique}.checkpoints.internal")
+    write_sync(kafka_a, config, 100, 57)
+    commit(kafka_a, unique, {(unique, 0): 100, (unique, 1): 5})
+    with running_task(MirrorCheckpointTask(), config) as task:
+        (first,) = polled(task)
+        assert first == Checkpoint(unique, f"{unique}.{unique}", 0, 100, 57, "")
+        assert quiet(task, 2), "the same position is no news, and partition 1 has no sync"
+        commit(kafka_a, unique, {(unique, 0): 150})
+        (second,) = polled(task)
+        assert second.downstream_offset == 58, "past a sync nothing is known but that it lies behind it"
+        write_sync(kafka_a, config, 150, 107)
+        (third,) = polled(task)
+        assert (third.upstream_offset, third.downstream_offset) == (150, 107)
+        commit(kafka_a, unique, {(unique, 0): 120})
+        (rewound,) = polled(task)
+        assert (rewound.upstream_offset, rewound.downstream_offset) == (120, 58), "a group that went back goes back"
+
+
+def test_records_have_the_key_and_partition_that_java_gives_them(
+    kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str
+) -> None:
+    config = task_props(kafka_a, kafka_b, unique)
+    create(kafka_a, unique)
+    create(kafka_a, syncs_topic(config))
+    create(kafka_b, f"{unique}.checkpoints.internal")
+    write_sync(kafka_a, config, 3, 2)
+    commit(kafka_a, unique, {(unique, 0): 3})
+    with running_task(MirrorCheckpointTask(), config) as task:
+        records: list[SourceRecord] = []
+        until(lambda: records or records.__iadd__(task.poll() or []), "a checkpoint")
+    (record,) = records
+    assert (record.topic, record.partition) == (f"{unique}.checkpoints.internal", 0)
+    assert list(record.source_partition) == ["partition", "topic", "group"]
+    assert record.source_offset == {"offset": 0}
+    store(kafka_b, records)
+    assert read_all(kafka_b, record.topic) == [(record.key, record.value)]
+
+
+def test_after_a_restart_stored_checkpoints_keep_groups_from_going_back(
+    kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str
+) -> None:
+    config = task_props(kafka_a, kafka_b, unique)
+    create(kafka_a, unique)
+    create(kafka_a, syncs_topic(config))
+    create(kafka_b, f"{unique}.checkpoints.internal")
+    stored = Checkpoint(unique, f"{unique}.{unique}", 0, 250, 201)
+    write(kafka_b, f"{unique}.checkpoints.internal", [(b"rubbish", b"x"), (stored.key(), stored.value())], 0)
+    write_sync(kafka_a, config, 175, 175)
+    commit(kafka_a, unique, {(unique, 0): 250})
+    with running_task(MirrorCheckpointTask(), config) as task:
+        assert quiet(task), "250 translates to 176 now, but 201 has been told before"
+        write_sync(kafka_a, config, 400, 376)
+        commit(kafka_a, unique, {(unique, 0): 400})
+        (after,) = polled(task)
+        assert after.downstream_offset == 376
+
+
+def test_a_missing_syncs_topic_is_waited_for(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str) -> None:
+    config = task_props(kafka_a, kafka_b, unique)
+    create(kafka_a, unique)
+    create(kafka_b, f"{unique}.checkpoints.internal")
+    commit(kafka_a, unique, {(unique, 0): 9})
+    with running_task(MirrorCheckpointTask(), config) as task:
+        assert quiet(task, 2)
+        create(kafka_a, syncs_topic(config))
+        write_sync(kafka_a, config, 9, 4)
+        (found,) = polled(task, 40)
+        assert found.downstream_offset == 4
+
+
+def test_idle_groups_of_the_target_follow_and_never_go_back(
+    kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str
+) -> None:
+    fresh, ahead, busy = (f"{unique}-{name}" for name in ("fresh", "ahead", "busy"))
+    syncing = {"sync__group__offsets__enabled": "true", "sync__group__offsets__interval__seconds": "1"}
+    config = task_props(kafka_a, kafka_b, unique, fresh, ahead, busy, **syncing)
+    remote = f"{unique}.{unique}"
+    create(kafka_a, unique)
+    create(kafka_b, remote)
+    create(kafka_a, syncs_topic(config))
+    create(kafka_b, f"{unique}.checkpoints.internal")
+    write_sync(kafka_a, config, 10, 7)
+    for group in (fresh, ahead, busy):
+        commit(kafka_a, group, {(unique, 0): 10})
+    commit(kafka_b, ahead, {(remote, 0): 8})
+    consumer = Consumer({"bootstrap.servers": kafka_b.bootstrap, "group.id": busy, "enable.auto.commit": False})
+    consumer.subscribe([remote])
+    until(lambda: consumer.poll(0.2) or consumer.assignment(), "a member in the busy group")
+    try:
+        with running_task(MirrorCheckpointTask(), config) as task:
+            assert {checkpoint.group for checkpoint in polled(task)} == {fresh, ahead, busy}
+            until(lambda: committed(kafka_b, fresh, remote) == 7, "sync of a group that is new on the target")
+            write_sync(kafka_a, config, 20, 17)
+            commit(kafka_a, fresh, {(unique, 0): 20})
+            follow = _polling(task, lambda: committed(kafka_b, fresh, remote) == 17)
+            until(follow, "sync of an idle group")
+        assert committed(kafka_b, ahead, remote) == 8
+        assert committed(kafka_b, busy, remote) == -1001
+    finally:
+        consumer.close()
+
+
+def _polling(task: SourceTask, condition: Callable[[], bool]) -> Callable[[], bool]:
+    def step() -> bool:
+        task.poll()
+        return condition()
+
+    return step

@@ -1,0 +1,168 @@
+import contextlib
+import socket
+import threading
+
+import pytest
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, ResourceType
+
+from mm2.connect.api import RetriableError
+from mm2.mirror.source_connector import MirrorSourceConnector
+from mm2.sandbox.kafka import LocalKafka
+from mm2.sandbox.ports import free_ports
+from tests.integration.mirror_flow import admin, config_of, create, flow_props, partitions_of, running, until
+
+
+def props(a: LocalKafka, b: LocalKafka, unique: str, **more: str) -> dict[str, str]:
+    return flow_props("MirrorSourceConnector", a, b, topics=f"{unique}.*", **more)
+
+
+def assigned(connector: MirrorSourceConnector, tasks: int = 1) -> list[str]:
+    try:
+        return [config["task.assigned.partitions"] for config in connector.task_configs(tasks)]
+    except RetriableError:
+        return ["not loaded"]
+
+
+def test_topics_are_found_and_created_with_their_configs_before_a_task_gets_them(
+    kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str
+) -> None:
+    create(
+        kafka_a, f"{unique}-1", 3, {"cleanup.policy": "compact", "retention.bytes": "1000", "min.insync.replicas": "1"}
+    )
+    create(kafka_a, f"{unique}-2", 2)
+    with running(MirrorSourceConnector(), props(kafka_a, kafka_b, unique)) as (connector, context):
+        assert context.reconfigured.wait(30)
+        first, second = assigned(connector, 2)
+        assert (first, second) == (
+            f"{unique}-1-0,{unique}-1-2,{unique}-2-1",
+            f"{unique}-1-1,{unique}-2-0",
+        )
+        assert partitions_of(kafka_b, f"A.{unique}-1") == 3
+        assert partitions_of(kafka_b, f"A.{unique}-2") == 2
+        assert config_of(kafka_b, f"A.{unique}-1", "cleanup.policy") == "compact"
+        assert config_of(kafka_b, f"A.{unique}-1", "retention.bytes") == "1000"
+        until(lambda: partitions_of(kafka_a, "mm2-offset-syncs.B.internal") == 1, "creation of the offset-syncs topic")
+        assert config_of(kafka_a, "mm2-offset-syncs.B.internal", "cleanup.policy") == "compact"
+
+        # later: a new topic, a grown one, a deleted one
+        context.reconfigured.clear()
+        create(kafka_a, f"{unique}-3")
+        until(lambda: f"{unique}-3-0" in ",".join(assigned(connector)), "discovery of a new topic")
+        assert partitions_of(kafka_b, f"A.{unique}-3") == 1
+        assert context.reconfigured.is_set()
+        for done in admin(kafka_a).create_partitions([NewPartitions(f"{unique}-2", 4)]).values():
+            done.result(30)
+        until(lambda: f"{unique}-2-3" in ",".join(assigned(connector)), "growth")
+        assert partitions_of(kafka_b, f"A.{unique}-2") == 4
+        for done in admin(kafka_a).delete_topics([f"{unique}-1"]).values():
+            done.result(30)
+        until(lambda: f"{unique}-1" not in ",".join(assigned(connector)), "end of a deleted topic")
+        assert partitions_of(kafka_b, f"A.{unique}-1") == 3, "nothing is ever deleted on the target"
+
+
+def test_a_deleted_remote_topic_is_made_again(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str) -> None:
+    create(kafka_a, unique)
+    with running(MirrorSourceConnector(), props(kafka_a, kafka_b, unique)) as (connector, context):
+        assert context.reconfigured.wait(30)
+        for done in admin(kafka_b).delete_topics([f"A.{unique}"]).values():
+            done.result(30)
+        until(lambda: partitions_of(kafka_b, f"A.{unique}") == 1, "creation after deletion")
+        assert assigned(connector) == [f"{unique}-0"]
+
+
+def alter(broker: LocalKafka, topic: str, name: str, value: str | None) -> None:
+    kind = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    resource.add_incremental_config(ConfigEntry(name, value, incremental_operation=kind))
+    for done in admin(broker).incremental_alter_configs([resource]).values():
+        done.result(30)
+
+
+def test_configs_follow_the_source_and_excluded_ones_do_not(
+    kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str
+) -> None:
+    create(kafka_a, unique, config={"retention.bytes": "1000"})
+    remote = f"A.{unique}"
+    excluding = {"config__properties__exclude": r"delete\.retention\..*"}
+    with running(MirrorSourceConnector(), props(kafka_a, kafka_b, unique, **excluding)) as (_, context):
+        assert context.reconfigured.wait(30)
+        alter(kafka_b, remote, "delete.retention.ms", "2000")  # excluded: a manual override stays
+        alter(kafka_b, remote, "retention.bytes", "1001")  # set back to the source's value
+        alter(kafka_b, remote, "segment.bytes", "2097152")  # default on the source: the override is removed
+        until(lambda: config_of(kafka_b, remote, "retention.bytes") == "1000", "sync of a set property")
+        until(lambda: config_of(kafka_b, remote, "segment.bytes") != "2097152", "removal of an override")
+        alter(kafka_a, unique, "retention.bytes", None)
+        until(lambda: config_of(kafka_b, remote, "retention.bytes") == "-1", "removal with the source's override")
+        assert config_of(kafka_b, remote, "delete.retention.ms") == "2000"
+
+
+def test_a_replication_factor_that_does_not_fit_is_said_and_the_topic_waits(
+    kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    create(kafka_a, unique)
+    too_many = {**props(kafka_a, kafka_b, unique), "replication.factor": "2"}
+    with running(MirrorSourceConnector(), too_many) as (connector, context):
+        assert context.reconfigured.wait(30)
+        assert assigned(connector) == [], "no task may produce into a topic that is not there"
+        out, err = capfd.readouterr()
+        sentence = f"Topic A.{unique} on cluster B cannot be created: replication.factor is 2"
+        assert sentence in out + err
+        assert partitions_of(kafka_b, f"A.{unique}") == 0
+
+
+def relay(port: int, destination: str) -> None:
+    """Listen on `port` and pass one connection after another on to `destination`, until the test process ends."""
+    host, _, to_port = destination.rpartition(":")
+
+    def pump(source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+
+    def serve() -> None:
+        while True:
+            near, _ = listener.accept()
+            far = socket.create_connection((host, int(to_port)))
+            for ends in ((near, far), (far, near)):
+                threading.Thread(target=pump, args=ends, daemon=True).start()
+
+    listener = socket.create_server(("127.0.0.1", port))
+    threading.Thread(target=serve, daemon=True).start()
+
+
+def test_an_unreachable_source_is_said_soon_and_the_connector_goes_on_when_it_appears(
+    kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    create(kafka_a, unique)
+    (port,) = free_ports(1)
+    not_yet = {**props(kafka_a, kafka_b, unique), "source.cluster.bootstrap.servers": f"127.0.0.1:{port}"}
+    with running(MirrorSourceConnector(), not_yet) as (connector, context):
+        said: list[str] = []
+
+        def told() -> bool:
+            said.extend(capfd.readouterr())
+            return f"127.0.0.1:{port}" in "".join(said)
+
+        until(told, "a word about the source", timeout_s=5)
+        assert not context.reconfigured.is_set()
+        assert assigned(connector) == ["not loaded"], "unknown is never empty"
+        relay(port, kafka_a.bootstrap)
+        assert context.reconfigured.wait(20)
+        assert assigned(connector) == [f"{unique}-0"]
+
+
+def test_acls_without_an_authorizer_are_mentioned_once(
+    kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    create(kafka_a, unique)
+    often = {**props(kafka_a, kafka_b, unique), "sync.topic.acls.interval.seconds": "1"}
+    with running(MirrorSourceConnector(), often) as (_, context):
+        assert context.reconfigured.wait(30)
+        said: list[str] = []
+
+        def hinted() -> bool:
+            said.extend(capfd.readouterr())
+            return "sync.topic.acls.enabled=false" in "".join(said)
+
+        until(hinted, "the hint")
