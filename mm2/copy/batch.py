@@ -8,6 +8,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import structlog
+
 from mm2.copy import channel
 from mm2.copy.spec import CopySpec, PartitionProgress
 from mm2.kafka.structs import TopicPartition
@@ -30,6 +32,9 @@ class Batch:
         self.latency_ms: list[int] = []
         self.progress: dict[TopicPartition, PartitionProgress] = {}
         self._on_news = on_news
+        self._log = structlog.get_logger("mm2.copy.executor").bind(
+            flow=spec.flow, task=f"{spec.connector}-{spec.task_id}"
+        )
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
 
@@ -54,6 +59,10 @@ class Batch:
     def received(self, message: dict[str, Any]) -> None:
         """One message of the executor."""
         kind = message["type"]
+        if kind == "log":
+            say = getattr(self._log, str(message["level"]), self._log.info)
+            say(str(message["event"]), **message["fields"])
+            return
         if kind == "ready":
             self.waiting_for = ""
             self.ready.set()

@@ -8,6 +8,7 @@
                                      <-   {"type": "ready"}            connections open, nothing read yet
   {"type": "lease", "offsets": ...}  ->                     granted once per batch; before it nothing is written
                                      <-   {"type": "progress", ...}    every second, renews the lease
+                                     <-   {"type": "log", ...}         a log line, said by the driver
   {"type": "go"}                     ->                     the answer; none for 5 s means the lease is over
   {"type": "stop"}                   ->                     finish: read no more, wait for acks, commit
                                      <-   {"type": "final", ...}       nothing is written after it

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -22,7 +23,7 @@ from mm2.copy.commit import Positions, Syncs
 from mm2.copy.cursor import Cursor
 from mm2.copy.sink import Sink
 from mm2.copy.source import FetchLimits, Source
-from mm2.copy.spec import CopySpec, PartitionProgress
+from mm2.copy.spec import CopySpec
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.error_codes import ErrorCode
@@ -90,6 +91,8 @@ class Copier:
     async def _copy(self, reader: asyncio.StreamReader) -> dict[str, Any]:
         spec = self._spec
         loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._mishap)
+        _forward_logs(loop, self._send)
         lease: asyncio.Future[Mapping[str, Any]] = loop.create_future()
         listener = loop.create_task(self._listen(reader, lease))
         background = ThreadPoolExecutor(4, thread_name_prefix="copier")
@@ -117,7 +120,7 @@ class Copier:
                 self._send({"type": "ready"})
                 await self._until_stop(lease)
                 if lease.done() and not self._stop.is_set():
-                    await self._start(lease.result())
+                    self._start(lease.result())
                     await self._work()
                     source.stop()
                     await self._drain(sync_sink)
@@ -181,6 +184,7 @@ class Copier:
                 put=sink.put,
                 on_acked=self._acked,
                 on_failed=self._source_failed,
+                on_over=lambda cursor: self._source.remove(cursor.partition),
             )
             cursor_outbox.on_refused = self._cursors[part.source].refused
         while not self._stop.is_set():
@@ -202,45 +206,51 @@ class Copier:
             return True
         return False
 
-    async def _start(self, lease: Mapping[str, Any]) -> None:
-        """Put every cursor at its start offset: the given one, or where ``auto.offset.reset`` says."""
+    def _start(self, lease: Mapping[str, Any]) -> None:
+        """Put every cursor at its start offset: the given one at once, else where ``auto.offset.reset`` says."""
         offsets = {TopicPartition(topic, partition): offset for topic, partition, offset in lease["offsets"]}
-        fresh = [tp for tp in self._cursors if offsets.get(tp) is None]
-        found = await self._reset_offsets(fresh) if fresh else {}
+        fresh = []
         for tp, cursor in self._cursors.items():
             start = offsets.get(tp)
-            cursor.offset = cursor.position = found.get(tp, 0) if start is None else start
-            self._positions.start_at(tp, cursor.position if start is not None else -1)
-        self._source.add(self._cursors.values())
+            if start is None:
+                fresh.append(tp)
+                cursor.position = -1
+                continue
+            cursor.offset = cursor.position = start
+            self._positions.start_at(tp, start)
+        self._source.add(self._cursors[tp] for tp in self._cursors if tp not in set(fresh))
+        if fresh:
+            self._fresh = asyncio.get_running_loop().create_task(self._start_fresh(fresh))
 
-    async def _reset_offsets(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+    async def _start_fresh(self, missing: list[TopicPartition]) -> None:
+        """Find where partitions without a committed position begin; one that cannot be told holds up no other."""
         reset = self._spec.auto_offset_reset
-        when = LATEST if reset == "latest" else EARLIEST
+        if reset == "none":
+            for tp in missing:
+                self._cursors[tp].fail(f"{tp} has no committed position and auto.offset.reset is none")
+            return
+        when = dict.fromkeys(missing, LATEST if reset == "latest" else EARLIEST)
         if reset.startswith("by_duration:"):
-            when = int(time.time() * 1000) - _duration_ms(reset.removeprefix("by_duration:"))
-        found: dict[TopicPartition, int] = {}
-        missing = list(partitions)
-        while missing and not self._stop.is_set():
-            if reset == "none":
-                for tp in missing:
-                    self._cursors[tp].fail(f"{tp} has no committed position and auto.offset.reset is none")
-                break
+            when = dict.fromkeys(missing, int(time.time() * 1000) - _duration_ms(reset.removeprefix("by_duration:")))
+        while when and not self._stop.is_set():
             try:
-                results = await self._call(self._admin.list_offsets, dict.fromkeys(missing, when))
+                results = await self._call(self._admin.list_offsets, when)
             except KafkaFailure as error:
-                results = dict.fromkeys(missing, error)
+                results = dict.fromkeys(when, error)
+            found = []
             for tp, result in results.items():
+                cursor = self._cursors[tp]
                 if isinstance(result, OffsetInfo) and result.offset >= 0:
-                    found[tp] = result.offset
+                    cursor.offset = cursor.position = result.offset
+                    found.append(cursor)
+                    del when[tp]
                 elif isinstance(result, OffsetInfo):
-                    when = LATEST  # nothing is as young as asked: the end
+                    when[tp] = LATEST  # nothing is as young as asked: the end
                 else:
-                    self._cursors[tp].state, self._cursors[tp].reason = "waiting", str(result)
-            missing = [tp for tp in missing if tp not in found]
-            if missing:
-                self._report()
+                    cursor.state, cursor.reason = "waiting", str(result)
+            self._source.add(found)
+            if when:
                 await self._pause(0.5)
-        return found
 
     # -- copying ---------------------------------------------------------------------------------------------------
 
@@ -358,6 +368,12 @@ class Copier:
             for tp, cursor in self._cursors.items()
         )
 
+    def _mishap(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """An error of ours in a callback: nobody knows what it left undone, so this batch ends and the next starts clean."""
+        error = context.get("exception")
+        self._log.error("an error of ours ends this micro-batch", error=context.get("message"), exc_info=error)
+        self._end(f"an error of ours: {error or context.get('message')}")
+
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._stop.wait(), seconds)
@@ -378,6 +394,19 @@ def _duration_ms(text: str) -> int:
     return int((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000)
 
 
-def final_progress(report: Mapping[str, Any]) -> list[PartitionProgress]:
-    """The partitions of a progress or final report."""
-    return [PartitionProgress.from_row(row) for row in report.get("partitions", [])]
+def _forward_logs(loop: asyncio.AbstractEventLoop, send: Callable[[dict[str, Any]], None]) -> None:
+    """Have this process's log lines said by the driver, in its format and with its context."""
+
+    def forward(_logger: Any, method: str, event: MutableMapping[str, Any]) -> Any:
+        text = str(event.pop("event", ""))
+        fields = {name: value if isinstance(value, int | float) else str(value) for name, value in event.items()}
+        line = {"type": "log", "level": method, "event": text, "fields": fields}
+        with contextlib.suppress(RuntimeError):  # the loop has ended, and with it the channel
+            loop.call_soon_threadsafe(send, line)
+        raise structlog.DropEvent
+
+    structlog.configure(
+        processors=[structlog.processors.format_exc_info, forward],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        cache_logger_on_first_use=False,
+    )

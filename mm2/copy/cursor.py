@@ -46,7 +46,8 @@ class Cursor:
     """A partition's receiver for the source (`Feed`) and sender for the sink.
 
     ``put`` queues a parcel, ``on_acked(cursor, first, last, target_base, count, newest_ms)`` follows in source order,
-    ``on_failed(cursor, failure)`` hands over what only the copier can mend (out of range).
+    ``on_failed(cursor, failure)`` hands over what only the copier can mend (out of range), ``on_over(cursor)`` says that
+    this partition is given up.
     """
 
     spec: PartitionSpec
@@ -56,6 +57,7 @@ class Cursor:
     put: Callable[[Outbox, Parcel], None]
     on_acked: Callable[[Cursor, int, int, int, int, int], None]
     on_failed: Callable[[Cursor, BrokerFailure], None]
+    on_over: Callable[[Cursor], None]
     position: int = -1
     target_offset: int = -1
     high_watermark: int = -1
@@ -78,8 +80,8 @@ class Cursor:
 
     @property
     def full(self) -> bool:
-        """Too much waits for the target, or this partition cannot go on."""
-        return self.waiting_bytes >= QUEUE_LIMIT_BYTES or self.state == "failed"
+        """Enough waits for the target already."""
+        return self.waiting_bytes >= QUEUE_LIMIT_BYTES
 
     @property
     def idle(self) -> bool:
@@ -109,6 +111,7 @@ class Cursor:
     def fail(self, reason: str) -> None:
         """Stop this partition for good; the others go on."""
         self.state, self.reason = "failed", reason
+        self.on_over(self)
 
     def jump(self, offset: int, reason: str) -> None:
         """Go on at another source offset; what lies between is counted as a gap of that reason when it is skipped."""

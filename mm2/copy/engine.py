@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, Final
 
 import structlog
@@ -22,7 +23,10 @@ from mm2.copy.server import ChannelServer
 from mm2.copy.spec import CopySpec, PartitionProgress
 from mm2.kafka.structs import TopicPartition
 
-_JVM_OPTIONS: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData -Xss512k"
+_LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
+_JVM_OPTIONS: Final = (
+    f'-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData -Xss512k "-Dlog4j2.configurationFile={_LOG_SETTINGS}"'
+)
 
 #: What a copying process needs of Spark, unless the user says otherwise.
 DEFAULTS: Final[Mapping[str, str]] = {
@@ -41,7 +45,6 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "spark.sql.ui.retainedExecutions": "1",
     "spark.python.worker.reuse": "true",
     "spark.python.daemon.module": "mm2.copy.daemon",
-    "spark.log.level": "ERROR",
     "spark.broadcast.compress": "false",
     "spark.cleaner.periodicGC.interval": "5min",
 }
@@ -65,6 +68,7 @@ class CopyEngine:
         self._lock = threading.Lock()
         self._jobs: set[CopyJob] = set()
         self._submitters = ThreadPoolExecutor(512, thread_name_prefix="spark-job")
+        self._running: set[str] = set()  # ids of batches whose Spark job has not returned
         self._stopped = False
         self._log = structlog.get_logger(__name__)
 
@@ -97,7 +101,10 @@ class CopyEngine:
             job.signal_stop()
         for job in jobs:
             job.stop(max(0.1, deadline - time.monotonic()))
+        # Spark complains when its context goes while a task's result is on its way.
         self._submitters.shutdown(wait=False, cancel_futures=True)
+        while self._running and time.monotonic() < deadline:
+            time.sleep(0.01)
         if self._context is not None and self._context.done() and self._context.exception() is None:
             with contextlib.suppress(Exception):  # a JVM that is gone already needs no stopping
                 self._context.result().stop()
@@ -113,6 +120,7 @@ class CopyEngine:
             batch.ended("the copy engine is stopped")
             return
         server.expect(batch)
+        self._running.add(batch.id)
         self._submitters.submit(self._run_job, batch, server)
 
     def cancel(self, batch: Batch) -> None:
@@ -150,6 +158,7 @@ class CopyEngine:
                 self._replace_lost_jvm()
         finally:
             server.forget(batch)
+            self._running.discard(batch.id)
 
     def _spark(self) -> Any:
         context = self._context

@@ -57,7 +57,7 @@ class Lane:
         self._losses = 0
         self._backoff = Backoff(200, 10_000)
         self._trouble = ""
-        self._log = structlog.get_logger(__name__).bind(flow=spec.flow, task=spec.task_id, lane=name)
+        self._log = structlog.get_logger(__name__).bind(flow=spec.flow, task=f"{spec.connector}-{spec.task_id}")
         self._thread = threading.Thread(target=self._run, name=f"lane-{name}", daemon=True)
 
     def start(self) -> None:

@@ -508,6 +508,7 @@ class Sink:
             if info is None:
                 if outbox.partition.topic in metadata.errors:
                     outbox.leader = None
+                    outbox.complaint = metadata.errors[outbox.partition.topic]
                 continue
             partition = info.partitions.get(outbox.partition.partition)
             leader = partition.leader if partition is not None and partition.leader >= 0 else None
@@ -515,6 +516,7 @@ class Sink:
                 outbox.leader = leader
             if leader is not None and outbox.partition in self._homeless:
                 self._homeless.discard(outbox.partition)
+                outbox.complaint = None
                 self._wake(outbox)
 
     def _watch(self) -> None:

@@ -33,7 +33,7 @@ _SESSION_ERRORS: Final = (
     ErrorCode.INVALID_FETCH_SESSION_EPOCH,
     ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
 )
-_HELD_UP_WAIT_MS: Final = 5
+_HELD_UP_WAIT_MS: Final = 20
 _MAX_PARTITION_BYTES: Final = 64 << 20
 
 
@@ -322,6 +322,9 @@ class Source:
             partition = None if info is None else info.partitions.get(tp.partition)
             if partition is None or partition.leader < 0:
                 complete = False
+                subject = f"{tp} of cluster {self._cluster.name}"
+                code = ErrorCode.LEADER_NOT_AVAILABLE if info is not None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                intake.feed.failed(metadata.errors.get(tp.topic) or BrokerFailure.of(code, subject=subject))
                 continue
             leader = partition.leader
             intake.leader_epoch = partition.leader_epoch
