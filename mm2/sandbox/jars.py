@@ -159,7 +159,9 @@ def _download(jars: JarSet, folder: Path) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     ivy_cache = folder.parent / f".{jars.name}.ivy"  # kept when interrupted, so that the next run goes on from there
     expected = len(read_manifest(jars.manifest.read_text())) if jars.manifest else None
-    with tempfile.TemporaryDirectory(prefix=f".{jars.name}.", dir=folder.parent) as scratch:
+    for left_over in folder.parent.glob(f".{jars.name}.new-*"):  # of a run that was killed; we hold the lock
+        shutil.rmtree(left_over, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=f".{jars.name}.new-", dir=folder.parent) as scratch:
         place = Path(scratch) / jars.name
         for attempt in (1, 2):
             _run_ivy(java, jars, place, ivy_cache, expected)
