@@ -158,7 +158,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         console.print("Stopped.")
         code = 130
     except (DemoFailed, SandboxError, KafkaFailure) as exc:
-        console.print(f"[bold red]The demo failed:[/] {type(exc).__name__}", highlight=False)
+        console.print("[bold red]The demo failed:[/]", end=" ")
         console.print(str(exc), markup=False, highlight=False, soft_wrap=True)
     finally:
         if code == 1:
