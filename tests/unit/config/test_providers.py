@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mm2.config.configdef import ConfigException
+from mm2.config.providers import ConfigTransformer, references
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+JAVA = "org.apache.kafka.common.config.provider"
+FILE = {"config.providers": "file", "config.providers.file.class": f"{JAVA}.FileConfigProvider"}
+DIRECTORY = {"config.providers": "dir", "config.providers.dir.class": f"{JAVA}.DirectoryConfigProvider"}
+ENVIRONMENT = {"config.providers": "env", "config.providers.env.class": f"{JAVA}.EnvVarConfigProvider"}
+
+
+def transform(props: dict[str, str], value: str) -> str:
+    return ConfigTransformer.from_props(props).transform({"k": value})["k"]
+
+
+@pytest.fixture
+def secrets(tmp_path: Path) -> Path:
+    folder = tmp_path / "secrets"
+    folder.mkdir()
+    (folder / "a.properties").write_text("user=bob\npassword=s3cret\nbadge=caf\u00e9\nchain=${file:x:y}\n", "utf-8")
+    (folder / "token").write_text("t0ken\n")
+    (tmp_path / "outside").write_text("out")
+    return folder
+
+
+def test_references_are_found_with_and_without_path() -> None:
+    assert references("a${file:/x/y:key}b${env:HOME} ${p:/a:b:c} $x {y} ${novalue}") == [
+        ("file", "/x/y", "key"),
+        ("env", "", "HOME"),
+        ("p", "/a", "b:c"),
+    ]
+
+
+def test_file_values_stand_anywhere_in_a_text(secrets: Path) -> None:
+    at = f"{secrets}/a.properties"
+    text = f'module required username="${{file:{at}:user}}" password="${{file:{at}:password}}";'
+    assert transform(FILE, text) == 'module required username="bob" password="s3cret";'
+    assert transform(FILE, f"${{file:{at}:badge}}") == "café"
+
+
+def test_what_a_value_brings_is_not_resolved_again(secrets: Path) -> None:
+    assert transform(FILE, f"${{file:{secrets}/a.properties:chain}}") == "${file:x:y}"
+
+
+def test_directory_holds_a_key_per_file(secrets: Path) -> None:
+    assert transform(DIRECTORY, f"${{dir:{secrets}:token}}") == "t0ken\n"
+
+
+@pytest.mark.parametrize("key", ["../outside", "..", ".", "absent", "a/../token"])
+def test_directory_keys_stay_in_the_directory(secrets: Path, key: str) -> None:
+    with pytest.raises(ConfigException, match="there is no such key"):
+        transform(DIRECTORY, f"${{dir:{secrets}:{key}}}")
+
+
+def test_environment_is_limited_by_its_pattern(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MM2_PASSWORD", "s3cret")
+    monkeypatch.setenv("OTHER", "x")
+    props = {**ENVIRONMENT, "config.providers.env.param.allowlist.pattern": "MM2_.*"}
+    assert transform(props, "${env:MM2_PASSWORD}") == "s3cret"
+    assert transform(ENVIRONMENT, "${env:OTHER}") == "x"
+    with pytest.raises(ConfigException, match="Config provider env, key OTHER: there is no such key"):
+        transform(props, "${env:OTHER}")
+    with pytest.raises(ConfigException, match="Config provider env, path p, key OTHER: environment variables have no path"):
+        transform(ENVIRONMENT, "${env:p:OTHER}")
+
+
+@pytest.mark.parametrize("provider", [FILE, DIRECTORY])
+def test_allowed_paths_fence_a_provider_in(provider: dict[str, str], secrets: Path, tmp_path: Path) -> None:
+    name = provider["config.providers"]
+    props = {**provider, f"config.providers.{name}.param.allowed.paths": str(secrets)}
+    path, key, value = (secrets / "a.properties", "user", "bob") if name == "file" else (secrets, "token", "t0ken\n")
+    assert transform(props, f"${{{name}:{path}:{key}}}") == value
+    for outside in (tmp_path, secrets / ".." / "outside", f"{secrets}x"):
+        with pytest.raises(ConfigException, match=r"not below one of allowed\.paths"):
+            transform(props, f"${{{name}:{outside}:{key}}}")
+
+
+def test_allowed_paths_are_absolute_and_exist(tmp_path: Path) -> None:
+    key = "config.providers.file.param.allowed.paths"
+    with pytest.raises(ConfigException, match=f"Invalid value here for configuration {key}: Path is not absolute"):
+        transform({**FILE, key: "here"}, "")
+    with pytest.raises(ConfigException, match="Path does not exist"):
+        transform({**FILE, key: str(tmp_path / "absent")}, "")
+
+
+def test_unknown_provider_is_left_as_it_is() -> None:
+    assert transform(FILE, "${nope:a:b} ${x}") == "${nope:a:b} ${x}"
+    assert ConfigTransformer().transform({"k": "${file:a:b}"}) == {"k": "${file:a:b}"}
+
+
+def test_failure_is_one_sentence_without_the_secret(secrets: Path) -> None:
+    at = f"{secrets}/a.properties"
+    with pytest.raises(ConfigException) as caught:
+        transform(FILE, f"${{file:{at}:password}} ${{file:{at}:pasword}}")
+    assert str(caught.value) == f"Config provider file, path {at}, key pasword: there is no such key, or it may not be read."
+    with pytest.raises(ConfigException, match=r"Config provider file, path .*/absent, key k: Cannot read .*: No such file"):
+        transform(FILE, f"${{file:{secrets}/absent:k}}")
+    with pytest.raises(ConfigException, match="the path is not a directory"):
+        transform(DIRECTORY, f"${{dir:{at}:k}}")
+    with pytest.raises(ConfigException, match="the reference names no path"):
+        transform(FILE, "${file:k}")
+
+
+def test_a_provider_needs_a_known_class() -> None:
+    with pytest.raises(ConfigException, match=r'Missing required configuration "config\.providers\.p\.class"'):
+        ConfigTransformer.from_props({"config.providers": "p"})
+    with pytest.raises(ConfigException, match=r"Invalid value com\.acme\.Vault for configuration config\.providers\.p\.class"):
+        ConfigTransformer.from_props({"config.providers": "p", "config.providers.p.class": "com.acme.Vault"})
+
+
+def test_bad_allowlist_pattern_is_named() -> None:
+    with pytest.raises(ConfigException, match=r"Invalid value \( for .*param\.allowlist\.pattern: Invalid regex"):
+        ConfigTransformer.from_props({**ENVIRONMENT, "config.providers.env.param.allowlist.pattern": "("})
+
+
+@given(st.text())
+def test_text_without_providers_is_untouched(text: str) -> None:
+    assert ConfigTransformer().transform({"k": text}) == {"k": text}
