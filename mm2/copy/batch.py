@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import socket
 import threading
@@ -89,6 +90,9 @@ class Batch:
         with self._lock:
             connection, self._socket = self._socket, None
         if connection is not None:
+            # The thread that reads from it holds a file on it, and closing alone waits for that.
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
             connection.close()
         self._on_news()
 

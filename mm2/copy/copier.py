@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -179,7 +180,7 @@ class Copier:
             self._cursors[part.source] = Cursor(
                 part,
                 cursor_outbox,
-                0,
+                -1,  # no position until the lease says where to start: nothing may be concluded from an early end
                 spec.read_committed,
                 put=sink.put,
                 on_acked=self._acked,
@@ -214,7 +215,6 @@ class Copier:
             start = offsets.get(tp)
             if start is None:
                 fresh.append(tp)
-                cursor.position = -1
                 continue
             cursor.offset = cursor.position = start
             self._positions.start_at(tp, start)
@@ -272,7 +272,9 @@ class Copier:
             await self._pause(max(0.005, min(next_commit, next_report) - time.monotonic()))
 
     def _has_room(self) -> bool:
-        return sum(cursor.waiting_bytes for cursor in self._cursors.values()) < ROOM_BYTES
+        # What a target refuses waits for somebody to mend it, and must not hold up the others meanwhile.
+        waiting = (cursor.waiting_bytes for cursor in self._cursors.values() if not cursor.stuck)
+        return sum(waiting) < ROOM_BYTES
 
     def _acked(self, cursor: Cursor, first: int, last: int, target_base: int, count: int, newest_ms: int) -> None:
         if self._syncs is not None:
@@ -346,14 +348,18 @@ class Copier:
     async def _drain(self, sync_sink: Sink) -> None:
         """Wait for what is under way, then commit and wait for that too; bounded, the target may be gone."""
         deadline = time.monotonic() + DRAIN_TIMEOUT_S
-        # Queued batches are dropped: the successor reads them again, and a long queue must not hold up the stop.
-        for cursor in self._cursors.values():
-            cursor.outbox.queue.clear()
-        while any(parcel.under_way for cursor in self._cursors.values() for parcel in cursor.outbox.sent):
+        # What was never sent is dropped: the successor reads it again, and a long queue must not hold up the stop. What
+        # was sent and not acknowledged is sent again until it is: only its own sequence keeps it from being doubled.
+        outboxes = [cursor.outbox for cursor in self._cursors.values()]
+        for outbox in outboxes:
+            outbox.queue = deque(parcel for parcel in outbox.queue if parcel.sequence >= 0)
+        while not all(outbox.idle or outbox.refused for outbox in outboxes):
             if time.monotonic() > deadline:
                 self._log.warning("stopped with batches unanswered by the target")
                 break
             await asyncio.sleep(0.002)
+        for outbox in outboxes:
+            outbox.queue.clear()
         self._commit()
         while time.monotonic() < deadline:
             self._commit()

@@ -36,6 +36,7 @@ class _Entry:
     size: int = 0
     count: int = 0
     pieces: int = 1  # batches it travels in; more than one when the target wants it smaller
+    answered: bool = False
     done: bool = False
     target_base: int = -1
     newest_ms: int = -1
@@ -82,6 +83,11 @@ class Cursor:
     def full(self) -> bool:
         """Enough waits for the target already."""
         return self.waiting_bytes >= QUEUE_LIMIT_BYTES
+
+    @property
+    def stuck(self) -> bool:
+        """The target refuses it: full until somebody mends that, so no use in asking for it often."""
+        return self.state == "refused"
 
     @property
     def idle(self) -> bool:
@@ -202,8 +208,9 @@ class Cursor:
     def _parcel(self, data: memoryview, header: BatchHeader, entry: _Entry) -> Parcel:
         def acked(base: int) -> None:
             entry.pieces -= 1
-            if entry.target_base < 0:
-                entry.target_base = base
+            if not entry.answered:
+                # The first piece's place; unknown (-1) when it was there already, and then no later piece's will do.
+                entry.answered, entry.target_base = True, base
             if not entry.pieces:
                 self._done(entry)
 

@@ -204,7 +204,7 @@ class Lane:
 
     def _keep(self, batch: Batch) -> None:
         for tp, row in batch.progress.items():
-            if row.position >= 0 and row.state != "failed":
+            if row.position >= 0:
                 self._offsets[tp] = row.position
             self._progress[tp] = self._total(row)
         self._base = dict(self._progress)

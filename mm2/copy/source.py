@@ -50,6 +50,10 @@ class Feed(Protocol):
     def full(self) -> bool:
         """Enough is waiting already."""
 
+    @property
+    def stuck(self) -> bool:
+        """It will stay full for a while, or for good."""
+
     def take(self, fetched: Fetched) -> None:
         """One partition's share of an answer without an error; may be empty. Moves ``offset``."""
 
@@ -166,7 +170,9 @@ class Source:
         wanted: dict[TopicPartition, Position] = {}
         held_up = False
         for tp, intake in broker.intakes.items():
-            if intake.feed.full or intake.paused_until > now:
+            if intake.feed.full:
+                held_up = held_up or not intake.feed.stuck
+            elif intake.paused_until > now:
                 held_up = True
             else:
                 wanted[tp] = Position(intake.feed.offset, intake.leader_epoch, intake.max_bytes)

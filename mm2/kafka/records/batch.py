@@ -103,6 +103,11 @@ class BatchView(NamedTuple):
     magic: int
     data: memoryview  # the whole batch, from baseOffset on
 
+    @property
+    def legacy_codec(self) -> int:
+        """Codec id of a message set of magic 0 or 1; its attributes are one byte behind the magic."""
+        return self.data[17] & CODEC_MASK
+
 
 def read_header(data: bytes | bytearray | memoryview, at: int = 0) -> BatchHeader:
     """The header of the batch that starts at ``at``; CorruptBatch when fewer than 61 bytes are there."""
@@ -118,9 +123,9 @@ def iter_batches(buffer: memoryview) -> Iterator[BatchView]:
     Raises CorruptBatch for an impossible length or an unknown magic.
     """
     at, end = 0, len(buffer)
-    while end - at >= 17:
+    while end - at >= 18:
         base_offset, length, _, magic = _PREFIX.unpack_from(buffer, at)
-        if length < 5:
+        if length < 6:
             message = f"a record batch at offset {base_offset} claims a length of {length} bytes"
             raise CorruptBatch(message)
         stop = at + LOG_OVERHEAD + length

@@ -9,7 +9,7 @@ value | headersCount | { keyLength | key | valueLength (-1 null) | value } ...
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,6 +28,8 @@ from mm2.kafka.records.codec import codec_of, decompress
 Headers = tuple[tuple[str, bytes | None], ...]
 
 NO_TIMESTAMP: Final = -1
+_INT64_MIN: Final = -(1 << 63)
+_INT64_MAX: Final = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +77,15 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 def _corrupt(header: BatchHeader, why: object) -> CorruptBatch:
     return CorruptBatch(
-        f"the records of the batch at offsets {header.base_offset}..{header.last_offset} end early: {why}"
+        f"the records of the batch at offsets {header.base_offset}..{header.last_offset} do not add up: {why}"
     )
+
+
+def _check_end(header: BatchHeader, at: int, end: int) -> None:
+    """As Java's reader: a batch that says it holds fewer records than it does would lose the rest without a word."""
+    if header.records_count < 0 or at != end:
+        why = f"{header.records_count} records are announced, {end - at} bytes follow them"
+        raise _corrupt(header, why)
 
 
 def decode_batch(view: BatchView) -> list[Record]:
@@ -86,7 +95,7 @@ def decode_batch(view: BatchView) -> list[Record]:
     """
     header = view.header
     if header is None:
-        return list(_decode_legacy(view))
+        return _decode_legacy(view)
     data = records_block(header, view.data)
     at = 0
     records = []
@@ -108,9 +117,12 @@ def decode_batch(view: BatchView) -> list[Record]:
                 headers.append(((name or b"").decode("utf-8", "surrogateescape"), content))
             if at != stop:
                 raise _corrupt(header, f"a record of {length} bytes is {at - stop:+d} bytes off")
+            if not 0 <= offset <= header.last_offset_delta:
+                raise _corrupt(header, f"a record has the offset delta {offset}")
             records.append(Record(key, value, tuple(headers), timestamp, header.base_offset + offset))
     except IndexError as error:
         raise _corrupt(header, error) from error
+    _check_end(header, at, len(data))
     return records
 
 
@@ -130,17 +142,28 @@ def _read_bytes(data: bytes, at: int) -> tuple[bytes | None, int]:
     return data[at:stop], stop
 
 
-def _decode_legacy(view: BatchView) -> Iterator[Record]:
+def _decode_legacy(view: BatchView) -> list[Record]:
+    """Records of a message set; CorruptBatch also for snappy and lz4, which kafka-python reads only with extras."""
     # Magic 0 and 1 only sit in logs older than Kafka 0.11; kafka-python reads them, we need no second reader.
     from kafka.record.legacy_records import LegacyRecordBatch  # noqa: PLC0415  (rare, and workers start faster without)
 
-    batch = LegacyRecordBatch(bytes(view.data), view.magic)
-    if not batch.validate_crc():
-        message = f"the message set at offset {view.base_offset} (magic {view.magic}) fails its CRC"
-        raise CorruptBatch(message)
-    for record in batch:
-        timestamp = NO_TIMESTAMP if record.timestamp is None else record.timestamp
-        yield Record(record.key, record.value, (), timestamp, record.offset)
+    try:
+        batch = LegacyRecordBatch(bytes(view.data), view.magic)
+        if not batch.validate_crc():
+            message = f"the message set at offset {view.base_offset} (magic {view.magic}) fails its CRC"
+            raise CorruptBatch(message)
+        return [
+            Record(record.key, record.value, (), _legacy_timestamp(record.timestamp), record.offset) for record in batch
+        ]
+    except CorruptBatch:
+        raise
+    except Exception as error:  # struct.error, AssertionError, zlib.error and kafka-python's own
+        message = f"the message set at offset {view.base_offset} (magic {view.magic}) does not parse: {error}"
+        raise CorruptBatch(message) from error
+
+
+def _legacy_timestamp(timestamp: int | None) -> int:
+    return NO_TIMESTAMP if timestamp is None else timestamp
 
 
 def encode_batch(
@@ -217,7 +240,7 @@ def rewrite(
         records = [record for record in _decode_legacy(view) if keep is None or keep(record.offset)]
         if not records:
             return None
-        return Rewritten(encode_batch(records), [record.offset for record in records])
+        return Rewritten(encode_batch(records, codec=view.legacy_codec), [record.offset for record in records])
     data = records_block(header, view.data)
     append_time = header.max_timestamp if header.is_log_append_time else None
     base = append_time if append_time is not None else header.base_timestamp
@@ -234,6 +257,8 @@ def rewrite(
             delta_at = at + 1
             delta, offset_at = read_varint(data, delta_at)
             offset_delta, rest_at = read_varint(data, offset_at)
+            if stop < rest_at or not 0 <= offset_delta <= header.last_offset_delta:
+                raise _corrupt(header, f"a record of {length} bytes has the offset delta {offset_delta}")
             offset = header.base_offset + offset_delta
             if keep is None or keep(offset):
                 stamp = b"\x00" if append_time is not None else data[delta_at:offset_at]
@@ -248,8 +273,11 @@ def rewrite(
             at = stop
     except IndexError as error:
         raise _corrupt(header, error) from error
+    _check_end(header, at, len(data))
     if not offsets:
         return None
+    if not _INT64_MIN <= newest <= _INT64_MAX:
+        raise _corrupt(header, f"a record has the timestamp {newest}")
     chosen = codec_of(header.codec if recompress else 0)
     attributes = header.attributes & ~(CODEC_MASK | LOG_APPEND_TIME)
     return Rewritten(
