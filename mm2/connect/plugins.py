@@ -115,3 +115,10 @@ class Plugins:
             return python_class()
         except Exception as error:
             raise ConnectError(f"Class {name} of configuration {key} could not be instantiated: {error}") from error
+
+    def name_of(self, python_class: type[Any], kind: type[Any]) -> str:
+        """The name to store for a class so that every worker finds it: its Java name if it has one, else its dotted path."""
+        for plugin in self:
+            if plugin.kind is kind and plugin.python_class is python_class:
+                return plugin.java_name
+        return f"{python_class.__module__}.{python_class.__qualname__}"

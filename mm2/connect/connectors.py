@@ -1,0 +1,194 @@
+"""One connector on a thread of its own (org.apache.kafka.connect.runtime.WorkerConnector)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from enum import Enum, auto
+
+import structlog
+
+from mm2.connect.api import ConnectError, Connector
+from mm2.connect.lifecycle import StatusListener
+from mm2.connect.stores.config_state import TargetState
+
+log = structlog.get_logger(__name__)
+
+#: Called once per requested transition with the error, or None and the state reached.
+OnTransition = Callable[[Exception | None], None]
+
+
+class ConnectorState(Enum):
+    """What the instance is doing."""
+
+    INIT = auto()
+    STARTED = auto()
+    PAUSED = auto()
+    STOPPED = auto()
+    FAILED = auto()
+
+
+class _Context:
+    def __init__(self, worker_connector: WorkerConnector, request_reconfiguration: Callable[[], None]) -> None:
+        self._worker_connector = worker_connector
+        self._request_reconfiguration = request_reconfiguration
+
+    def request_task_reconfiguration(self) -> None:
+        self._request_reconfiguration()
+
+    def raise_error(self, exc: Exception) -> None:
+        self._worker_connector.fail(exc)
+
+
+class WorkerConnector:
+    """Runs ``start``, ``stop`` and nothing else of a connector on ``connector-thread-<name>``.
+
+    A blocking connector therefore blocks nobody. Requested transitions wait for each other; a newer one replaces one
+    that has not begun. Resuming makes a new instance, because a stopped one is not started again.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        new_connector: Callable[[], Connector],
+        props: Mapping[str, str],
+        listener: StatusListener,
+        request_reconfiguration: Callable[[], None],
+        log_context: Mapping[str, str],
+    ) -> None:
+        self.name = name
+        self.props = dict(props)
+        self._new_connector = new_connector
+        self._listener = listener
+        self._context = _Context(self, request_reconfiguration)
+        self._log_context = dict(log_context)
+        self._changed = threading.Condition()
+        self._wanted: tuple[TargetState, OnTransition] | None = None
+        self._stopping = False
+        self._cancelled = False
+        self._ended = threading.Event()
+        self.state = ConnectorState.INIT
+        self.connector = new_connector()
+        self.version = self.connector.version()
+        self._thread = threading.Thread(target=self._run, name=f"connector-thread-{name}", daemon=True)
+
+    def start(self) -> None:
+        """Begin to serve transitions."""
+        self._thread.start()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it is started, so that it can be asked for task configs."""
+        return self.state is ConnectorState.STARTED and not self._stopping
+
+    def transition_to(self, state: TargetState, on_transition: OnTransition) -> None:
+        """Have it reach another state, in order with earlier requests."""
+        with self._changed:
+            replaced, self._wanted = self._wanted, (state, on_transition)
+            self._changed.notify_all()
+        if replaced is not None:
+            replaced[1](ConnectError(f"Connector {self.name}: replaced by a newer request to be {state.value}"))
+
+    def fail(self, error: Exception) -> None:
+        """What a connector's own error report leads to."""
+        if not self._cancelled:
+            log.error("connector reports an error", connector=self.name, exc_info=error)
+            self._listener.on_failure(self.name, error, self.version)
+
+    def shutdown(self) -> None:
+        """Ask it to stop for good."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+
+    def await_shutdown(self, timeout_s: float) -> bool:
+        """Whether it has stopped within ``timeout_s``."""
+        return self._ended.wait(timeout_s)
+
+    def cancel(self) -> None:
+        """Give up on it: its thread may go on, but what it says is no longer heard."""
+        self._cancelled = True
+        log.warning("connector did not stop in time and is abandoned", connector=self.name)
+        self._listener.on_shutdown(self.name, self.version)
+
+    def _run(self) -> None:
+        structlog.contextvars.clear_contextvars()
+        structlog.contextvars.bind_contextvars(**self._log_context, connector=self.name)
+        try:
+            while True:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._stopping or self._wanted is not None)
+                    if self._stopping:
+                        break
+                    wanted, self._wanted = self._wanted, None
+                if wanted is not None:
+                    self._transition(*wanted)
+            self._end()
+        finally:
+            self._ended.set()
+
+    def _transition(self, target: TargetState, on_transition: OnTransition) -> None:
+        try:
+            if self.state is ConnectorState.FAILED and target is not TargetState.STOPPED:
+                raise ConnectError(
+                    f"Connector {self.name} cannot become {target.value} since it has failed; restart it first"
+                )
+            if target is TargetState.STARTED:
+                self._start_connector()
+            else:
+                self._suspend(target)
+        except Exception as error:
+            log.exception("connector could not change its state", connector=self.name, target=target.value)
+            if self.state is not ConnectorState.FAILED:
+                self.state = ConnectorState.FAILED
+                if not self._cancelled:
+                    self._listener.on_failure(self.name, error, self.version)
+            on_transition(error)
+            return
+        on_transition(None)
+
+    def _start_connector(self) -> None:
+        if self.state is ConnectorState.STARTED:
+            return
+        first = self.state is ConnectorState.INIT
+        if not first:
+            self.connector = self._new_connector()
+        self.connector.initialize(self._context)
+        self.connector.start(dict(self.props))
+        self.state = ConnectorState.STARTED
+        if not self._cancelled:
+            (self._listener.on_startup if first else self._listener.on_resume)(self.name, self.version)
+
+    def _suspend(self, target: TargetState) -> None:
+        reached = ConnectorState.PAUSED if target is TargetState.PAUSED else ConnectorState.STOPPED
+        if self.state is reached:
+            return
+        if self.state is ConnectorState.STARTED:
+            try:
+                self.connector.stop()
+            except Exception:
+                if reached is not ConnectorState.STOPPED:
+                    raise
+                log.exception("connector failed to stop; it counts as stopped", connector=self.name)
+        self.state = reached
+        if not self._cancelled:
+            (self._listener.on_pause if target is TargetState.PAUSED else self._listener.on_stop)(
+                self.name, self.version
+            )
+
+    def _end(self) -> None:
+        with self._changed:
+            replaced, self._wanted = self._wanted, None
+        if replaced is not None:
+            replaced[1](ConnectError(f"Connector {self.name} is being stopped and cannot become {replaced[0].value}"))
+        try:
+            if self.state is ConnectorState.STARTED:
+                self.connector.stop()
+            self.state = ConnectorState.STOPPED
+            if not self._cancelled:
+                self._listener.on_shutdown(self.name, self.version)
+        except Exception as error:
+            log.exception("connector failed to stop", connector=self.name)
+            self.state = ConnectorState.FAILED
+            if not self._cancelled:
+                self._listener.on_failure(self.name, error, self.version)

@@ -1,0 +1,32 @@
+"""Who is told when a connector or a task changes its state."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from mm2.connect.protocol import ConnectorTaskId
+
+#: A connector's name or a task's id.
+WorkId = str | ConnectorTaskId
+
+
+class StatusListener(Protocol):
+    """Life-cycle events of connectors and tasks (ConnectorStatus.Listener, TaskStatus.Listener). Any thread."""
+
+    def on_startup(self, work: WorkId, version: str | None) -> None:
+        """It runs, for the first time."""
+
+    def on_pause(self, work: WorkId, version: str | None) -> None:
+        """It does nothing, by request."""
+
+    def on_resume(self, work: WorkId, version: str | None) -> None:
+        """It runs again."""
+
+    def on_stop(self, work: WorkId, version: str | None) -> None:
+        """A connector is stopped, by request."""
+
+    def on_shutdown(self, work: WorkId, version: str | None) -> None:
+        """It no longer runs on this worker."""
+
+    def on_failure(self, work: WorkId, error: BaseException, version: str | None) -> None:
+        """It failed and stays so until it is restarted."""

@@ -1,0 +1,598 @@
+"""Membership in the group of workers (spec connect D.5, WorkerCoordinator and WorkerGroupMember).
+
+Two threads meet here. The *membership thread* talks to the coordinator: it finds it, joins, syncs, sends heartbeats. A
+JoinGroup may take as long as the slowest member needs, so nobody else waits for it. The *herder thread* comes by through
+:meth:`GroupMember.ensure_active` and :meth:`GroupMember.poll`; only there are the listener's callbacks run, so whatever
+they start or stop is ordered with the rest of the herder's work. Until the herder has dealt with one outcome the
+membership thread does not join again: a member never offers what it was told to give up and still runs.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol
+
+import structlog
+from kafka.protocol.consumer import HeartbeatRequest, JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
+
+from mm2.connect.api import ConnectError
+from mm2.connect.assignor import CooperativeAssignor, assign_eagerly, mismatch
+from mm2.connect.protocol import (
+    EAGER,
+    PROTOCOL_TYPE,
+    Assignment,
+    ConnectorTaskId,
+    WorkerState,
+    decode_assignment,
+    decode_worker_state,
+    encode_assignment,
+    encode_worker_state,
+    offered_protocols,
+    version_of,
+)
+from mm2.connect.stores.config_state import ClusterConfigState
+from mm2.kafka.backoff import Backoff
+from mm2.kafka.cluster import Cluster
+from mm2.kafka.errors import BrokerFailure, KafkaFailure
+
+log = structlog.get_logger(__name__)
+
+_LOADING: Final = 14
+_COORDINATOR_MOVED: Final = {15, 16}
+_ILLEGAL_GENERATION: Final = 22
+_UNKNOWN_MEMBER: Final = 25
+_REBALANCING: Final = 27
+_MEMBER_ID_REQUIRED: Final = 79
+#: How much longer than the rebalance timeout an answer to JoinGroup is waited for (as AbstractCoordinator does).
+_JOIN_GRACE_S: Final = 5.0
+_NO_GENERATION: Final = -1
+
+
+class RebalanceListener(Protocol):
+    """What happens to the work of this member. Called on the herder's thread only."""
+
+    def on_assigned(self, assignment: Assignment, generation: int) -> None:
+        """The complete assignment after a rebalance; its revoked lists say what was just taken away."""
+
+    def on_revoked(self, leader: str, connectors: Sequence[str], tasks: Sequence[ConnectorTaskId]) -> None:
+        """Stop these now: when this returns they may start elsewhere."""
+
+
+@dataclass(frozen=True)
+class GroupTimings:
+    """Timings of the group, in milliseconds; see the worker keys of the same names."""
+
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    heartbeat_interval_ms: int
+
+
+@dataclass(frozen=True)
+class _Rebalanced:
+    told: Assignment
+    generation: int
+    protocol: str
+
+
+@dataclass(frozen=True)
+class _Dropped:
+    """Give up everything: because the coordinator is gone, or because an eager rebalance begins."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class _Fatal:
+    reason: str
+
+
+class _Retry(Exception):
+    """The present attempt ended; the loop goes on after ``wait_s``."""
+
+    def __init__(self, reason: str, wait_s: float = 0.0) -> None:
+        super().__init__(reason)
+        self.wait_s = wait_s
+
+
+class GroupMember:
+    """A worker's place in its group. Public methods except :meth:`wakeup` belong to the herder's thread."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        group_id: str,
+        timings: GroupTimings,
+        connect_protocol: str,
+        url: str,
+        assignor: CooperativeAssignor,
+        configs: Callable[[], ClusterConfigState],
+        listener: RebalanceListener,
+        stage: Callable[[], str],
+    ) -> None:
+        self._cluster = cluster
+        self._group_id = group_id
+        self._timings = timings
+        self._offers = offered_protocols(connect_protocol)
+        self._url = url
+        self._assignor = assignor
+        self._configs = configs
+        self._listener = listener
+        self._stage = stage
+        self._log = log.bind(group=group_id, cluster=cluster.name)
+
+        self._changed = threading.Condition()
+        # Everything below is guarded by it.
+        self._stopping = False
+        self._woken = False
+        self._rejoin = True
+        self._on_leave = False  # left the group; not to be joined again before the herder polls
+        self._event: _Rebalanced | _Dropped | _Fatal | None = None
+        self._allocation: Assignment | None = None
+        self._member_id = ""
+        self._generation = _NO_GENERATION
+        self._membership = 0  # counts the times we left: an answer that belongs to an older one is void
+        self._protocol = self._offers[0]
+        self._herder_left_poll_s: float | None = None
+        self._last_completed_generation = _NO_GENERATION
+        self._joined = False
+
+        # Only the membership thread touches these.
+        self._next_heartbeat_s = 0.0
+        self._unreachable_since_s: float | None = None
+        self._failures = 0
+        self._backoff = Backoff(cluster.settings.retry_backoff_ms, cluster.settings.retry_backoff_max_ms)
+        self._thread = threading.Thread(target=self._run, name=f"group-{group_id}", daemon=True)
+
+    # -- the herder's side
+
+    @property
+    def member_id(self) -> str:
+        """Id that the coordinator gave us; empty before the first join."""
+        with self._changed:
+            return self._member_id
+
+    @property
+    def protocol_version(self) -> int:
+        """Version of the embedded protocol that the group agreed on (2 = sessioned)."""
+        with self._changed:
+            return version_of(self._protocol)
+
+    def start(self) -> None:
+        """Begin to look for the group. The first assignment comes out of :meth:`ensure_active`."""
+        self._herder_left_poll_s = time.monotonic()
+        self._thread.start()
+
+    def wakeup(self) -> None:
+        """End the herder's present or next wait. Any thread."""
+        with self._changed:
+            self._woken = True
+            self._changed.notify_all()
+
+    def ensure_active(self) -> bool:
+        """Wait until this worker is a member with a valid assignment; False when woken before that.
+
+        Runs callbacks. Raises ConnectError when the group refuses this worker for good.
+        """
+        with self._herder_present():
+            while True:
+                self._handle_event()
+                with self._changed:
+                    if self._event is not None:
+                        continue
+                    if self._is_active():
+                        return True
+                    if self._take_wakeup() or self._stopping:
+                        return False
+                    self._changed.wait()
+
+    def poll(self, timeout_s: float | None) -> None:
+        """Wait for news of the group, for a wake-up or for ``timeout_s`` (None: for ever), and run callbacks.
+
+        Raises ConnectError when the group refuses this worker for good.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        with self._herder_present():
+            with self._changed:
+                while self._event is None and not self._stopping and not self._take_wakeup():
+                    left = None if deadline is None else deadline - time.monotonic()
+                    if left is not None and left <= 0:
+                        return
+                    self._changed.wait(left)
+            self._handle_event()
+
+    def request_rejoin(self, reason: str) -> None:
+        """Have the group rebalance; the membership thread sees to it at once."""
+        self._log.debug("rejoin requested", reason=reason)
+        with self._changed:
+            self._rejoin = True
+            self._changed.notify_all()
+
+    def clear_revocations(self) -> bool:
+        """Forget the revoked lists of the present assignment; whether there were any."""
+        with self._changed:
+            held = self._allocation
+            if held is None or not (held.revoked_connectors or held.revoked_tasks):
+                return False
+            self._allocation = replace(held, revoked_connectors=(), revoked_tasks=())
+            return True
+
+    def revoke_all(self, reason: str) -> None:
+        """Give up everything, as when the group were lost. Runs the callback."""
+        with self._changed:
+            held, self._allocation = self._allocation, None
+        if held is not None and not held.failed:
+            self._log.warning("giving up all work", reason=reason)
+            self._listener.on_revoked(held.leader, held.connectors, held.tasks)
+
+    def leave(self, reason: str) -> None:
+        """Leave the group, keeping what runs; joins again when the herder polls the next time."""
+        with self._changed:
+            member_id = self._forget_membership()
+            self._on_leave = True
+        self._send_leave(member_id, reason)
+
+    def stop(self) -> None:
+        """Leave the group and end the thread. Work has to be stopped before."""
+        with self._changed:
+            self._stopping = True
+            member_id = self._forget_membership()
+            self._changed.notify_all()
+        self._send_leave(member_id, "the worker is stopping")
+        if self._thread.is_alive():
+            self._thread.join(timeout=5)
+
+    def _herder_present(self) -> _Presence:
+        return _Presence(self._enter_poll, self._leave_poll)
+
+    def _enter_poll(self) -> None:
+        with self._changed:
+            self._herder_left_poll_s = None
+            self._on_leave = False
+            self._changed.notify_all()
+
+    def _leave_poll(self) -> None:
+        with self._changed:
+            self._herder_left_poll_s = time.monotonic()
+            self._changed.notify_all()
+
+    def _take_wakeup(self) -> bool:
+        woken, self._woken = self._woken, False
+        return woken
+
+    def _is_active(self) -> bool:
+        return self._joined and not self._rejoin and self._allocation is not None
+
+    def _handle_event(self) -> None:
+        """Run the callbacks of what has happened. Only afterwards may the membership thread join again."""
+        with self._changed:
+            event = self._event
+            held = self._allocation
+        if event is None:
+            return
+        if isinstance(event, _Fatal):
+            raise ConnectError(event.reason)
+        # Callbacks take their time; they count as time outside of poll.
+        self._leave_poll()
+        following: Assignment | None = None
+        try:
+            if isinstance(event, _Dropped):
+                if held is not None and not held.failed:
+                    self._log.info("giving up all work", reason=event.reason)
+                    self._listener.on_revoked(held.leader, held.connectors, held.tasks)
+            else:
+                told = event.told
+                if version_of(event.protocol) == 0:
+                    following = told
+                else:
+                    if told.revoked_connectors or told.revoked_tasks:
+                        self._listener.on_revoked(told.leader, told.revoked_connectors, told.revoked_tasks)
+                    following = _merge(held, told)
+                self._listener.on_assigned(following, event.generation)
+        finally:
+            with self._changed:
+                self._allocation = following
+                self._event = None
+                self._herder_left_poll_s = None
+                self._on_leave = False
+                self._changed.notify_all()
+
+    # -- the membership thread's side
+
+    def _run(self) -> None:
+        while True:
+            try:
+                with self._changed:
+                    if self._stopping:
+                        return
+                self._step()
+            except _Retry as retry:
+                self._log.debug("group attempt ended", reason=str(retry))
+                self._pause(retry.wait_s)
+            except ConnectError as error:
+                self._post(_Fatal(str(error)))
+                return
+            except Exception as error:  # noqa: BLE001 - the herder dies of it, not this thread in silence
+                self._log.exception("membership thread failed")
+                self._post(_Fatal(f"Membership in group {self._group_id} failed: {error}"))
+                return
+
+    def _step(self) -> None:
+        with self._changed:
+            now = time.monotonic()
+            stalled_s = 0.0 if self._herder_left_poll_s is None else now - self._herder_left_poll_s
+            overdue = stalled_s * 1000 > self._timings.rebalance_timeout_ms and self._generation != _NO_GENERATION
+            if overdue:
+                member_id = self._forget_membership()
+                self._on_leave = True
+            join = self._rejoin and self._event is None and not self._on_leave
+            if join and self._protocol == EAGER and self._holds_work():
+                # Eager: nobody may run anything while the group rebalances.
+                self._event = _Dropped("the group rebalances eagerly")
+                self._changed.notify_all()
+                return
+            heartbeat = self._generation != _NO_GENERATION and now >= self._next_heartbeat_s
+            if not overdue and not join and not heartbeat and not self._stopping:
+                until = self._next_heartbeat_s if self._generation != _NO_GENERATION else now + 1.0
+                self._changed.wait(max(0.0, min(until - now, 1.0)))
+                return
+        if overdue:
+            self._log.warning(
+                "the worker was too busy to poll its group and leaves it; raise rebalance.timeout.ms if this is normal",
+                rebalance_timeout_ms=self._timings.rebalance_timeout_ms,
+                stage=self._stage(),
+            )
+            self._send_leave(member_id, "rebalance.timeout.ms passed without a poll")
+        elif join:
+            self._join()
+        elif heartbeat:
+            self._heartbeat()
+
+    def _holds_work(self) -> bool:
+        held = self._allocation
+        return held is not None and bool(held.connectors or held.tasks)
+
+    def _heartbeat(self) -> None:
+        with self._changed:
+            membership, member_id, generation = self._membership, self._member_id, self._generation
+        self._next_heartbeat_s = time.monotonic() + self._timings.heartbeat_interval_ms / 1000
+        timeout_ms = max(1000, self._timings.session_timeout_ms - self._timings.heartbeat_interval_ms)
+        answer = self._ask(
+            HeartbeatRequest(group_id=self._group_id, generation_id=generation, member_id=member_id), timeout_ms / 1000
+        )
+        code = int(answer.error_code)
+        if code == 0:
+            return
+        if code == _REBALANCING:
+            with self._changed:
+                self._rejoin = True
+            return
+        self._react(code, membership, "Heartbeat")
+
+    def _join(self) -> None:
+        with self._changed:
+            membership, member_id = self._membership, self._member_id
+            allocation = self._allocation
+            self._rejoin = False
+            self._joined = False
+        try:
+            self._join_and_sync(membership, member_id, allocation)
+        except BaseException:
+            with self._changed:
+                self._rejoin = True
+            raise
+
+    def _join_and_sync(self, membership: int, member_id: str, allocation: Assignment | None) -> None:
+        state = WorkerState(self._url, self._configs().offset, allocation)
+        self._log.info("joining the group", config_offset=state.config_offset, member_id=member_id or None)
+        answer = self._ask(
+            JoinGroupRequest(
+                group_id=self._group_id,
+                session_timeout_ms=self._timings.session_timeout_ms,
+                rebalance_timeout_ms=self._timings.rebalance_timeout_ms,
+                member_id=member_id,
+                group_instance_id=None,
+                protocol_type=PROTOCOL_TYPE,
+                protocols=[
+                    JoinGroupRequest.JoinGroupRequestProtocol(name=name, metadata=encode_worker_state(state, name))
+                    for name in self._offers
+                ],
+            ),
+            max(
+                self._timings.rebalance_timeout_ms / 1000 + _JOIN_GRACE_S,
+                self._cluster.settings.request_timeout_ms / 1000,
+            ),
+        )
+        if answer.error_code == _MEMBER_ID_REQUIRED:
+            with self._changed:
+                if self._membership == membership:
+                    self._member_id = answer.member_id
+            raise _Retry("the coordinator gave us a member id")
+        if answer.error_code:
+            self._react(int(answer.error_code), membership, "JoinGroup")
+        generation, protocol = int(answer.generation_id), str(answer.protocol_name)
+        with self._changed:
+            if self._membership != membership:
+                raise _Retry("left the group meanwhile")
+            self._member_id, self._generation = answer.member_id, generation
+        self._next_heartbeat_s = time.monotonic() + self._timings.heartbeat_interval_ms / 1000
+        assignments = self._assign(answer) if answer.leader == answer.member_id else {}
+        synced = self._ask(
+            SyncGroupRequest(
+                group_id=self._group_id,
+                generation_id=generation,
+                member_id=answer.member_id,
+                group_instance_id=None,
+                protocol_type=PROTOCOL_TYPE,
+                protocol_name=protocol,
+                assignments=[
+                    SyncGroupRequest.SyncGroupRequestAssignment(member_id=member, assignment=data)
+                    for member, data in assignments.items()
+                ],
+            ),
+            max(
+                self._timings.rebalance_timeout_ms / 1000 + _JOIN_GRACE_S,
+                self._cluster.settings.request_timeout_ms / 1000,
+            ),
+        )
+        if synced.error_code:
+            self._react(int(synced.error_code), membership, "SyncGroup")
+        told = decode_assignment(bytes(synced.assignment))
+        with self._changed:
+            if self._membership != membership:
+                raise _Retry("left the group meanwhile")
+            self._protocol = protocol
+            self._last_completed_generation = generation
+            self._joined = True
+            self._event = _Rebalanced(told, generation, protocol)
+            self._changed.notify_all()
+        self._log.info(
+            "joined the group", generation=generation, leader=told.leader == answer.member_id, protocol=protocol
+        )
+
+    def _assign(self, joined: Any) -> dict[str, bytes]:
+        """As leader, decide who does what."""
+        version = version_of(joined.protocol_name)
+        members = {str(member.member_id): decode_worker_state(bytes(member.metadata)) for member in joined.members}
+        leader = str(joined.member_id)
+        configured = self._configs()
+        newest = max(state.config_offset for state in members.values())
+        with self._changed:
+            last_completed = self._last_completed_generation
+        if configured.offset < newest:
+            self._log.info("behind another member's view of the configs", mine=configured.offset, newest=newest)
+            outcome = mismatch(members, leader, newest, version)
+        elif version == 0:
+            outcome = assign_eagerly(members, leader, configured)
+        else:
+            outcome = self._assignor.assign(
+                members,
+                leader,
+                configured,
+                generation=int(joined.generation_id),
+                last_completed_generation=last_completed,
+                version=version,
+            )
+        return {member: encode_assignment(told, version) for member, told in outcome.assignments.items()}
+
+    def _react(self, code: int, membership: int, api: str) -> None:
+        """Draw the consequences of an error code; always raises."""
+        failure = BrokerFailure.of(code, subject=f"{api} in group {self._group_id} on cluster {self._cluster.name}")
+        with self._changed:
+            if self._membership != membership:
+                raise _Retry("left the group meanwhile")
+            if code == _UNKNOWN_MEMBER:
+                self._member_id = ""
+            if code in {_UNKNOWN_MEMBER, _ILLEGAL_GENERATION}:
+                self._generation = _NO_GENERATION
+            if code in {_UNKNOWN_MEMBER, _ILLEGAL_GENERATION, _REBALANCING}:
+                self._rejoin = True
+        if code in {_UNKNOWN_MEMBER, _ILLEGAL_GENERATION, _REBALANCING}:
+            raise _Retry(str(failure))
+        if code in _COORDINATOR_MOVED:
+            self._cluster.invalidate_coordinator(self._group_id)
+            raise _Retry(str(failure), self._next_wait_s())
+        if code == _LOADING or failure.retriable:
+            raise _Retry(str(failure), self._next_wait_s())
+        raise ConnectError(str(failure))
+
+    def _ask(self, request: Any, timeout_s: float) -> Any:
+        """Send a request to the coordinator. When it cannot be reached for a heartbeat interval, all work is given up."""
+        started_s = time.monotonic()
+        interval_s = self._timings.heartbeat_interval_ms / 1000
+        try:
+            node = self._cluster.coordinator(self._group_id, timeout_s=interval_s)
+            answer = self._cluster.send(node, request, timeout_s=timeout_s)
+        except KafkaFailure as failure:
+            self._cluster.invalidate_coordinator(self._group_id)
+            if isinstance(failure, BrokerFailure) and not failure.retriable:
+                raise ConnectError(str(failure)) from failure
+            if self._unreachable_since_s is None:
+                self._unreachable_since_s = started_s
+                self._log.warning("the coordinator cannot be reached", reason=str(failure))
+            if time.monotonic() - self._unreachable_since_s >= interval_s:
+                self._drop(str(failure))
+            raise _Retry(str(failure), self._next_wait_s()) from failure
+        self._unreachable_since_s = None
+        self._failures = 0
+        return answer
+
+    def _drop(self, reason: str) -> None:
+        with self._changed:
+            if self._event is not None or self._allocation is None or self._stopping:
+                return
+            self._rejoin = True
+            self._joined = False
+            self._event = _Dropped(f"not a member of the group, its coordinator cannot be reached: {reason}")
+            self._changed.notify_all()
+
+    def _next_wait_s(self) -> float:
+        self._failures += 1
+        return self._backoff.delay_s(self._failures - 1)
+
+    def _pause(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        with self._changed:
+            while not self._stopping and (left := deadline - time.monotonic()) > 0:
+                self._changed.wait(left)
+
+    def _post(self, event: _Fatal) -> None:
+        with self._changed:
+            self._event = event
+            self._changed.notify_all()
+
+    # -- both sides
+
+    def _forget_membership(self) -> str:
+        """Become a stranger to the group; hold the lock. Returns the id we had."""
+        member_id, self._member_id = self._member_id, ""
+        self._generation = _NO_GENERATION
+        self._membership += 1
+        self._rejoin = True
+        self._joined = False
+        return member_id
+
+    def _send_leave(self, member_id: str, reason: str) -> None:
+        if not member_id:
+            return
+        self._log.info("leaving the group", reason=reason)
+        request = LeaveGroupRequest(
+            group_id=self._group_id,
+            member_id=member_id,
+            members=[LeaveGroupRequest.MemberIdentity(member_id=member_id, group_instance_id=None, reason=reason)],
+        )
+        timeout_s = self._timings.heartbeat_interval_ms / 1000
+        try:
+            node = self._cluster.coordinator(self._group_id, timeout_s=timeout_s)
+            self._cluster.send(node, request, timeout_s=timeout_s)
+        except KafkaFailure as failure:
+            # The session ends by itself.
+            self._log.info("could not say good-bye to the group", reason=str(failure))
+
+
+class _Presence:
+    """Marks the time that the herder spends in poll."""
+
+    def __init__(self, enter: Callable[[], None], leave: Callable[[], None]) -> None:
+        self._enter = enter
+        self._leave = leave
+
+    def __enter__(self) -> None:
+        self._enter()
+
+    def __exit__(self, *_: object) -> None:
+        self._leave()
+
+
+def _merge(held: Assignment | None, told: Assignment) -> Assignment:
+    """What a cooperative member has after a rebalance: what it kept, and what is new."""
+    if held is None:
+        return told
+    connectors = dict.fromkeys(told.connectors)
+    connectors.update(dict.fromkeys(c for c in held.connectors if c not in told.revoked_connectors))
+    tasks = dict.fromkeys(told.tasks)
+    tasks.update(dict.fromkeys(t for t in held.tasks if t not in told.revoked_tasks))
+    return replace(told, connectors=tuple(connectors), tasks=tuple(tasks))

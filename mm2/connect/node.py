@@ -1,0 +1,107 @@
+"""Putting a worker together from its settings: clusters, stores, worker, herder (ConnectDistributed of Java)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from mm2.config.worker_keys import WorkerConfig
+from mm2.connect.api import ConnectError
+from mm2.connect.herder import DistributedHerder
+from mm2.connect.plugins import Plugins
+from mm2.connect.protocol import URL_NOT_USED
+from mm2.connect.stores.config_store import ConfigStore
+from mm2.connect.stores.internal_topic import InternalTopic
+from mm2.connect.stores.offset_store import OffsetStore
+from mm2.connect.stores.status_store import StatusStore
+from mm2.connect.worker import Worker
+from mm2.kafka.cluster import Cluster
+from mm2.kafka.settings import ClientSettings
+
+#: How long internal topics may take to be created and read (Java's default.api.timeout.ms).
+START_TIMEOUT_S = 60.0
+
+
+class Node:
+    """A worker with its herder and connections. ``herder`` is the way in."""
+
+    def __init__(
+        self,
+        config: WorkerConfig,
+        plugins: Plugins,
+        *,
+        worker_id: str,
+        cluster_name: str,
+        rest_url: str = URL_NOT_USED,
+        resources: Mapping[str, Any] | None = None,
+        log_context: Mapping[str, str] | None = None,
+        on_leader_ready: Callable[[DistributedHerder], None] | None = None,
+        start_timeout_s: float = START_TIMEOUT_S,
+    ) -> None:
+        """Nothing connects before :meth:`check` or ``herder.start()``. Raises ConfigException or ConnectError.
+
+        ``cluster_name`` is what messages call the cluster behind ``bootstrap.servers``.
+        """
+        if config.str("exactly.once.source.support").lower() != "disabled":
+            # Doing less than asked for would only be noticed when there are duplicates.
+            raise ConnectError(
+                "exactly.once.source.support is not available in this version; only the value disabled is accepted"
+            )
+        props = {key: str(value) for key, value in config.originals.items()}
+        group, client = config.str("group.id"), config.str("client.id")
+        base = f"{group}-{client}-" if client else f"{group}-"
+        self._clusters = {
+            name: Cluster(ClientSettings.from_props(props, client_id=client_id), name=cluster_name)
+            for name, client_id in {
+                "configs": f"{base}configs",
+                "offsets": f"{base}offsets",
+                "statuses": f"{base}statuses",
+                "group": client or f"connect-{worker_id}",
+            }.items()
+        }
+        config_store, status_store, offset_store = (
+            ConfigStore(
+                self._clusters["configs"],
+                InternalTopic.from_config(config, "config.storage."),
+                start_timeout_s=start_timeout_s,
+            ),
+            StatusStore(
+                self._clusters["statuses"],
+                InternalTopic.from_config(config, "status.storage."),
+                start_timeout_s=start_timeout_s,
+            ),
+            OffsetStore(
+                self._clusters["offsets"],
+                InternalTopic.from_config(config, "offset.storage."),
+                start_timeout_s=start_timeout_s,
+            ),
+        )
+        worker = Worker(
+            worker_id,
+            config,
+            plugins,
+            offset_store,
+            cluster_name=cluster_name,
+            resources=resources,
+            log_context=log_context,
+        )
+        self.herder = DistributedHerder(
+            worker,
+            config_store,
+            status_store,
+            self._clusters["group"],
+            rest_url=rest_url,
+            on_leader_ready=on_leader_ready,
+        )
+
+    def check(self, timeout_s: float) -> str:
+        """Connect and return the id of the Kafka cluster. Raises KafkaFailure when it cannot be reached or refuses us."""
+        cluster = self._clusters["group"]
+        cluster.preflight(timeout_s)
+        return cluster.metadata((), timeout_s=timeout_s).cluster_id or ""
+
+    def stop(self) -> None:
+        """Stop the herder, then close all connections."""
+        self.herder.stop()
+        for cluster in self._clusters.values():
+            cluster.close()

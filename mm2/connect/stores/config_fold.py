@@ -1,0 +1,262 @@
+"""From the records of the config topic to its state (spec connect B.1, KafkaConfigBackingStore)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import structlog
+
+from mm2.connect import internal_json
+from mm2.connect.api import ConnectError
+from mm2.connect.protocol import ConnectorTaskId
+from mm2.connect.sessions import SessionKey
+from mm2.connect.stores.config_state import ClusterConfigState, Props, RestartRequest, TargetState
+
+log = structlog.get_logger(__name__)
+
+CONNECTOR_PREFIX = "connector-"
+TASK_PREFIX = "task-"
+COMMIT_PREFIX = "commit-"
+TARGET_STATE_PREFIX = "target-state-"
+FENCING_PREFIX = "tasks-fencing-"
+RESTART_PREFIX = "restart-connector-"
+LOGGER_PREFIX = "logger-cluster-"
+SESSION_KEY = "session-key"
+
+
+class ConfigListener(Protocol):
+    """Told about changes once the store has started. Called on the log's thread: must return at once."""
+
+    def on_connector_config_update(self, connector: str) -> None:
+        """A connector was created or changed."""
+
+    def on_connector_config_remove(self, connector: str) -> None:
+        """A connector was deleted."""
+
+    def on_task_config_update(self, tasks: list[ConnectorTaskId]) -> None:
+        """A set of task configs was committed; empty when it was inconsistent or had no tasks."""
+
+    def on_target_state_change(self, connector: str) -> None:
+        """A known connector shall be in another state."""
+
+    def on_session_key_update(self, key: SessionKey) -> None:
+        """The leader distributed a new key."""
+
+    def on_restart_request(self, request: RestartRequest) -> None:
+        """Somebody asked for a restart."""
+
+    def on_logging_level_update(self, namespace: str, level: str) -> None:
+        """A logger's level shall change on every worker."""
+
+
+class _Refused(Exception):
+    """A record whose value makes no sense; it is logged and left out."""
+
+
+@dataclass
+class _Tables:
+    connector_configs: dict[str, Props] = field(default_factory=dict)
+    task_counts: dict[str, int] = field(default_factory=dict)
+    target_states: dict[str, TargetState] = field(default_factory=dict)
+    task_configs: dict[ConnectorTaskId, Props] = field(default_factory=dict)
+    applied: dict[str, Props] = field(default_factory=dict)
+    count_records: dict[str, int] = field(default_factory=dict)
+    generations: dict[str, int] = field(default_factory=dict)
+    deferred: dict[str, dict[ConnectorTaskId, Props]] = field(default_factory=dict)
+    pending_fencing: set[str] = field(default_factory=set)
+    inconsistent: set[str] = field(default_factory=set)
+
+
+class ConfigFold:
+    """Folds records in the order of the topic. One thread feeds it; snapshots may be taken by any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._tables = _Tables()
+        self._session_key: SessionKey | None = None
+        self._offset = -1
+        self._listener: ConfigListener | None = None
+
+    def start_listening(self, listener: ConfigListener) -> None:
+        """From the next record on tell ``listener``; what was folded before is history to it."""
+        self._listener = listener
+
+    def snapshot(self) -> ClusterConfigState:
+        """The state now."""
+        with self._lock:
+            tables = self._tables
+            return ClusterConfigState(
+                offset=self._offset,
+                session_key=self._session_key,
+                task_counts=dict(tables.task_counts),
+                connector_configs=dict(tables.connector_configs),
+                target_states=dict(tables.target_states),
+                task_configs=dict(tables.task_configs),
+                applied_connector_configs=dict(tables.applied),
+                task_count_records=dict(tables.count_records),
+                task_config_generations=dict(tables.generations),
+                pending_fencing=frozenset(tables.pending_fencing),
+                inconsistent=frozenset(tables.inconsistent),
+            )
+
+    def apply(self, offset: int, key: bytes | None, value: bytes | None) -> None:
+        """Take in one record. Bad ones are logged and dropped; JSON that cannot be parsed does not move the offset."""
+        try:
+            name = (key or b"").decode("utf-8")
+            parsed = internal_json.decode(value)
+        except (UnicodeDecodeError, ConnectError) as error:
+            log.warning("config record cannot be read", offset=offset, reason=str(error))
+            return
+        try:
+            with self._lock:
+                self._offset = offset + 1
+                event = self._dispatch(name, parsed)
+        except _Refused as refused:
+            # Values may hold secrets: say only what is wrong with them.
+            log.warning("config record refused", key=name, offset=offset, reason=str(refused))
+            return
+        if event is not None and self._listener is not None:
+            event(self._listener)
+
+    def _dispatch(self, key: str, value: Any) -> Callable[[ConfigListener], None] | None:
+        if key == SESSION_KEY:
+            return self._session_key_record(value)
+        for prefix, handle in (
+            (TARGET_STATE_PREFIX, self._target_state_record),
+            (CONNECTOR_PREFIX, self._connector_record),
+            (FENCING_PREFIX, self._task_count_record),
+            (TASK_PREFIX, self._task_record),
+            (COMMIT_PREFIX, self._commit_record),
+            (RESTART_PREFIX, self._restart_record),
+            (LOGGER_PREFIX, self._logger_record),
+        ):
+            if key.startswith(prefix):
+                return handle(key[len(prefix) :], value)
+        raise _Refused("unknown key")
+
+    def _connector_record(self, connector: str, value: Any) -> Callable[[ConfigListener], None]:
+        tables = self._tables
+        if value is None:
+            self._forget(connector)
+            return lambda listener: listener.on_connector_config_remove(connector)
+        tables.connector_configs[connector] = _properties(value)
+        tables.target_states.setdefault(connector, TargetState.STARTED)
+        return lambda listener: listener.on_connector_config_update(connector)
+
+    def _forget(self, connector: str) -> None:
+        tables = self._tables
+        tables.connector_configs.pop(connector, None)
+        tables.task_counts.pop(connector, None)
+        tables.deferred.pop(connector, None)
+        tables.applied.pop(connector, None)
+        for task in [task for task in tables.task_configs if task.connector == connector]:
+            del tables.task_configs[task]
+
+    def _task_record(self, rest: str, value: Any) -> None:
+        connector, dash, number = rest.rpartition("-")
+        if not dash or not number.isascii() or not number.isdigit():
+            raise _Refused("the key names no task")
+        if value is None:
+            raise _Refused("a task config is unexpectedly null")
+        self._tables.deferred.setdefault(connector, {})[ConnectorTaskId(connector, int(number))] = _properties(value)
+
+    def _commit_record(self, connector: str, value: Any) -> Callable[[ConfigListener], None] | None:
+        tables = self._tables
+        if connector not in tables.connector_configs:
+            # Deleted, and compaction took both its config and the tombstone: these are left-overs.
+            self._forget(connector)
+            return None
+        count = _integer(value, "tasks")
+        deferred = tables.deferred.get(connector)
+        updated: list[ConnectorTaskId] = []
+        # More than asked for is fine: compaction may leave configs of tasks that were since removed.
+        complete = all(ConnectorTaskId(connector, number) in (deferred or {}) for number in range(count))
+        if complete:
+            tables.applied[connector] = tables.connector_configs[connector]
+            if deferred is not None:
+                tables.task_configs.update(deferred)
+                updated = sorted(deferred)
+                tables.generations[connector] = tables.generations.get(connector, -1) + 1
+            tables.inconsistent.discard(connector)
+        else:
+            tables.inconsistent.add(connector)
+        if deferred is not None:
+            deferred.clear()
+        tables.task_counts[connector] = count
+        tables.pending_fencing.add(connector)
+        return lambda listener: listener.on_task_config_update(updated)
+
+    def _target_state_record(self, connector: str, value: Any) -> Callable[[ConfigListener], None] | None:
+        states = self._tables.target_states
+        known = connector in self._tables.connector_configs
+        if value is None:
+            states.pop(connector, None)
+            if known:
+                states[connector] = TargetState.STARTED
+            return None
+        fields = _map(value)
+        text = fields.get("state.v2")
+        if not isinstance(text, str):
+            text = fields.get("state")
+        if not isinstance(text, str) or text not in TargetState.__members__:
+            raise _Refused("neither state.v2 nor state is a target state")
+        state = TargetState(text)
+        changed = states.get(connector) != state
+        states[connector] = state
+        if not changed or not known:
+            return None
+        return lambda listener: listener.on_target_state_change(connector)
+
+    def _task_count_record(self, connector: str, value: Any) -> None:
+        self._tables.count_records[connector] = _integer(value, "task-count")
+        self._tables.pending_fencing.discard(connector)
+
+    def _session_key_record(self, value: Any) -> Callable[[ConfigListener], None] | None:
+        if value is None:
+            raise _Refused("a session key is unexpectedly null")
+        try:
+            key = SessionKey.from_json(value)
+        except ConnectError as error:
+            raise _Refused(str(error)) from error
+        self._session_key = key
+        return lambda listener: listener.on_session_key_update(key)
+
+    def _restart_record(self, connector: str, value: Any) -> Callable[[ConfigListener], None]:
+        fields = _map(value)
+        request = RestartRequest(
+            connector,
+            only_failed=fields.get("only-failed") is True,
+            include_tasks=fields.get("include-tasks") is True,
+        )
+        return lambda listener: listener.on_restart_request(request)
+
+    def _logger_record(self, namespace: str, value: Any) -> Callable[[ConfigListener], None]:
+        level = _map(value).get("level")
+        if not isinstance(level, str):
+            raise _Refused("a logger's level must be a string")
+        return lambda listener: listener.on_logging_level_update(namespace, level)
+
+
+def _map(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise _Refused(f"a map was expected, not {type(value).__name__}")
+    return value
+
+
+def _properties(value: Any) -> Props:
+    properties = _map(value).get("properties")
+    if not isinstance(properties, dict):
+        raise _Refused("field 'properties' must be a map")
+    return {
+        key: None if item is None else item if isinstance(item, str) else str(item) for key, item in properties.items()
+    }
+
+
+def _integer(value: Any, name: str) -> int:
+    number = _map(value).get(name)
+    if not isinstance(number, int) or isinstance(number, bool):
+        raise _Refused(f"field {name!r} must be an integer")
+    return number

@@ -1,0 +1,88 @@
+"""What the config topic says, at one moment (org.apache.kafka.connect.storage.ClusterConfigState)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from mm2.connect.protocol import ConnectorTaskId
+from mm2.connect.sessions import SessionKey
+
+Props = Mapping[str, str | None]
+
+
+class TargetState(StrEnum):
+    """What a user wants a connector to be."""
+
+    STARTED = "STARTED"
+    PAUSED = "PAUSED"
+    STOPPED = "STOPPED"
+
+
+@dataclass(frozen=True)
+class RestartRequest:
+    """A ``restart-connector-`` record (KIP-745)."""
+
+    connector: str
+    only_failed: bool
+    include_tasks: bool
+
+    @property
+    def impact(self) -> tuple[bool, bool]:
+        """Orders requests for one connector: the higher one wins over a pending lower one."""
+        return (not self.only_failed, self.include_tasks)
+
+    def to_json(self) -> dict[str, bool]:
+        """The record's value."""
+        return {"include-tasks": self.include_tasks, "only-failed": self.only_failed}
+
+
+@dataclass(frozen=True)
+class ClusterConfigState:
+    """A snapshot; never changes. Configurations are raw: provider references are not resolved in it."""
+
+    #: Offset of the next record to read, -1 before the first. Members of the group compare it.
+    offset: int = -1
+    session_key: SessionKey | None = None
+    task_counts: Mapping[str, int] = field(default_factory=dict)
+    connector_configs: Mapping[str, Props] = field(default_factory=dict)
+    target_states: Mapping[str, TargetState] = field(default_factory=dict)
+    task_configs: Mapping[ConnectorTaskId, Props] = field(default_factory=dict)
+    #: The connector configuration that was in force when its present task configs were committed.
+    applied_connector_configs: Mapping[str, Props] = field(default_factory=dict)
+    task_count_records: Mapping[str, int] = field(default_factory=dict)
+    #: Counts the sets of task configs of a connector, the first being 0.
+    task_config_generations: Mapping[str, int] = field(default_factory=dict)
+    pending_fencing: frozenset[str] = frozenset()
+    #: Connectors whose committed set of task configs is incomplete, because compaction took a part of it.
+    inconsistent: frozenset[str] = frozenset()
+
+    def __contains__(self, connector: str) -> bool:
+        return connector in self.connector_configs
+
+    def connectors(self) -> frozenset[str]:
+        """Names of all configured connectors."""
+        return frozenset(self.connector_configs)
+
+    def connector_config(self, connector: str) -> Props | None:
+        """Its raw configuration, None when there is no such connector."""
+        return self.connector_configs.get(connector)
+
+    def target_state(self, connector: str) -> TargetState | None:
+        """None when there is no such connector."""
+        return self.target_states.get(connector)
+
+    def tasks(self, connector: str) -> list[ConnectorTaskId]:
+        """Ids of its tasks in order; empty when its task configs are inconsistent."""
+        if connector in self.inconsistent:
+            return []
+        return [ConnectorTaskId(connector, number) for number in range(self.task_counts.get(connector, 0))]
+
+    def task_config(self, task: ConnectorTaskId) -> Props | None:
+        """A task's raw configuration."""
+        return self.task_configs.get(task)
+
+    def all_task_configs(self, connector: str) -> list[Props]:
+        """The configurations of :meth:`tasks`, in order."""
+        return [self.task_configs[task] for task in self.tasks(connector)]

@@ -1,0 +1,149 @@
+"""Creating and checking the compacted topics that the stores live in (spec connect B, TopicAdmin)."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import structlog
+
+from mm2.config.worker_keys import WorkerConfig
+from mm2.connect.api import ConnectError
+from mm2.kafka.admin import Admin
+from mm2.kafka.backoff import Backoff
+from mm2.kafka.errors import BrokerFailure, KafkaFailure
+from mm2.kafka.structs import NewTopic, TopicInfo
+
+log = structlog.get_logger(__name__)
+
+_CLEANUP_POLICY = "cleanup.policy"
+_COMPACT = "compact"
+_ALREADY_EXISTS = 36
+_INVALID_REPLICATION_FACTOR = 38
+_UNKNOWN_TOPIC = 3
+# What a broker says when we may not look: then the topic is taken as it is, as Java does.
+_NOT_OURS_TO_SEE = {29, 31, 35}
+
+
+@dataclass(frozen=True)
+class InternalTopic:
+    """What a store's topic shall be like. ``prefix`` is where its settings stand, e.g. ``config.storage.``.
+
+    -1 partitions or replicas mean the broker's default.
+    """
+
+    name: str
+    prefix: str
+    partitions: int
+    replication_factor: int
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def from_config(cls, config: WorkerConfig, prefix: str) -> InternalTopic:
+        """The topic that a worker's settings describe under ``prefix``; the config topic has one partition always."""
+        extra = config.storage_topic_settings(prefix)
+        ignored = extra.pop(_CLEANUP_POLICY, _COMPACT)
+        if ignored.strip() != _COMPACT:
+            log.warning("this topic is always compacted", key=f"{prefix}{_CLEANUP_POLICY}", ignored=ignored)
+        partitions_key = f"{prefix}partitions"
+        partitions = config.int(partitions_key) if partitions_key in config.values else 1
+        extra.pop("partitions", None)
+        return cls(config.str(f"{prefix}topic"), prefix, partitions, config.int(f"{prefix}replication.factor"), extra)
+
+
+def ensure(
+    admin: Admin,
+    topic: InternalTopic,
+    cluster: str,
+    *,
+    timeout_s: float,
+    single_partition: bool = False,
+    stopping: threading.Event | None = None,
+) -> None:
+    """Create the topic if it is absent, else check that its cleanup policy is ``compact`` and nothing else.
+
+    ``cluster`` is the name to use in messages. Failures that may pass are tried again until ``timeout_s``. Raises
+    ConnectError, one sentence naming topic, key, value and cluster.
+    """
+    deadline = time.monotonic() + timeout_s
+    backoff = Backoff(250, 5_000)
+    stopping = stopping or threading.Event()
+    for failures in itertools.count():
+        try:
+            info = _describe(admin, topic.name)
+            if info is None:
+                _create(admin, topic)
+                log.info("internal topic created", topic=topic.name, cluster=cluster)
+                return
+            _check(admin, topic, info, cluster, single_partition)
+            return
+        except KafkaFailure as failure:
+            reason = _explain(admin, topic, failure, cluster)
+            wait_s = backoff.delay_s(failures)
+            # Brokers may still be starting, so too many replicas are no final answer either.
+            passing = failure.retriable or _is_replication(failure)
+            if not passing or time.monotonic() + wait_s > deadline or stopping.wait(wait_s):
+                raise ConnectError(reason) from failure
+            if failures in {0, 5}:
+                log.warning("internal topic cannot be created yet, trying on", reason=reason)
+
+
+def _describe(admin: Admin, name: str) -> TopicInfo | None:
+    found = admin.describe_topics([name])[name]
+    if isinstance(found, BrokerFailure) and found.code == _UNKNOWN_TOPIC:
+        return None
+    if isinstance(found, KafkaFailure):
+        raise found
+    return found
+
+
+def _create(admin: Admin, topic: InternalTopic) -> None:
+    configs = {**topic.configs, _CLEANUP_POLICY: _COMPACT}
+    wanted = NewTopic(topic.name, topic.partitions, topic.replication_factor, configs)
+    outcome = admin.create_topics([wanted])[topic.name]
+    if isinstance(outcome, BrokerFailure) and outcome.code == _ALREADY_EXISTS:
+        return  # another worker was faster
+    if isinstance(outcome, KafkaFailure):
+        raise outcome
+
+
+def _check(admin: Admin, topic: InternalTopic, info: TopicInfo, cluster: str, single_partition: bool) -> None:
+    if single_partition and len(info.partitions) != 1:
+        raise ConnectError(
+            f"Topic {topic.name} given by {topic.prefix}topic must have exactly one partition, "
+            f"but it has {len(info.partitions)} on cluster {cluster}"
+        )
+    found = admin.describe_configs([topic.name])[topic.name]
+    if isinstance(found, BrokerFailure) and found.code in _NOT_OURS_TO_SEE:
+        log.info("cleanup policy not checked", topic=topic.name, reason=str(found))
+        return
+    if isinstance(found, KafkaFailure):
+        raise found
+    entry = found.get(_CLEANUP_POLICY)
+    policies = {part.strip() for part in (entry.value or "").split(",")} if entry is not None else {_COMPACT}
+    if policies != {_COMPACT}:
+        raise ConnectError(
+            f"Topic {topic.name} given by {topic.prefix}topic must have cleanup.policy=compact so that nothing in it "
+            f"is ever lost, but on cluster {cluster} it has {','.join(sorted(policies))}"
+        )
+
+
+def _is_replication(failure: KafkaFailure) -> bool:
+    return isinstance(failure, BrokerFailure) and failure.code == _INVALID_REPLICATION_FACTOR
+
+
+def _explain(admin: Admin, topic: InternalTopic, failure: KafkaFailure, cluster: str) -> str:
+    if not _is_replication(failure):
+        return f"Topic {topic.name} given by {topic.prefix}topic cannot be used on cluster {cluster}: {failure}"
+    key = f"{topic.prefix}replication.factor"
+    try:
+        brokers = f"{len(admin.describe_cluster().brokers)} broker(s)"
+    except KafkaFailure:
+        brokers = "fewer brokers"
+    return (
+        f"Topic {topic.name} cannot be created with {key}={topic.replication_factor}, because cluster {cluster} has "
+        f"{brokers}; set {key} to at most that number"
+    )
