@@ -83,7 +83,9 @@ def _unread(nearest: str | None) -> _Verdict:
 
 
 def _nearest(key: str, known: Iterable[str], cutoff: float) -> str | None:
-    return next(iter(difflib.get_close_matches(key, sorted(known), 1, cutoff)), None)
+    matches = difflib.get_close_matches(key, list(known), 5, cutoff)
+    # Of equally similar ones the alphabetically first, so that the same file always gives the same answer.
+    return min(matches, key=lambda match: (-difflib.SequenceMatcher(None, match, key).ratio(), match), default=None)
 
 
 def _unless_misspelt(key: str, known: Iterable[str]) -> _Verdict:

@@ -65,8 +65,10 @@ def sample() -> ConfigDef:
         (
             non_empty_without_control_characters(),
             "a\x01b\n",
-            "Invalid value a\x01b\n for configuration k: String may not contain control sequences but had the following "
-            "ASCII chars: 1, 10",
+            (
+                "Invalid value a\x01b\n for configuration k: String may not contain control sequences but had the following "
+                "ASCII chars: 1, 10"
+            ),
         ),
         (subset_of("legacy", "new"), ["x"], "Invalid value x for configuration k: String must be one of: legacy, new"),
         (
@@ -95,8 +97,10 @@ def sample() -> ConfigDef:
         (
             REPLICATION_FACTOR,
             -2,
-            "Invalid value -2 for configuration k: Replication factor must be positive and not larger than the number of "
-            "brokers in the Kafka cluster, or -1 to use the broker's default",
+            (
+                "Invalid value -2 for configuration k: Replication factor must be positive and not larger than the number of "
+                "brokers in the Kafka cluster, or -1 to use the broker's default"
+            ),
         ),
     ],
 )

@@ -69,7 +69,9 @@ def test_environment_is_limited_by_its_pattern(monkeypatch: pytest.MonkeyPatch) 
     assert transform(ENVIRONMENT, "${env:OTHER}") == "x"
     with pytest.raises(ConfigException, match="Config provider env, key OTHER: there is no such key"):
         transform(props, "${env:OTHER}")
-    with pytest.raises(ConfigException, match="Config provider env, path p, key OTHER: environment variables have no path"):
+    with pytest.raises(
+        ConfigException, match="Config provider env, path p, key OTHER: environment variables have no path"
+    ):
         transform(ENVIRONMENT, "${env:p:OTHER}")
 
 
@@ -101,8 +103,13 @@ def test_failure_is_one_sentence_without_the_secret(secrets: Path) -> None:
     at = f"{secrets}/a.properties"
     with pytest.raises(ConfigException) as caught:
         transform(FILE, f"${{file:{at}:password}} ${{file:{at}:pasword}}")
-    assert str(caught.value) == f"Config provider file, path {at}, key pasword: there is no such key, or it may not be read."
-    with pytest.raises(ConfigException, match=r"Config provider file, path .*/absent, key k: Cannot read .*: No such file"):
+    assert (
+        str(caught.value)
+        == f"Config provider file, path {at}, key pasword: there is no such key, or it may not be read."
+    )
+    with pytest.raises(
+        ConfigException, match=r"Config provider file, path .*/absent, key k: Cannot read .*: No such file"
+    ):
         transform(FILE, f"${{file:{secrets}/absent:k}}")
     with pytest.raises(ConfigException, match="the path is not a directory"):
         transform(DIRECTORY, f"${{dir:{at}:k}}")
@@ -113,7 +120,9 @@ def test_failure_is_one_sentence_without_the_secret(secrets: Path) -> None:
 def test_a_provider_needs_a_known_class() -> None:
     with pytest.raises(ConfigException, match=r'Missing required configuration "config\.providers\.p\.class"'):
         ConfigTransformer.from_props({"config.providers": "p"})
-    with pytest.raises(ConfigException, match=r"Invalid value com\.acme\.Vault for configuration config\.providers\.p\.class"):
+    with pytest.raises(
+        ConfigException, match=r"Invalid value com\.acme\.Vault for configuration config\.providers\.p\.class"
+    ):
         ConfigTransformer.from_props({"config.providers": "p", "config.providers.p.class": "com.acme.Vault"})
 
 
