@@ -6,6 +6,7 @@ the three client kinds serve to find typing errors in prefixed keys such as ``A.
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from mm2.config.configdef import (
@@ -103,12 +104,15 @@ CLIENT_CONFIG: Final = (
 """What all kinds of clients have in common, with the consumer's defaults where kinds differ."""
 
 
+_BY_DURATION: Final = re.compile(r"by_duration:P(?=.)(\d+D)?(T(?=.)(\d+H)?(\d+M)?(\d+([.,]\d*)?S)?)?", re.IGNORECASE)
+
+
 def _auto_offset_reset() -> Check:
     """latest, earliest, none, or ``by_duration:`` and an ISO 8601 duration (KIP-1106)."""
 
     def ensure(name: str, value: object) -> None:
         text = str(value)
-        if text not in {"latest", "earliest", "none"} and not text.startswith("by_duration:P"):
+        if text not in {"latest", "earliest", "none"} and not _BY_DURATION.fullmatch(text):
             raise ConfigException(
                 name,
                 value,

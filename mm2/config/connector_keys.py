@@ -208,6 +208,8 @@ def check_sink_topics(props: Mapping[str, str]) -> None:
     """Exactly one of ``topics`` and ``topics.regex``. Raises :class:`ConfigException` with Kafka's text."""
     named, pattern = bool(split_list(props.get("topics", ""))), bool(props.get("topics.regex", "").strip())
     if named and pattern:
-        raise ConfigException("topics and topics.regex are mutually exclusive options, but both are set.")
+        raise ConfigException(
+            "topics", props["topics"], "topics and topics.regex are mutually exclusive options, but both are set."
+        )
     if not named and not pattern:
-        raise ConfigException("Must configure one of topics or topics.regex")
+        raise ConfigException("topics", props.get("topics"), "Must configure one of topics or topics.regex")

@@ -299,7 +299,9 @@ def test_topic_creation_groups_have_keys_of_their_own() -> None:
 def test_a_sink_reads_named_topics_or_a_pattern() -> None:
     check_sink_topics({"topics": "a"})
     check_sink_topics({"topics.regex": "a.*"})
-    with pytest.raises(ConfigException, match=r"Must configure one of topics or topics\.regex"):
+    with pytest.raises(
+        ConfigException, match=r"value   for configuration topics: Must configure one of topics or topics\.regex"
+    ):
         check_sink_topics({"topics": " "})
     with pytest.raises(ConfigException, match="mutually exclusive"):
         check_sink_topics({"topics": "a", "topics.regex": "b"})
@@ -307,3 +309,18 @@ def test_a_sink_reads_named_topics_or_a_pattern() -> None:
 
 def test_common_connector_keys_are_typed() -> None:
     assert CONNECTOR_CONFIG.keys["errors.retry.timeout"].type is Type.LONG
+
+
+@pytest.mark.parametrize("value", ["latest", "none", "by_duration:PT1H", "by_duration:P1D", "by_duration:P1DT2H3M4.5S"])
+def test_offset_reset_accepts(value: str) -> None:
+    assert CONSUMER_CONFIG.keys["auto.offset.reset"].parse(value) == value
+
+
+@pytest.mark.parametrize(
+    "value", ["foo", "LATEST", "by_duration:x", "by_duration:-PT1H", "by_duration:P", "by_duration:P1DT"]
+)
+def test_offset_reset_refuses(value: str) -> None:
+    with pytest.raises(
+        ConfigException, match=r"The value must be either 'earliest', 'latest', 'none' or of the format"
+    ):
+        CONSUMER_CONFIG.keys["auto.offset.reset"].parse(value)

@@ -1,4 +1,4 @@
-"""Texts and results were observed on ConfigDef.parseType of kafka-clients 4.3.0."""
+"""Results and texts as ConfigDef.parseType of kafka-clients 4.3.0 gives them for strings; type names in others are Python's."""
 
 from __future__ import annotations
 
