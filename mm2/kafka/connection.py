@@ -19,7 +19,7 @@ from kafka.protocol.metadata import ApiVersionsRequest
 from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
 from mm2 import __version__
-from mm2.kafka.dial import dial
+from mm2.kafka.dial import NO_KEY_HINT, dial
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import (
     AuthenticationFailure,
@@ -132,10 +132,11 @@ class Connection:
         version = int(min(high, broker_high))
         if version < low or version < broker_low:
             offer = f"offers versions {broker_low} to {broker_high} of" if broker_high >= 0 else "does not know"
+            wanted = f"wanted is one from {low} to {high}" if low <= high else f"wanted is at most {high}"
             raise UnsupportedVersion.of(
                 ErrorCode.UNSUPPORTED_VERSION,
-                f"it {offer} {_api_name(request)}, needed are {low} to {high}",
-                subject=self.who.capitalize(),
+                f"it {offer} {_api_name(request)}, {wanted}",
+                subject=self.who[0].upper() + self.who[1:],
             )
         return version
 
@@ -241,8 +242,11 @@ class Connection:
             request._version = None  # noqa: SLF001 - the property cannot be unset
         try:
             self._stream.write((frame,), deadline)
-        except DisconnectedFailure as error:
+        except (DisconnectedFailure, TlsFailure) as error:
             raise self._explained(error) from error
+        except BaseException:
+            self.close()
+            raise
         if request.expect_response():
             self._in_flight.append(_InFlight(correlation_id, response_class, _api_name(request)))
         return correlation_id
@@ -253,7 +257,7 @@ class Connection:
             size = self._read_size(deadline)
         except TimeoutFailure as error:
             raise TimeoutFailure(f"The {self.who} did not answer a {oldest.name} request in time.") from error
-        except DisconnectedFailure as error:
+        except (DisconnectedFailure, TlsFailure) as error:
             raise self._explained(error) from error
         frame = memoryview(bytearray(size))
         self._stream.read_into(frame, max(deadline, time.monotonic() + self._default_timeout_s))
@@ -295,10 +299,14 @@ class Connection:
             not self._answered and self._settings.tls is None and self._size[0] in {0x15, 0x16} and self._size[1] == 3
         )
 
-    def _explained(self, error: DisconnectedFailure) -> DisconnectedFailure:
+    def _explained(self, error: DisconnectedFailure | TlsFailure) -> DisconnectedFailure | TlsFailure:
         """The same failure, with the usual cause when the broker has hung up before it answered anything."""
+        tls = self._settings.tls
         if self._answered:
             return error
+        if isinstance(error, TlsFailure):
+            # With TLS 1.3 the broker looks at our certificate after our side of the handshake is over.
+            return TlsFailure(f"{error}{NO_KEY_HINT}") if tls is not None and not tls.has_key else error
         if not self._versions:
             hint = "before it said anything, as a listener with another security.protocol or no Kafka broker does"
         elif self._settings.sasl is None:

@@ -22,6 +22,9 @@ Target = tuple[socket.AddressFamily, Address]
 
 _IN_PROGRESS: Final = (errno.EINPROGRESS, errno.EWOULDBLOCK)
 
+#: Appended to a TLS failure of a client without a key: brokers only say "bad certificate" or "handshake failure".
+NO_KEY_HINT: Final = " It may demand a client certificate, and no ssl.keystore is set."
+
 
 def dial(host: str, port: int, settings: ClientSettings, *, deadline: float, who: str) -> Stream:
     """Connects to the first address of the host that answers, with TLS when the security protocol asks for it.
@@ -61,8 +64,6 @@ def resolve(host: str, port: int, *, deadline: float, who: str) -> list[Target]:
             answer.append(_lookup(host, port, 0))
         except OSError as error:
             answer.append(error)
-        except UnicodeError as error:
-            answer.append(OSError(0, str(error)))
 
     thread = threading.Thread(target=ask, name=f"resolve-{host}", daemon=True)
     thread.start()
@@ -84,7 +85,10 @@ def canonical_names(host: str, port: int, *, deadline: float) -> list[str]:
 
 
 def _lookup(host: str, port: int, flags: int) -> list[Target]:
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP, flags=flags)
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP, flags=flags)
+    except UnicodeError as error:
+        raise OSError(errno.EINVAL, "that is no host name") from error
     return [(family, address) for family, _, _, _, address in found]
 
 
@@ -137,12 +141,12 @@ def _handshake(sock: socket.socket, host: str, settings: ClientSettings, deadlin
         except ssl.SSLWantWriteError:
             events = select.POLLOUT
         except OSError as error:
-            raise _handshake_failure(error, who) from error
+            raise _handshake_failure(error, who, has_key=settings.tls.has_key) from error
         if not _poll(tls_sock, events, deadline):
             raise TimeoutFailure(f"The {who} did not finish the TLS handshake before the time was up.")
 
 
-def _handshake_failure(error: OSError, who: str) -> ConnectFailure:
+def _handshake_failure(error: OSError, who: str, *, has_key: bool) -> ConnectFailure:
     if isinstance(error, ssl.SSLCertVerificationError):
         return TlsFailure(f"The certificate of the {who} is not trusted: {tls_reason(error)}.")
     if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError | ConnectionError):
@@ -155,7 +159,8 @@ def _handshake_failure(error: OSError, who: str) -> ConnectFailure:
         reason = (error.reason or "").upper()
         if reason in {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"}:
             return TlsFailure(f"The {who} does not speak TLS on this port: check the port and security.protocol.")
-        return TlsFailure(f"The TLS handshake with the {who} failed: {tls_reason(error)}.")
+        hint = "" if has_key else NO_KEY_HINT
+        return TlsFailure(f"The TLS handshake with the {who} failed: {tls_reason(error)}.{hint}")
     return TlsFailure(f"The connection to the {who} broke during the TLS handshake: {error.strerror}.")
 
 

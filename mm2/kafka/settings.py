@@ -42,6 +42,11 @@ class Tls:
     enabled_protocols: tuple[str, ...] = ("TLSv1.2", "TLSv1.3")
     cipher_suites: tuple[str, ...] = ()
 
+    @property
+    def has_key(self) -> bool:
+        """True when the client has a certificate of its own to show."""
+        return bool(self.keystore_location or self.keystore_key)
+
 
 @dataclass(frozen=True, slots=True)
 class Sasl:

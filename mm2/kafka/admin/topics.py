@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
 
 from kafka.protocol.admin import CreatePartitionsRequest, CreateTopicsRequest, DeleteTopicsRequest
 
@@ -11,6 +12,9 @@ from mm2.kafka.admin.calls import NOT_DONE, AdminCalls
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.structs import Metadata, NewTopic, TopicInfo
+
+_COURTESY_S: Final = 5.0
+_LOOK_EVERY_S: Final = 0.01
 
 
 class TopicCalls(AdminCalls):
@@ -39,7 +43,10 @@ class TopicCalls(AdminCalls):
         return self._settle(names, ask, again=frozenset({ErrorCode.LEADER_NOT_AVAILABLE}), repeatable=True)
 
     def create_topics(self, topics: Iterable[NewTopic]) -> dict[str, KafkaFailure | None]:
-        """Creates topics, each for itself: failure 36 for one that exists does not stop the others."""
+        """Creates topics, each for itself: failure 36 for one that exists does not stop the others.
+
+        The controller answers before the brokers know: this returns when the topics can be seen and have leaders, or after 5 s.
+        """
         wanted = {topic.name: topic for topic in topics}
 
         def ask(names: list[str], timeout_s: float) -> dict[str, KafkaFailure | None]:
@@ -55,11 +62,11 @@ class TopicCalls(AdminCalls):
             }
 
         results = self._settle(wanted, ask, again=NOT_DONE, repeatable=False)
-        self._forget(results)
+        self._until_seen(results, lambda metadata, name: _has_leaders(metadata, name, 1))
         return results
 
     def create_partitions(self, counts: Mapping[str, int]) -> dict[str, KafkaFailure | None]:
-        """Raises the number of partitions of each topic *to* the given count."""
+        """Raises the number of partitions of each topic *to* the given count; returns as `create_topics` does."""
 
         def ask(names: list[str], timeout_s: float) -> dict[str, KafkaFailure | None]:
             topics = [
@@ -74,11 +81,11 @@ class TopicCalls(AdminCalls):
             }
 
         results = self._settle(counts, ask, again=NOT_DONE, repeatable=False)
-        self._forget(results)
+        self._until_seen(results, lambda metadata, name: _has_leaders(metadata, name, counts[name]))
         return results
 
     def delete_topics(self, names: Iterable[str]) -> dict[str, KafkaFailure | None]:
-        """Deletes topics by name."""
+        """Deletes topics by name; returns when they are out of sight, or after 5 s."""
 
         def ask(topics: list[str], timeout_s: float) -> dict[str, KafkaFailure | None]:
             request = DeleteTopicsRequest(
@@ -93,7 +100,7 @@ class TopicCalls(AdminCalls):
             }
 
         results = self._settle(names, ask, again=NOT_DONE, repeatable=False)
-        self._forget(results)
+        self._until_seen(results, lambda metadata, name: name not in metadata.topics)
         return results
 
     def _metadata(self, names: tuple[str, ...] | None) -> Metadata:
@@ -104,9 +111,33 @@ class TopicCalls(AdminCalls):
             raise answer
         return answer
 
-    def _forget(self, results: Mapping[str, object]) -> None:
+    def _until_seen(self, results: Mapping[str, KafkaFailure | None], seen: Callable[[Metadata, str], bool]) -> None:
+        """Waits until the metadata show what was done to the topics that succeeded; gives up silently, it is only a courtesy."""
         for name in results:
             self.cluster.invalidate(name)
+        waiting = [name for name, failure in results.items() if failure is None]
+        deadline = time.monotonic() + min(_COURTESY_S, self._timeout_ms / 1000)
+        while waiting and (left_s := deadline - time.monotonic()) > 0:
+            try:
+                metadata = self.cluster.metadata(waiting, timeout_s=left_s)
+            except KafkaFailure:
+                return
+            waiting = [
+                name
+                for name in waiting
+                if not seen(metadata, name)
+                # Who may create a topic need not have the right to see it.
+                and getattr(metadata.errors.get(name), "code", 0) != ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            ]
+            if waiting:
+                time.sleep(_LOOK_EVERY_S)
+
+
+def _has_leaders(metadata: Metadata, name: str, count: int) -> bool:
+    info = metadata.topics.get(name)
+    if info is None or len(info.partitions) < count:
+        return False
+    return all(partition.leader >= 0 for partition in info.partitions.values())
 
 
 def _creatable(topic: NewTopic) -> Any:

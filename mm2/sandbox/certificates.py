@@ -1,0 +1,105 @@
+"""A certificate authority for one afternoon, and the key stores that sandbox brokers and their clients need."""
+
+from __future__ import annotations
+
+import datetime as dt
+import ipaddress
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    pkcs12,
+)
+from cryptography.x509.oid import NameOID
+
+from mm2.sandbox.errors import SandboxError
+
+PASSWORD = "store-password"  # noqa: S105 - of sandbox stores, which hold no secret
+KEY_PASSWORD = "key-password"  # noqa: S105 - as above
+
+
+@dataclass(frozen=True)
+class Issued:
+    """A certificate and its key."""
+
+    certificate: x509.Certificate
+    key: ec.EllipticCurvePrivateKey
+
+    @property
+    def certificate_pem(self) -> str:
+        return self.certificate.public_bytes(Encoding.PEM).decode()
+
+    def key_pem(self, password: str | None = None) -> str:
+        """The key as PKCS8, encrypted when a password is given."""
+        encryption = BestAvailableEncryption(password.encode()) if password else NoEncryption()
+        return self.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption).decode()
+
+    def pkcs12(self, path: Path, authority: Issued) -> Path:
+        """Writes key, certificate and authority into a PKCS12 store under PASSWORD."""
+        path.write_bytes(
+            pkcs12.serialize_key_and_certificates(
+                b"entry",
+                self.key,
+                self.certificate,
+                [authority.certificate],
+                BestAvailableEncryption(PASSWORD.encode()),
+            )
+        )
+        return path
+
+
+def issue(common_name: str, authority: Issued | None = None, *, address: str | None = None) -> Issued:
+    """A certificate for a name, signed by the authority (None: a new authority), valid for one IP address."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+    now = dt.datetime.now(dt.UTC)
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(authority.certificate.subject if authority else subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - dt.timedelta(days=1))
+        .not_valid_after(now + dt.timedelta(days=30))
+        .add_extension(x509.BasicConstraints(ca=authority is None, path_length=None), critical=True)
+    )
+    if address is not None:
+        names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address))])
+        builder = builder.add_extension(names, critical=False)
+    signer = authority.key if authority else key
+    return Issued(builder.sign(signer, hashes.SHA256()), key)
+
+
+def to_jks(source: Path, target: Path) -> Path:
+    """The key of a PKCS12 store in a real JKS store, under a key password of its own, as the JDK writes it."""
+    _keytool(
+        *("-importkeystore", "-srckeystore", str(source), "-srcstoretype", "PKCS12", "-srcstorepass", PASSWORD),
+        *("-destkeystore", str(target), "-deststoretype", "JKS", "-deststorepass", PASSWORD),
+        *("-srcalias", "entry", "-destkeypass", KEY_PASSWORD),
+    )
+    return target
+
+
+def truststore(authority: Issued, target: Path, store_type: str) -> Path:
+    """A store of that type (PKCS12 or JKS) that holds nothing but the authority, as `keytool -importcert` writes it."""
+    pem = target.with_suffix(".authority.pem")
+    pem.write_text(authority.certificate_pem)
+    _keytool(
+        *("-importcert", "-noprompt", "-alias", "authority", "-file", str(pem)),
+        *("-keystore", str(target), "-storetype", store_type, "-storepass", PASSWORD),
+    )
+    return target
+
+
+def _keytool(*args: str) -> None:
+    done = subprocess.run(["keytool", *args], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SandboxError(f"keytool failed: {done.stdout.strip() or done.stderr.strip()}")

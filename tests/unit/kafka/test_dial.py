@@ -1,0 +1,59 @@
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from mm2.kafka.cluster import Cluster
+from mm2.kafka.connection import Connection
+from mm2.kafka.errors import DnsFailure, RefusedFailure, TimeoutFailure
+from mm2.kafka.settings import ClientSettings
+
+SETTINGS = ClientSettings(bootstrap=(("127.0.0.1", 1),))
+
+
+@pytest.fixture
+def silent_port() -> Iterator[int]:
+    """A port that accepts connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def test_nobody_listens() -> None:
+    with pytest.raises(
+        RefusedFailure, match=r"broker 127\.0\.0\.1:1 of cluster A cannot be reached: nobody listens there"
+    ):
+        Connection.open("127.0.0.1", 1, SETTINGS, timeout_s=5, cluster="A")
+
+
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "a..b", "x" * 70 + ".invalid"])
+def test_name_without_an_address(host: str) -> None:
+    start = time.monotonic()
+    with pytest.raises((DnsFailure, TimeoutFailure)) as raised:
+        Connection.open(host, 9092, SETTINGS, timeout_s=3)
+    assert host in str(raised.value)
+    assert time.monotonic() - start < 4
+
+
+def test_silence_after_connecting_ends_at_the_deadline(silent_port: int) -> None:
+    start = time.monotonic()
+    with pytest.raises(TimeoutFailure):
+        Connection.open("127.0.0.1", silent_port, SETTINGS, timeout_s=0.2)
+    assert 0.15 < time.monotonic() - start < 1
+
+
+def test_preflight_tells_the_failure_that_says_most(silent_port: int) -> None:
+    settings = ClientSettings(bootstrap=(("127.0.0.1", 1), ("127.0.0.1", silent_port)))
+    start = time.monotonic()
+    with pytest.raises(TimeoutFailure, match=f":{silent_port} of cluster A"):
+        Cluster(settings, name="A").preflight(1)
+    assert time.monotonic() - start < 2
+
+
+def test_second_bootstrap_server_gets_its_share_of_the_time(silent_port: int) -> None:
+    settings = ClientSettings(bootstrap=(("127.0.0.1", silent_port), ("127.0.0.1", 1)))
+    cluster = Cluster(settings, name="A")
+    with pytest.raises(TimeoutFailure):
+        cluster.metadata((), timeout_s=1.5)
+    assert cluster._pool.preference(("127.0.0.1", 1)) == 2
+    cluster.close()

@@ -1,0 +1,53 @@
+import pickle
+import uuid
+
+import pytest
+
+from mm2.kafka.error_codes import RETRIABLE, ErrorCode
+from mm2.kafka.errors import (
+    AuthenticationFailure,
+    BrokerFailure,
+    ConnectFailure,
+    KafkaFailure,
+    TlsFailure,
+    UnsupportedVersion,
+)
+from mm2.kafka.structs import topic_id_bytes, topic_id_text
+
+
+def test_broker_failure_reads_as_one_sentence() -> None:
+    failure = BrokerFailure.of(3, subject="Topic t of cluster A")
+    assert str(failure).startswith("Topic t of cluster A: UNKNOWN_TOPIC_OR_PARTITION, ")
+    assert str(failure).endswith(".")
+    assert str(BrokerFailure.of(36, "Topic 't' already exists.")) == "TOPIC_ALREADY_EXISTS, Topic 't' already exists."
+    assert failure.retriable
+    assert failure.stale_metadata
+
+
+def test_code_of_a_newer_broker_has_a_name_of_its_own() -> None:
+    failure = BrokerFailure.of(999)
+    assert (failure.code, failure.name, failure.retriable) == (999, "ERROR_999", False)
+
+
+def test_retriable_like_java() -> None:
+    assert ErrorCode.NOT_COORDINATOR in RETRIABLE
+    assert ErrorCode.CONCURRENT_TRANSACTIONS in RETRIABLE
+    assert ErrorCode.TOPIC_AUTHORIZATION_FAILED not in RETRIABLE
+    assert ConnectFailure("x").retriable
+    assert not TlsFailure("x").retriable
+    assert not AuthenticationFailure("x").retriable
+
+
+@pytest.mark.parametrize("failure", [BrokerFailure.of(16), UnsupportedVersion.of(35, "no"), AuthenticationFailure("x")])
+def test_failures_survive_pickling(failure: KafkaFailure) -> None:
+    copy = pickle.loads(pickle.dumps(failure))  # noqa: S301 - our own bytes
+    assert type(copy) is type(failure)
+    assert str(copy) == str(failure)
+
+
+def test_topic_id_text_and_bytes_are_inverse() -> None:
+    topic_id = uuid.UUID("a53b6d99-ad1f-4886-8e94-b32534f13c22")
+    assert topic_id_bytes(topic_id_text(topic_id)) == topic_id.bytes
+    assert len(topic_id_text(topic_id)) == 22
+    assert topic_id_text(uuid.UUID(int=0)) == ""
+    assert topic_id_bytes("") == bytes(16)

@@ -1,0 +1,144 @@
+"""Tokens; the endpoint is a small web server of our own."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from mm2.kafka.oauth import TokenError, TokenSource, unsecured_token
+from mm2.kafka.settings import Sasl
+
+
+def claims_of(token: str) -> dict[str, object]:
+    body = token.split(".")[1]
+    claims: dict[str, object] = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
+    return claims
+
+
+def test_unsecured_token_has_the_claims_of_the_options() -> None:
+    sasl = Sasl(
+        "OAUTHBEARER",
+        options=(
+            ("unsecuredLoginStringClaim_sub", "dave"),
+            ("unsecuredLoginNumberClaim_level", "3"),
+            ("unsecuredLoginListClaim_scope", "|a|b"),
+            ("unsecuredLoginLifetimeSeconds", "60"),
+            ("unsecuredLoginExtension_tenant", "t1"),
+        ),
+    )
+    token = unsecured_token(sasl, now_s=1_000)
+    assert claims_of(token.text) == {"sub": "dave", "level": 3.0, "scope": ["a", "b"], "iat": 1_000, "exp": 1_060}
+    assert token.text.endswith(".")
+    assert token.expires_at == 1_060
+    assert token.extensions == (("tenant", "t1"),)
+
+
+def test_unsecured_token_without_a_principal_is_refused() -> None:
+    with pytest.raises(TokenError, match="claim sub"):
+        unsecured_token(Sasl("OAUTHBEARER", options=(("unsecuredLoginStringClaim_x", "y"),)), now_s=0)
+
+
+@dataclass
+class Endpoint:
+    url: str
+    answers: list[tuple[int, str]] = field(default_factory=list)
+    requests: list[tuple[str, str]] = field(default_factory=list)
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+            place.requests.append((self.headers["Authorization"], body))
+            status, answer = place.answers.pop(0) if len(place.answers) > 1 else place.answers[0]
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(answer.encode())
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name the base class gave it
+            """Says nothing: the tests look at what was asked."""
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    place = Endpoint(f"http://127.0.0.1:{server.server_port}/token")
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield place
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def sasl_for(endpoint: Endpoint) -> Sasl:
+    return Sasl(
+        "OAUTHBEARER",
+        token_endpoint_url=endpoint.url,
+        oauth_client_id="id",
+        oauth_client_secret="hunter2",
+        oauth_scope="kafka",
+        login_retry_backoff_ms=10,
+    )
+
+
+def token_for(seconds: float) -> str:
+    return unsecured_token(
+        Sasl(
+            "OAUTHBEARER",
+            options=(("unsecuredLoginStringClaim_sub", "x"), ("unsecuredLoginLifetimeSeconds", str(seconds))),
+        ),
+        now_s=time.time(),
+    ).text
+
+
+def test_client_credentials_are_exchanged_for_a_token_that_is_kept(endpoint: Endpoint) -> None:
+    token = token_for(3600)
+    endpoint.answers = [(200, json.dumps({"access_token": token}))]
+    source = TokenSource(sasl_for(endpoint))
+    assert source.token(timeout_s=5).text == token
+    assert source.token(timeout_s=5).text == token
+    basic = "Basic " + base64.b64encode(b"id:hunter2").decode()
+    assert endpoint.requests == [(basic, "grant_type=client_credentials&scope=kafka")]
+
+
+def test_token_near_its_end_is_fetched_again(endpoint: Endpoint) -> None:
+    endpoint.answers = [(200, json.dumps({"access_token": token_for(-1)}))]
+    source = TokenSource(sasl_for(endpoint))
+    source.token(timeout_s=5)
+    source.token(timeout_s=5)
+    assert len(endpoint.requests) == 2
+
+
+def test_passing_trouble_is_tried_again(endpoint: Endpoint) -> None:
+    token = token_for(60)
+    endpoint.answers = [(503, ""), (500, ""), (200, json.dumps({"access_token": token}))]
+    assert TokenSource(sasl_for(endpoint)).token(timeout_s=5).text == token
+
+
+def test_refusal_is_final_and_names_the_reason_not_the_secret(endpoint: Endpoint) -> None:
+    endpoint.answers = [(401, json.dumps({"error": "invalid_client"}))]
+    with pytest.raises(TokenError, match="HTTP 401, invalid_client") as raised:
+        TokenSource(sasl_for(endpoint)).token(timeout_s=5)
+    assert "hunter2" not in str(raised.value)
+    assert len(endpoint.requests) == 1
+
+
+@pytest.mark.parametrize("answer", ["{}", "[]", "no", '{"access_token": ""}'])
+def test_answer_without_a_token_is_refused(endpoint: Endpoint, answer: str) -> None:
+    endpoint.answers = [(200, answer)]
+    with pytest.raises(TokenError, match="token endpoint"):
+        TokenSource(sasl_for(endpoint)).token(timeout_s=5)
+
+
+def test_silent_endpoint_ends_at_the_deadline() -> None:
+    sasl = Sasl("OAUTHBEARER", token_endpoint_url="http://127.0.0.1:1/t", oauth_client_id="a", oauth_client_secret="b")
+    start = time.monotonic()
+    with pytest.raises(TokenError, match="gave no answer"):
+        TokenSource(sasl).token(timeout_s=0.3)
+    assert time.monotonic() - start < 2

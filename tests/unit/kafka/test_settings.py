@@ -1,0 +1,124 @@
+import pickle
+
+import pytest
+
+from mm2.config.configdef import ConfigException
+from mm2.kafka.settings import ClientSettings
+
+PLAIN = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="alice" password="hunter2";'
+SECURE = {
+    "bootstrap.servers": "b1.example:9092, [::1]:9093",
+    "client.id": "me",
+    "security.protocol": "sasl_ssl",
+    "sasl.mechanism": "PLAIN",
+    "sasl.jaas.config": PLAIN,
+    "ssl.keystore.type": "PEM",
+    "ssl.keystore.key": "secret-key",
+    "ssl.keystore.certificate.chain": "chain",
+    "ssl.key.password": "key-secret",
+    "ssl.truststore.location": "/etc/trust.p12",
+    "ssl.truststore.password": "trust-secret",
+    "ssl.endpoint.identification.algorithm": "",
+    "ssl.enabled.protocols": "TLSv1.3",
+    "ssl.cipher.suites": "A,B",
+    "sasl.oauthbearer.client.credentials.client.secret": "oauth-secret",
+    "request.timeout.ms": " 1234 ",
+    "send.buffer.bytes": "-1",
+    "some.other.key": "x",
+}
+
+
+def test_defaults_are_those_of_java() -> None:
+    settings = ClientSettings.from_props({"bootstrap.servers": "a:1"})
+    assert settings.bootstrap == (("a", 1),)
+    assert settings.security_protocol == "PLAINTEXT"
+    assert (settings.request_timeout_ms, settings.metadata_max_age_ms) == (30_000, 300_000)
+    assert (settings.send_buffer_bytes, settings.receive_buffer_bytes) == (131_072, 65_536)
+    assert settings.tls is None
+    assert settings.sasl is None
+
+
+def test_keys_are_read() -> None:
+    settings = ClientSettings.from_props(SECURE)
+    assert settings.bootstrap == (("b1.example", 9092), ("::1", 9093))
+    assert settings.bootstrap_text == "b1.example:9092,[::1]:9093"
+    assert settings.security_protocol == "SASL_SSL"
+    assert settings.request_timeout_ms == 1234
+    assert settings.send_buffer_bytes == -1
+    assert settings.sasl is not None
+    assert settings.sasl.option("password") == "hunter2"
+    assert settings.tls is not None
+    assert settings.tls.endpoint_identification == ""
+    assert settings.tls.enabled_protocols == ("TLSv1.3",)
+
+
+def test_client_id_of_the_caller_wins() -> None:
+    assert ClientSettings.from_props(SECURE).client_id == "me"
+    assert ClientSettings.from_props(SECURE, client_id="task-0").client_id == "task-0"
+
+
+def test_json_and_pickle_give_equal_settings_secrets_included() -> None:
+    settings = ClientSettings.from_props(SECURE)
+    assert ClientSettings.from_json(settings.to_json()) == settings
+    assert pickle.loads(pickle.dumps(settings)) == settings  # noqa: S301 - our own bytes
+    assert "hunter2" in settings.to_json()
+    assert hash(settings) == hash(ClientSettings.from_json(settings.to_json()))
+    plain = ClientSettings.from_props({"bootstrap.servers": "a:1"})
+    assert ClientSettings.from_json(plain.to_json()) == plain
+
+
+def test_repr_shows_no_secret() -> None:
+    shown = repr(ClientSettings.from_props(SECURE))
+    for secret in ("hunter2", "secret-key", "key-secret", "trust-secret", "oauth-secret"):
+        assert secret not in shown
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("bootstrap.servers", ""),
+        ("bootstrap.servers", "nohost"),
+        ("bootstrap.servers", "a:0"),
+        ("bootstrap.servers", "a:99999"),
+        ("bootstrap.servers", ":9092"),
+        ("security.protocol", "TLS"),
+        ("sasl.mechanism", "CRAM-MD5"),
+        ("request.timeout.ms", "soon"),
+        ("request.timeout.ms", "0"),
+        ("ssl.endpoint.identification.algorithm", "ldaps"),
+        ("ssl.enabled.protocols", "SSLv3"),
+        ("ssl.keystore.certificate.chain", ""),
+        ("metadata.recovery.strategy", "hope"),
+    ],
+)
+def test_bad_value_names_its_key(key: str, value: str) -> None:
+    with pytest.raises(ConfigException, match=key.replace(".", r"\.")):
+        ClientSettings.from_props({**SECURE, key: value})
+
+
+def test_missing_credentials_are_named_but_never_shown() -> None:
+    with pytest.raises(ConfigException, match=r"sasl\.jaas\.config.*password") as raised:
+        ClientSettings.from_props({**SECURE, "sasl.jaas.config": 'M required username="hunter2";'})
+    assert "hunter2" not in str(raised.value)
+    with pytest.raises(ConfigException, match=r"sasl\.jaas\.config"):
+        ClientSettings.from_props({key: value for key, value in SECURE.items() if key != "sasl.jaas.config"})
+
+
+def test_broken_jaas_is_never_shown() -> None:
+    with pytest.raises(ConfigException) as raised:
+        ClientSettings.from_props({**SECURE, "sasl.jaas.config": 'M required password="hunter2"'})
+    assert "hunter2" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("more", "key"),
+    [
+        ({}, r"sasl\.oauthbearer\.token\.endpoint\.url"),
+        ({"sasl.oauthbearer.token.endpoint.url": "ftp://x"}, r"sasl\.oauthbearer\.token\.endpoint\.url"),
+        ({"sasl.oauthbearer.token.endpoint.url": "https://x"}, r"client\.id"),
+    ],
+)
+def test_oauthbearer_needs_a_way_to_a_token(more: dict[str, str], key: str) -> None:
+    props = {"bootstrap.servers": "a:1", "security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
+    with pytest.raises(ConfigException, match=key):
+        ClientSettings.from_props({**props, **more})

@@ -1,0 +1,134 @@
+"""Contexts from PEM and PKCS12; JKS, and all of them on the wire, are tested against a real broker."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import ssl
+from pathlib import Path
+
+import pytest
+
+from mm2.config.configdef import ConfigException
+from mm2.kafka.settings import Tls
+from mm2.kafka.tls import build_ssl_context
+from mm2.sandbox import certificates
+from mm2.sandbox.certificates import KEY_PASSWORD, PASSWORD
+
+AUTHORITY = certificates.issue("Test Authority")
+CLIENT = certificates.issue("client", AUTHORITY)
+TRUST = Tls(truststore_certificates=AUTHORITY.certificate_pem)
+
+
+def test_defaults_check_certificate_and_host_name() -> None:
+    context = build_ssl_context(TRUST)
+    assert context.verify_mode == ssl.CERT_REQUIRED
+    assert context.check_hostname
+    assert context.minimum_version == ssl.TLSVersion.TLSv1_2
+    assert len(context.get_ca_certs()) == 1
+
+
+def test_system_certificates_without_a_truststore() -> None:
+    assert build_ssl_context(Tls()).verify_mode == ssl.CERT_REQUIRED
+
+
+def test_host_name_check_can_be_switched_off_but_not_the_certificate() -> None:
+    context = build_ssl_context(dataclasses.replace(TRUST, endpoint_identification=""))
+    assert not context.check_hostname
+    assert context.verify_mode == ssl.CERT_REQUIRED
+
+
+def test_enabled_protocols_bound_the_versions() -> None:
+    only_13 = build_ssl_context(dataclasses.replace(TRUST, enabled_protocols=("TLSv1.3",)))
+    assert only_13.minimum_version == ssl.TLSVersion.TLSv1_3
+    only_12 = build_ssl_context(dataclasses.replace(TRUST, enabled_protocols=("TLSv1.2",)))
+    assert only_12.maximum_version == ssl.TLSVersion.TLSv1_2
+
+
+def test_java_cipher_names_are_ignored_and_openssl_names_used() -> None:
+    build_ssl_context(dataclasses.replace(TRUST, cipher_suites=("TLS_RSA_WITH_AES_128_CBC_SHA", "NO-SUCH-CIPHER")))
+    context = build_ssl_context(dataclasses.replace(TRUST, cipher_suites=("ECDHE-ECDSA-AES256-GCM-SHA384",)))
+    old = [cipher["name"] for cipher in context.get_ciphers() if cipher["protocol"] == "TLSv1.2"]
+    assert old == ["ECDHE-ECDSA-AES256-GCM-SHA384"]
+
+
+def test_pem_on_one_line_is_understood() -> None:
+    one_line = " ".join(AUTHORITY.certificate_pem.split("\n"))
+    assert len(build_ssl_context(Tls(truststore_certificates=one_line)).get_ca_certs()) == 1
+
+
+@pytest.mark.parametrize("password", [None, KEY_PASSWORD])
+def test_key_as_pem_text_leaves_no_open_file(password: str | None) -> None:
+    tls = dataclasses.replace(
+        TRUST,
+        keystore_key=CLIENT.key_pem(password),
+        keystore_certificate_chain=CLIENT.certificate_pem,
+        key_password=password,
+    )
+    before = set(os.listdir("/proc/self/fd"))  # noqa: PTH208 - the folder changes while one looks at it
+    build_ssl_context(tls)
+    assert set(os.listdir("/proc/self/fd")) <= before  # noqa: PTH208
+
+
+def test_wrong_key_password_is_told_without_the_password() -> None:
+    tls = dataclasses.replace(
+        TRUST,
+        keystore_key=CLIENT.key_pem(KEY_PASSWORD),
+        keystore_certificate_chain=CLIENT.certificate_pem,
+        key_password="hunter2",
+    )
+    with pytest.raises(ConfigException, match=r"ssl\.keystore\.key.*ssl\.key\.password may be wrong") as raised:
+        build_ssl_context(tls)
+    assert "hunter2" not in str(raised.value)
+
+
+def test_key_of_another_certificate_is_refused() -> None:
+    tls = dataclasses.replace(
+        TRUST, keystore_key=CLIENT.key_pem(), keystore_certificate_chain=AUTHORITY.certificate_pem
+    )
+    with pytest.raises(ConfigException, match="do not belong together"):
+        build_ssl_context(tls)
+
+
+def test_pkcs12_under_a_name_that_says_jks(tmp_path: Path) -> None:
+    store = CLIENT.pkcs12(tmp_path / "client.jks", AUTHORITY)
+    tls = Tls(
+        keystore_location=str(store),
+        keystore_password=PASSWORD,
+        truststore_location=str(store),
+        truststore_password=PASSWORD,
+    )
+    assert "Test Authority" in str(build_ssl_context(tls).get_ca_certs())
+
+
+def test_changed_file_gives_a_new_context_and_an_unchanged_one_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "trust.pem"
+    path.write_text(AUTHORITY.certificate_pem)
+    tls = Tls(truststore_location=str(path))
+    first = build_ssl_context(tls)
+    assert build_ssl_context(tls) is first
+    path.write_text(AUTHORITY.certificate_pem + certificates.issue("New Authority").certificate_pem)
+    second = build_ssl_context(tls)
+    assert second is not first
+    assert len(second.get_ca_certs()) == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(None, "cannot be read"), (b"", "neither PEM"), (b"hello", "neither PEM"), (b"0garbage", "PKCS12")],
+)
+def test_bad_store_names_key_and_file(tmp_path: Path, content: bytes | None, message: str) -> None:
+    path = tmp_path / "store"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ConfigException, match=message) as raised:
+        build_ssl_context(Tls(truststore_location=str(path)))
+    assert str(path) in str(raised.value)
+    assert "ssl.truststore.location" in str(raised.value)
+
+
+def test_truststore_without_certificates_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "trust.pem"
+    path.write_text(CLIENT.key_pem())
+    with pytest.raises(ConfigException, match="no certificate"):
+        build_ssl_context(Tls(truststore_location=str(path)))
