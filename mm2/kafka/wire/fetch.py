@@ -61,6 +61,7 @@ class FetchSession:
     session_id: int = 0
     epoch: int = 0
     known: dict[TopicPartition, Position] = field(default_factory=dict)
+    forgotten: bool = False  # reset since the last request: its answer says nothing about the next session
 
     def request(
         self,
@@ -76,11 +77,12 @@ class FetchSession:
     ) -> bytes:
         """The framed request that makes the broker's session equal to ``wanted``."""
         full = self.epoch == 0
+        self.forgotten = False
         if full:
             self.known.clear()
         changed = [tp for tp, position in wanted.items() if self.known.get(tp) != position]
-        forgotten = [tp for tp in self.known if tp not in wanted]
-        for tp in forgotten:
+        dropped = [tp for tp in self.known if tp not in wanted]
+        for tp in dropped:
             del self.known[tp]
         self.known.update((tp, wanted[tp]) for tp in changed)
 
@@ -91,7 +93,7 @@ class FetchSession:
             out += INT32.pack(-1)
         out += _LIMITS.pack(max_wait_ms, min_bytes, max_bytes, int(read_committed), self.session_id, self.epoch)
         self._write_topics(out, version, changed, wanted, flexible=flexible)
-        self._write_forgotten(out, version, forgotten, flexible=flexible)
+        self._write_forgotten(out, version, dropped, flexible=flexible)
         if version >= 11:
             out += string("", compact=flexible)  # rack id
         if flexible:
@@ -163,6 +165,7 @@ class FetchSession:
         """Start with a full session again, on a new connection or after the broker forgot the old one."""
         self.session_id, self.epoch = FULL_SESSION
         self.known.clear()
+        self.forgotten = True
 
     def _parse(self, version: int, frame: memoryview) -> tuple[int, list[Fetched]]:
         flexible = version >= FLEXIBLE_FROM
@@ -174,7 +177,9 @@ class FetchSession:
         session_id = read.int32()
         if error_code:
             return error_code, []
-        if self.epoch == 0 or session_id != self.session_id:
+        if self.forgotten:
+            pass
+        elif self.epoch == 0 or session_id != self.session_id:
             self.session_id, self.epoch = session_id, (1 if session_id else 0)
         elif self.session_id:
             self.epoch = self.epoch + 1 if self.epoch < 0x7FFFFFFF else 1

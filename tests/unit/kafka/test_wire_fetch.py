@@ -1,0 +1,253 @@
+"""The hand-written Fetch against kafka-python's schemas, byte for byte, and incremental sessions (KIP-227)."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kafka.protocol.consumer import FetchRequest, FetchResponse
+
+from mm2.kafka.errors import BrokerFailure, CorruptBatch
+from mm2.kafka.structs import TopicPartition
+from mm2.kafka.wire.fetch import MAX_VERSION, MIN_VERSION, TOPIC_IDS_FROM, FetchSession, Position
+
+IDS = {"orders": uuid.UUID(int=0x1234), "clicks-ü": uuid.UUID(int=0xABCD)}
+VERSIONS = range(MIN_VERSION, MAX_VERSION + 1)
+T0, T1, U0 = TopicPartition("orders", 0), TopicPartition("orders", 1), TopicPartition("clicks-ü", 0)
+WANTED = {T0: Position(41, 3, 1 << 20), T1: Position(1 << 40, -1, 1), U0: Position(0, 0, 7)}
+
+
+def session() -> FetchSession:
+    return FetchSession({name: topic_id.bytes for name, topic_id in IDS.items()})
+
+
+def ask(fetch: FetchSession, version: int, wanted: Mapping[TopicPartition, Position]) -> bytes:
+    return fetch.request(
+        version, 77, "mm2-cliënt", wanted, max_wait_ms=500, min_bytes=1, max_bytes=8 << 20, read_committed=True
+    )
+
+
+def theirs(
+    version: int,
+    changed: Mapping[TopicPartition, Position],
+    forgotten: list[TopicPartition],
+    session_id: int,
+    epoch: int,
+) -> bytes:
+    """What kafka-python's schema makes of the same content."""
+
+    def name(topic: str) -> dict[str, Any]:
+        return {"topic": topic} if version < TOPIC_IDS_FROM else {"topic_id": IDS[topic]}
+
+    topic_class, forget_class = FetchRequest.FetchTopic, FetchRequest.ForgottenTopic
+    topics: dict[str, list[Any]] = {}
+    for tp, position in changed.items():
+        topics.setdefault(tp.topic, []).append(
+            topic_class.FetchPartition(
+                partition=tp.partition,
+                current_leader_epoch=position.leader_epoch,
+                fetch_offset=position.offset,
+                last_fetched_epoch=-1,
+                log_start_offset=-1,
+                partition_max_bytes=position.max_bytes,
+            )
+        )
+    gone: dict[str, list[int]] = {}
+    for tp in forgotten:
+        gone.setdefault(tp.topic, []).append(tp.partition)
+    request = FetchRequest(
+        max_wait_ms=500,
+        min_bytes=1,
+        max_bytes=8 << 20,
+        isolation_level=1,
+        session_id=session_id,
+        session_epoch=epoch,
+        topics=[topic_class(partitions=parts, **name(topic)) for topic, parts in topics.items()],
+        forgotten_topics_data=[forget_class(partitions=parts, **name(topic)) for topic, parts in gone.items()],
+        rack_id="",
+    )
+    request.API_VERSION = version
+    request.with_header(correlation_id=77, client_id="mm2-cliënt")
+    return bytes(request.encode(header=True, framed=True))
+
+
+def answer(
+    version: int,
+    rows: Mapping[TopicPartition, dict[str, Any]],
+    *,
+    session_id: int = 99,
+    error_code: int = 0,
+) -> memoryview:
+    """A response frame without size prefix, as the channel hands it over."""
+    topic_class = FetchResponse.FetchableTopicResponse
+    part = topic_class.PartitionData
+    topics: dict[str, list[Any]] = {}
+    for tp, fields in rows.items():
+        base = {
+            "partition_index": tp.partition,
+            "error_code": 0,
+            "high_watermark": 0,
+            "last_stable_offset": 0,
+            "log_start_offset": 0,
+            "aborted_transactions": [],
+            "preferred_read_replica": -1,
+            "records": b"",
+        }
+        if "aborted" in fields:
+            aborted = fields.pop("aborted")
+            fields["aborted_transactions"] = aborted and [
+                part.AbortedTransaction(producer_id=pid, first_offset=first) for pid, first in aborted
+            ]
+        topics.setdefault(tp.topic, []).append(part(**{**base, **fields}))
+    responses = [
+        topic_class(topic=name, topic_id=IDS.get(name, uuid.UUID(int=1)), partitions=parts)
+        for name, parts in topics.items()
+    ]
+    response = FetchResponse(
+        throttle_time_ms=0, error_code=error_code, session_id=session_id, responses=responses, node_endpoints=[]
+    )
+    body = bytes(response.encode(version=version))
+    return memoryview((77).to_bytes(4, "big") + (b"\x00" if version >= 12 else b"") + body)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_full_request_is_theirs_byte_for_byte(version: int) -> None:
+    assert ask(session(), version, WANTED) == theirs(version, WANTED, [], 0, 0)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_only_changed_partitions_are_sent_and_forgotten_ones_listed(version: int) -> None:
+    fetch = session()
+    ask(fetch, version, WANTED)
+    fetch.response(version, answer(version, {}, session_id=99))
+    moved = {T0: Position(42, 3, 1 << 20), U0: WANTED[U0]}
+    assert ask(fetch, version, moved) == theirs(version, {T0: moved[T0]}, [T1], 99, 1)
+    fetch.response(version, answer(version, {}, session_id=99))
+    assert ask(fetch, version, moved) == theirs(version, {}, [], 99, 2)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_partition_that_comes_back_is_named_again(version: int) -> None:
+    fetch = session()
+    ask(fetch, version, WANTED)
+    fetch.response(version, answer(version, {}))
+    without = {T0: WANTED[T0], U0: WANTED[U0]}
+    ask(fetch, version, without)
+    fetch.response(version, answer(version, {}))
+    assert ask(fetch, version, WANTED) == theirs(version, {T1: WANTED[T1]}, [], 99, 2)
+
+
+@pytest.mark.parametrize("field", ["offset", "leader_epoch", "max_bytes"])
+def test_every_part_of_a_position_counts_as_a_change(field: str) -> None:
+    fetch = session()
+    ask(fetch, 12, WANTED)
+    fetch.response(12, answer(12, {}))
+    old = WANTED[T1]
+    new = Position(**{"offset": old.offset, "leader_epoch": old.leader_epoch, "max_bytes": old.max_bytes, field: 5})
+    assert ask(fetch, 12, {**WANTED, T1: new}) == theirs(12, {T1: new}, [], 99, 1)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("code", [70, 71])
+def test_a_forgotten_session_starts_anew_with_everything(version: int, code: int) -> None:
+    fetch = session()
+    ask(fetch, version, WANTED)
+    fetch.response(version, answer(version, {}))
+    ask(fetch, version, WANTED)
+    with pytest.raises(BrokerFailure) as failure:
+        fetch.response(version, answer(version, {}, session_id=0, error_code=code))
+    assert failure.value.code == code
+    assert ask(fetch, version, WANTED) == theirs(version, WANTED, [], 0, 0)
+
+
+def test_a_broker_without_room_for_a_session_is_asked_in_full_each_time() -> None:
+    fetch = session()
+    ask(fetch, 12, WANTED)
+    fetch.response(12, answer(12, {}, session_id=0))
+    assert ask(fetch, 12, WANTED) == theirs(12, WANTED, [], 0, 0)
+
+
+def test_a_new_connection_starts_a_new_session() -> None:
+    fetch = session()
+    ask(fetch, 12, WANTED)
+    fetch.response(12, answer(12, {}))
+    fetch.reset()
+    assert ask(fetch, 12, WANTED) == theirs(12, WANTED, [], 0, 0)
+
+
+def test_session_epochs_wrap_to_one() -> None:
+    fetch = session()
+    ask(fetch, 12, WANTED)
+    fetch.response(12, answer(12, {}))
+    fetch.epoch = 0x7FFFFFFF
+    ask(fetch, 12, WANTED)
+    fetch.response(12, answer(12, {}))
+    assert fetch.epoch == 1
+
+
+def test_a_reset_while_an_answer_is_under_way_forgets_that_answers_session() -> None:
+    # The topic was created anew meanwhile: what the broker's session holds under the old id must not live on.
+    fetch = session()
+    ask(fetch, 13, WANTED)
+    fetch.response(13, answer(13, {}))
+    ask(fetch, 13, WANTED)
+    fetch.reset()
+    fetch.response(13, answer(13, {}, session_id=99))
+    assert ask(fetch, 13, WANTED) == theirs(13, WANTED, [], 0, 0)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_answers_are_read(version: int) -> None:
+    rows: dict[TopicPartition, dict[str, Any]] = {
+        T0: {
+            "high_watermark": 100,
+            "last_stable_offset": 90,
+            "log_start_offset": 5,
+            "aborted": [(7, 50), (8, 60)],
+            "records": b"some bytes",
+        },
+        T1: {"error_code": 1, "high_watermark": -1, "last_stable_offset": -1, "log_start_offset": -1},
+        U0: {"aborted": None, "records": None, "preferred_read_replica": 2},
+    }
+    fetch = session()
+    frame = answer(version, rows)
+    found = {fetched.topic_partition: fetched for fetched in fetch.response(version, frame)}
+    assert list(found) == [T0, T1, U0]
+    first = found[T0]
+    assert (first.high_watermark, first.last_stable_offset, first.log_start_offset) == (100, 90, 5)
+    assert first.aborted == ((7, 50), (8, 60))
+    assert bytes(first.records) == b"some bytes"
+    assert first.records.obj is frame.obj, "records are a view into the frame, not a copy"
+    assert (found[T1].error_code, found[T1].high_watermark) == (1, -1)
+    assert (found[U0].aborted, len(found[U0].records)) == ((), 0)
+
+
+@pytest.mark.parametrize("version", range(TOPIC_IDS_FROM, MAX_VERSION + 1))
+def test_partitions_under_an_unknown_id_are_left_out(version: int) -> None:
+    frame = answer(version, {TopicPartition("old", 0): {"error_code": 100, "records": b"x"}, T0: {}})
+    assert [fetched.topic_partition for fetched in session().response(version, frame)] == [T0]
+
+
+@pytest.mark.parametrize("version", [7, 11, 12, 17])
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_cut_off_answers_are_corrupt(version: int, data: st.DataObject) -> None:
+    frame = answer(version, {T0: {"records": b"some bytes", "aborted": [(1, 2)]}, U0: {}})
+    size = data.draw(st.integers(4, len(frame) - 2))
+    with pytest.raises(CorruptBatch, match="does not parse"):
+        session().response(version, frame[:size])
+
+
+@pytest.mark.parametrize("version", [7, 12, 17])
+@settings(max_examples=200, deadline=None)
+@given(place=st.integers(4, 120), value=st.integers(0, 255))
+def test_damaged_answers_end_in_failures_of_ours(version: int, place: int, value: int) -> None:
+    frame = bytearray(answer(version, {T0: {"records": b"some bytes", "aborted": [(1, 2)]}, U0: {}}))
+    frame[4 + place % (len(frame) - 4)] = value
+    with contextlib.suppress(CorruptBatch, BrokerFailure):
+        session().response(version, memoryview(frame))
