@@ -19,6 +19,7 @@ from mm2.kafka.errors import (
     AuthenticationFailure,
     BrokerFailure,
     ConnectFailure,
+    CorruptBatch,
     DisconnectedFailure,
     DnsFailure,
     KafkaFailure,
@@ -41,6 +42,7 @@ _TELLING: Final[tuple[type[KafkaFailure], ...]] = (
     TlsFailure,
     UnsupportedVersion,
     BrokerFailure,
+    CorruptBatch,
     DisconnectedFailure,
     TimeoutFailure,
     RefusedFailure,
@@ -132,7 +134,7 @@ class Cluster:
         metadata = self.metadata((topic,), max_age_s=self.settings.metadata_max_age_ms / 1000, timeout_s=timeout_s)
         if topic in metadata.errors:
             raise metadata.errors[topic]
-        info = metadata.topics[topic].partitions.get(partition)
+        info = metadata.topics[topic].partitions.get(partition) if topic in metadata.topics else None
         subject = f"Partition {topic}-{partition} of cluster {self.name}"
         if info is None:
             self.invalidate(topic)
@@ -367,7 +369,10 @@ def _share(deadline: float, parties: int) -> float:
 
 
 def _most_telling(failures: list[KafkaFailure]) -> KafkaFailure:
-    return min(failures, key=lambda failure: next(i for i, kind in enumerate(_TELLING) if isinstance(failure, kind)))
+    def rank(failure: KafkaFailure) -> int:
+        return next((rank for rank, kind in enumerate(_TELLING) if isinstance(failure, kind)), len(_TELLING))
+
+    return min(failures, key=rank)
 
 
 def _topic_info(topic: Any) -> TopicInfo:

@@ -150,6 +150,10 @@ class Connection:
             raise RuntimeError("request() while answers are outstanding: use send() and receive()")
         deadline = time.monotonic() + (self._default_timeout_s if timeout_s is None else timeout_s)
         self.maybe_reauthenticate()
+        if time.monotonic() >= deadline:
+            raise TimeoutFailure(
+                f"The time for a {_api_name(request)} request to the {self.who} was up before it was sent."
+            )
         version = request.API_VERSION
         return self._exchange(request, self.version_of(request) if version is None else version, deadline)
 
@@ -359,7 +363,7 @@ class Connection:
                 answer = self._exchange(SaslAuthenticateRequest(auth_bytes=mechanism.auth_bytes()), version, deadline)
                 if answer.error_code:
                     said = answer.error_message or BrokerFailure.of(answer.error_code).message
-                    raise SaslError(f"{said} {mechanism.refusal}".strip())
+                    raise SaslError(said if mechanism.refusal in said else f"{said}, {mechanism.refusal}")
                 lifetime_ms = answer.session_lifetime_ms
                 mechanism.receive(bytes(answer.auth_bytes))
             if not mechanism.is_authenticated():

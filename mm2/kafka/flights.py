@@ -37,24 +37,30 @@ class Flights(Generic[Answer]):
 
     def join(self, key: Hashable, deadline: float, fetch: Callable[[], Answer], what: str) -> Answer:
         """The answer of one `fetch` that began after this call. Raises what `fetch` raised, or TimeoutFailure at `deadline`."""
-        with self._lock:
-            route = self._routes.setdefault(key, _Route())
-            route.users += 1
-            flight = route.boarding
-            leads = flight is None
-            if flight is None:
-                flight = route.boarding = Future()
-        try:
-            if leads:
-                self._fly(route, flight, deadline, fetch, what)
-            return flight.result(timeout=max(0.0, deadline - time.monotonic()) if not leads else None)
-        except FutureTimeoutError:
-            raise TimeoutFailure(f"{what} did not come in time.") from None
-        finally:
+        while True:
             with self._lock:
-                route.users -= 1
-                if route.users == 0:
-                    del self._routes[key]
+                route = self._routes.setdefault(key, _Route())
+                route.users += 1
+                flight = route.boarding
+                leads = flight is None
+                if flight is None:
+                    flight = route.boarding = Future()
+            try:
+                if leads:
+                    self._fly(route, flight, deadline, fetch, what)
+                    return flight.result()
+                return flight.result(timeout=max(0.0, deadline - time.monotonic()))
+            except FutureTimeoutError:
+                raise TimeoutFailure(f"{what} did not come in time.") from None
+            except TimeoutFailure:
+                # The deadline of another caller ended it; ours may be later.
+                if leads or time.monotonic() >= deadline:
+                    raise
+            finally:
+                with self._lock:
+                    route.users -= 1
+                    if route.users == 0:
+                        self._routes.pop(key, None)
 
     def _fly(
         self, route: _Route[Answer], flight: Future[Answer], deadline: float, fetch: Callable[[], Answer], what: str

@@ -83,6 +83,11 @@ class Pool:
             # Found out before anything was sent.
             self._give_back(connection)
             raise
+        except TimeoutFailure as failure:
+            # A broker that hangs: let others be tried before it.
+            self._note((connection.host, connection.port), failure)
+            self._discard(connection)
+            raise
         except BaseException:
             self._discard(connection)
             raise
@@ -122,9 +127,7 @@ class Pool:
                 cluster=self._cluster,
             )
         except KafkaFailure as failure:
-            with self._lock:
-                until = time.monotonic() + self._backoff.delay_s(failures)
-                self._trouble[address] = _Trouble(failures + 1, until, failure)
+            self._note(address, failure)
             raise
         with self._lock:
             self._trouble.pop(address, None)
@@ -153,6 +156,13 @@ class Pool:
             connection.close()
         for connection in lent:
             connection.abort()
+
+    def _note(self, address: Address, reason: KafkaFailure) -> None:
+        with self._lock:
+            trouble = self._trouble.get(address)
+            failures = trouble.failures if trouble else 0
+            until = time.monotonic() + self._backoff.delay_s(failures)
+            self._trouble[address] = _Trouble(failures + 1, until, reason)
 
     def _ensure_open(self) -> None:
         if self.closed:

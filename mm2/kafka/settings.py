@@ -247,7 +247,15 @@ def _address(key: str, text: str) -> tuple[str, int]:
     return host, int(port)
 
 
+#: Ways to a token that are built in; any other class would be Java code that cannot run here.
+_JWT_RETRIEVERS = ("DefaultJwtRetriever", "ClientCredentialsJwtRetriever", "FileJwtRetriever")
+
+
 def _tls(keys: _Keys) -> Tls:
+    if engine := keys.optional("ssl.engine.factory.class"):
+        raise ConfigException(
+            "ssl.engine.factory.class", engine, "a Java class cannot be used here, set the stores instead"
+        )
     tls = Tls(
         keystore_location=keys.optional("ssl.keystore.location"),
         keystore_type=keys.text("ssl.keystore.type", "JKS"),
@@ -298,6 +306,11 @@ def _sasl(keys: _Keys) -> Sasl:
         entry = parse_jaas(jaas) if jaas else None
     except JaasError as error:
         raise ConfigException("sasl.jaas.config", _HIDDEN, str(error)) from None
+    retriever = keys.text("sasl.oauthbearer.jwt.retriever.class", _JWT_RETRIEVERS[0])
+    if mechanism == "OAUTHBEARER" and retriever.rpartition(".")[2] not in _JWT_RETRIEVERS:
+        raise ConfigException(
+            "sasl.oauthbearer.jwt.retriever.class", retriever, f"built in are {', '.join(_JWT_RETRIEVERS)}"
+        )
     sasl = Sasl(
         mechanism=mechanism,
         login_module=entry.module if entry else "",

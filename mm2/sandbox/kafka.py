@@ -167,8 +167,9 @@ class LocalKafka:
         _RUNNING.discard(self)
 
     def pause(self) -> None:
-        """Freezes it: connections stay open and nothing answers."""
+        """Freezes it: connections stay open and nothing answers. Returns when all its threads stand still."""
         self._running().send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)
 
     def resume(self) -> None:
         """Undoes `pause`."""

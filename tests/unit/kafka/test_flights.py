@@ -66,3 +66,27 @@ def test_caller_does_not_wait_beyond_its_own_deadline() -> None:
     assert time.monotonic() - start < 1
     go_on.set()
     slow.join(5)
+
+
+def test_follower_outlives_the_shorter_deadline_of_the_leader() -> None:
+    flights: Flights[int] = Flights()
+    go_on = threading.Event()
+    running = threading.Thread(target=lambda: flights.join("k", soon(), lambda: int(go_on.wait(5)), "It"))
+    running.start()
+    time.sleep(0.05)
+    failures: list[KafkaFailure] = []
+
+    def lead() -> None:
+        try:
+            flights.join("k", soon(0.1), lambda: 1, "It")
+        except TimeoutFailure as failure:
+            failures.append(failure)
+
+    leader = threading.Thread(target=lead)
+    leader.start()
+    time.sleep(0.03)
+    threading.Timer(0.3, go_on.set).start()
+    assert flights.join("k", soon(), lambda: 2, "It") == 2
+    leader.join(5)
+    running.join(5)
+    assert len(failures) == 1

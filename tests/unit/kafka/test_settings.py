@@ -89,6 +89,7 @@ def test_repr_shows_no_secret() -> None:
         ("ssl.enabled.protocols", "SSLv3"),
         ("ssl.keystore.certificate.chain", ""),
         ("metadata.recovery.strategy", "hope"),
+        ("ssl.engine.factory.class", "org.x.Engine"),
     ],
 )
 def test_bad_value_names_its_key(key: str, value: str) -> None:
