@@ -46,22 +46,35 @@ class MirrorConnector(SourceConnector):
 
     def start(self, props: dict[str, str]) -> None:
         """Raises ConfigException or ConnectError when `props` cannot be used."""
+        scheduler = self._prepared(props)
+        if scheduler is None:
+            log.info("Connector is switched off.", flow=self._clients.flow, connector=props.get("name"))
+            return
+        self._scheduler = scheduler
+        scheduler.start()
+
+    def rehearse(self, props: dict[str, str]) -> None:
+        """Do what `start` does, short of running anything or connecting. Raises what `start` would raise."""
+        try:
+            self._prepared(props)
+        finally:
+            self._close_clusters()
+
+    def _prepared(self, props: dict[str, str]) -> Scheduler | None:
+        """Everything set up and all jobs scheduled, nothing running yet; None when there is nothing to do."""
         self._props = dict(props)
         self._settings = AbstractConfig(self.DEFINITION, props)
         self._clients = MirrorClients(self._props)
         if not self._active():
-            log.info("Connector is switched off.", flow=self._clients.flow, connector=props.get("name"))
-            return
-        name = f"scheduler-{self._clients.flow}-{props.get('name')}"
+            return None
         context = {"flow": self._clients.flow, "connector": props.get("name")}
-        scheduler = Scheduler(name, context=context)
+        scheduler = Scheduler(f"scheduler-{self._clients.flow}-{props.get('name')}", context=context)
         try:
             self._schedule(scheduler)
         except BaseException:
             self._close_clusters()
             raise
-        self._scheduler = scheduler
-        scheduler.start()
+        return scheduler
 
     def stop(self) -> None:
         scheduler, self._scheduler = self._scheduler, None

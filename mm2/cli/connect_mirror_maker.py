@@ -1,0 +1,153 @@
+"""connect-mirror-maker: replicates Kafka clusters as MirrorMaker 2's properties file says.
+
+Exit codes: 0 stopped by SIGTERM or Ctrl-C (and --help, --version), 255 bad usage or unreadable file, 2 bad
+configuration or unreachable target, 3 start failed, 1 a flow died later.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final, NoReturn
+
+import configargparse
+import structlog
+
+from mm2 import __version__
+from mm2.cli.logs import FORMATS, LEVELS, configure_logging
+from mm2.config.configdef import ConfigException
+from mm2.config.mirrormaker import MirrorMakerConfig
+from mm2.config.properties import parse_properties
+from mm2.connect.api import ConnectError
+from mm2.kafka.errors import KafkaFailure
+from mm2.mirror.maker import FlowFailed, MirrorMaker
+
+log = structlog.get_logger(__name__)
+
+EXIT_STOPPED: Final = 0
+EXIT_DIED: Final = 1
+EXIT_BAD_CONFIG: Final = 2
+EXIT_NOT_STARTED: Final = 3
+EXIT_USAGE: Final = 255
+
+#: A stop is to be over in 15 s: what takes longer is given up a moment before.
+_STOP_S: Final = 13.0
+_LAST_RESORT_S: Final = 14.5
+
+
+class _Parser(configargparse.ArgumentParser):  # type: ignore[misc]  # configargparse has no types
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        sys.stderr.write(f"{self.prog}: {message}\n")
+        raise SystemExit(EXIT_USAGE)
+
+
+def parser() -> Any:
+    """The command line; every option can also be given as an environment variable."""
+    made = _Parser(
+        prog="connect-mirror-maker",
+        description="Replicates Kafka clusters: topics, configs, ACLs, consumer group offsets.",
+        epilog="Options can also be given as environment variables, see above.",
+    )
+    made.add_argument("config", metavar="mm2.properties", type=Path, help="MirrorMaker 2's properties file")
+    made.add_argument(
+        "--clusters",
+        metavar="ALIAS",
+        nargs="+",
+        env_var="MM2_CLUSTERS",
+        help="run only the flows into these clusters (default: all), best those that are near",
+    )
+    made.add_argument(
+        "--log-format",
+        choices=FORMATS,
+        default="auto",
+        env_var="MM2_LOG_FORMAT",
+        help="auto: console on a terminal, else json (default: auto)",
+    )
+    made.add_argument("--log-level", choices=LEVELS, default="info", env_var="MM2_LOG_LEVEL", help="(default: info)")
+    made.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run until a signal comes or a flow dies; the exit code."""
+    options = parser().parse_args(arguments)
+    configure_logging(options.log_format, options.log_level)
+    try:
+        # Latin-1 as Java reads it; the parser itself deals with line ends.
+        text = options.config.read_bytes().decode("latin-1")
+    except OSError as error:
+        log.error("Cannot read %s: %s.", options.config, error.strerror)  # noqa: TRY400 - says it all
+        return EXIT_USAGE
+    stopping = _stop_at_signals()
+    try:
+        config = MirrorMakerConfig(parse_properties(text, source=str(options.config)))
+        for key, nearest in config.unread_keys():
+            log.warning(
+                "Nothing reads the key %s of %s.%s", key, options.config, f" Did you mean {nearest}?" if nearest else ""
+            )
+        maker = MirrorMaker(config, options.clusters, stopping=stopping)
+    except (ConfigException, ConnectError, KafkaFailure) as error:
+        return _refused(error, EXIT_BAD_CONFIG, stopping)
+    except Exception:
+        log.exception("Cannot set MirrorMaker up.")
+        return EXIT_BAD_CONFIG
+    return _run(maker, stopping)
+
+
+def _run(maker: MirrorMaker, stopping: threading.Event) -> int:
+    code = EXIT_STOPPED
+    try:
+        maker.start()
+        maker.wait(stopping)
+    except FlowFailed as failure:
+        log.error("%s", failure)  # noqa: TRY400 - the herder has told it in full
+        code = EXIT_DIED if failure.started else EXIT_NOT_STARTED
+    except Exception as error:
+        log.exception("MirrorMaker could not be started: %s", error)
+        code = EXIT_NOT_STARTED
+    _give_up_after(_LAST_RESORT_S, code)
+    maker.stop(_STOP_S)
+    log.info("Stopped.")
+    return code
+
+
+def _refused(error: Exception, code: int, stopping: threading.Event) -> int:
+    if stopping.is_set():
+        return EXIT_STOPPED
+    log.error("%s", error)
+    log.debug("The error in full.", exc_info=error)
+    return code
+
+
+def _stop_at_signals() -> threading.Event:
+    """An event that SIGTERM and Ctrl-C set; the second signal ends the process at once."""
+    stopping = threading.Event()
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        if stopping.is_set():
+            os._exit(128 + number)
+        stopping.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    return stopping
+
+
+def _give_up_after(seconds: float, code: int) -> None:
+    def give_up() -> None:
+        log.warning("The stop takes too long; whatever hangs is left behind.")
+        os._exit(code)
+
+    timer = threading.Timer(seconds, give_up)
+    timer.daemon = True
+    timer.start()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
