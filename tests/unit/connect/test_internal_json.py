@@ -44,13 +44,26 @@ def test_offset_keys_have_java_s_map_order(connector: str, partition: dict[str, 
     assert OffsetJson.parse_key(key.encode()) == (connector, partition)
 
 
-def test_bigger_tables_are_hashed_over_more_buckets() -> None:
-    few = [f"key.{n}" for n in range(12)]
-    many = [f"key.{n}" for n in range(13)]
-    bucket16 = [((h := string_hash(k)) ^ h >> 16) & 15 for k in hash_map_order(few)]
-    bucket32 = [((h := string_hash(k)) ^ h >> 16) & 31 for k in hash_map_order(many)]
-    assert bucket16 == sorted(bucket16)
-    assert bucket32 == sorted(bucket32)
+@pytest.mark.parametrize(
+    ("put", "iterated"),
+    [
+        ("name connector.class topic tasks.max umlaut", "connector.class umlaut tasks.max name topic"),
+        (
+            "key.0 key.1 key.2 key.3 key.4 key.5 key.6 key.7 key.8 key.9 key.10 key.11",
+            "key.2 key.1 key.0 key.11 key.10 key.6 key.5 key.4 key.3 key.9 key.8 key.7",
+        ),
+        (  # the thirteenth doubles the table
+            "key.0 key.1 key.2 key.3 key.4 key.5 key.6 key.7 key.8 key.9 key.10 key.11 key.12",
+            "key.12 key.2 key.1 key.0 key.11 key.10 key.6 key.5 key.4 key.3 key.9 key.8 key.7",
+        ),
+        (  # with three keys of one hash, and one beyond the basic plane
+            "é ✓ 😀 name connector.class source.cluster.alias target.cluster.alias AaAa BBBB AaBB",
+            "connector.class target.cluster.alias ✓ 😀 name source.cluster.alias é AaAa BBBB AaBB",
+        ),
+    ],
+)
+def test_order_is_that_of_a_hash_map_of_java_17(put: str, iterated: str) -> None:
+    assert hash_map_order(put.split()) == iterated.split()
 
 
 def test_offset_values() -> None:

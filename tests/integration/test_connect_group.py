@@ -1,0 +1,229 @@
+"""Several workers in processes of their own share a connector's tasks, and take over from one that dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from mm2.connect.protocol import ConnectorTaskId
+from mm2.sandbox.kafka import LocalKafka
+from tests.integration.connect_toy import connector_props, node, worker_props
+
+_ROOT = Path(__file__).parents[2]
+
+
+class WorkerProcess:
+    """A worker elsewhere; `status` is the last it said."""
+
+    def __init__(self, props: dict[str, str], worker_id: str, folder: Path) -> None:
+        self.worker_id = worker_id
+        self._said = folder / f"{worker_id.replace(':', '-')}.jsonl"
+        self._log = folder / f"{worker_id.replace(':', '-')}.log"
+        with self._said.open("wb") as said, self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [
+                    sys.executable,
+                    str(Path(__file__).with_name("connect_toy.py")),
+                    json.dumps({"props": props, "worker_id": worker_id}),
+                ],
+                stdout=said,
+                stderr=log,
+                cwd=_ROOT,
+                env={**os.environ, "PYTHONPATH": str(_ROOT)},
+            )
+
+    @property
+    def status(self) -> dict[str, Any]:
+        said = self._said.read_text()
+        lines = [line for line in said[: said.rfind("\n") + 1].splitlines() if line.startswith("{")]
+        return dict(json.loads(lines[-1])) if lines else {}
+
+    @property
+    def tasks(self) -> list[str]:
+        return list(self.status.get("assigned_tasks", []))
+
+    def end(self, sig: signal.Signals) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(sig)
+        return self.process.wait(30)
+
+
+@contextmanager
+def workers(kafka: LocalKafka, name: str, folder: Path, count: int, **overrides: str) -> Iterator[list[WorkerProcess]]:
+    props = worker_props(kafka.bootstrap, name, **overrides)
+    with ExitStack() as stack:
+        started = []
+        for n in range(count):
+            one = WorkerProcess(props, f"w{n}:1", folder)
+            stack.callback(one.end, signal.SIGKILL)
+            started.append(one)
+        yield started
+
+
+def eventually(check: Callable[[], bool], timeout_s: float = 30.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not check():
+        assert time.monotonic() < deadline, "did not come true in time"
+        time.sleep(0.1)
+
+
+def create_topic(kafka: LocalKafka, name: str) -> None:
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    admin.create_topics([NewTopic(name, 1, 1)])[name].result(20)
+
+
+def put_connector(kafka: LocalKafka, name: str, **props: str) -> None:
+    """Write the connector's config as the leader would: any worker of the group reacts to the record."""
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": kafka.bootstrap})
+    value = json.dumps({"properties": connector_props("toy", name, **props)})
+    producer.produce(f"{name}-configs", key="connector-toy", value=value)
+    assert producer.flush(10) == 0
+
+
+def states(worker: WorkerProcess) -> list[tuple[int, str, str]]:
+    tasks = worker.status.get("connectors", {}).get("toy", {}).get("tasks", [])
+    return [(task["id"], task["state"], task["worker_id"]) for task in tasks]
+
+
+def values(kafka: LocalKafka, topic: str) -> dict[str, list[int]]:
+    consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": "r", "auto.offset.reset": "earliest"})
+    found: dict[str, list[int]] = {}
+    try:
+        consumer.subscribe([topic])
+        quiet = 0
+        while quiet < 2:
+            message = consumer.poll(1.0)
+            if message is None:
+                quiet += bool(found)
+                continue
+            found.setdefault(message.key().decode(), []).append(int(message.value()))
+    finally:
+        consumer.close()
+    return found
+
+
+def test_two_workers_share_the_tasks_and_the_survivor_carries_on(
+    kafka_b: LocalKafka, unique: str, tmp_path: Path
+) -> None:
+    create_topic(kafka_b, unique)
+    with workers(kafka_b, unique, tmp_path, 2) as (one, two):
+        eventually(lambda: all(w.status.get("ready") for w in (one, two)))
+        put_connector(kafka_b, unique, **{"tasks.max": "4"})
+        eventually(lambda: len(one.tasks) == len(two.tasks) == 2)
+        assert not set(one.tasks) & set(two.tasks)
+        eventually(lambda: Counter(state for _, state, _ in states(one)) == {"RUNNING": 4})
+        leader, follower = (one, two) if one.status["leader"] else (two, one)
+        # Without REST a follower could not publish task configs.
+        assert leader.status["assigned_connectors"] == ["toy"]
+        assert follower.status["assigned_connectors"] == []
+
+        leader.end(signal.SIGKILL)
+        eventually(lambda: len(follower.tasks) == 4)
+        eventually(lambda: follower.status["assigned_connectors"] == ["toy"])
+        eventually(lambda: {w for _, s, w in states(follower) if s == "RUNNING"} == {follower.worker_id})
+        assert follower.status["leader"]
+        time.sleep(0.5)
+        assert follower.end(signal.SIGTERM) == 0
+    for numbers in values(kafka_b, unique).values():
+        # At least once: a killed worker's last records may come again, none is missing.
+        assert sorted(set(numbers)) == list(range(1, max(numbers) + 1))
+
+
+def test_a_joining_worker_gets_its_share_while_the_rest_keeps_running(
+    kafka_b: LocalKafka, unique: str, tmp_path: Path
+) -> None:
+    create_topic(kafka_b, unique)
+    props = worker_props(kafka_b.bootstrap, unique)
+    first = node(props, "w0:1")
+    first.herder.start()
+    try:
+        assert first.herder.await_ready(30)
+        first.herder.put_connector_config(
+            "toy", connector_props("toy", unique, **{"tasks.max": "4"}), allow_replace=True
+        ).result(20)
+        eventually(lambda: len(first.herder.status()["assigned_tasks"]) == 4)
+        eventually(lambda: len(first.herder.worker.task_ids()) == 4)
+        before = dict(first.herder.worker._tasks)
+        second = WorkerProcess(props, "w1:1", tmp_path)
+        try:
+            eventually(lambda: len(second.tasks) == 2)
+            kept = [ConnectorTaskId(*_split(task)) for task in first.herder.status()["assigned_tasks"]]
+            assert len(kept) == 2
+            assert all(first.herder.worker._tasks[task] is before[task] for task in kept)
+            eventually(lambda: {w for _, s, w in states(second) if s == "RUNNING"} == {"w0:1", "w1:1"})
+            assert second.end(signal.SIGTERM) == 0
+            # It said good-bye, so nobody waits for its session to end.
+            eventually(lambda: len(first.herder.status()["assigned_tasks"]) == 4, timeout_s=4.0)
+        finally:
+            second.end(signal.SIGKILL)
+    finally:
+        first.stop()
+    for numbers in values(kafka_b, unique).values():
+        assert numbers == list(range(1, len(numbers) + 1))  # clean hand-overs: nothing lost, nothing twice
+
+
+def _split(task: str) -> tuple[str, int]:
+    connector, _, number = task.rpartition("-")
+    return connector, int(number)
+
+
+def test_eager_workers_share_the_tasks(kafka_b: LocalKafka, unique: str, tmp_path: Path) -> None:
+    create_topic(kafka_b, unique)
+    with workers(kafka_b, unique, tmp_path, 2, **{"connect.protocol": "eager"}) as (one, two):
+        eventually(lambda: all(w.status.get("ready") for w in (one, two)))
+        put_connector(kafka_b, unique, **{"tasks.max": "3"})
+        if not _has_three(one, two):
+            # The connector may be with the follower, which cannot publish: the eager protocol knows no better.
+            follower = one if two.status["leader"] else two
+            follower.end(signal.SIGTERM)
+            survivor = two if follower is one else one
+            eventually(lambda: len(survivor.tasks) == 3)
+
+
+def _has_three(one: WorkerProcess, two: WorkerProcess) -> bool:
+    deadline = time.monotonic() + 8
+    while time.monotonic() < deadline:
+        if sorted(map(len, (one.tasks, two.tasks))) == [1, 2]:
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def test_work_is_given_up_when_the_group_is_lost_and_taken_up_again(unique: str, tmp_path: Path) -> None:
+    with LocalKafka("lost", tmp_path / "kafka") as kafka:
+        create_topic(kafka, unique)
+        running = node(worker_props(kafka.bootstrap, unique), "w0:1")
+        running.herder.start()
+        try:
+            assert running.herder.await_ready(30)
+            running.herder.put_connector_config(
+                "toy", connector_props("toy", unique, **{"tasks.max": "2"}), allow_replace=True
+            ).result(20)
+            eventually(lambda: len(running.herder.worker.task_ids()) == 2)
+            time.sleep(0.5)
+            kafka.stop()
+            eventually(lambda: not running.herder.worker.task_ids())
+            kafka.start()
+            eventually(lambda: len(running.herder.worker.task_ids()) == 2)
+            eventually(
+                lambda: [t["state"] for t in running.herder.status()["connectors"]["toy"]["tasks"]] == ["RUNNING"] * 2
+            )
+            time.sleep(0.5)
+        finally:
+            running.stop()
+        for numbers in values(kafka, unique).values():
+            assert sorted(set(numbers)) == list(range(1, max(numbers) + 1))
