@@ -114,12 +114,16 @@ def mismatch(members: Mapping[str, WorkerState], leader: str, max_offset: int, v
 
 
 def assign_eagerly(members: Mapping[str, WorkerState], leader: str, configured: Configured) -> GroupAssignment:
-    """Deal everything round-robin: first all connectors, then each one's tasks, over the sorted members."""
+    """Deal everything round-robin: first all connectors, then each one's tasks, over the sorted members.
+
+    Where no member has a URL all connectors go to the leader instead, see :class:`CooperativeAssignor`.
+    """
     loads = {member: Load() for member in sorted(members)}
     dealer = itertools.cycle(loads.values())
+    home = _only_home(members, leader)
     connectors = sorted(configured.connectors())
     for connector in connectors:
-        next(dealer).connectors.append(connector)
+        (next(dealer) if home is None else loads[home]).connectors.append(connector)
     for connector in connectors:
         for task in sorted(configured.tasks(connector)):
             next(dealer).tasks.append(task)
@@ -174,7 +178,7 @@ class CooperativeAssignor:
             else Load()
             for member, state in sorted(members.items())
         }
-        home = leader if all(state.url == URL_NOT_USED for state in members.values()) else None
+        home = _only_home(members, leader)
         following, revoked = self._round(current, configured, last_completed_generation, home)
         self._previous_generation = generation
         self._previous_members = set(current)
@@ -303,6 +307,11 @@ class CooperativeAssignor:
         else:
             self._revoked_in_previous = True
         _revoke(following, excess, revoked)
+
+
+def _only_home(members: Mapping[str, WorkerState], leader: str) -> str | None:
+    """Where connectors have to be, None when anywhere will do."""
+    return leader if all(state.url == URL_NOT_USED for state in members.values()) else None
 
 
 def _duplicated(current: Mapping[str, Load]) -> _Work:

@@ -9,16 +9,16 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import Producer
 
 from mm2.connect.protocol import ConnectorTaskId
 from mm2.sandbox.kafka import LocalKafka
+from tests.integration.connect_reading import create_topic, eventually, read_all
 from tests.integration.connect_toy import connector_props, node, worker_props
 
 _ROOT = Path(__file__).parents[2]
@@ -72,22 +72,8 @@ def workers(kafka: LocalKafka, name: str, folder: Path, count: int, **overrides:
         yield started
 
 
-def eventually(check: Callable[[], bool], timeout_s: float = 30.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not check():
-        assert time.monotonic() < deadline, "did not come true in time"
-        time.sleep(0.1)
-
-
-def create_topic(kafka: LocalKafka, name: str) -> None:
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-    admin.create_topics([NewTopic(name, 1, 1)])[name].result(20)
-
-
 def put_connector(kafka: LocalKafka, name: str, **props: str) -> None:
     """Write the connector's config as the leader would: any worker of the group reacts to the record."""
-    from confluent_kafka import Producer
-
     producer = Producer({"bootstrap.servers": kafka.bootstrap})
     value = json.dumps({"properties": connector_props("toy", name, **props)})
     producer.produce(f"{name}-configs", key="connector-toy", value=value)
@@ -100,26 +86,17 @@ def states(worker: WorkerProcess) -> list[tuple[int, str, str]]:
 
 
 def values(kafka: LocalKafka, topic: str) -> dict[str, list[int]]:
-    consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": "r", "auto.offset.reset": "earliest"})
     found: dict[str, list[int]] = {}
-    try:
-        consumer.subscribe([topic])
-        quiet = 0
-        while quiet < 2:
-            message = consumer.poll(1.0)
-            if message is None:
-                quiet += bool(found)
-                continue
-            found.setdefault(message.key().decode(), []).append(int(message.value()))
-    finally:
-        consumer.close()
+    for message in read_all(kafka.bootstrap, topic):
+        found.setdefault(message.key().decode(), []).append(int(message.value()))
+    assert found
     return found
 
 
 def test_two_workers_share_the_tasks_and_the_survivor_carries_on(
     kafka_b: LocalKafka, unique: str, tmp_path: Path
 ) -> None:
-    create_topic(kafka_b, unique)
+    create_topic(kafka_b.bootstrap, unique)
     with workers(kafka_b, unique, tmp_path, 2) as (one, two):
         eventually(lambda: all(w.status.get("ready") for w in (one, two)))
         put_connector(kafka_b, unique, **{"tasks.max": "4"})
@@ -146,7 +123,7 @@ def test_two_workers_share_the_tasks_and_the_survivor_carries_on(
 def test_a_joining_worker_gets_its_share_while_the_rest_keeps_running(
     kafka_b: LocalKafka, unique: str, tmp_path: Path
 ) -> None:
-    create_topic(kafka_b, unique)
+    create_topic(kafka_b.bootstrap, unique)
     props = worker_props(kafka_b.bootstrap, unique)
     first = node(props, "w0:1")
     first.herder.start()
@@ -182,30 +159,23 @@ def _split(task: str) -> tuple[str, int]:
 
 
 def test_eager_workers_share_the_tasks(kafka_b: LocalKafka, unique: str, tmp_path: Path) -> None:
-    create_topic(kafka_b, unique)
+    create_topic(kafka_b.bootstrap, unique)
     with workers(kafka_b, unique, tmp_path, 2, **{"connect.protocol": "eager"}) as (one, two):
         eventually(lambda: all(w.status.get("ready") for w in (one, two)))
         put_connector(kafka_b, unique, **{"tasks.max": "3"})
-        if not _has_three(one, two):
-            # The connector may be with the follower, which cannot publish: the eager protocol knows no better.
-            follower = one if two.status["leader"] else two
-            follower.end(signal.SIGTERM)
-            survivor = two if follower is one else one
-            eventually(lambda: len(survivor.tasks) == 3)
-
-
-def _has_three(one: WorkerProcess, two: WorkerProcess) -> bool:
-    deadline = time.monotonic() + 8
-    while time.monotonic() < deadline:
-        if sorted(map(len, (one.tasks, two.tasks))) == [1, 2]:
-            return True
-        time.sleep(0.1)
-    return False
+        eventually(lambda: sorted(map(len, (one.tasks, two.tasks))) == [1, 2])
+        eventually(lambda: Counter(state for _, state, _ in states(one)) == {"RUNNING": 3})
+        follower, leader = (one, two) if two.status["leader"] else (two, one)
+        assert follower.end(signal.SIGTERM) == 0
+        eventually(lambda: len(leader.tasks) == 3)
+        eventually(lambda: {w for _, s, w in states(leader) if s == "RUNNING"} == {leader.worker_id})
+    for numbers in values(kafka_b, unique).values():
+        assert sorted(set(numbers)) == list(range(1, max(numbers) + 1))
 
 
 def test_work_is_given_up_when_the_group_is_lost_and_taken_up_again(unique: str, tmp_path: Path) -> None:
     with LocalKafka("lost", tmp_path / "kafka") as kafka:
-        create_topic(kafka, unique)
+        create_topic(kafka.bootstrap, unique)
         running = node(worker_props(kafka.bootstrap, unique), "w0:1")
         running.herder.start()
         try:

@@ -10,47 +10,15 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from mm2.connect.api import ConnectError
 from mm2.connect.herder import AlreadyExists, DistributedHerder, NotFound
 from mm2.connect.node import Node
 from mm2.sandbox.kafka import LocalKafka
+from tests.integration.connect_reading import create_topic, eventually, pairs, read_all
 from tests.integration.connect_toy import CONNECTOR, MODULE, connector_props, node, worker_props
-
-Records = list[tuple[str, Any]]
-
-
-def read_all(bootstrap: str, topic: str) -> list[Any]:
-    """Every record of a topic, in order per partition."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader", "enable.auto.commit": "false"})
-    try:
-        partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
-        records = []
-        for partition in partitions:
-            low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=10)
-            consumer.assign([TopicPartition(topic, partition, low)])
-            while low < high:
-                message = consumer.poll(10)
-                assert message is not None
-                assert message.error() is None
-                records.append(message)
-                low = message.offset() + 1
-        return records
-    finally:
-        consumer.close()
-
-
-def pairs(bootstrap: str, topic: str) -> Records:
-    return [(m.key().decode(), None if m.value() is None else m.value().decode()) for m in read_all(bootstrap, topic)]
-
-
-def eventually(check: Callable[[], bool], timeout_s: float = 20.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not check():
-        assert time.monotonic() < deadline, "did not come true in time"
-        time.sleep(0.05)
 
 
 def task_states(herder: DistributedHerder, connector: str) -> list[str]:
@@ -66,12 +34,6 @@ def running(herder: DistributedHerder, connector: str, tasks: int) -> Callable[[
     return lambda: (
         connector_state(herder, connector) == "RUNNING" and task_states(herder, connector) == ["RUNNING"] * tasks
     )
-
-
-def create_topic(bootstrap: str, name: str, partitions: int = 1, **config: str) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    for future in admin.create_topics([NewTopic(name, partitions, 1, config=config)]).values():
-        future.result(20)
 
 
 def counts(bootstrap: str, topic: str, task: int) -> list[int]:
@@ -122,7 +84,7 @@ def test_records_arrive_and_the_topics_hold_the_bytes_of_java(kafka_b: LocalKafk
     assert configs[3][1] == '{"tasks":2}'
 
     offsets = pairs(b, f"{topic}-offsets")
-    last = {key: value for key, value in offsets}
+    last = dict(offsets)
     assert set(last) == {'["toy",{"number":0,"toy":"é"}]', '["toy",{"number":1,"toy":"é"}]'}
     for task in (0, 1):
         assert last[f'["toy",{{"number":{task},"toy":"é"}}]'] == f'{{"count":{counts(b, topic, task)[-1]}}}'

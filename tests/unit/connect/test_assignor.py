@@ -224,6 +224,13 @@ def test_eager_deals_connectors_then_tasks() -> None:
     assert outcome.assignments["w2"].tasks == (ConnectorTaskId("b", 0),)
 
 
+def test_eager_leader_without_rest_urls_keeps_the_connectors() -> None:
+    states = {m: WorkerState(URL_NOT_USED, 7) for m in ("w2", "w1")}
+    outcome = assign_eagerly(states, "w2", Configs({"b": 2, "a": 1}))
+    assert outcome.assignments["w2"].connectors == ("a", "b")
+    assert {len(told.tasks) for told in outcome.assignments.values()} == {1, 2}
+
+
 def test_mismatch_tells_everybody_the_offset_to_read_to() -> None:
     states = {"w1": WorkerState("u", 3), "w2": WorkerState("u", 9)}
     outcome = mismatch(states, "w1", 9, 2)
