@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import structlog
 
 from mm2.connect import loggers, sessions
-from mm2.connect.api import ConnectError
+from mm2.connect.api import ConnectError, RetriableError
 from mm2.connect.assignor import CooperativeAssignor
 from mm2.connect.lifecycle import WorkId
 from mm2.connect.membership import GroupMember, GroupTimings
@@ -602,6 +602,8 @@ class DistributedHerder:
             delay_s = min(_RECONFIGURE_BACKOFF_MAX_S, _RECONFIGURE_BACKOFF_S * 2**attempts)
             if isinstance(error, NotLeader):
                 log.warning("task configs not published", connector=name, reason=str(error), again_in_s=delay_s)
+            elif isinstance(error, RetriableError):
+                log.info("task configs not known yet", connector=name, reason=str(error), again_in_s=delay_s)
             else:
                 log.exception("task configs not published", connector=name, again_in_s=delay_s)
             self._submit(
