@@ -685,11 +685,9 @@ class DistributedHerder:
         return None if self._assignment is None else self._assignment.leader_url
 
     def _validate(self, name: str, raw: Props) -> None:
-        props = self.worker.resolve(raw)
-        if props.get("name", name) != name:
-            raise ConnectError(f"Connector name {name} does not match the name in its config ({props['name']})")
-        connector = self.worker.new_connector(props)
-        problems = connector.validate(props)
+        if raw.get("name", name) != name:
+            raise ConnectError(f"Connector name {name} does not match the name in its config ({raw['name']})")
+        problems = self.worker.validate(raw)
         if problems:
             told = "\n".join(f"{key}: {message}" for key, message in problems)
             raise ConnectError(

@@ -118,14 +118,12 @@ class WorkerSourceTask:
         self._thread.start()
 
     def set_target_state(self, state: TargetState) -> None:
-        """Pause or resume; STOPPED ends the task."""
+        """Pause or resume; STOPPED ends the task. Returns at once."""
         with self._changed:
             self._target = state
-            if state is TargetState.STOPPED:
-                self._stopping = True
             self._changed.notify_all()
         if state is TargetState.STOPPED:
-            self.stop()
+            threading.Thread(target=self.stop, name=f"stop-{self.id}", daemon=True).start()
 
     def stop(self) -> None:
         """Ask it to end; returns when the task's own ``stop`` has, if ``poll`` was under way."""
@@ -219,7 +217,7 @@ class WorkerSourceTask:
         paused = False
         while True:
             with self._changed:
-                if self._stopping:
+                if self._stopping or self._target is TargetState.STOPPED:
                     return False
                 if self._target is TargetState.STARTED:
                     break

@@ -110,6 +110,14 @@ class Worker:
         """A fresh instance of ``connector.class``. Raises ConnectError."""
         return self.plugins.new(props.get("connector.class", ""), Connector, key="connector.class")
 
+    def validate(self, raw: Props) -> list[tuple[str, str]]:
+        """Everything wrong with a connector's configuration as (key, message) pairs. Raises ConnectError for its class."""
+        props = self.resolve(raw)
+        connector = self.new_connector(props)
+        general = source_connector_config(props).validate(props)
+        problems = [(key, message) for key, messages in general for message in messages]
+        return list(dict.fromkeys([*problems, *connector.validate(props)]))
+
     def start_connector(
         self,
         name: str,

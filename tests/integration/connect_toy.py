@@ -15,7 +15,7 @@ from typing import Any
 
 from mm2.config.configdef import ConfigDef, Importance, Type
 from mm2.config.worker_keys import WorkerConfig
-from mm2.connect.api import SourceConnector, SourceRecord, SourceTask, Task
+from mm2.connect.api import RetriableError, SourceConnector, SourceRecord, SourceTask, Task
 from mm2.connect.node import Node
 from mm2.connect.plugins import Plugins
 
@@ -53,14 +53,20 @@ class CountingTask(SourceTask):
     def start(self, props: dict[str, str]) -> None:
         self.topic, self.number = props["topic"], props["number"]
         self.pause_s = float(props.get("pause.s", "0.02"))
+        self.bad_at = int(props.get("bad.at", "0"))
         self.fail_at = int(props.get("fail.at", "0"))
         self.blocking = props.get("block") == "true"
+        self.moody = props.get("moody") == "true"
+        self.secret = props.get("secret", "")
         self.ended = threading.Event()
         self.partition = {"number": int(self.number), "toy": "é"}
         (offset,) = self.context.offset_reader.offsets([self.partition])
         self.count = 0 if offset is None else int(offset["count"])
         self.acked = 0
-        self.context.report({"resumed_at": self.count})
+        detail: dict[str, Any] = {"resumed_at": self.count}
+        if self.secret:
+            detail["secret_length"] = len(self.secret)
+        self.context.report(detail)
 
     def poll(self) -> list[SourceRecord] | None:
         if self.blocking:
@@ -68,6 +74,9 @@ class CountingTask(SourceTask):
             return None
         if self.ended.wait(self.pause_s):
             return None
+        if self.moody:
+            self.moody = False
+            raise RetriableError("not in the mood")
         self.count += 1
         if self.count == self.fail_at:
             raise ValueError(f"told to fail at {self.fail_at}")
@@ -77,7 +86,7 @@ class CountingTask(SourceTask):
                 {"count": self.count},
                 self.topic,
                 None,
-                f"task-{self.number}".encode(),
+                "no bytes" if self.count == self.bad_at else f"task-{self.number}".encode(),
                 str(self.count).encode(),
                 headers=(("h", b"\x00\xff"),),
                 timestamp=1_700_000_000_000 + self.count,

@@ -248,9 +248,9 @@ def test_bad_connector_configs_are_refused_with_class_and_key(kafka_b: LocalKafk
         props = {**connector_props("toy", unique), "connector.class": "Nowhere"}
         with pytest.raises(ConnectError, match=r"Nowhere.*connector\.class"):
             w.herder.put_connector_config("toy", props, allow_replace=True).result(20)
-        props = connector_props("toy", unique)
+        props = connector_props("toy", unique, **{"tasks.max": "0"})
         del props["topic"]
-        with pytest.raises(ConnectError, match="topic"):
+        with pytest.raises(ConnectError, match=r"(?s)2 error\(s\).*tasks\.max.*topic"):
             w.herder.put_connector_config("toy", props, allow_replace=True).result(20)
         assert w.herder.status()["connectors"] == {}
 
@@ -317,3 +317,42 @@ def test_the_leader_hook_runs_once_and_sees_the_stored_configs(kafka_b: LocalKaf
     assert [one["same"] for one in seen] == [False, True]
     written = [key for key, _ in pairs(kafka_b.bootstrap, f"{topic}-configs")]
     assert written.count("connector-toy") == 1
+
+
+def test_a_retriable_failure_of_poll_is_tried_again(kafka_b: LocalKafka, topic: str) -> None:
+    with worker(kafka_b, topic) as w:
+        w.herder.put_connector_config("toy", connector_props("toy", topic, moody="true"), allow_replace=True).result(20)
+        eventually(lambda: counts(kafka_b.bootstrap, topic, 0)[:2] == [1, 2])
+        assert task_states(w.herder, "toy") == ["RUNNING"]
+
+
+def test_a_record_that_cannot_be_converted_is_skipped_only_when_errors_are_tolerated(
+    kafka_b: LocalKafka, topic: str
+) -> None:
+    with worker(kafka_b, topic) as w:
+        bad = connector_props("toy", topic, **{"bad.at": "2"})
+        w.herder.put_connector_config("toy", bad, allow_replace=True).result(20)
+        eventually(lambda: task_states(w.herder, "toy") == ["FAILED"])
+        assert "ByteArrayConverter takes bytes only" in w.herder.status()["connectors"]["toy"]["tasks"][0]["trace"]
+        tolerant = {**bad, "errors.tolerance": "all"}
+        w.herder.put_connector_config("toy", tolerant, allow_replace=True).result(20)
+        eventually(lambda: counts(kafka_b.bootstrap, topic, 0)[:3] == [1, 3, 4])
+
+
+def test_secrets_of_config_providers_reach_the_task_but_not_the_topic(
+    kafka_b: LocalKafka, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOY_SECRET", "open sesame")
+    providers = {
+        "config.providers": "env",
+        "config.providers.env.class": "org.apache.kafka.common.config.provider.EnvVarConfigProvider",
+    }
+    with worker(kafka_b, topic, **providers) as w:
+        props = connector_props("toy", topic, secret="${env:TOY_SECRET}")
+        w.herder.put_connector_config("toy", props, allow_replace=True).result(20)
+        eventually(running(w.herder, "toy", 1))
+        detail = w.herder.status()["connectors"]["toy"]["tasks"][0]["detail"]
+        assert detail["secret_length"] == len("open sesame")
+    stored = dict(pairs(kafka_b.bootstrap, f"{topic}-configs"))
+    assert json.loads(stored["task-toy-0"])["properties"]["secret"] == "${env:TOY_SECRET}"
+    assert not any(value is not None and "sesame" in value for value in stored.values())
