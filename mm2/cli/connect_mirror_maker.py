@@ -109,7 +109,7 @@ def _run(maker: MirrorMaker, stopping: threading.Event) -> int:
         log.error("%s", failure)  # noqa: TRY400 - the herder has told it in full
         code = EXIT_DIED if failure.started else EXIT_NOT_STARTED
     except Exception as error:
-        log.exception("MirrorMaker could not be started: %s", error)
+        log.error("MirrorMaker could not be started: %s", error, exc_info=error)  # noqa: TRY400 - with a sentence
         code = EXIT_NOT_STARTED
     _give_up_after(_LAST_RESORT_S, code)
     maker.stop(_STOP_S)

@@ -2,7 +2,7 @@
 
 Deviations: `scheduled.rebalance.max.delay.ms` is 0 unless the target sets it, so that the work of a process that died
 goes on elsewhere at once rather than after five minutes; classes, patterns, intervals and client settings of all
-connectors are tried out before anything starts; a target that does not answer is given ten seconds; a stored connector
+connectors are tried out before anything starts; a target that does not answer is given five seconds; a stored connector
 configuration is compared as written, with its provider references, so a new leader does not restart connectors for
 nothing.
 """
@@ -50,8 +50,8 @@ CONNECTORS: Final[Mapping[str, type[MirrorConnector]]] = {
     CHECKPOINT_CONNECTOR: MirrorCheckpointConnector,
 }
 
-_TARGET_PATIENCE_S: Final = 10.0
-_TRY_S: Final = 5.0
+_TARGET_PATIENCE_S: Final = 5.0
+_TRY_S: Final = 4.0
 _BETWEEN_TRIES_S: Final = 0.5
 _WATCH_S: Final = 0.5
 _ENGINE_SHARE_S: Final = 3.0
@@ -195,7 +195,7 @@ class MirrorMaker:
         return Flow(pair, node)
 
     def _check_target(self, flow: Flow) -> None:
-        """Raises ConnectError: at once when the target refuses us, after ten seconds when it does not answer."""
+        """Raises ConnectError: at once when the target refuses us, after five seconds when it does not answer."""
         alias = flow.pair.target
         servers = self._config.worker_config(flow.pair).get("bootstrap.servers")
         where = f"{alias} ({alias}.bootstrap.servers = {servers})"

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from mm2.connect.api import SourceTask, SourceTaskContext, WorkerView
@@ -149,15 +149,27 @@ def until(condition: Callable[[], object], what: str, timeout_s: float = 30) -> 
         time.sleep(0.1)
 
 
+def _end(consumer: Consumer, where: TopicPartition) -> int:
+    """The high watermark; a partition that has just been made may have no leader yet."""
+    deadline = time.monotonic() + 15
+    while True:
+        try:
+            return int(consumer.get_watermark_offsets(where, timeout=10)[1])
+        except KafkaException:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+
+
 def read_all(broker: LocalKafka, topic: str, partition: int = 0) -> list[tuple[bytes | None, bytes | None]]:
     """Keys and values of everything that is in a partition now, by an independent client."""
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "reader", "enable.auto.commit": False})
     try:
         where = TopicPartition(topic, partition)
-        _, end = consumer.get_watermark_offsets(where, timeout=10)
+        end = _end(consumer, where)
         consumer.assign([TopicPartition(topic, partition, 0)])
         records: list[tuple[bytes | None, bytes | None]] = []
-        while consumer.position([where])[0].offset < end:
+        while max(consumer.position([where])[0].offset, 0) < end:
             message = consumer.poll(5)
             assert message is not None
             assert message.error() is None

@@ -1,0 +1,299 @@
+"""connect-mirror-maker as its users meet it: a process, its exit code, its words."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from mm2.mirror.formats import Heartbeat
+from mm2.sandbox.kafka import LocalKafka
+from tests.integration.mirror_flow import admin, commit, create, partitions_of, read_all, until, write
+
+ROOT = Path(__file__).parents[2]
+COMMAND = (sys.executable, "-P", "-m", "mm2.cli.connect_mirror_maker")
+NOBODY = "127.0.0.1:1"
+
+
+def run(*arguments: str | Path) -> tuple[int, str]:
+    """Exit code and everything it said."""
+    command = [*COMMAND, *map(str, arguments)]
+    done = subprocess.run(
+        command, cwd=ROOT, env=_environment(), capture_output=True, text=True, timeout=60, check=False
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
+
+
+def config_file(folder: Path, props: Mapping[str, str], *, source: str = NOBODY, target: str = NOBODY) -> Path:
+    """A file for A->B; a value "" leaves a key out."""
+    base = {
+        "clusters": "A, B",
+        "A.bootstrap.servers": source,
+        "B.bootstrap.servers": target,
+        "A->B.enabled": "true",
+        "replication.factor": "1",
+        **{f"{name}.topic.replication.factor": "1" for name in ("offset-syncs", "checkpoints", "heartbeats")},
+        **{f"{name}.storage.replication.factor": "1" for name in ("offset", "status", "config")},
+    }
+    file = folder / "mm2.properties"
+    merged = {key: value for key, value in {**base, **props}.items() if value}
+    file.write_text("".join(f"{key} = {value}\n" for key, value in merged.items()), encoding="latin-1")
+    return file
+
+
+@pytest.mark.parametrize(("option", "text"), [("--help", "--clusters ALIAS"), ("--version", "connect-mirror-maker ")])
+def test_help_and_version_are_0(option: str, text: str) -> None:
+    code, said = run(option)
+    assert code == 0
+    assert text in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--nonsense", "x"), "unrecognized arguments: --nonsense"),
+        (("no-such-file.properties",), "Cannot read no-such-file.properties: No such file or directory."),
+    ],
+)
+def test_bad_usage_is_255(arguments: tuple[str, ...], sentence: str) -> None:
+    code, said = run(*arguments)
+    assert code == 255
+    assert sentence in said
+    assert "Traceback" not in said
+
+
+JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="u" password="hush'  # no end
+
+BAD_CONFIGS: list[tuple[dict[str, str], tuple[str, ...], tuple[str, ...]]] = [
+    ({"clusters": ""}, (), ('"clusters"',)),
+    ({}, ("--clusters", "C"), ("--clusters names C", "A, B")),
+    (
+        {"A->B.enabled": "false", "emit.heartbeats.enabled": "false"},
+        (),
+        ("No source->target replication flows", "clusters = A, B"),
+    ),
+    ({"B->A.emit.heartbeats.enabled": "false"}, ("--clusters", "A"), ("No source->target", "--clusters A", "A->B")),
+    ({"A->B.tasks.max": "two"}, ("--clusters", "B"), ("A->B.tasks.max", "two")),
+    ({"replication.factor": "1.5"}, ("--clusters", "B"), ("replication.factor", "1.5")),
+    ({"A->B.enabled": "yes"}, ("--clusters", "B"), ("A->B.enabled", "yes")),
+    ({"B.bootstrap.servers": ""}, ("--clusters", "B"), ("bootstrap.servers",)),
+    ({"A.bootstrap.servers": "nowhere"}, ("--clusters", "B"), ("bootstrap.servers", "nowhere")),
+    (
+        {"A->B.replication.policy.class": "com.example.Policy"},
+        ("--clusters", "B"),
+        ("A->B", "com.example.Policy", "replication.policy.class"),
+    ),
+    ({"A->B.topic.filter.class": "nope"}, ("--clusters", "B"), ("A->B", "nope", "topic.filter.class")),
+    ({"A->B.key.converter": "nope"}, ("--clusters", "B"), ("A->B", "nope", "key.converter")),
+    ({"A->B.topics": "*"}, ("--clusters", "B"), ("A->B", "topics", "nothing to repeat", "write .*")),
+    ({"A->B.groups": "[a"}, ("--clusters", "B"), ("A->B", "groups", "[a")),
+    (
+        {"refresh.topics.interval.seconds": "0"},
+        ("--clusters", "B"),
+        ("A->B", "refresh.topics.interval.seconds", "0", "refresh.topics.enabled=false"),
+    ),
+    (
+        {"B.security.protocol": "SASL_PLAINTEXT", "B.sasl.mechanism": "PLAIN", "B.sasl.jaas.config": JAAS},
+        ("--clusters", "B"),
+        ("sasl.jaas.config",),
+    ),
+    (
+        {"A->B.topics": "${vault:x:y}", "config.providers": "vault", "config.providers.vault.class": "no.Such"},
+        (),
+        ("config.providers.vault.class", "no.Such"),
+    ),
+    ({"A->B.topics": r"\u12"}, (), ("mm2.properties, line",)),
+]
+
+
+# Every case in one process: starting Python for each of them would take longer than all else.
+_MANY = """
+import contextlib, io, json, sys
+from mm2.cli.connect_mirror_maker import main
+for arguments in json.load(sys.stdin):
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        code = main(arguments)
+    print(json.dumps([code, said.getvalue()]))
+"""
+
+
+@pytest.fixture(scope="module")
+def refusals(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[int, str]]:
+    """Exit code and words for each of BAD_CONFIGS."""
+    cases = [[str(config_file(tmp_path_factory.mktemp("bad"), bad[0])), *bad[1]] for bad in BAD_CONFIGS]
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", _MANY],
+        input=json.dumps(cases),
+        cwd=ROOT,
+        env=_environment(),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+    )
+    return [(code, said) for code, said in map(json.loads, done.stdout.splitlines())]
+
+
+@pytest.mark.parametrize(
+    "case", range(len(BAD_CONFIGS)), ids=[" ".join((*bad[0], *bad[1])) or "-" for bad in BAD_CONFIGS]
+)
+def test_a_bad_configuration_is_2_and_one_sentence_says_what_is_wrong(
+    refusals: list[tuple[int, str]], case: int
+) -> None:
+    code, said = refusals[case]
+    assert code == 2, said
+    errors = [json.loads(line) for line in said.splitlines() if '"level": "error"' in line]
+    assert len(errors) == 1, said
+    for word in BAD_CONFIGS[case][2]:
+        assert word in errors[0]["event"]
+    assert "Traceback" not in said
+    assert "hush" not in said
+
+
+def test_nothing_is_created_for_a_bad_configuration(tmp_path: Path, kafka_a: LocalKafka, kafka_b: LocalKafka) -> None:
+    before = set(admin(kafka_b).list_topics(timeout=10).topics), set(admin(kafka_a).list_topics(timeout=10).topics)
+    file = config_file(tmp_path, {"A->B.groups": "[a"}, source=kafka_a.bootstrap, target=kafka_b.bootstrap)
+    assert run(file)[0] == 2
+    after = set(admin(kafka_b).list_topics(timeout=10).topics), set(admin(kafka_a).list_topics(timeout=10).topics)
+    assert before == after
+
+
+def test_an_unreachable_target_is_2(tmp_path: Path) -> None:
+    started = time.monotonic()
+    code, said = run(config_file(tmp_path, {}), "--clusters", "B")
+    assert code == 2
+    assert f"The target cluster B (B.bootstrap.servers = {NOBODY}) cannot be used: " in said
+    assert "nobody listens there" in said
+    assert time.monotonic() - started < 15
+
+
+def test_a_wrong_password_is_said_as_such_at_once(tmp_path: Path) -> None:
+    login = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+    listener = "listener.name.login.plain.sasl.jaas.config"
+    overrides = {
+        "sasl.enabled.mechanisms": "PLAIN",
+        listener: f'{login} username="mm2" password="right" user_mm2="right";',
+        "sasl.mechanism.inter.broker.protocol": "PLAIN",
+    }
+    listeners = {"PLAIN": "PLAINTEXT", "LOGIN": "SASL_PLAINTEXT"}
+    with LocalKafka("S", tmp_path / "broker", listeners=listeners, overrides=overrides) as broker:
+        props = {
+            "B.security.protocol": "SASL_PLAINTEXT",
+            "B.sasl.mechanism": "PLAIN",
+            "B.sasl.jaas.config": f'{login} username="mm2" password="wrong";',
+        }
+        file = config_file(tmp_path, props, target=broker.address("LOGIN"))
+        started = time.monotonic()
+        code, said = run(file, "--clusters", "B", "--log-level", "debug")
+        took_s = time.monotonic() - started
+        assert code == 2
+        assert "The target cluster B" in said
+        assert "password" in said.lower()
+        assert '"wrong"' not in said
+        assert "wrong;" not in said
+        assert took_s < 6, "two seconds, and the start of Python on a busy machine"
+        assert not [topic for topic in admin(broker).list_topics(timeout=10).topics if topic.startswith("mm2")]
+
+
+def test_a_key_that_nothing_reads_is_told_with_the_nearest_one(tmp_path: Path) -> None:
+    file = config_file(tmp_path, {"refresh.topic.interval.seconds": "5"})
+    _, said = run(file, "--clusters", "B")
+    (warning,) = [line for line in said.splitlines() if "Nothing reads the key" in line]
+    assert "refresh.topic.interval.seconds" in warning
+    assert "Did you mean refresh.topics.interval.seconds?" in warning
+
+
+@contextmanager
+def process(file: Path, log: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A running connect-mirror-maker; whatever a test leaves of it is killed."""
+    with log.open("wb") as out:
+        command = [*COMMAND, str(file), *arguments]
+        started = subprocess.Popen(command, cwd=ROOT, env=_environment(), stdout=out, stderr=out)
+    try:
+        yield started
+    finally:
+        if started.poll() is None:
+            started.kill()
+        started.wait()
+
+
+def stop(running: subprocess.Popen[bytes], how: int = signal.SIGTERM) -> int:
+    started = time.monotonic()
+    running.send_signal(how)
+    code = running.wait(20)
+    assert time.monotonic() - started < 15
+    return code
+
+
+def test_a_flow_runs_all_three_connectors_and_stops_cleanly(
+    tmp_path: Path, kafka_a: LocalKafka, kafka_b: LocalKafka
+) -> None:
+    s, t = "one", "two"  # aliases of its own, so internal topics of its own
+    create(kafka_a, "cli-orders", 2)
+    write(kafka_a, "cli-orders", [(b"k%d" % i, b"v%d" % i) for i in range(100)], 0)
+    commit(kafka_a, "cli-billing", {("cli-orders", 0): 40})
+    props = {
+        "clusters": f"{s}, {t}",
+        f"{s}.bootstrap.servers": kafka_a.bootstrap,
+        f"{t}.bootstrap.servers": kafka_b.bootstrap,
+        "A->B.enabled": "",
+        f"{s}->{t}.enabled": "true",
+        f"{s}->{t}.topics": "cli-.*",
+        f"{s}->{t}.groups": "cli-.*",
+        "refresh.topics.interval.seconds": "1",
+        "refresh.groups.interval.seconds": "1",
+        "emit.checkpoints.interval.seconds": "1",
+        "sync.topic.acls.enabled": "false",
+    }
+    log = tmp_path / "log"
+    with process(config_file(tmp_path, props), log, "--clusters", t) as running:
+
+        def there(topic: str, count: int, partition: int = 0) -> bool:
+            assert running.poll() is None, log.read_text()
+            return partitions_of(kafka_b, topic) > 0 and len(read_all(kafka_b, topic, partition)) >= count
+
+        until(lambda: there(f"{s}.cli-orders", 100), "copying", timeout_s=60)
+        assert read_all(kafka_b, f"{s}.cli-orders") == [(b"k%d" % i, b"v%d" % i) for i in range(100)]
+        until(lambda: there(f"{s}.checkpoints.internal", 1), "a checkpoint", timeout_s=60)
+        until(lambda: there("heartbeats", 1), "a heartbeat")
+        beats = [Heartbeat.decode(*beat) for beat in read_all(kafka_b, "heartbeats")]
+        assert (s, t) in {(beat.source, beat.target) for beat in beats}
+        # added while it runs
+        create(kafka_a, "cli-later")
+        write(kafka_a, "cli-later", [(None, b"first")], 0)
+        until(lambda: there(f"{s}.cli-later", 1), "copying of a new topic", timeout_s=30)
+        assert read_all(kafka_b, f"{s}.cli-later") == [(None, b"first")]
+        assert stop(running) == 0
+    lines = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
+    assert all("flow" in line for line in lines if line.get("connector")), "every line of a connector names its flow"
+    assert any("task" in line for line in lines)
+    assert not [line for line in lines if line["level"] == "error"]
+
+
+def test_an_unreachable_source_keeps_the_process_running_and_ctrl_c_ends_it(
+    tmp_path: Path, kafka_b: LocalKafka
+) -> None:
+    props = {
+        "clusters": "absent, present",
+        "absent.bootstrap.servers": NOBODY,
+        "present.bootstrap.servers": kafka_b.bootstrap,
+        "A->B.enabled": "",
+        "absent->present.enabled": "true",
+    }
+    log = tmp_path / "log"
+    with process(config_file(tmp_path, props), log, "--clusters", "present") as running:
+        until(lambda: "cluster absent cannot be reached" in log.read_text(), "a word about the source", timeout_s=40)
+        assert running.poll() is None
+        assert stop(running, signal.SIGINT) == 0
