@@ -3,7 +3,8 @@
 Positions say what is on the target (the acknowledged prefix), never more. Syncs follow MM2's rule (spec §4.4) with a
 batch in place of a record: due are the first batch, one after a gap or a rewind, one after a step back on the target,
 and one that leaves the last sync ``lag_max`` behind; what is not due waits for the next commit. A sync names the last
-record of its batch, so it never promises more than is there.
+record of its batch, so it never promises more than is there; the first batch, and one after a rewind, also gives its
+first record, without which groups that have not got beyond that batch could not be translated at all.
 """
 
 from __future__ import annotations
@@ -123,6 +124,7 @@ class Syncs:
         self._states: dict[TopicPartition, _SyncState] = {}
         self._pending: dict[TopicPartition, tuple[int, int]] = {}
         self._delayed: dict[TopicPartition, tuple[int, int]] = {}
+        self._starts: dict[TopicPartition, tuple[int, int]] = {}  # go out before the pending sync of the same partition
 
     def acked(self, source: TopicPartition, first_up: int, last_up: int, first_down: int, count: int) -> None:
         """A batch of ``count`` records from upstream ``first_up``..``last_up`` went to ``first_down`` and on."""
@@ -130,6 +132,8 @@ class Syncs:
             return
         state = self._states.setdefault(source, _SyncState())
         last_down = first_down + count - 1
+        if state.last_sync_down == -1 or first_up <= state.previous_up:
+            self._starts[source] = (first_up, first_down)
         due = (
             state.last_sync_down == -1
             or last_down - (state.last_sync_down + 1) >= self._lag_max
@@ -167,6 +171,9 @@ class Syncs:
     def _fire(self) -> None:
         if not self._pending or not self._outbox.idle:
             return
-        records = [sync_record(source, up, down) for source, (up, down) in self._pending.items()]
+        records = []
+        for source, pair in self._pending.items():
+            start = self._starts.pop(source, pair)
+            records += [sync_record(source, up, down) for up, down in dict.fromkeys((start, pair))]
         self._pending.clear()
         self._sink.put(self._outbox, parcel_of(records, self._fire))
