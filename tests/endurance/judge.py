@@ -1,0 +1,113 @@
+"""Is everything there that was sent, in order, and how often: judged from the records alone.
+
+Whatever arrived first of each sequence has to be in order; a second arrival is a duplicate and blamed on the kill
+after which it was written (found by its offset on the target).
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tests.endurance.traffic import SEQUENCE_HEADER, Identity, decode
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """A record as the target holds it."""
+
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes | None]]
+    timestamp_ms: int
+
+
+@dataclass
+class Verdict:
+    """What is wrong, by kind; `duplicates` counts by the number of the kill, 0 for those before the first."""
+
+    records: int = 0
+    lost: list[str] = field(default_factory=list)
+    """A sentence for each run of sequences that never came."""
+    disordered: list[str] = field(default_factory=list)
+    damaged: list[str] = field(default_factory=list)
+    duplicates: Counter[int] = field(default_factory=Counter)
+
+
+class Judge:
+    """`sent` says how many records each producer wrote to each partition, sentinels included."""
+
+    def __init__(self, run: bytes, sent: Mapping[tuple[int, int], int]) -> None:
+        self._run = run
+        self._sent = sent
+        self._next = dict.fromkeys(sent, 0)
+        self._skipped: dict[tuple[int, int], set[int]] = {stream: set() for stream in sent}
+        self._duplicates: list[tuple[int, int]] = []
+        self._open = set(sent)
+        self._verdict = Verdict()
+
+    @property
+    def is_complete(self) -> bool:
+        """Every sentinel has been seen and nothing before them is missing."""
+        return not self._open and not any(self._skipped.values())
+
+    def see(self, record: Arrived) -> None:
+        """To be called in the order of the partition's offsets."""
+        self._verdict.records += 1
+        identity = decode(record.value or b"")
+        wrong = "its value is damaged" if identity is None else self._difference(record, identity)
+        if identity is None or wrong:
+            self._verdict.damaged.append(f"partition {record.partition}, offset {record.offset}: {wrong}")
+            return
+        stream = (identity.producer, identity.partition)
+        if identity.sequence > self._next[stream]:
+            self._skipped[stream].update(range(self._next[stream], identity.sequence))
+        elif identity.sequence in self._skipped[stream]:
+            self._skipped[stream].remove(identity.sequence)
+            self._verdict.disordered.append(
+                f"partition {record.partition}, offset {record.offset}: sequence {identity.sequence} of producer "
+                f"{identity.producer} comes after {self._next[stream] - 1}"
+            )
+        elif identity.sequence < self._next[stream]:
+            self._duplicates.append((record.partition, record.offset))
+        self._next[stream] = max(self._next[stream], identity.sequence + 1)
+        if identity.is_last:
+            self._open.discard(stream)
+
+    def verdict(self, boundaries: Sequence[Mapping[int, int]]) -> Verdict:
+        """`boundaries`: for each kill the end offset of each target partition when it had happened, in order."""
+        for stream, count in self._sent.items():
+            missing = sorted(self._skipped[stream] | set(range(self._next[stream], count)))
+            self._verdict.lost += [
+                f"producer {stream[0]}, partition {stream[1]}: sequences {first} to {last}"
+                for first, last in _runs(missing)
+            ]
+        for partition, offset in self._duplicates:
+            self._verdict.duplicates[sum(1 for ends in boundaries if ends.get(partition, 0) <= offset)] += 1
+        return self._verdict
+
+    def _difference(self, record: Arrived, identity: Identity) -> str | None:
+        expected = (
+            ("run", self._run, identity.run),
+            ("partition", identity.partition, record.partition),
+            ("key", identity.key, record.key),
+            ("headers", [(SEQUENCE_HEADER, b"%d" % identity.sequence)], list(record.headers)),
+            ("timestamp", identity.time_ms, record.timestamp_ms),
+        )
+        if (identity.producer, identity.partition) not in self._sent:
+            return f"nobody is producer {identity.producer}"
+        return next(
+            (f"its {what} is {there!r}, not {right!r}" for what, right, there in expected if there != right), None
+        )
+
+
+def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
+    """Ascending numbers as (first, last) of each unbroken run."""
+    runs: list[tuple[int, int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1] = (runs[-1][0], number)
+        else:
+            runs.append((number, number))
+    return runs

@@ -1,0 +1,133 @@
+"""The product as its users run it: processes of connect-mirror-maker on one file, started again after each death."""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from subprocess import Popen
+from typing import Any
+
+import psutil
+
+from bench.contenders import OURS, Flow, log_file
+from bench.proctree import session_members
+from mm2.sandbox.process import end
+
+_STOP_PATIENCE_S = 20.0
+_LOG_TAIL_LINES = 20
+
+
+class ProductFailed(Exception):
+    """The product ended or stood still when nobody had touched it."""
+
+
+class Product:
+    """One process after another, each with its own log. Not thread-safe."""
+
+    def __init__(self, flow: Flow, folder: Path, name: str, settings: dict[str, str]) -> None:
+        self.name = name
+        self._contender = replace(OURS, top=settings)
+        self._flow = flow
+        self._folder = folder
+        self._starts = 0
+        self._process: Popen[bytes] | None = None
+        self._sessions: list[int] = []
+
+    @property
+    def pid(self) -> int:
+        """Also the number of the session in which all of its processes are."""
+        return self._running().pid
+
+    @property
+    def log(self) -> Path:
+        """Of the latest start."""
+        return log_file(self._place)
+
+    def start(self) -> None:
+        self._starts += 1
+        self._process = self._contender.launch(self._flow, self._place)
+        self._sessions.append(self._process.pid)
+
+    def check(self) -> None:
+        """Raises ProductFailed with the end of the log when it is gone."""
+        process = self._running()
+        if process.poll() is not None:
+            tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-_LOG_TAIL_LINES:])
+            raise ProductFailed(f"{self.name} ended by itself with exit code {process.returncode}:\n{tail}")
+
+    def terminate(self) -> None:
+        """Asks it to stop, without waiting."""
+        self._running().terminate()
+
+    def kill9(self, *, whole_tree: bool) -> bool:
+        """SIGKILL to all of its processes or only to the main one; False when it had ended already."""
+        process = self._running()
+        alive = process.poll() is None
+        victims = [member.pid for member in session_members(process.pid)] if whole_tree else []
+        for pid in [process.pid, *victims] if alive else victims:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.wait()
+        return alive
+
+    def stop(self) -> int:
+        """Stops it cleanly, by force when that takes too long; the exit code."""
+        return end(self._running(), patience_s=_STOP_PATIENCE_S)
+
+    def orphans(self) -> list[psutil.Process]:
+        """Processes of dead main processes that still live."""
+        alive = self._process.pid if self._process is not None and self._process.poll() is None else None
+        return [member for session in self._sessions if session != alive for member in session_members(session)]
+
+    def wait_for_orphans(self, patience_s: float) -> bool:
+        """Waits until what dead main processes left is gone; False when it is not in time."""
+        deadline = time.monotonic() + patience_s
+        while self.orphans():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.02)
+        return True
+
+    def clean_up(self) -> None:
+        """Ends everything that it has ever started and that still lives."""
+        if self._process is not None:
+            end(self._process, patience_s=_STOP_PATIENCE_S)
+        for orphan in self.orphans():
+            with suppress(psutil.Error):
+                orphan.kill()
+
+    @property
+    def _place(self) -> Path:
+        return self._folder / f"{self.name}-{self._starts}"
+
+    def _running(self) -> Popen[bytes]:
+        if self._process is None:
+            raise ProductFailed(f"{self.name} was never started.")
+        return self._process
+
+
+class LogTail:
+    """Reads the JSON lines of a log as they are written."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._read_bytes = 0
+
+    def new(self) -> Iterator[dict[str, Any]]:
+        """Whole lines since the last call; what is not a JSON object (a JVM's warning) is passed over."""
+        if not self._file.exists():
+            return
+        with self._file.open("rb") as log:
+            log.seek(self._read_bytes)
+            for line in log:
+                if not line.endswith(b"\n"):
+                    break
+                self._read_bytes += len(line)
+                with suppress(ValueError):
+                    row = json.loads(line)
+                    if isinstance(row, dict):
+                        yield row

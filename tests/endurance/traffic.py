@@ -1,0 +1,149 @@
+"""Records that say who they are, and a steady stream of them.
+
+A value is: run 8 | producer 2 | partition 2 | sequence 8 | time in ms 8 | last 1 | padding | crc32c 4, big-endian. The
+key, one header and the timestamp repeat sequence and time, so that a record whose parts were mixed up does not pass.
+"""
+
+import random
+import struct
+import threading
+import time
+from dataclasses import dataclass
+
+import crc32c
+from confluent_kafka import KafkaError, Message, Producer
+
+_HEAD = struct.Struct(">8sHHQQ?")
+_CRC = struct.Struct(">I")
+SEQUENCE_HEADER = "sequence"
+_TICK_S = 0.02
+_FLUSH_S = 60.0
+
+
+class TrafficFailed(Exception):
+    """The stream could not be written to the source."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who a record is. `is_last`: the sentinel that ends the partition for that producer."""
+
+    run: bytes
+    producer: int
+    partition: int
+    sequence: int
+    time_ms: int
+    is_last: bool
+
+    def encode(self, size_bytes: int) -> bytes:
+        """A value of that size, padded with bytes that depend on the identity."""
+        head = _HEAD.pack(self.run, self.producer, self.partition, self.sequence, self.time_ms, self.is_last)
+        padding = random.Random(self.sequence).randbytes(max(0, size_bytes - _HEAD.size - _CRC.size))
+        return head + padding + _CRC.pack(crc32c.crc32c(head + padding))
+
+    @property
+    def key(self) -> bytes:
+        return b"%d-%d" % (self.producer, self.sequence)
+
+
+def decode(value: bytes) -> Identity | None:
+    """The identity of a value; None when it is damaged."""
+    if len(value) < _HEAD.size + _CRC.size:
+        return None
+    body, (crc,) = value[: -_CRC.size], _CRC.unpack(value[-_CRC.size :])
+    if crc32c.crc32c(body) != crc:
+        return None
+    return Identity(*_HEAD.unpack_from(body))
+
+
+class Traffic:
+    """Producers that share a rate, each writing round robin to all partitions of a topic, in order and once each."""
+
+    def __init__(
+        self, bootstrap: str, topic: str, partitions: int, *, run: bytes, rate: float, size_bytes: int, producers: int
+    ) -> None:
+        self.run = run
+        self.rate = rate
+        self.partitions = partitions
+        self.sent: dict[tuple[int, int], int] = {
+            (producer, partition): 0 for producer in range(producers) for partition in range(partitions)
+        }
+        """How many records, by producer and partition; their sequences count from 0."""
+        self._topic = topic
+        self._size_bytes = size_bytes
+        self._errors: list[KafkaError] = []
+        self._stopping = threading.Event()
+        self._clients = [
+            Producer(
+                {
+                    "bootstrap.servers": bootstrap,
+                    "enable.idempotence": True,  # or a retry could reorder or double what the source holds
+                    "linger.ms": 5,
+                    "log_level": 2,  # the source goes away before its clients do; failed records are counted below
+                    "on_delivery": self._delivered,
+                }
+            )
+            for _ in range(producers)
+        ]
+        self._threads = [
+            threading.Thread(target=self._run, args=(index,), name=f"traffic-{index}", daemon=True)
+            for index in range(producers)
+        ]
+
+    @property
+    def records(self) -> int:
+        return sum(self.sent.values())
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def finish(self) -> None:
+        """Stops, ends each partition with a sentinel per producer, and waits until all is written. Raises TrafficFailed."""
+        self.halt()
+        for index, client in enumerate(self._clients):
+            for partition in range(self.partitions):
+                self._send(index, partition, is_last=True)
+            if client.flush(_FLUSH_S):
+                raise TrafficFailed("The source did not take all records.")
+        if self._errors:
+            raise TrafficFailed(f"The source refused {len(self._errors)} records: {self._errors[0]}.")
+
+    def halt(self) -> None:
+        """Stops without an ending."""
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self, index: int) -> None:
+        rate = self.rate / len(self._clients)
+        begin, done = time.monotonic(), 0
+        while not self._stopping.wait(_TICK_S):
+            due = int((time.monotonic() - begin) * rate)
+            for serial in range(done, due):
+                self._send(index, serial % self.partitions)
+            done = due
+            self._clients[index].poll(0)
+
+    def _send(self, index: int, partition: int, *, is_last: bool = False) -> None:
+        sequence = self.sent[index, partition]
+        identity = Identity(self.run, index, partition, sequence, time.time_ns() // 1_000_000, is_last)
+        client = self._clients[index]
+        while True:
+            try:
+                client.produce(
+                    self._topic,
+                    identity.encode(self._size_bytes),
+                    identity.key,
+                    partition,
+                    timestamp=identity.time_ms,
+                    headers=[(SEQUENCE_HEADER, b"%d" % sequence)],
+                )
+                break
+            except BufferError:
+                client.poll(0.1)
+        self.sent[index, partition] = sequence + 1
+
+    def _delivered(self, error: KafkaError | None, _message: Message) -> None:
+        if error is not None:
+            self._errors.append(error)

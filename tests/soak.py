@@ -1,0 +1,139 @@
+"""`bin/soak`: thousands of micro-batches, and does the memory stay where it was?
+
+Memory after all batches is compared with that after a tenth of them: 10,000 with 1,000 by default. Both are medians
+over some time, because a heap breathes.
+"""
+
+import sys
+import time
+from bisect import bisect_left
+from collections.abc import Sequence
+from pathlib import Path
+
+import configargparse
+from rich.console import Console
+from rich.table import Table
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # started with -P, which leaves our own folder out
+
+from mm2.kafka.errors import KafkaFailure
+from mm2.sandbox.errors import SandboxError
+from tests.endurance.batches import BatchCount
+from tests.endurance.footprint import ROLES, Sample, sample, typical
+from tests.endurance.product import LogTail, Product, ProductFailed
+from tests.endurance.scene import Scene, scene
+from tests.endurance.traffic import TrafficFailed
+
+_ALLOWED_GROWTH = 0.05
+_SAMPLE_INTERVAL_S = 0.5
+_STANDSTILL_S = 120.0
+_ROWS = 10
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit code: 0 memory stays and all records arrived, 1 not, 130 interrupted."""
+    parser = configargparse.ArgumentParser(
+        prog="bin/soak",
+        description="Runs many short micro-batches and compares memory early and late.",
+        auto_env_var_prefix="MM2_SOAK_",
+    )
+    parser.add_argument("--batches", type=int, default=10_000, help="how many in all (default: %(default)s)")
+    parser.add_argument("--batch-ms", type=int, default=100, help="copy.batch.duration.ms (default: %(default)s)")
+    parser.add_argument("--rate", type=float, default=200.0, help="records per second (default: %(default)g)")
+    options = parser.parse_args(arguments)
+    console = Console()
+    try:
+        with scene(partitions=4, rate=options.rate, size_bytes=512, producers=1, look_interval_s=1.0) as stage:
+            good = _soak(console, stage, batches=options.batches, batch_ms=options.batch_ms)
+    except KeyboardInterrupt:
+        console.print("Stopped.")
+        return 130
+    except (ProductFailed, TrafficFailed, SandboxError, KafkaFailure) as exc:
+        console.print("[bold red]The soak failed:[/]", highlight=False)
+        console.print(str(exc), markup=False, highlight=False, soft_wrap=True)
+        return 1
+    return 0 if good else 1
+
+
+def _soak(console: Console, stage: Scene, *, batches: int, batch_ms: int) -> bool:
+    product = stage.product("soaked", {"copy.batch.duration.ms": str(batch_ms)})
+    product.start()
+    count, samples = _observe(console, product, batches)
+    stage.traffic.finish()
+    verdict = stage.judge([])
+    code = product.stop()
+
+    early, late = _windows(samples, count, batches)
+    _show(console, samples, count, batches)
+    before, after = typical(early), typical(late)
+    growth = {role: after[role] / before[role] - 1 if before[role] else 0.0 for role in before}
+    table = Table("memory", f"after {batches // 10:,} batches", f"after {batches:,}", "growth")
+    for role in (*ROLES, "total"):
+        table.add_row(role, _mb(before[role]), _mb(after[role]), f"{growth[role]:+.1%}")
+    console.print(table)
+
+    duplicates = verdict.duplicates.total()
+    console.print(
+        f"{verdict.records:,} records arrived, {len(verdict.lost)} gaps, {len(verdict.disordered)} out of order, "
+        f"{len(verdict.damaged)} damaged, {duplicates:,} duplicates; exit code {code}.",
+        highlight=False,
+    )
+    whole = not (verdict.lost or verdict.disordered or verdict.damaged or duplicates) and code == 0
+    flat = growth["total"] <= _ALLOWED_GROWTH and growth["jvm"] <= _ALLOWED_GROWTH
+    good = whole and flat
+    told = "[bold green]FLAT[/]" if good else "[bold red]NOT FLAT[/]" if whole else "[bold red]NOT WHOLE[/]"
+    console.print(f"{told}: at most {_ALLOWED_GROWTH:.0%} more is allowed, in all and for the JVM.", highlight=False)
+    return good
+
+
+def _observe(console: Console, product: Product, batches: int) -> tuple[BatchCount, list[Sample]]:
+    """Samples until the product has told of that many batches. Raises ProductFailed when it stands still."""
+    count, samples, tail = BatchCount(), list[Sample](), LogTail(product.log)
+    last_news_s = time.monotonic()
+    with console.status("Starting") as status:
+        while count.total < batches:
+            product.check()
+            now_s = time.monotonic()
+            samples.append(sample(product.pid, now_s))
+            news = [count.hear(line, now_s) for line in tail.new()]
+            if any(news):
+                last_news_s = now_s
+                rss = _mb(samples[-1].total_bytes)
+                status.update(f"{count.total:,} of {batches:,} micro-batches, {rss} MB")
+            if now_s - last_news_s > _STANDSTILL_S:
+                raise ProductFailed(f"No new micro-batch for {_STANDSTILL_S:.0f} s; {count.total:,} until then.")
+            time.sleep(_SAMPLE_INTERVAL_S)
+    return count, samples
+
+
+def _windows(samples: Sequence[Sample], count: BatchCount, batches: int) -> tuple[list[Sample], list[Sample]]:
+    """Samples soon after a tenth of the batches and those before the last, over 5 % of the batches each."""
+    share = batches // 20
+    return _slice(samples, count, batches // 10, batches // 10 + share), _slice(
+        samples, count, batches - share, batches
+    )
+
+
+def _slice(samples: Sequence[Sample], count: BatchCount, first: int, last: int) -> list[Sample]:
+    times = [one.at_s for one in samples]
+    begin = bisect_left(times, count.time_s(first))
+    return list(samples[begin : max(begin + 1, bisect_left(times, count.time_s(last)))]) or [samples[-1]]
+
+
+def _show(console: Console, samples: Sequence[Sample], count: BatchCount, batches: int) -> None:
+    table = Table("batches", "minutes", *(f"{role} MB" for role in ROLES), "total MB", "processes")
+    for row in range(1, _ROWS + 1):
+        number = batches * row // _ROWS
+        at = _slice(samples, count, number, number)[0]
+        minutes = f"{(at.at_s - samples[0].at_s) / 60:.1f}"
+        parts = (_mb(at.rss_bytes[role]) for role in ROLES)
+        table.add_row(f"{number:,}", minutes, *parts, _mb(at.total_bytes), str(at.processes))
+    console.print(table)
+
+
+def _mb(size_bytes: float) -> str:
+    return f"{size_bytes / 1e6:,.0f}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
