@@ -628,7 +628,8 @@ class DistributedHerder:
         if not self.is_leader:
             raise NotLeader(
                 f"Worker {self.worker.worker_id} is not the leader of group {self.group_id} and has no way to hand it the "
-                f"task configs of connector {name}; the leader will take the connector over, or enable internal REST",
+                f"task configs of connector {name}: enable internal REST on all workers (MirrorMaker: "
+                "dedicated.mode.enable.internal.rest)",
                 self._leader_url(),
             )
         log.info("task configs changed", connector=name, tasks=len(configs), before=len(known))
