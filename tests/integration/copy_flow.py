@@ -1,0 +1,278 @@
+"""A copy job between two brokers for tests that drive the copy engine itself; both sides are read with confluent-kafka."""
+
+from __future__ import annotations
+
+import functools
+import json
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
+
+from mm2.copy.commit import offset_key
+from mm2.copy.engine import CopyEngine, CopyJob
+from mm2.copy.spec import CopySpec, PartitionProgress, PartitionSpec, SyncsSpec
+from mm2.kafka.records.batch import BatchHeader, iter_batches
+from mm2.kafka.settings import ClientSettings
+from mm2.kafka.structs import TopicPartition as Place
+from mm2.sandbox.kafka import LocalKafka
+
+CONNECTOR = "MirrorSourceConnector"
+EARLIEST = -2
+
+
+@dataclass(frozen=True)
+class Read:
+    """One record as a consumer sees it; ``timestamp`` in ms whatever its type, -1 = none."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+    @property
+    def content(self) -> tuple[Any, ...]:
+        return (self.timestamp, self.key, self.value, self.headers)
+
+
+@functools.lru_cache(maxsize=4)  # a client that is collected drops what it was asked
+def admin_of(broker: LocalKafka) -> AdminClient:
+    return AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 2})
+
+
+def create(broker: LocalKafka, topic: str, partitions: int = 1, **configs: str) -> None:
+    """Create a topic; `__` in a config name stands for `.`."""
+    settings = {name.replace("__", "."): value for name, value in configs.items()}
+    for done in admin_of(broker).create_topics([NewTopic(topic, partitions, 1, config=settings)]).values():
+        done.result(30)
+
+
+def alter(broker: LocalKafka, kind: ResourceType, name: str, key: str, value: str) -> None:
+    entry = ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
+    for done in (
+        admin_of(broker).incremental_alter_configs([ConfigResource(kind, name, incremental_configs=[entry])]).values()
+    ):
+        done.result(30)
+
+
+def delete_before(broker: LocalKafka, topic: str, offset: int, partition: int = 0) -> None:
+    for done in admin_of(broker).delete_records([TopicPartition(topic, partition, offset)]).values():
+        done.result(30)
+
+
+def producer_of(broker: LocalKafka, **settings: Any) -> Producer:
+    config = {"bootstrap.servers": broker.bootstrap, "message.max.bytes": 4_000_000, "linger.ms": 5, "log_level": 2}
+    return Producer(config | {name.replace("__", "."): value for name, value in settings.items()})
+
+
+def read(broker: LocalKafka, topic: str, partition: int = 0, *, isolation: str = "read_uncommitted") -> list[Read]:
+    """Everything that is in the partition now."""
+    return read_all(broker, topic, [partition], isolation=isolation)[partition]
+
+
+def read_all(
+    broker: LocalKafka, topic: str, partitions: Iterable[int], *, isolation: str = "read_uncommitted"
+) -> dict[int, list[Read]]:
+    """Everything that is in these partitions now."""
+    consumer = _reader(broker.bootstrap, isolation)
+    records: dict[int, list[Read]] = {partition: [] for partition in partitions}
+    missing = set(records)
+    try:
+        consumer.assign([TopicPartition(topic, partition, EARLIEST) for partition in records])
+        deadline = time.monotonic() + 60
+        while missing:
+            assert time.monotonic() < deadline, f"{topic} {sorted(missing)} could not be read to the end"
+            message = consumer.poll(0.5)
+            if message is None:
+                continue
+            error = message.error()
+            if error is not None:
+                assert error.code() == KafkaError._PARTITION_EOF, error
+                missing.discard(int(message.partition() or 0))
+                continue
+            headers: Any = message.headers() or []
+            key: Any = message.key()
+            value: Any = message.value()
+            kind, stamp = message.timestamp()
+            record = Read(message.offset() or 0, stamp if kind else -1, key, value, tuple(headers))
+            records[int(message.partition() or 0)].append(record)
+        return records
+    finally:
+        consumer.unassign()
+
+
+@functools.lru_cache(maxsize=8)  # half a second each
+def _reader(bootstrap: str, isolation: str) -> Consumer:
+    return Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "reader",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": isolation,
+            "fetch.wait.max.ms": 10,  # the end is told by an empty answer
+            "fetch.error.backoff.ms": 10,
+            "log_level": 2,
+        }
+    )
+
+
+def batches(broker: LocalKafka, topic: str, partition: int = 0) -> list[tuple[BatchHeader, bytes]]:
+    """Headers and records blocks as they lie in the broker's log."""
+    found = []
+    for segment in sorted((broker.folder / "data" / f"{topic}-{partition}").glob("*.log")):
+        for view in iter_batches(memoryview(segment.read_bytes())):
+            assert view.header is not None
+            found.append((view.header, bytes(view.data[61:])))
+    return found
+
+
+def end_offset(broker: LocalKafka, topic: str, partition: int = 0) -> int:
+    reader = _reader(broker.bootstrap, "read_uncommitted")
+    return int(reader.get_watermark_offsets(TopicPartition(topic, partition), timeout=30)[1])
+
+
+def eventually(condition: Callable[[], Any], timeout_s: float = 45.0, *, why: Callable[[], object] = str) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout_s} s: {why()}"
+        time.sleep(0.05)
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Topics of one test on both clusters, and copy jobs over them. Remote topics carry the source's alias."""
+
+    engine: CopyEngine
+    source: LocalKafka
+    target: LocalKafka
+    name: str
+
+    @property
+    def offsets_topic(self) -> str:
+        return f"{self.name}-offsets"
+
+    @property
+    def syncs_topic(self) -> str:
+        return f"{self.name}-syncs"
+
+    def remote(self, topic: str) -> str:
+        return f"A.{topic}"
+
+    def topic(
+        self,
+        suffix: str = "t",
+        partitions: int = 1,
+        source: Mapping[str, str] | None = None,
+        target: Mapping[str, str] | None = None,
+    ) -> str:
+        """Create a topic and its remote topic; the internal topics too, the first time."""
+        topic = f"{self.name}-{suffix}"
+        create(self.source, topic, partitions, **(source or {}))
+        create(self.target, self.remote(topic), partitions, **(target or {}))
+        if self.offsets_topic not in admin_of(self.target).list_topics(timeout=30).topics:
+            create(self.target, self.offsets_topic, 5, cleanup__policy="compact")
+            create(self.source, self.syncs_topic, 1, cleanup__policy="compact")
+        return topic
+
+    def spec(self, *topics: str, partitions: int = 1, **changes: Any) -> CopySpec:
+        settings = {
+            name: ClientSettings.from_props({"bootstrap.servers": broker.bootstrap}, client_id=f"copy-{name}")
+            for name, broker in (("source", self.source), ("target", self.target))
+        }
+        parts = tuple(
+            PartitionSpec(topic, index, self.remote(topic)) for topic in topics for index in range(partitions)
+        )
+        spec = CopySpec(
+            flow="A->B",
+            connector=CONNECTOR,
+            task_id=0,
+            source_alias="A",
+            target_alias="B",
+            source=settings["source"],
+            target=settings["target"],
+            partitions=parts,
+            offsets_topic=self.offsets_topic,
+            syncs=SyncsSpec(settings["source"], self.syncs_topic, 100),
+            lanes=1,
+        )
+        return replace(spec, **changes)
+
+    @contextmanager
+    def copying(self, spec: CopySpec, start: Mapping[Place, int | None] | None = None) -> Iterator[CopyJob]:
+        job = self.engine.open(spec, start or {})
+        try:
+            yield job
+        finally:
+            assert job.stop(20), "the copying did not stop in time"
+
+    def committed(self, spec: CopySpec) -> dict[Place, int | None]:
+        """Next offsets as the offsets topic has them, looked up by key bytes as Java does."""
+        last: dict[bytes | None, bytes | None] = {}
+        for records in read_all(self.target, self.offsets_topic, range(5)).values():
+            last.update((record.key, record.value) for record in records)
+        found: dict[Place, int | None] = {}
+        for part in spec.partitions:
+            value = last.get(offset_key(CONNECTOR, "A", part.source))
+            found[part.source] = None if value is None else json.loads(value)["offset"] + 1
+        return found
+
+    def wait_until_copied(self, job: CopyJob, spec: CopySpec, timeout_s: float = 45.0) -> None:
+        """Wait until every partition's position is at the source's end as it is now."""
+        ends = {part.source: end_offset(self.source, *part.source) for part in spec.partitions}
+
+        def done() -> bool:
+            rows = rows_of(job)
+            return all(tp in rows and rows[tp].position >= end for tp, end in ends.items())
+
+        eventually(done, timeout_s, why=lambda: (ends, job.status(), job.progress()))
+
+    def assert_equal(self, topic: str, partition: int = 0, *, isolation: str = "read_uncommitted") -> list[Read]:
+        """Same records in the same order on both sides; returns the source's."""
+        wanted = read(self.source, topic, partition, isolation=isolation)
+        got = read(self.target, self.remote(topic), partition)
+        assert [record.content for record in got] == [record.content for record in wanted]
+        return wanted
+
+
+def rows_of(job: CopyJob) -> dict[Place, PartitionProgress]:
+    return {row.source: row for row in job.progress()}
+
+
+class Traffic:
+    """A producer that goes on until it is told to stop; values are numbered, one partition after the other."""
+
+    def __init__(self, broker: LocalKafka, topic: str, partitions: int = 1, per_second: int = 500) -> None:
+        self._producer = producer_of(broker, enable__idempotence=True, acks="all")
+        self._topic = topic
+        self._partitions = partitions
+        self._pause_s = 10 / per_second
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.sent = 0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.finish()
+
+    def finish(self) -> None:
+        self._stop.set()
+        self._thread.join(30)
+        assert self._producer.flush(60) == 0
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._pause_s):
+            for _ in range(10):
+                value = b"%d" % self.sent
+                self._producer.produce(self._topic, value, key=b"k", partition=self.sent % self._partitions)
+                self.sent += 1
+            self._producer.poll(0)

@@ -1,0 +1,464 @@
+"""The copy engine between two real brokers: what arrives, what is dropped and why, and what faults do to it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import psutil
+import pytest
+from confluent_kafka.admin import ResourceType
+from structlog.testing import capture_logs
+
+from mm2.copy.engine import CopyEngine, CopyFailed
+from mm2.kafka.cluster import Cluster
+from mm2.kafka.producer import Producer
+from mm2.kafka.records.record import Record
+from mm2.kafka.settings import ClientSettings
+from mm2.kafka.structs import TopicPartition
+from mm2.sandbox.kafka import LocalKafka, start_pair
+from tests.integration.copy_flow import (
+    Flow,
+    Traffic,
+    alter,
+    batches,
+    delete_before,
+    end_offset,
+    eventually,
+    producer_of,
+    read,
+    rows_of,
+)
+
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+FOREVER = str((1 << 63) - 1)
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[CopyEngine]:
+    engine = CopyEngine({})
+    engine.start()
+    yield engine
+    engine.stop()
+
+
+@pytest.fixture
+def flow(engine: CopyEngine, kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str) -> Flow:
+    return Flow(engine, kafka_a, kafka_b, unique)
+
+
+def write(broker: LocalKafka, topic: str, *groups: list[Record], codec: str = "none", partition: int = 0) -> None:
+    """Each group as one batch, with any timestamp: confluent's producer chooses batches and refuses timestamp 0."""
+    settings = ClientSettings.from_props({"bootstrap.servers": broker.bootstrap}, client_id="writer")
+    cluster = Cluster(settings, name="writer")
+    try:
+        producer = Producer(cluster, codec=codec, max_request_bytes=16 << 20)
+        for group in groups:
+            producer.send(topic, group, partition, timeout_s=30)
+    finally:
+        cluster.close()
+
+
+def numbered(first: int, count: int, size: int = 10) -> list[Record]:
+    return [
+        Record(b"k%d" % i, (b"%d " % i).ljust(size, b"."), (), 1_700_000_000_000 + i)
+        for i in range(first, first + count)
+    ]
+
+
+# -- records ------------------------------------------------------------------------------------------------------------
+
+
+def test_every_record_of_every_codec_arrives_identical(flow: Flow) -> None:
+    limits = {"message__timestamp__after__max__ms": FOREVER, "max__message__bytes": "2000000"}
+    topic = flow.topic(partitions=5, source=limits, target=limits)
+    headers: list[tuple[str, Any]] = [("a", b"1"), ("b", None), ("a", b"2"), ("", b""), ("ü", b"\xff")]
+    for partition, codec in enumerate(CODECS):
+        producer = producer_of(flow.source, compression__type=codec)
+        for i in range(300):
+            producer.produce(
+                topic, b"value %d " % i * 5, key=b"k%d" % i, partition=partition, headers=[("n", b"%d" % i)]
+            )
+        producer.produce(topic, None, key=b"tombstone", partition=partition)
+        producer.produce(topic, b"", key=b"", partition=partition)
+        producer.produce(topic, None, partition=partition)
+        producer.produce(topic, b"value only", partition=partition, headers=headers)
+        producer.produce(topic, os.urandom(500_000) * 2, key=b"a megabyte", partition=partition)
+        for stamp in (1, 4102444800000, 253402300799000, 1_600_000_000_000):
+            producer.produce(topic, b"%d" % stamp, key=b"odd", partition=partition, timestamp=stamp)
+        assert producer.flush(60) == 0
+        odd = [Record(b"odd", b"%d" % stamp, (("h", None),), stamp) for stamp in (0, -1, 1 << 42, 5)]
+        write(flow.source, topic, odd, codec=codec, partition=partition)
+    spec = flow.spec(topic, partitions=5)
+    with flow.copying(spec) as job:
+        flow.wait_until_copied(job, spec)
+    for partition, codec in enumerate(CODECS):
+        records = flow.assert_equal(topic, partition)
+        assert len(records) == 313
+        assert {record.timestamp for record in records} >= {0, -1, 1, 5, 1 << 42, 253402300799000}
+        sent, got = batches(flow.source, topic, partition), batches(flow.target, flow.remote(topic), partition)
+        assert [(h.codec, h.records_count, block) for h, block in got] == [
+            (h.codec, h.records_count, block) for h, block in sent
+        ], "batches go as they came"
+        assert {CODECS[header.codec] for header, _ in got} >= {codec}
+        assert all(header.producer_id >= 0 for header, _ in got), "written idempotently"
+        assert all(a.base_sequence + a.records_count == b.base_sequence for (a, _), (b, _) in pairwise(got))
+    assert job.status()["gaps"] == {}
+
+
+def test_offset_syncs_and_positions_are_mm2s(flow: Flow) -> None:
+    topic = flow.topic()
+    write(flow.source, topic, numbered(0, 10), numbered(10, 5))
+    spec = flow.spec(topic)
+    with flow.copying(spec) as job:
+        flow.wait_until_copied(job, spec)
+    assert flow.committed(spec) == {TopicPartition(topic, 0): 15}
+    name = topic.encode()
+    key = len(name).to_bytes(2, "big") + name + bytes(4)
+    syncs = [(record.key, record.value) for record in read(flow.source, flow.syncs_topic)]
+    assert {k for k, _ in syncs} == {key}
+    assert syncs[-1][1] == (14).to_bytes(8, "big") * 2
+
+
+def test_log_append_time_of_the_source_becomes_the_records_time(flow: Flow) -> None:
+    topic = flow.topic(source={"message__timestamp__type": "LogAppendTime"})
+    write(flow.source, topic, numbered(0, 5), codec="lz4")
+    time.sleep(0.01)
+    write(flow.source, topic, numbered(5, 5), codec="lz4")
+    spec = flow.spec(topic)
+    with flow.copying(spec) as job:
+        flow.wait_until_copied(job, spec)
+    records = flow.assert_equal(topic)
+    assert len({record.timestamp for record in records}) == 2
+    assert all(record.timestamp > 1_700_000_001_000 for record in records)
+    assert [(h.codec, h.is_log_append_time) for h, _ in batches(flow.target, flow.remote(topic))] == [(3, False)] * 2
+
+
+def test_compacted_holes_are_closed_and_counted(flow: Flow) -> None:
+    alter(flow.source, ResourceType.BROKER, "1", "log.cleaner.backoff.ms", "100")
+    compact = {
+        "cleanup__policy": "compact",
+        "segment__ms": "200",
+        "min__cleanable__dirty__ratio": "0.001",
+        "delete__retention__ms": "0",
+    }
+    topic = flow.topic(source=compact)
+    every, even = numbered(0, 10), numbered(0, 10)[::2]
+    write(flow.source, topic, every, even, numbered(20, 3), codec="zstd")
+    time.sleep(0.3)
+    write(flow.source, topic, [Record(b"last", b"1")])  # rolls the segment: the active one is never cleaned
+
+    def cleaned() -> bool:
+        if all(header.is_dense for header, _ in batches(flow.source, topic)):
+            time.sleep(0.2)
+            write(flow.source, topic, [Record(b"last", b"1")])
+        return any(not header.is_dense for header, _ in batches(flow.source, topic))
+
+    eventually(cleaned, 40)
+    spec = flow.spec(topic)
+    with flow.copying(spec) as job:
+        flow.wait_until_copied(job, spec)
+        status = job.status()
+    records = flow.assert_equal(topic)
+    assert status["gaps"] == {"compacted": end_offset(flow.source, topic) - len(records)}
+    assert status["gaps"]["compacted"] >= 5
+    assert status["records"] == len(records)
+    first = batches(flow.target, flow.remote(topic))[0][0]
+    assert (first.codec, first.is_dense, first.records_count) == (4, True, 5)
+
+
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+def test_transactions(flow: Flow, isolation: str) -> None:
+    topic = flow.topic()
+    producer = producer_of(flow.source, transactional__id=flow.name, transaction__timeout__ms=60_000)
+    producer.init_transactions(30)
+    for number, commit in enumerate([True, False, True, False, False, True]):
+        producer.begin_transaction()
+        for i in range(5):
+            producer.produce(topic, b"%d-%d" % (number, i), key=b"k")
+        producer.flush(30)
+        write(flow.source, topic, [Record(b"plain", b"between", timestamp=1)])
+        if commit:
+            producer.commit_transaction(30)
+        else:
+            producer.abort_transaction(30)
+    spec = flow.spec(topic, read_committed=isolation == "read_committed")
+    with flow.copying(spec) as job:
+        flow.wait_until_copied(job, spec)
+        gaps = job.status()["gaps"]
+    records = flow.assert_equal(topic, isolation=isolation)
+    assert len(records) == (36 if isolation == "read_uncommitted" else 21)
+    assert gaps == ({"control": 6} if isolation == "read_uncommitted" else {"control": 6, "aborted": 15})
+    assert not any(
+        header.is_transactional or header.is_control for header, _ in batches(flow.target, flow.remote(topic))
+    )
+
+
+# -- limits and losses --------------------------------------------------------------------------------------------------
+
+
+def test_batches_larger_than_the_target_takes_are_cut(flow: Flow) -> None:
+    topic = flow.topic(target={"max__message__bytes": "100000"})
+    write(flow.source, topic, numbered(0, 3), numbered(3, 40, size=20_000), numbered(43, 3))
+    spec = flow.spec(topic)
+    with flow.copying(spec) as job:
+        flow.wait_until_copied(job, spec)
+        status = job.status()
+    flow.assert_equal(topic)
+    written = batches(flow.target, flow.remote(topic))
+    assert len(written) > 8
+    assert [a.base_sequence + a.records_count for (a, _), _ in pairwise(written)] == [
+        b.base_sequence for _, (b, _) in pairwise(written)
+    ]
+    assert (status["records"], status["gaps"]) == (46, {})
+
+
+def test_a_record_too_large_for_the_target_stops_its_partition_only(flow: Flow) -> None:
+    topic = flow.topic(partitions=2, target={"max__message__bytes": "100000"})
+    write(flow.source, topic, numbered(0, 3), numbered(3, 1, size=150_000), numbered(4, 3), partition=0)
+    write(flow.source, topic, numbered(0, 5), partition=1)
+    spec = flow.spec(topic, partitions=2)
+    bad, good = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    with flow.copying(spec) as job:
+        eventually(lambda: bad in rows_of(job) and rows_of(job)[bad].state == "refused", why=job.status)
+        row = rows_of(job)[bad]
+        assert row.position == 3
+        assert "MESSAGE_TOO_LARGE" in row.reason
+        assert flow.remote(topic) in row.reason
+        write(flow.source, topic, numbered(5, 5), partition=1)
+        eventually(lambda: rows_of(job)[good].position == 10, why=job.status)
+        assert len(job.status()["troubles"]) == 1
+        job.wait(0.1)  # no failure of the task: one partition can go on
+    assert flow.committed(spec) == {bad: 3, good: 10}
+    flow.assert_equal(topic, 1)
+
+
+@pytest.mark.slow
+def test_a_refused_partition_goes_on_when_the_limit_is_raised(flow: Flow) -> None:
+    topic = flow.topic(target={"max__message__bytes": "100000"})
+    write(flow.source, topic, numbered(0, 3), numbered(3, 1, size=150_000), numbered(4, 3))
+    spec = flow.spec(topic)
+    tp = TopicPartition(topic, 0)
+    with flow.copying(spec) as job:
+        eventually(lambda: tp in rows_of(job) and rows_of(job)[tp].state == "refused", why=job.status)
+        alter(flow.target, ResourceType.TOPIC, flow.remote(topic), "max.message.bytes", "1000000")
+        flow.wait_until_copied(job, spec)
+        eventually(lambda: rows_of(job)[tp].state == "copying", 5, why=job.status)
+        assert job.status()["troubles"] == []
+    flow.assert_equal(topic)
+
+
+def test_records_deleted_before_they_were_copied_are_counted_as_lost(flow: Flow) -> None:
+    topic = flow.topic()
+    write(flow.source, topic, numbered(0, 50), numbered(50, 50))
+    delete_before(flow.source, topic, 60)
+    spec = flow.spec(topic)
+    with flow.copying(spec, {TopicPartition(topic, 0): 20}) as job:
+        flow.wait_until_copied(job, spec)
+        assert job.status()["gaps"] == {"retention": 40}
+        eventually(lambda: not job.status()["troubles"], 5, why=job.status)
+    assert len(flow.assert_equal(topic)) == 40
+    assert flow.committed(spec) == {TopicPartition(topic, 0): 100}
+
+
+def test_lost_records_fail_the_partition_when_the_policy_says_so(flow: Flow) -> None:
+    topic = flow.topic()
+    write(flow.source, topic, numbered(0, 20))
+    delete_before(flow.source, topic, 10)
+    spec = flow.spec(topic, lost_range_policy="stop")
+    with flow.copying(spec, {TopicPartition(topic, 0): 4}) as job:
+
+        def failed() -> str:
+            try:
+                job.wait(0.1)
+            except CopyFailed as failure:
+                return str(failure)
+            return ""
+
+        eventually(failed, why=job.status)
+        assert failed() == (
+            f"offsets 4..9 of {topic}-0 were deleted on A before they were copied; copy.lost.range.policy is stop"
+        )
+    assert read(flow.target, flow.remote(topic)) == []
+
+
+def test_a_failed_partition_is_not_copied_again_by_later_batches(flow: Flow) -> None:
+    topic = flow.topic(partitions=2)
+    write(flow.source, topic, numbered(0, 50), partition=0)
+    spec = flow.spec(topic, partitions=2, batch_duration_ms=400, lost_range_policy="stop")
+    bad = TopicPartition(topic, 0)
+    with flow.copying(spec) as job:
+        eventually(lambda: bad in rows_of(job) and rows_of(job)[bad].position == 50, why=job.status)
+        write(flow.source, topic, numbered(50, 5), partition=0)
+        eventually(lambda: rows_of(job)[bad].position == 55, why=job.status)
+    # While nobody copies, records go: the next job fails at once, and keeps failing at the same place.
+    write(flow.source, topic, numbered(55, 10), partition=0)
+    delete_before(flow.source, topic, 60)
+    with flow.copying(spec, flow.committed(spec)) as job:
+        eventually(lambda: bad in rows_of(job) and rows_of(job)[bad].state == "failed", why=job.status)
+        batch = job.status()["batches"]
+        eventually(lambda: job.status()["batches"] >= batch + 3, why=job.status)
+        assert rows_of(job)[bad].position == 55
+    assert len(read(flow.target, flow.remote(topic))) == 55
+
+
+# -- going on -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_stopped_job_goes_on_where_its_positions_say(flow: Flow) -> None:
+    topic = flow.topic(partitions=2)
+    spec = flow.spec(topic, partitions=2)
+    with Traffic(flow.source, topic, 2) as traffic:
+        for _ in range(3):
+            with flow.copying(spec, flow.committed(spec)) as job:
+                before = traffic.sent
+                eventually(lambda: sum(row.position for row in job.progress()) > before + 100, why=job.status)  # noqa: B023
+        traffic.finish()
+    with flow.copying(spec, flow.committed(spec)) as job:
+        flow.wait_until_copied(job, spec)
+    assert flow.committed(spec) == {part.source: end_offset(flow.source, *part.source) for part in spec.partitions}
+    for partition in range(2):
+        flow.assert_equal(topic, partition)
+
+
+def test_hand_overs_lose_nothing_and_double_nothing(flow: Flow) -> None:
+    topic = flow.topic(partitions=3)
+    spec = flow.spec(topic, partitions=3, batch_duration_ms=300, commit_interval_ms=100)
+    with Traffic(flow.source, topic, 3, per_second=1000) as traffic, flow.copying(spec) as job:
+        eventually(lambda: job.status()["batches"] >= 12, why=job.status)
+        traffic.finish()
+        flow.wait_until_copied(job, spec)
+        assert job.status()["records"] == traffic.sent
+    for partition in range(3):
+        flow.assert_equal(topic, partition)
+    assert sum(end for end in flow.committed(spec).values() if end) == traffic.sent
+
+
+def test_the_job_is_visible_in_sparks_status_api(flow: Flow) -> None:
+    from pyspark import SparkContext  # noqa: PLC0415  (half a second)
+
+    topic = flow.topic()
+    spec = flow.spec(topic)
+    with flow.copying(spec) as job:
+        write(flow.source, topic, numbered(0, 1))
+        flow.wait_until_copied(job, spec)
+        context: Any = SparkContext._active_spark_context
+        tracker = context.statusTracker()
+        jobs = context._jsc.sc().statusStore().jobsList(None)
+        shown = {jobs.apply(i).jobId(): jobs.apply(i) for i in range(jobs.size())}
+        (active,) = tracker.getActiveJobsIds()
+        assert shown[active].description().get() == "A->B MirrorSourceConnector-0 lane 0 batch 1"
+        assert list(tracker.getJobIdsForGroup(shown[active].jobGroup().get())) == [active]
+        info = tracker.getJobInfo(active)
+        assert info is not None
+        assert info.status == "RUNNING"
+
+
+# -- faults -------------------------------------------------------------------------------------------------------------
+
+
+def workers() -> list[psutil.Process]:
+    """Spark's Python workers: the forked children of its daemon."""
+
+    def is_daemon(process: psutil.Process | None) -> bool:
+        with contextlib.suppress(psutil.Error):  # ended meanwhile
+            return process is not None and "mm2.copy.daemon" in process.cmdline()
+        return False
+
+    return [
+        process
+        for process in psutil.Process().children(recursive=True)
+        if is_daemon(process) and is_daemon(process.parent())
+    ]
+
+
+def assert_complete(flow: Flow, topic: str, *, most_doubled: int = 0) -> int:
+    """Nothing lost, first copies in order, at most so many doubled; returns how many are."""
+    wanted = [record.content for record in read(flow.source, topic)]
+    got = [record.content for record in read(flow.target, flow.remote(topic))]
+    firsts = list(dict.fromkeys(got))
+    assert firsts == wanted
+    doubled = len(got) - len(firsts)
+    assert doubled <= most_doubled
+    return doubled
+
+
+def test_a_killed_worker_is_replaced_and_little_is_copied_again(flow: Flow) -> None:
+    topic = flow.topic()
+    spec = flow.spec(topic)
+    with Traffic(flow.source, topic) as traffic, flow.copying(spec) as job, capture_logs() as logs:
+        eventually(lambda: job.status()["records"] > 300, why=job.status)
+        killed = workers()
+        assert killed
+        for worker in killed:
+            worker.send_signal(signal.SIGKILL)
+        at = traffic.sent
+        eventually(lambda: sum(row.position for row in job.progress()) > at + 300, why=job.status)
+        traffic.finish()
+        flow.wait_until_copied(job, spec)
+        assert job.status()["batches"] >= 2
+    assert [line["event"] for line in logs if line["log_level"] == "warning"] == [
+        "a micro-batch was lost, its partitions are read again from the last report"
+    ]
+    assert_complete(flow, topic, most_doubled=2 * 500)
+
+
+@pytest.fixture(scope="module")
+def own_pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalKafka, LocalKafka]]:
+    with start_pair(tmp_path_factory.mktemp("faults"), heap="384m") as pair:
+        yield pair
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("side", ["target", "source"])
+@pytest.mark.parametrize("fault", ["restarted", "paused"])
+def test_a_broker_that_goes_and_comes_back(
+    engine: CopyEngine, own_pair: tuple[LocalKafka, LocalKafka], unique: str, fault: str, side: str
+) -> None:
+    flow = Flow(engine, *own_pair, unique)
+    topic = flow.topic()
+    spec = flow.spec(topic)
+    broker = getattr(flow, side)
+    with Traffic(flow.source, topic) as traffic, flow.copying(spec) as job:
+        eventually(lambda: job.status()["records"] > 300, why=job.status)
+        if fault == "restarted":
+            broker.kill9()
+            time.sleep(1)
+            broker.start()
+        else:
+            broker.pause()
+            time.sleep(8)
+            broker.resume()
+        at = traffic.sent
+        eventually(lambda: sum(row.position for row in job.progress()) > at + 200, 90, why=job.status)
+        traffic.finish()
+        flow.wait_until_copied(job, spec, 90)
+        eventually(lambda: not job.status()["troubles"], 10, why=job.status)
+        assert job.status()["batches"] == 1, "no new micro-batch was needed"
+    assert_complete(flow, topic)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_hand_overs_while_the_target_restarts(
+    engine: CopyEngine, own_pair: tuple[LocalKafka, LocalKafka], unique: str
+) -> None:
+    flow = Flow(engine, *own_pair, unique)
+    topic = flow.topic()
+    spec = replace(flow.spec(topic), batch_duration_ms=2_000)
+    with Traffic(flow.source, topic) as traffic, flow.copying(spec) as job:
+        eventually(lambda: job.status()["records"] > 300, why=job.status)
+        flow.target.kill9()
+        flow.target.start()
+        at = traffic.sent
+        eventually(lambda: sum(row.position for row in job.progress()) > at + 500, 90, why=job.status)
+        traffic.finish()
+        flow.wait_until_copied(job, spec, 90)
+    assert_complete(flow, topic, most_doubled=2 * 500)
