@@ -37,7 +37,7 @@ class _Entry:
     job: Job = field(compare=False)
     interval_s: float | None = field(compare=False)
     planned: float = field(compare=False)
-    retry_s: float = field(compare=False, default=FIRST_RETRY_S)
+    retry_s: float = field(compare=False)
 
 
 class Scheduler:
@@ -71,7 +71,7 @@ class Scheduler:
     def _add(self, name: str, job: Job, interval_s: float | None, *, delay_s: float) -> None:
         due = time.monotonic() + delay_s
         with self._changed:
-            heapq.heappush(self._entries, _Entry(due, next(self._sequence), name, job, interval_s, due))
+            heapq.heappush(self._entries, _Entry(due, next(self._sequence), name, job, interval_s, due, FIRST_RETRY_S))
             self._changed.notify_all()
 
     def pause(self, seconds: float) -> bool:
