@@ -132,13 +132,15 @@ class Syncs:
             return
         state = self._states.setdefault(source, _SyncState())
         last_down = first_down + count - 1
-        if state.last_sync_down == -1 or first_up <= state.previous_up:
+        dense = last_up - first_up + 1 == count
+        # Not with holes: the first record may lie behind first_up, and a group before it would be taken past it.
+        if dense and (state.last_sync_down == -1 or first_up <= state.previous_up):
             self._starts[source] = (first_up, first_down)
         due = (
             state.last_sync_down == -1
             or last_down - (state.last_sync_down + 1) >= self._lag_max
             or first_up - state.previous_up != 1
-            or last_up - first_up + 1 != count
+            or not dense
             or first_down < state.previous_down
         )
         state.previous_up, state.previous_down = last_up, last_down

@@ -162,6 +162,7 @@ class Cursor:
         check_crc(header, view.data)
         if header.base_offset > self.offset:
             self._drop(self.offset, header.base_offset, "compacted")
+            self.offset = header.base_offset
         after = header.last_offset + 1
         if header.is_control:
             self._drop(self.offset, after, "control")

@@ -1,0 +1,286 @@
+"""Positions and offset syncs: MM2's bytes (spec mirrormaker §2.3, §2.5) and its rule (§4.4)."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mm2.copy.commit import Positions, Syncs, offset_key, offset_value, parcel_of, sync_record
+from mm2.copy.sink import Outbox, Parcel
+from mm2.kafka.partitioner import partition_for
+from mm2.kafka.records.batch import iter_batches
+from mm2.kafka.records.record import Record, decode_batch
+from mm2.kafka.structs import TopicPartition
+
+T = TopicPartition("t", 3)
+
+
+@dataclass
+class RecordRule:
+    """MM2's own rule, record by record (spec mirrormaker §4.4)."""
+
+    lag_max: int
+    previous_up: int = -1
+    previous_down: int = -1
+    last_sync_down: int = -1
+
+    def update(self, up: int, down: int) -> bool:
+        due = (
+            self.last_sync_down == -1
+            or down - (self.last_sync_down + 1) >= self.lag_max
+            or up - self.previous_up != 1
+            or down < self.previous_down
+        )
+        self.previous_up, self.previous_down = up, down
+        if due:
+            self.last_sync_down = down
+        return due
+
+
+class Desk:
+    """What `Positions` and `Syncs` need of a sink: outboxes, and parcels that stay until they are acknowledged."""
+
+    def __init__(self) -> None:
+        self.parcels: list[tuple[Outbox, Parcel]] = []
+
+    def outbox(self, partition: TopicPartition, *, idempotent: bool) -> Outbox:
+        assert not idempotent
+        return Outbox(partition, None)
+
+    def put(self, outbox: Outbox, parcel: Parcel) -> None:
+        outbox.queue.append(parcel)
+        self.parcels.append((outbox, parcel))
+
+    def ack(self) -> list[tuple[TopicPartition, Record]]:
+        """Acknowledge all that waits; what it was."""
+        parcels, self.parcels = self.parcels, []
+        found = []
+        for outbox, parcel in parcels:
+            outbox.queue.remove(parcel)
+            (view,) = iter_batches(parcel.data)
+            found += [(outbox.partition, record) for record in decode_batch(view)]
+            parcel.acked(0)
+        return found
+
+
+def syncs_of(desk: Desk) -> list[tuple[int, int]]:
+    return [struct.unpack(">qq", record.value or b"") for _, record in desk.ack()]
+
+
+# -- bytes --------------------------------------------------------------------------------------------------------------
+
+
+def test_keys_and_values_of_positions_are_javas() -> None:
+    # spec mirrormaker §2.5 [probe]
+    key = offset_key("MirrorSourceConnector", "A", T)
+    assert key == b'["MirrorSourceConnector",{"cluster":"A","partition":3,"topic":"t"}]'
+    assert offset_value(42) == b'{"offset":41}'
+
+
+def test_names_outside_ascii_are_not_escaped() -> None:
+    key = offset_key("Mirror", "Ä", TopicPartition('q"ö', 0))
+    assert key == '["Mirror",{"cluster":"Ä","partition":0,"topic":"q\\"ö"}]'.encode()
+
+
+def test_bytes_of_offset_syncs_are_javas() -> None:
+    # spec mirrormaker §2.3 [probe]: offset sync (t-3, 100, 57)
+    record = sync_record(T, 100, 57)
+    assert (record.key or b"").hex() == "00017400000003"
+    assert (record.value or b"").hex() == "00000000000000640000000000000039"
+    assert record.headers == ()
+
+
+def test_a_parcel_holds_its_records_without_a_producer() -> None:
+    parcel = parcel_of([Record(b"a", b"1"), Record(b"b", None)], lambda: None)
+    assert (parcel.count, parcel.header.producer_id, parcel.sequence) == (2, -1, -1)
+
+
+# -- positions ----------------------------------------------------------------------------------------------------------
+
+
+def positions_of(desk: Desk, partitions: int = 25) -> Positions:
+    return Positions(desk, "offsets", partitions, "MirrorSourceConnector", "A")  # type: ignore[arg-type]
+
+
+def test_positions_go_to_the_partition_of_their_key() -> None:
+    desk = Desk()
+    positions_of(desk).commit([(T, 42)])
+    ((place, record),) = desk.ack()
+    key = offset_key("MirrorSourceConnector", "A", T)
+    assert place == TopicPartition("offsets", partition_for(key, 25))
+    assert (record.key, record.value) == (key, b'{"offset":41}')
+
+
+def test_a_position_is_written_once() -> None:
+    desk = Desk()
+    positions = positions_of(desk)
+    positions.start_at(T, 42)
+    positions.commit([(T, 42)])
+    assert (desk.parcels, positions.committed) == ([], {T: 42})
+    positions.commit([(T, 43)])
+    positions.commit([(T, 43)])
+    assert len(desk.parcels) == 1
+
+
+def test_a_position_counts_when_it_is_acknowledged() -> None:
+    desk = Desk()
+    positions = positions_of(desk)
+    positions.commit([(T, 1)])
+    assert (positions.committed, positions.idle) == ({}, False)
+    desk.ack()
+    assert (positions.committed, positions.idle) == ({T: 1}, True)
+
+
+def test_while_one_write_is_under_way_the_next_waits() -> None:
+    desk = Desk()
+    positions = positions_of(desk, 1)
+    other = TopicPartition("u", 0)
+    positions.commit([(T, 1)])
+    positions.commit([(T, 2), (other, 9)])
+    assert [record.value for _, record in desk.ack()] == [b'{"offset":0}']
+    positions.commit([(T, 3), (other, 9)])
+    assert [record.value for _, record in desk.ack()] == [b'{"offset":2}', b'{"offset":8}']
+
+
+@pytest.mark.parametrize("position", [-1, 0])
+def test_nothing_is_written_before_the_first_offset(position: int) -> None:
+    desk = Desk()
+    positions_of(desk).commit([(T, position)])
+    assert desk.parcels == []
+
+
+def test_a_rewind_is_written_too() -> None:
+    desk = Desk()
+    positions = positions_of(desk)
+    positions.start_at(T, 50)
+    positions.commit([(T, 7)])
+    assert [record.value for _, record in desk.ack()] == [b'{"offset":6}']
+
+
+# -- syncs --------------------------------------------------------------------------------------------------------------
+
+
+def syncs_to(desk: Desk, lag_max: int = 100) -> Syncs:
+    return Syncs(desk, "syncs", lag_max)  # type: ignore[arg-type]
+
+
+def test_the_first_batch_is_due_with_its_first_record_and_its_last() -> None:
+    desk = Desk()
+    syncs_to(desk).acked(T, 10, 12, 5, 3)
+    assert syncs_of(desk) == [(10, 5), (12, 7)]
+
+
+def test_the_start_of_a_batch_with_holes_is_not_named() -> None:
+    # If offset 10 is a hole and 11 went to 5, the pair (10, 5) would take a group at 11 to 6.
+    desk = Desk()
+    syncs_to(desk).acked(T, 10, 12, 5, 2)
+    assert syncs_of(desk) == [(12, 6)]
+
+
+def test_what_follows_closely_waits_for_the_commit() -> None:
+    desk = Desk()
+    syncs = syncs_to(desk)
+    syncs.acked(T, 0, 2, 0, 3)
+    desk.ack()
+    syncs.acked(T, 3, 5, 3, 3)
+    assert (desk.parcels, syncs.idle) == ([], False)
+    syncs.commit()
+    assert syncs_of(desk) == [(5, 5)]
+    assert syncs.idle
+
+
+def test_a_batch_far_from_the_last_sync_is_due() -> None:
+    desk = Desk()
+    syncs = syncs_to(desk, 10)
+    syncs.acked(T, 0, 0, 0, 1)
+    desk.ack()
+    syncs.acked(T, 1, 9, 1, 9)
+    assert desk.parcels == []
+    syncs.acked(T, 10, 11, 10, 2)
+    assert syncs_of(desk) == [(11, 11)]
+
+
+@pytest.mark.parametrize(
+    ("ack", "expected"),
+    [
+        ((5, 6, 3, 2), [(6, 4)]),  # gap upstream
+        ((1, 2, 3, 2), [(1, 3), (2, 4)]),  # rewind upstream
+        ((3, 9, 3, 2), [(9, 4)]),  # holes within
+        ((3, 4, 1, 2), [(4, 2)]),  # step back on the target
+    ],
+)
+def test_a_break_in_either_log_is_due(ack: tuple[int, int, int, int], expected: list[tuple[int, int]]) -> None:
+    desk = Desk()
+    syncs = syncs_to(desk)
+    syncs.acked(T, 0, 2, 0, 3)
+    desk.ack()
+    syncs.acked(T, *ack)
+    assert syncs_of(desk) == expected
+
+
+def test_a_batch_whose_place_is_unknown_gives_no_sync_and_makes_the_next_one_due() -> None:
+    desk = Desk()
+    syncs = syncs_to(desk)
+    syncs.acked(T, 0, 2, 0, 3)
+    desk.ack()
+    syncs.acked(T, 3, 5, -1, 3)
+    assert syncs.idle
+    syncs.acked(T, 6, 6, 6, 1)
+    assert syncs_of(desk) == [(6, 6)]
+
+
+def test_newer_syncs_replace_those_that_wait() -> None:
+    desk = Desk()
+    syncs = syncs_to(desk, 0)
+    for offset in range(5):
+        syncs.acked(T, offset, offset, offset, 1)
+    assert syncs_of(desk) == [(0, 0)]
+    assert syncs_of(desk) == [(4, 4)]
+
+
+# spec mirrormaker §4.4 (Kafka's MirrorSourceTask test), offset.lag.max=50
+VECTORS = [
+    (0, 100, True),
+    (2, 102, True),
+    (3, 152, False),
+    (4, 153, True),
+    (5, 154, False),
+    (6, 203, False),
+    (7, 204, True),
+    (2, 206, True),
+    (3, 207, False),
+    (4, 3, True),
+    (5, 4, False),
+]
+
+
+def test_for_batches_of_one_record_the_rule_is_mm2s() -> None:
+    desk, rule = Desk(), RecordRule(50)
+    syncs = syncs_to(desk, 50)
+    for up, down, due in VECTORS:
+        syncs.acked(T, up, up, down, 1)
+        assert syncs_of(desk) == ([(up, down)] if due else [])
+        assert rule.update(up, down) == due
+
+
+@given(st.lists(st.tuples(st.integers(1, 40), st.integers(0, 2), st.integers(-1, 2)), max_size=40), st.integers(0, 100))
+def test_our_syncs_are_no_staler_than_mm2s(plan: list[tuple[int, int, int]], lag_max: int) -> None:
+    desk, rule = Desk(), RecordRule(lag_max)
+    syncs = syncs_to(desk, lag_max)
+    up, down, newest = 0, 100, -1
+    for count, gap_up, gap_down in plan:
+        up, down = up + gap_up, down + gap_down
+        syncs.acked(T, up, up + count - 1, down, count)
+        for i in range(count):
+            rule.update(up + i, down + i)
+        up, down = up + count, down + count
+        sent = syncs_of(desk)
+        assert not sent or sent[-1] == (up - 1, down - 1), "the newest sync names the last record of its batch"
+        assert sent[:-1] in ([], [(up - count, down - count)]), "and one before it the first"
+        newest = sent[-1][1] if sent else newest
+        assert down - 1 - newest <= max(lag_max, 0)
+        assert down - 1 - rule.last_sync_down <= max(lag_max, 0)

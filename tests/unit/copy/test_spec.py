@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+
+from mm2.copy.engine import _deal, _sum_gaps
+from mm2.copy.spec import CopySpec, PartitionProgress, PartitionSpec, SyncsSpec
+from mm2.kafka.settings import ClientSettings
+from mm2.kafka.structs import TopicPartition
+
+PLAIN = ClientSettings.from_props({"bootstrap.servers": "a:1,b:2"}, client_id="c")
+SECRET = ClientSettings.from_props(
+    {
+        "bootstrap.servers": "[::1]:9092",
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-256",
+        "sasl.jaas.config": 'org.apache.kafka.common.security.scram.ScramLoginModule required username="u" password="hush";',
+    },
+    client_id="t",
+)
+
+
+def spec_of(partitions: int, lanes: int = 0) -> CopySpec:
+    return CopySpec(
+        flow="A->B",
+        connector="MirrorSourceConnector",
+        task_id=3,
+        source_alias="A",
+        target_alias="B",
+        source=PLAIN,
+        target=SECRET,
+        partitions=tuple(PartitionSpec("tö", index, "A.tö") for index in range(partitions)),
+        offsets_topic="mm2-offsets.A.internal",
+        syncs=SyncsSpec(SECRET, "mm2-offset-syncs.B.internal", 100),
+        read_committed=True,
+        lost_range_policy="stop",
+        lanes=lanes,
+    )
+
+
+def test_a_spec_travels_as_json() -> None:
+    spec = spec_of(3)
+    text = spec.to_json()
+    assert "\n" not in text
+    assert CopySpec.from_json(text) == spec
+    assert {field.name for field in dataclasses.fields(CopySpec)} == set(json.loads(text))
+
+
+def test_a_spec_without_syncs_travels_as_json() -> None:
+    spec = dataclasses.replace(spec_of(1), syncs=None)
+    assert CopySpec.from_json(spec.to_json()) == spec
+
+
+def test_the_secrets_of_a_spec_are_not_printed() -> None:
+    assert "hush" in spec_of(1).to_json()
+    assert "hush" not in repr(spec_of(1))
+
+
+def test_partitions_know_both_ends() -> None:
+    part = PartitionSpec("t", 4, "A.t")
+    assert (part.source, part.target) == (TopicPartition("t", 4), TopicPartition("A.t", 4))
+
+
+def progress(position: int = 5, high_watermark: int = 12) -> PartitionProgress:
+    return PartitionProgress("t", 0, position, 7, high_watermark, "copying", "", 5, 500, {"control": 2})
+
+
+def test_progress_travels_as_a_row() -> None:
+    row = json.loads(json.dumps(progress().to_row()))
+    assert PartitionProgress.from_row(row) == progress()
+
+
+def test_lag_is_zero_while_unknown_and_never_negative() -> None:
+    assert progress().lag == 7
+    assert progress(position=-1).lag == 0
+    assert progress(high_watermark=-1).lag == 0
+    assert progress(position=13).lag == 0
+
+
+def test_gaps_add_up_by_reason() -> None:
+    other = dataclasses.replace(progress(), gaps={"control": 1, "compacted": 9})
+    assert _sum_gaps([progress(), other]) == {"control": 3, "compacted": 9}
+
+
+def test_lanes_share_the_partitions_evenly_and_completely() -> None:
+    for partitions in (1, 2, 7, 50):
+        for lanes in (0, 1, 3, 8, 100):
+            dealt = _deal(spec_of(partitions, lanes))
+            sizes = [len(lane) for lane in dealt]
+            assert sum(sizes) == partitions
+            assert max(sizes) - min(sizes) <= 1
+            assert min(sizes) >= 1
+            assert len(dealt) <= (lanes or partitions)
+            assert {part for lane in dealt for part in lane} == set(spec_of(partitions).partitions)
