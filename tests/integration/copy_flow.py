@@ -237,7 +237,11 @@ class Flow:
         """Same records in the same order on both sides; returns the source's."""
         wanted = read(self.source, topic, partition, isolation=isolation)
         got = read(self.target, self.remote(topic), partition)
-        assert [record.content for record in got] == [record.content for record in wanted]
+        seen = [record.content for record in got]
+        expected = [record.content for record in wanted]
+        differs = next((i for i, pair in enumerate(zip(seen, expected, strict=False)) if pair[0] != pair[1]), None)
+        where = f"{topic}-{partition}: {len(got)} records instead of {len(wanted)}, the first other one at {differs}"
+        assert seen == expected, f"{where}: {str(seen[differs or 0])[:200]} / {str(expected[differs or 0])[:200]}"
         return wanted
 
 

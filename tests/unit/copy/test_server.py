@@ -1,0 +1,127 @@
+"""Who may fetch a copy job, with its credentials, from the driver."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from mm2.copy import channel
+from mm2.copy.batch import Batch
+from mm2.copy.server import ChannelServer
+from mm2.copy.spec import CopySpec, PartitionSpec
+from mm2.kafka.settings import ClientSettings
+
+SETTINGS = ClientSettings.from_props({"bootstrap.servers": "localhost:1"}, client_id="c")
+SPEC = CopySpec("A->B", "C", 0, "A", "B", SETTINGS, SETTINGS, (PartitionSpec("t", 0, "A.t"),), "offsets")
+
+
+@pytest.fixture
+def server() -> Iterator[ChannelServer]:
+    server = ChannelServer("127.0.0.1")
+    yield server
+    server.close()
+
+
+class Executor:
+    """The other end of the channel."""
+
+    def __init__(self, server: ChannelServer) -> None:
+        self.socket = socket.create_connection(server.address, 5)
+        self.lines = self.socket.makefile("rb")
+        self.challenge = self.hear()["nonce"]
+
+    def hear(self) -> dict[str, Any]:
+        return channel.decode(self.lines.readline())
+
+    def say(self, message: dict[str, Any]) -> None:
+        self.socket.sendall(channel.encode(message))
+
+    def hello(self, batch: Batch, *, secret: str | None = None, attempt: int = 0) -> str:
+        own = channel.nonce()
+        mac = channel.proof(secret or batch.secret, "executor", self.challenge, batch.id, attempt)
+        self.say({"batch": batch.id, "attempt": attempt, "nonce": own, "mac": mac})
+        return own
+
+    @property
+    def hung_up(self) -> bool:
+        self.socket.settimeout(5)
+        return self.lines.readline() == b""
+
+
+def batch_of(server: ChannelServer) -> Batch:
+    batch = Batch("b", SPEC, lambda: None)
+    server.expect(batch)
+    return batch
+
+
+def test_both_sides_prove_themselves_and_the_job_is_handed_over(server: ChannelServer) -> None:
+    batch = batch_of(server)
+    executor = Executor(server)
+    own = executor.hello(batch)
+    answer = executor.hear()
+    assert channel.proves(answer["mac"], batch.secret, "driver", own)
+    assert CopySpec.from_json(answer["spec"]) == SPEC
+    executor.say({"type": "ready"})
+    assert executor.hear() == {"type": "go"}
+    assert batch.ready.is_set()
+
+
+def test_a_stranger_learns_nothing(server: ChannelServer) -> None:
+    batch = batch_of(server)
+    executor = Executor(server)
+    executor.hello(batch, secret="00" * 32)
+    assert executor.hung_up
+    assert not batch.over.is_set()
+
+
+def test_a_forgotten_batch_is_not_handed_over(server: ChannelServer) -> None:
+    batch = batch_of(server)
+    server.forget(batch)
+    executor = Executor(server)
+    executor.hello(batch)
+    assert executor.hung_up
+
+
+def test_a_second_attempt_is_turned_away_and_the_first_goes_on(server: ChannelServer) -> None:
+    batch = batch_of(server)
+    first = Executor(server)
+    first.hello(batch)
+    first.hear()
+    second = Executor(server)
+    second.hello(batch, attempt=1)
+    assert second.hung_up
+    assert not batch.over.is_set()
+    first.say({"type": "ready"})
+    assert first.hear() == {"type": "go"}
+
+
+@pytest.mark.parametrize("line", [b"nonsense\n", b"[]\n", b"{}\n", b"x" * 5000 + b"\n"])
+def test_nonsense_is_hung_up_on(server: ChannelServer, line: bytes) -> None:
+    executor = Executor(server)
+    executor.socket.sendall(line)
+    assert executor.hung_up
+
+
+def test_the_end_of_the_connection_is_the_end_of_the_batch(server: ChannelServer) -> None:
+    batch = batch_of(server)
+    executor = Executor(server)
+    executor.hello(batch)
+    executor.hear()
+    executor.socket.shutdown(socket.SHUT_RDWR)
+    assert batch.over.wait(5)
+    assert not batch.final
+    assert batch.failure == "the executor closed the progress channel"
+
+
+def test_hanging_up_reaches_the_executor_at_once(server: ChannelServer) -> None:
+    batch = batch_of(server)
+    executor = Executor(server)
+    executor.hello(batch)
+    executor.hear()
+    threading.Timer(0.05, batch.ended, ["cancelled"]).start()
+    assert executor.hung_up
+    assert batch.failure == "cancelled"

@@ -1,0 +1,138 @@
+"""Whole frames over a socket pair, and buffers that are used again only when nobody looks at them."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import types
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from mm2.kafka.errors import DisconnectedFailure, KafkaFailure
+from mm2.kafka.wire.channel import BufferPool, Channel
+
+
+def frame(body: bytes) -> bytes:
+    return len(body).to_bytes(4, "big") + body
+
+
+def with_channel(
+    play: Callable[[Channel, socket.socket, list[bytes], list[KafkaFailure]], Any], **options: Any
+) -> None:
+    """Run ``play`` with a channel over one end of a socket pair, the other end and what the channel told."""
+
+    async def scene() -> None:
+        near, far = socket.socketpair()
+        near.setblocking(False)
+        far.settimeout(5)
+        frames: list[bytes] = []
+        losses: list[KafkaFailure] = []
+        # A channel takes over nothing but the socket and the address of an open connection.
+        connection: Any = types.SimpleNamespace(sock=near, host="h", port=9, close=near.close)
+        channel = Channel(
+            connection,
+            asyncio.get_running_loop(),
+            BufferPool(),
+            on_frame=lambda view: frames.append(bytes(view)),
+            on_lost=losses.append,
+            **options,
+        )
+        try:
+            await play(channel, far, frames, losses)
+        finally:
+            channel.close()
+            far.close()
+
+    asyncio.run(scene())
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110  (what is waited for sets no event)
+            await asyncio.sleep(0.001)
+
+
+def test_frames_come_whole_however_they_are_cut() -> None:
+    bodies = [b"abcd", b"x" * 300_000, b"last frame"]
+
+    async def play(channel: Channel, far: socket.socket, frames: list[bytes], losses: list[KafkaFailure]) -> None:
+        data = b"".join(map(frame, bodies))
+        for at in range(0, len(data), 70_001):
+            await asyncio.to_thread(far.sendall, data[at : at + 70_001])
+            await asyncio.sleep(0)
+        await until(lambda: len(frames) == 3)
+        assert frames == bodies
+        assert not losses
+
+    with_channel(play)
+
+
+def test_buffers_leave_in_order_however_full_the_socket_is() -> None:
+    async def play(channel: Channel, far: socket.socket, frames: list[bytes], losses: list[KafkaFailure]) -> None:
+        buffers = [bytes([i % 256]) * (i * 7 % 3000) for i in range(2000)]
+        for at in range(0, 2000, 500):
+            channel.send(buffers[at : at + 500])
+        wanted = b"".join(buffers)
+        got = bytearray()
+        while len(got) < len(wanted):
+            got += await asyncio.to_thread(far.recv, 1 << 20)
+        assert got == wanted
+        assert channel.in_flight == 4
+
+    with_channel(play)
+
+
+@pytest.mark.parametrize("size", [-1, 0, 3, 1001])
+def test_an_impossible_frame_ends_the_connection(size: int) -> None:
+    async def play(channel: Channel, far: socket.socket, frames: list[bytes], losses: list[KafkaFailure]) -> None:
+        far.sendall(size.to_bytes(4, "big", signed=True) + b"....")
+        await until(lambda: losses)
+        assert isinstance(losses[0], DisconnectedFailure)
+        assert str(losses[0]) == f"h:9 announced a frame of {size} bytes; at most 1000 are taken"
+        assert channel.lost
+        assert not frames
+
+    with_channel(play, max_frame_bytes=1000)
+
+
+def test_a_peer_that_leaves_within_a_frame_is_told_once() -> None:
+    async def play(channel: Channel, far: socket.socket, frames: list[bytes], losses: list[KafkaFailure]) -> None:
+        far.sendall(frame(b"whole") + frame(b"not whole")[:7])
+        far.close()
+        await until(lambda: losses)
+        channel.send([b"into the void"])
+        await asyncio.sleep(0.01)
+        assert [str(loss) for loss in losses] == ["h:9 closed the connection"]
+        assert frames == [b"whole"]
+
+    with_channel(play)
+
+
+def test_a_buffer_that_is_looked_at_is_not_given_out_again() -> None:
+    pool = BufferPool()
+    first = pool.take(200_000)
+    view = memoryview(first)[:10]
+    known = id(first)
+    del first
+    assert id(pool.take(200_000)) != known
+    del view
+    assert id(pool.take(150_000)) == known
+
+
+def test_the_smallest_free_buffer_that_fits_is_taken() -> None:
+    pool = BufferPool()
+    held = [pool.take(3 << 20), pool.take(1 << 20), pool.take(2 << 20)]
+    small = id(held[1])
+    held.clear()
+    assert id(pool.take(1 << 20)) == small
+
+
+def test_the_pool_forgets_free_buffers_when_it_holds_too_much() -> None:
+    pool = BufferPool(keep_bytes=2 << 20)
+    pool.take(1 << 20)
+    kept = pool.take(2 << 20)
+    pool.take(4 << 20)
+    assert sum(map(len, pool._buffers)) == (2 << 20) + (4 << 20)
+    assert any(buffer is kept for buffer in pool._buffers)
