@@ -9,6 +9,7 @@ nothing.
 
 from __future__ import annotations
 
+import functools
 import socket
 import threading
 import time
@@ -245,11 +246,16 @@ def connect_plugins() -> Plugins:
 
 def worker_id(pair: SourceAndTarget) -> str:
     """Unique per process (KAFKA-18843): `<host>/S->T/<uuid>`."""
+    return "/".join(part for part in (_host(), str(pair), str(uuid.uuid4())) if part)
+
+
+@functools.cache
+def _host() -> str:
+    """Canonical name of this host; asked for once, since a name server that is away makes every try slow."""
     try:
-        host = socket.getfqdn()
+        return socket.getfqdn()
     except OSError:
-        host = ""
-    return "/".join(part for part in (host, str(pair), str(uuid.uuid4())) if part)
+        return ""
 
 
 def configurer(pair: SourceAndTarget, wanted: Mapping[str, Mapping[str, str]]) -> Callable[[DistributedHerder], None]:

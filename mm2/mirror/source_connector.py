@@ -164,7 +164,9 @@ class MirrorSourceConnector(MirrorConnector):
                         f"configs of {topic}", f"The configs of topic {topic} are not synced: {failure}"
                     )
                     complete = False
-                elif operations := self._config_sync.changes(here, there):
+                    continue
+                self._complaints.over(f"configs of {topic}")
+                if operations := self._config_sync.changes(here, there):
                     changes[remote] = operations
             answers = self._target_admin.incremental_alter_configs(changes)
             for remote, operations in changes.items():
@@ -178,6 +180,7 @@ class MirrorSourceConnector(MirrorConnector):
                     self._complaints.say(f"configs of {remote}", sentence)
                     complete = False
                 else:
+                    self._complaints.over(f"configs of {remote}")
                     log.info("Synced topic configs.", topic=remote, configs=names)
         return complete
 
