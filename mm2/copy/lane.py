@@ -22,6 +22,7 @@ from mm2.kafka.structs import TopicPartition
 STANDBY_S: Final = 5.0
 STOP_TIMEOUT_S: Final = 10.0
 READY_TIMEOUT_S: Final = 60.0
+PATIENCE_S: Final = 20.0
 
 Submit = Callable[[Batch], None]
 Cancel = Callable[[Batch], None]
@@ -57,6 +58,7 @@ class Lane:
         self._losses = 0
         self._backoff = Backoff(200, 10_000)
         self._trouble = ""
+        self._idle_since = time.monotonic()
         self._log = structlog.get_logger(__name__).bind(flow=spec.flow, task=f"{spec.connector}-{spec.task_id}")
         self._thread = threading.Thread(target=self._run, name=f"lane-{name}", daemon=True)
 
@@ -84,7 +86,9 @@ class Lane:
         """Why nothing is being copied at the moment; empty when all is well."""
         current = self._current
         if current is None:
-            return self._trouble or "the Spark job is starting"
+            # A start and a hand-over take a while; only one that does not end is news.
+            late = time.monotonic() - self._idle_since > PATIENCE_S
+            return self._trouble or ("the Spark job is still starting" if late else "")
         return current.failure or current.waiting_for or ("" if current.granted else self._trouble)
 
     @property
@@ -181,7 +185,7 @@ class Lane:
         if batch.final:
             self._losses = 0
             self._keep(batch)
-            self._current = None
+            self._leave()
         else:
             self._lost(batch)
 
@@ -189,7 +193,7 @@ class Lane:
         """A batch without a final report: go on from what it last reported, once it can no longer write."""
         self._cancel(batch)
         self._keep(batch)
-        self._current = None
+        self._leave()
         if self._stopping.is_set():
             return
         self._trouble = batch.failure or "the executor was lost"
@@ -201,6 +205,10 @@ class Lane:
         delay_s = self._backoff.delay_s(self._losses)
         self._losses += 1
         self._stopping.wait(delay_s)
+
+    def _leave(self) -> None:
+        self._idle_since = time.monotonic()
+        self._current = None
 
     def _keep(self, batch: Batch) -> None:
         for tp, row in batch.progress.items():

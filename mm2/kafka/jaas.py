@@ -47,7 +47,8 @@ def parse_jaas(text: str) -> JaasEntry:
     module = tokens[0].text
     flag = tokens[1].text.lower() if len(tokens) > 1 else ""
     if flag not in CONTROL_FLAGS:
-        raise JaasError(f"control flag must follow the login module {module} (one of {', '.join(CONTROL_FLAGS)})")
+        # Not a word of the text is repeated: what stands here by mistake is likely the password itself.
+        raise JaasError(f"a control flag must follow the login module (one of {', '.join(CONTROL_FLAGS)})")
     options: dict[str, str] = {}
     position = 2
     while position < len(tokens) and tokens[position] != _END:
