@@ -1,0 +1,282 @@
+"""connect-mirror-maker as its users run it, a process of its own, heard through its JSON log; and what it leaves behind
+on the clusters, read with confluent-kafka and decoded here, not by the code that wrote it."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import struct
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from subprocess import Popen
+from typing import Any
+
+import psutil
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import ConfigResource, NewPartitions, ResourceType
+
+from bench.proctree import session_members
+from mm2.sandbox.kafka import LocalKafka
+from mm2.sandbox.process import end, spawn
+from tests.integration.copy_flow import EARLIEST, Read, admin_of, eventually, read
+
+ROOT = Path(__file__).parents[2]
+Table = dict[bytes, tuple[bytes | None, int]]
+
+
+class MirrorProcess:
+    """One start of connect-mirror-maker. `log` gets everything it says."""
+
+    def __init__(self, file: Path, log: Path, *clusters: str) -> None:
+        self.log = log
+        command = [sys.executable, "-P", "-m", "mm2.cli.connect_mirror_maker", str(file), "--log-format", "json"]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        chosen = ["--clusters", *clusters] if clusters else []
+        self._process: Popen[bytes] = spawn(
+            [*command, *chosen], output=log, folder=file.parent, environment=environment
+        )
+
+    @property
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+    @property
+    def exit_code(self) -> int | None:
+        return self._process.poll()
+
+    def lines(self, **wanted: object) -> list[dict[str, Any]]:
+        """Its JSON lines so far that have these fields; for texts it is enough to contain the one that is wanted."""
+        found = []
+        for text in self.log.read_text(errors="replace").splitlines():
+            with suppress(ValueError):
+                row = json.loads(text)
+                if isinstance(row, dict) and all(_fits(row.get(name), value) for name, value in wanted.items()):
+                    found.append(row)
+        return found
+
+    def says(self, event: str, *, timeout_s: float = 60, **wanted: object) -> dict[str, Any]:
+        """Wait for a line; the first that fits."""
+        self.eventually(lambda: bool(self.lines(event=event, **wanted)), timeout_s)
+        return self.lines(event=event, **wanted)[0]
+
+    def eventually(self, condition: Callable[[], object], timeout_s: float = 60) -> None:
+        """Wait for a condition, at most until the process has ended by itself."""
+
+        def met() -> bool:
+            if condition():
+                return True
+            assert self.is_running, f"ended by itself with {self.exit_code}: {self.tail()}"
+            return False
+
+        eventually(met, timeout_s, why=self.tail)
+
+    def tail(self, count: int = 15) -> str:
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-count:])
+
+    def family(self) -> list[psutil.Process]:
+        """All living processes it has started, itself included."""
+        return session_members(self._process.pid)
+
+    def stop(self) -> tuple[int, float]:
+        """SIGTERM; exit code and seconds."""
+        started = time.monotonic()
+        self._process.terminate()
+        code = self._process.wait(30)
+        return code, time.monotonic() - started
+
+    def kill9(self) -> None:
+        """SIGKILL to the main process only, as `kill -9` does."""
+        self._process.kill()
+        self._process.wait()
+
+    def clean_up(self) -> None:
+        """End whatever is left of it."""
+        end(self._process, patience_s=20)
+        for orphan in self.family():
+            with suppress(psutil.Error):
+                orphan.kill()
+
+
+def _fits(value: object, wanted: object) -> bool:
+    return value == wanted or (isinstance(value, str) and isinstance(wanted, str) and wanted in value)
+
+
+def write_config(file: Path, props: Mapping[str, str]) -> Path:
+    """A properties file; one broker per cluster, intervals of a second or two."""
+    made_topics = ("offset-syncs.topic", "checkpoints.topic", "heartbeats.topic")
+    made_stores = ("offset.storage", "status.storage", "config.storage")
+    base = {
+        **{f"{name}.replication.factor": "1" for name in (*made_topics, *made_stores)},
+        "replication.factor": "1",
+        "refresh.topics.interval.seconds": "2",
+        "refresh.groups.interval.seconds": "1",
+        "emit.checkpoints.interval.seconds": "1",
+        "emit.heartbeats.interval.seconds": "1",
+        "sync.topic.acls.enabled": "false",
+        "tasks.max": "2",
+    }
+    merged = {**base, **props}
+    file.write_text("".join(f"{key} = {value}\n" for key, value in merged.items()), encoding="latin-1")
+    return file
+
+
+# -- clusters
+
+
+def contents(broker: LocalKafka, topic: str, partition: int = 0) -> list[tuple[Any, ...]]:
+    """Timestamp, key, value, headers of every record, in order."""
+    return [record.content for record in read(broker, topic, partition)]
+
+
+def partitions_of(broker: LocalKafka, topic: str) -> int:
+    """0 when there is no such topic."""
+    found = admin_of(broker).list_topics(timeout=30).topics.get(topic)
+    return 0 if found is None or found.error else len(found.partitions)
+
+
+def topics_of(broker: LocalKafka) -> set[str]:
+    return set(admin_of(broker).list_topics(timeout=30).topics)
+
+
+def grow(broker: LocalKafka, topic: str, partitions: int) -> None:
+    """Add partitions; returns when they can be written to."""
+    for done in admin_of(broker).create_partitions([NewPartitions(topic, partitions)]).values():
+        done.result(30)
+    eventually(lambda: partitions_of(broker, topic) == partitions)
+
+
+def config_of(broker: LocalKafka, topic: str, name: str) -> str:
+    (answer,) = admin_of(broker).describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
+    return str(answer.result(30)[name].value)
+
+
+def ends(broker: LocalKafka, topic: str) -> list[int]:
+    """End offsets of all partitions; none when there is no such topic, -1 for a partition that has no leader yet."""
+    consumer = _asker(broker.bootstrap)
+    found = []
+    for index in range(partitions_of(broker, topic)):
+        try:
+            found.append(int(consumer.get_watermark_offsets(TopicPartition(topic, index), timeout=10)[1]))
+        except KafkaException:
+            found.append(-1)
+    return found
+
+
+@functools.lru_cache(maxsize=8)
+def _asker(bootstrap: str) -> Consumer:
+    return Consumer({"bootstrap.servers": bootstrap, "group.id": "reader", "log_level": 0})
+
+
+def has_all(source: LocalKafka, topic: str, target: LocalKafka, remote: str) -> bool:
+    """The remote topic has as many partitions, and each as many records, as the topic (or more)."""
+    wanted, got = ends(source, topic), ends(target, remote)
+    return len(wanted) == len(got) and all(there >= here >= 0 for here, there in zip(wanted, got, strict=True))
+
+
+def doubled(wanted: list[Read], got: list[Read]) -> int:
+    """How many records came more than once. All came, and the first of each in order, or the test fails."""
+    firsts = list(dict.fromkeys(record.content for record in got))
+    assert firsts == [record.content for record in wanted]
+    return len(got) - len(firsts)
+
+
+def table(broker: LocalKafka, topic: str) -> Table:
+    """The latest value of each key of a compacted topic and the partition it is in; empty when there is no such topic."""
+    count = partitions_of(broker, topic)
+    if count == 0:
+        return {}
+    settings = {"bootstrap.servers": broker.bootstrap, "group.id": "reader", "enable.auto.commit": False}
+    consumer = Consumer({**settings, "enable.partition.eof": True})
+    found: Table = {}
+    ended = 0
+    try:
+        consumer.assign([TopicPartition(topic, index, EARLIEST) for index in range(count)])
+        deadline = time.monotonic() + 60
+        while ended < count:
+            assert time.monotonic() < deadline, f"{topic} could not be read to its end"
+            for message in consumer.consume(500, 0.2):
+                error = message.error()
+                if error is None:
+                    value: Any = message.value()
+                    found[_bytes(message.key())] = (value, message.partition() or 0)
+                else:
+                    assert error.code() == KafkaError._PARTITION_EOF, error
+                    ended += 1
+        return found
+    finally:
+        consumer.close()
+
+
+def statuses(broker: LocalKafka, source: str) -> dict[str, dict[str, Any]]:
+    """What mm2-status has, by key without its `status-`."""
+    rows = {}
+    for key, (value, _) in table(broker, f"mm2-status.{source}.internal").items():
+        if value is not None and not key.startswith(b"status-topic-"):
+            rows[key.decode().removeprefix("status-")] = json.loads(value)
+    return rows
+
+
+def is_running(broker: LocalKafka, source: str) -> bool:
+    """All three connectors of the flow run, and all tasks, of which there are some of source and heartbeat."""
+    rows = statuses(broker, source)
+    connectors = {f"connector-Mirror{name}Connector" for name in ("Source", "Checkpoint", "Heartbeat")}
+    tasks = {f"task-Mirror{name}Connector-0" for name in ("Source", "Heartbeat")}
+    return connectors | tasks <= set(rows) and {row["state"] for row in rows.values()} == {"RUNNING"}
+
+
+# -- MirrorMaker's own records (spec §2.3)
+
+
+def strings(data: bytes, count: int) -> tuple[list[str], bytes]:
+    """So many strings from the front, and what follows them."""
+    found = []
+    for _ in range(count):
+        (length,) = struct.unpack_from(">h", data)
+        found.append(data[2 : 2 + length].decode())
+        data = data[2 + length :]
+    return found, data
+
+
+def heartbeats(broker: LocalKafka, topic: str) -> dict[tuple[str, str], int]:
+    """Latest timestamp in ms by (source, target)."""
+    found = {}
+    for key, (value, partition) in table(broker, topic).items():
+        (source, target), rest = strings(key, 2)
+        version, stamp = struct.unpack(">hq", _bytes(value))
+        assert (rest, version, partition) == (b"", 0, 0)
+        found[source, target] = int(stamp)
+    return found
+
+
+def checkpoints(broker: LocalKafka, topic: str) -> dict[tuple[str, str, int], tuple[int, int, str]]:
+    """Latest (upstream offset, downstream offset, metadata) by (group, remote topic, partition)."""
+    found = {}
+    for key, (value, _) in table(broker, topic).items():
+        (group, remote), rest = strings(key, 2)
+        (partition,) = struct.unpack(">i", rest)
+        version, upstream, downstream = struct.unpack_from(">hqq", _bytes(value))
+        (metadata,), rest = strings(_bytes(value)[18:], 1)
+        assert (rest, version) == (b"", 0)
+        found[group, remote, int(partition)] = (int(upstream), int(downstream), metadata)
+    return found
+
+
+def syncs(broker: LocalKafka, topic: str) -> dict[tuple[str, int], tuple[int, int]]:
+    """Latest (upstream offset, downstream offset) by (topic, partition)."""
+    found = {}
+    for key, (value, where) in table(broker, topic).items():
+        (name,), rest = strings(key, 1)
+        (partition,) = struct.unpack(">i", rest)
+        upstream, downstream = struct.unpack(">qq", _bytes(value))
+        assert where == 0
+        found[name, int(partition)] = (int(upstream), int(downstream))
+    return found
+
+
+def _bytes(value: object) -> bytes:
+    assert isinstance(value, bytes)
+    return value

@@ -1,0 +1,539 @@
+"""The whole program on real brokers: what its users see when they run it, stop it, kill it and run it twice.
+
+One process on one file serves as many tests as possible; each test asks for it running and finds it so, or starts it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from confluent_kafka import Message, Producer
+from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
+
+from mm2.sandbox.kafka import LocalKafka
+from mm2.sandbox.ports import free_ports
+from tests.integration.copy_flow import Traffic, admin_of, create, eventually, producer_of, read
+from tests.integration.mirror_flow import commit
+from tests.integration.mirror_process import (
+    MirrorProcess,
+    checkpoints,
+    config_of,
+    contents,
+    doubled,
+    ends,
+    grow,
+    has_all,
+    heartbeats,
+    is_running,
+    partitions_of,
+    statuses,
+    syncs,
+    table,
+    topics_of,
+    write_config,
+)
+
+pytestmark = pytest.mark.timeout(240)
+
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+CONNECTORS = ("MirrorSourceConnector", "MirrorCheckpointConnector", "MirrorHeartbeatConnector")
+PER_SECOND = 500
+FOREVER = str(2**63 - 1)
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+
+
+@dataclass
+class Mirror:
+    """Flows east<->west between the pair, and late->west from a cluster that does not run at first."""
+
+    east: LocalKafka
+    west: LocalKafka
+    file: Path
+    folder: Path
+    ui: str
+    started: list[MirrorProcess] = field(default_factory=list)
+
+    def start(self) -> MirrorProcess:
+        """One more process on the same file."""
+        log = self.folder / f"process-{len(self.started) + 1}.log"
+        process = MirrorProcess(self.file, log, "east", "west")
+        self.started.append(process)
+        return process
+
+    def running(self) -> MirrorProcess:
+        """A process that copies in both directions."""
+        alive = [process for process in self.started if process.is_running]
+        process = alive[-1] if alive else self.start()
+        process.eventually(lambda: is_running(self.west, "east") and is_running(self.east, "west"), 90)
+        return process
+
+    def wait_until_copied(self, topic: str, timeout_s: float = 60) -> None:
+        process = next(process for process in reversed(self.started) if process.is_running)
+        process.eventually(lambda: has_all(self.east, topic, self.west, f"east.{topic}"), timeout_s)
+
+
+@pytest.fixture(scope="module")
+def third(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
+    """A broker that does not run yet; who logs in as mirror needs rights, who does not log in may do all."""
+    overrides = {
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.login.plain.sasl.jaas.config": f'{PLAIN} user_mirror="secret";',
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",
+        "allow.everyone.if.no.acl.found": "true",
+    }
+    listeners = {"OPEN": "PLAINTEXT", "LOGIN": "SASL_PLAINTEXT"}
+    broker = LocalKafka("C", tmp_path_factory.mktemp("third"), listeners=listeners, overrides=overrides, heap="384m")
+    yield broker
+    broker.stop()
+
+
+@pytest.fixture(scope="module")
+def mirror(
+    kafka_pair: tuple[LocalKafka, LocalKafka], third: LocalKafka, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Mirror]:
+    east, west = kafka_pair
+    folder = tmp_path_factory.mktemp("mirror")
+    (port,) = free_ports(1)
+    props = {
+        "clusters": "east, west, late",
+        "east.bootstrap.servers": east.bootstrap,
+        "west.bootstrap.servers": west.bootstrap,
+        "late.bootstrap.servers": third.bootstrap,
+        "east->west.enabled": "true",
+        "west->east.enabled": "true",
+        "late->west.enabled": "true",
+        "late->east.emit.heartbeats.enabled": "false",
+        "topics": ".*life-.*",
+        "groups": "life-.*",
+        # The least that a broker allows: the work of a process that was killed is free after that.
+        "east.session.timeout.ms": "6000",
+        "west.session.timeout.ms": "6000",
+        "east.heartbeat.interval.ms": "1500",
+        "west.heartbeat.interval.ms": "1500",
+        "west.offset.flush.interval.ms": "3000",
+        "copy.batch.duration.ms": "8000",
+        "spark.ui.enabled": "true",
+        "spark.ui.port": str(port),
+        "spark.app.name": "life",
+        "spark.ui.retainedJobs": "77",
+        "emit.checkpoint.interval.seconds": "5",  # a typing error
+    }
+    file = write_config(folder / "mm2.properties", props)
+    made = Mirror(east, west, file, folder, f"http://127.0.0.1:{port}/api/v1")
+    yield made
+    for process in made.started:
+        process.clean_up()
+
+
+# -- copying ------------------------------------------------------------------------------------------------------------
+
+
+def test_every_record_of_every_codec_is_the_same_on_the_target(mirror: Mirror, unique: str) -> None:
+    topic = f"life-{unique}"
+    # Kafka has the target hold records from the future only if the topic says so: the setting has to come along.
+    create(mirror.east, topic, len(CODECS), message__timestamp__after__max__ms=FOREVER, max__message__bytes="3000000")
+    headers: list[tuple[str, Any]] = [("a", b"1"), ("b", None), ("a", b"2"), ("", b""), ("ü", b"\xff")]
+    for partition, codec in enumerate(CODECS):
+        producer = producer_of(mirror.east, compression__type=codec)
+        for i in range(200):
+            producer.produce(topic, b"value %d " % i * 9, b"k%d" % i, partition, headers=[("n", b"%d" % i)])
+        for key, value in ((b"tombstone", None), (b"", b""), (None, None), (None, b"value only"), (b"", None)):
+            producer.produce(topic, value, key, partition, headers=headers)
+        producer.produce(topic, os.urandom(500_000) * 2, b"a megabyte", partition)
+        producer.produce(topic, os.urandom(2_000_000), b"two of them", partition)
+        for stamp in (1, 1_600_000_000_000, 4_102_444_800_000, 253_402_300_799_000):
+            producer.produce(topic, b"%d" % stamp, b"odd", partition, timestamp=stamp)
+        assert producer.flush(60) == 0
+    mirror.running()
+    mirror.wait_until_copied(topic)
+    for partition in range(len(CODECS)):
+        wanted = contents(mirror.east, topic, partition)
+        assert len(wanted) == 211
+        assert contents(mirror.west, f"east.{topic}", partition) == wanted
+
+
+def test_new_topics_and_partitions_are_found_and_none_of_their_first_records_is_missed(
+    mirror: Mirror, unique: str, record_property: Any
+) -> None:
+    topic = f"life-{unique}"
+    mirror.running()
+    create(mirror.east, topic)
+    begin = time.monotonic()
+    producer = producer_of(mirror.east)
+    for i in range(50):
+        producer.produce(topic, b"first %d" % i, partition=0)
+    assert producer.flush(30) == 0
+    mirror.wait_until_copied(topic, 30)
+    topic_s = time.monotonic() - begin
+
+    grow(mirror.east, topic, 3)
+    begin = time.monotonic()
+    producer = producer_of(mirror.east)
+    for i in range(150):
+        producer.produce(topic, b"more %d" % i, partition=i % 3)
+    assert producer.flush(30) == 0
+    mirror.wait_until_copied(topic, 30)
+    partitions_s = time.monotonic() - begin
+
+    for partition in range(3):
+        assert contents(mirror.west, f"east.{topic}", partition) == contents(mirror.east, topic, partition)
+    record_property("topic_s", round(topic_s, 1))
+    record_property("partitions_s", round(partitions_s, 1))
+    print(f"a new topic took {topic_s:.1f} s, new partitions {partitions_s:.1f} s, refreshed every 2 s")  # noqa: T201
+    # Looking every two seconds, and then the tasks are dealt out anew, on a machine that may be busy.
+    assert topic_s < 12
+    assert partitions_s < 12
+
+
+# -- what MirrorMaker writes itself ------------------------------------------------------------------------------------
+
+
+def test_all_connectors_run_and_write_what_java_would(mirror: Mirror, unique: str) -> None:
+    topic, group = f"life-{unique}", f"life-group-{unique}"
+    remote = f"east.{topic}"
+    process = mirror.running()
+    create(mirror.east, topic, 2)
+    producer = producer_of(mirror.east)
+    for i in range(200):
+        producer.produce(topic, b"%d" % i, partition=i % 2)
+    assert producer.flush(30) == 0
+    mirror.wait_until_copied(topic)
+    commit(mirror.east, group, {(topic, 0): 100, (topic, 1): 40})
+
+    process.eventually(lambda: "task-MirrorCheckpointConnector-0" in statuses(mirror.west, "east"))
+    process.eventually(lambda: is_running(mirror.west, "east"))
+    rows = statuses(mirror.west, "east")
+    assert {name for name in rows if name.startswith("connector-")} == {f"connector-{name}" for name in CONNECTORS}
+    for name, row in rows.items():
+        assert row["state"] == "RUNNING", name
+        assert row["trace"] is None
+        assert "/east->west/" in row["worker_id"]
+        assert row["generation"] > 0
+
+    started_ms = time.time() * 1000
+    process.eventually(lambda: heartbeats(mirror.west, "heartbeats").get(("east", "west"), 0) > started_ms)
+    process.eventually(lambda: heartbeats(mirror.east, "heartbeats").get(("west", "east"), 0) > started_ms)
+    # Each cluster also gets the heartbeats that the opposite flow leaves on the other one.
+    process.eventually(lambda: heartbeats(mirror.west, "east.heartbeats").get(("west", "east"), 0) > started_ms)
+    process.eventually(lambda: heartbeats(mirror.east, "west.heartbeats").get(("east", "west"), 0) > started_ms)
+
+    checkpoints_topic = "east.checkpoints.internal"
+    process.eventually(lambda: (group, remote, 0) in checkpoints(mirror.west, checkpoints_topic))
+    upstream, downstream, metadata = checkpoints(mirror.west, checkpoints_topic)[group, remote, 0]
+    assert (upstream, metadata) == (100, "")
+    assert 0 < downstream <= 100, "never ahead of the group"
+
+    found = syncs(mirror.east, "mm2-offset-syncs.west.internal")
+    for partition in range(2):
+        up, down = found[topic, partition]
+        assert up == down <= 99
+
+    compacted = {"mm2-offsets.east.internal": 25, "mm2-status.east.internal": 5, "mm2-configs.east.internal": 1}
+    for name, count in {**compacted, checkpoints_topic: 1, "heartbeats": 1}.items():
+        assert (partitions_of(mirror.west, name), config_of(mirror.west, name, "cleanup.policy")) == (count, "compact")
+    name = "mm2-offset-syncs.west.internal"
+    assert (partitions_of(mirror.east, name), config_of(mirror.east, name, "cleanup.policy")) == (1, "compact")
+    assert not [name for name in topics_of(mirror.west) if name.startswith(("east.mm2-", "east.__", "east.west."))]
+
+
+def test_positions_have_javas_bytes_in_javas_partition(mirror: Mirror, unique: str) -> None:
+    topic = f"life-{unique}"
+    mirror.running()
+    create(mirror.east, topic, 2)
+    producer = producer_of(mirror.east)
+    for i in range(30):
+        producer.produce(topic, b"%d" % i, partition=0)
+    assert producer.flush(30) == 0
+    key = b'["MirrorSourceConnector",{"cluster":"east","partition":0,"topic":"%s"}]' % topic.encode()
+    offsets = "mm2-offsets.east.internal"
+    eventually(lambda: table(mirror.west, offsets).get(key, (None, 0))[0] == b'{"offset":29}', 60)
+    rows = table(mirror.west, offsets)
+    assert rows[key][1] == javas_partition(mirror.west, f"{unique}-scratch", key, 25)
+    beats = b'["MirrorHeartbeatConnector",{"sourceClusterAlias":"east","targetClusterAlias":"west"}]'
+    # Connect commits what its own tasks have sent every offset.flush.interval.ms, 60 s unless the file says otherwise.
+    eventually(lambda: table(mirror.west, offsets).get(beats, (None, 0))[0] == b'{"offset":0}', 60)
+
+
+def javas_partition(broker: LocalKafka, scratch: str, key: bytes, count: int) -> int:
+    """Where librdkafka's own murmur2 puts a key."""
+    create(broker, scratch, count)
+    landed: list[int] = []
+
+    def delivered(_error: object, message: Message) -> None:
+        landed.append(message.partition() or 0)
+
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "partitioner": "murmur2"})
+    producer.produce(scratch, b"", key, on_delivery=delivered)
+    assert producer.flush(30) == 0
+    return landed[0]
+
+
+# -- Spark --------------------------------------------------------------------------------------------------------------
+
+
+def test_sparks_rest_shows_the_copying_and_the_settings_of_the_file(mirror: Mirror) -> None:
+    process = mirror.running()
+    with httpx.Client(base_url=mirror.ui, follow_redirects=True, timeout=30) as rest:
+        (application,) = rest.get("applications").json()
+        assert application["name"] == "life"
+        running = [
+            job for job in rest.get(f"applications/{application['id']}/jobs").json() if job["status"] == "RUNNING"
+        ]
+        flows = {job["description"].split(" lane ")[0] for job in running}
+        assert {"east->west MirrorSourceConnector-0", "west->east MirrorSourceConnector-0"} <= flows
+        for job in running:
+            assert " batch " in job["description"]
+            assert job["jobGroup"]
+        environment = rest.get(f"applications/{application['id']}/environment").json()
+        settings = dict(environment["sparkProperties"])
+        assert (settings["spark.ui.retainedJobs"], settings["spark.app.name"]) == ("77", "life")
+    assert sum(member.name() == "java" for member in process.family()) == 1, "one Spark for all flows"
+    (warning,) = process.lines(level="warning", event="Nothing reads the key")
+    assert "emit.checkpoint.interval.seconds" in warning["event"]
+    assert "Did you mean emit.checkpoints.interval.seconds?" in warning["event"]
+
+
+# -- a source that comes late ------------------------------------------------------------------------------------------
+
+
+def test_a_source_that_is_away_at_the_start_is_said_and_copied_when_it_appears(
+    mirror: Mirror, third: LocalKafka, unique: str, record_property: Any
+) -> None:
+    if third.is_running:
+        third.stop()
+    process = mirror.running()
+    line = process.says("cluster late cannot be reached")
+    assert line["flow"] == "late->west"
+    assert third.bootstrap in line["event"]
+    assert "Traceback" not in process.log.read_text()
+    third.start()
+    topic = f"life-{unique}"
+    create(third, topic, 2)
+    begin = time.monotonic()
+    producer = producer_of(third)
+    for i in range(100):
+        producer.produce(topic, b"%d" % i, partition=i % 2)
+    assert producer.flush(30) == 0
+    process.eventually(lambda: has_all(third, topic, mirror.west, f"late.{topic}"), 60)
+    seconds = time.monotonic() - begin
+    record_property("seconds", round(seconds, 1))
+    print(f"a source that came late was copied {seconds:.1f} s later")  # noqa: T201
+    for partition in range(2):
+        assert contents(mirror.west, f"late.{topic}", partition) == contents(third, topic, partition)
+
+
+# -- stop, kill, share -------------------------------------------------------------------------------------------------
+
+
+def test_a_clean_restart_under_load_goes_on_at_the_exact_record(
+    mirror: Mirror, unique: str, record_property: Any
+) -> None:
+    topic = f"life-{unique}"
+    create(mirror.east, topic, 2)
+    process = mirror.running()
+    with Traffic(mirror.east, topic, 2, PER_SECOND):
+        process.eventually(lambda: sum(ends(mirror.west, f"east.{topic}")) > 100)
+        code, seconds = process.stop()
+        assert code == 0, process.tail()
+        assert seconds < 15
+        for broker, source in ((mirror.west, "east"), (mirror.east, "west")):
+            left = {name: row for name, row in statuses(broker, source).items() if row["state"] != "UNASSIGNED"}
+            assert not left
+        assert not process.lines(level="error"), process.lines(level="error")
+        assert "Traceback" not in process.log.read_text()
+        eventually(lambda: not process.family(), 10)
+        at_stop = sum(ends(mirror.west, f"east.{topic}"))
+        again = mirror.start()
+        again.eventually(lambda: sum(ends(mirror.west, f"east.{topic}")) > at_stop + 100)
+    mirror.wait_until_copied(topic)
+    for partition in range(2):
+        assert contents(mirror.west, f"east.{topic}", partition) == contents(mirror.east, topic, partition)
+    record_property("stop_s", round(seconds, 1))
+    print(f"stopped in {seconds:.1f} s")  # noqa: T201
+
+
+def test_after_kill_9_under_load_nothing_is_lost_and_little_comes_twice(
+    mirror: Mirror, unique: str, record_property: Any
+) -> None:
+    topic = f"life-{unique}"
+    create(mirror.east, topic, 2)
+    process = mirror.running()
+    with Traffic(mirror.east, topic, 2, PER_SECOND) as traffic:
+        process.eventually(lambda: sum(ends(mirror.west, f"east.{topic}")) > 300)
+        process.kill9()
+        killed = time.monotonic()
+        eventually(lambda: not process.family(), 10, why=process.family)
+        gone_s = time.monotonic() - killed
+        at_death = sum(ends(mirror.west, f"east.{topic}"))
+        again = mirror.start()
+        again.eventually(lambda: sum(ends(mirror.west, f"east.{topic}")) > at_death)
+        back_s = time.monotonic() - killed
+    mirror.wait_until_copied(topic)
+    twice = sum(
+        doubled(read(mirror.east, topic, partition), read(mirror.west, f"east.{topic}", partition))
+        for partition in range(2)
+    )
+    record_property("twice", twice)
+    record_property("back_s", round(back_s, 1))
+    print(  # noqa: T201
+        f"{twice} of {traffic.sent} records came twice; all processes gone after {gone_s:.1f} s, copying after {back_s:.1f} s"
+    )
+    assert twice <= 2 * PER_SECOND
+
+
+def test_two_processes_share_the_tasks_and_the_survivor_carries_all_on(
+    mirror: Mirror, unique: str, record_property: Any
+) -> None:
+    topic = f"life-{unique}"
+    create(mirror.east, topic, 4)
+    commit(mirror.east, f"life-group-{unique}", {(topic, 0): 0})
+    first = mirror.running()
+    second = mirror.start()
+    second.eventually(lambda: len(workers_of_tasks(mirror)) == 2, 90)
+    eventually(lambda: is_running(mirror.west, "east"), 30)
+    with Traffic(mirror.east, topic, 4, PER_SECOND):
+        second.eventually(lambda: sum(ends(mirror.west, f"east.{topic}")) > 100)
+        first.kill9()  # it leads the group, so the connectors have to move as well
+        killed = time.monotonic()
+        before = ends(mirror.west, f"east.{topic}")
+        second.eventually(
+            lambda: all(now > then + 10 for now, then in zip(ends(mirror.west, f"east.{topic}"), before, strict=True))
+        )
+        taken_over_s = time.monotonic() - killed
+    mirror.wait_until_copied(topic)
+    eventually(lambda: len(workers_of_tasks(mirror)) == 1 and is_running(mirror.west, "east"), 30)
+    twice = sum(
+        doubled(read(mirror.east, topic, partition), read(mirror.west, f"east.{topic}", partition))
+        for partition in range(4)
+    )
+    # the survivor also leads: what is new is found
+    create(mirror.east, f"{topic}-later")
+    producer = producer_of(mirror.east)
+    producer.produce(f"{topic}-later", b"found")
+    assert producer.flush(30) == 0
+    mirror.wait_until_copied(f"{topic}-later", 40)
+    record_property("taken_over_s", round(taken_over_s, 1))
+    print(f"taken over in {taken_over_s:.1f} s, session timeout 6 s; {twice} records came twice")  # noqa: T201
+    assert taken_over_s < 30
+    assert twice <= 2 * PER_SECOND
+
+
+def workers_of_tasks(mirror: Mirror) -> set[str]:
+    """The processes that run tasks of east->west."""
+    rows = statuses(mirror.west, "east")
+    return {row["worker_id"] for name, row in rows.items() if name.startswith("task-") and row["state"] == "RUNNING"}
+
+
+# -- three clusters, and rights ----------------------------------------------------------------------------------------
+
+
+def test_three_clusters_in_a_ring_one_spark_no_loops_and_a_missing_right_hurts_one_topic_only(
+    kafka_a: LocalKafka, kafka_b: LocalKafka, third: LocalKafka, mirror: Mirror, tmp_path: Path, record_property: Any
+) -> None:
+    for process in mirror.started:
+        process.clean_up()  # two processes and two Sparks are enough for a small machine
+    third.start()
+    brokers = {"red": kafka_a, "green": kafka_b, "blue": third}
+    for alias, broker in brokers.items():
+        create(broker, "ring-t", 2)
+        create(broker, "ring-locked")
+        producer = producer_of(broker)
+        for topic in ("ring-t", "ring-locked"):
+            for i in range(50):
+                producer.produce(topic, f"{alias} {i}".encode(), partition=0)
+        assert producer.flush(30) == 0
+    # All rights but the one to write: an ACL of a topic ends the freedom of the topics that have none.
+    topic_rights = (
+        AclOperation.DESCRIBE,
+        AclOperation.DESCRIBE_CONFIGS,
+        AclOperation.CREATE,
+        AclOperation.ALTER,
+        AclOperation.ALTER_CONFIGS,
+    )
+    allow(third, "green.ring-locked", *topic_rights)
+    login = {
+        "blue.security.protocol": "SASL_PLAINTEXT",
+        "blue.sasl.mechanism": "PLAIN",
+        "blue.sasl.jaas.config": f'{PLAIN} username="mirror" password="secret";',
+    }
+    props = {
+        "clusters": "red, green, blue",
+        **{f"{alias}.bootstrap.servers": broker.bootstrap for alias, broker in brokers.items()},
+        "blue.bootstrap.servers": third.address("LOGIN"),
+        **login,
+        "red->green.enabled": "true",
+        "green->blue.enabled": "true",
+        "blue->red.enabled": "true",
+        **{f"{flow}.emit.heartbeats.enabled": "false" for flow in ("green->red", "blue->green", "red->blue")},
+        "topics": ".*ring-.*",
+        "groups": "ring-.*",
+    }
+    process = MirrorProcess(write_config(tmp_path / "mm2.properties", props), tmp_path / "log")
+    try:
+        begin = time.monotonic()
+        process.eventually(lambda: has_all(kafka_a, "ring-t", kafka_b, "red.ring-t"), 90)
+        process.eventually(lambda: has_all(kafka_b, "ring-t", third, "green.ring-t"), 90)
+        process.eventually(lambda: has_all(third, "ring-t", kafka_a, "blue.ring-t"), 90)
+        for source, target in (("red", "green"), ("green", "blue"), ("blue", "red")):
+            assert contents(brokers[target], f"{source}.ring-t") == contents(brokers[source], "ring-t")
+        ring_s = time.monotonic() - begin
+        # two hops, and no third one home
+        process.eventually(lambda: has_all(kafka_a, "ring-t", third, "green.red.ring-t"))
+        assert contents(third, "green.red.ring-t") == contents(kafka_a, "ring-t")
+        process.eventually(lambda: ("blue", "red") in heartbeats(third, "green.red.heartbeats"))
+        process.eventually(lambda: ("red", "green") in heartbeats(kafka_a, "blue.green.heartbeats"))
+        assert sum(member.name() == "java" for member in process.family()) == 1
+
+        line = process.says("green.ring-locked", level="warning")
+        sentence = f"{line['event']} {line.get('reason', '')}"
+        assert "TOPIC_AUTHORIZATION_FAILED" in sentence
+        assert "blue" in sentence
+        assert line["flow"] == "green->blue"
+        assert ends(third, "green.ring-locked") == [0]
+        allow(third, "green.ring-locked", AclOperation.WRITE)
+        healed = time.monotonic()
+        process.eventually(lambda: has_all(kafka_b, "ring-locked", third, "green.ring-locked"), 60)
+        healed_s = time.monotonic() - healed
+        assert contents(third, "green.ring-locked") == contents(kafka_b, "ring-locked")
+        process.says("Copying goes on.", flow="green->blue")
+        assert len(process.lines(event="Copying is held up", flow="green->blue")) == 1, "said once"
+
+        home = {"red": "blue.green.red.", "green": "red.blue.green.", "blue": "green.red.blue."}
+        for alias, broker in brokers.items():
+            assert not [name for name in topics_of(broker) if name.startswith(home[alias])]
+            assert len(contents(broker, "ring-t")) == 50
+        code, stop_s = process.stop()
+        assert code == 0
+        assert stop_s < 15
+        assert "secret" not in process.log.read_text()
+        assert not process.lines(level="error"), process.lines(level="error")
+    finally:
+        process.clean_up()
+    record_property("healed_s", round(healed_s, 1))
+    print(f"the ring was closed in {ring_s:.1f} s, the right noticed in {healed_s:.1f} s, stopped in {stop_s:.1f} s")  # noqa: T201
+
+
+def allow(broker: LocalKafka, topic: str, *operations: AclOperation) -> None:
+    """Give User:mirror rights to a topic."""
+    bindings = [
+        AclBinding(
+            ResourceType.TOPIC,
+            topic,
+            ResourcePatternType.LITERAL,
+            "User:mirror",
+            "*",
+            operation,
+            AclPermissionType.ALLOW,
+        )
+        for operation in operations
+    ]
+    for done in admin_of(broker).create_acls(bindings).values():
+        done.result(30)
