@@ -172,10 +172,13 @@ class Flow:
         source: Mapping[str, str] | None = None,
         target: Mapping[str, str] | None = None,
     ) -> str:
-        """Create a topic and its remote topic; the internal topics too, the first time."""
+        """Create a topic and its remote topic; the internal topics too, the first time.
+
+        Nothing expires: records of odd age would go whenever the broker's retention check happens to run.
+        """
         topic = f"{self.name}-{suffix}"
-        create(self.source, topic, partitions, **(source or {}))
-        create(self.target, self.remote(topic), partitions, **(target or {}))
+        create(self.source, topic, partitions, **{"retention__ms": "-1", **(source or {})})
+        create(self.target, self.remote(topic), partitions, **{"retention__ms": "-1", **(target or {})})
         if self.offsets_topic not in admin_of(self.target).list_topics(timeout=30).topics:
             create(self.target, self.offsets_topic, 5, cleanup__policy="compact")
             create(self.source, self.syncs_topic, 1, cleanup__policy="compact")
