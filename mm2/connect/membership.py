@@ -9,6 +9,7 @@ membership thread does not join again: a member never offers what it was told to
 
 from __future__ import annotations
 
+import contextvars
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -145,7 +146,10 @@ class GroupMember:
         self._unreachable_since_s: float | None = None
         self._failures = 0
         self._backoff = Backoff(cluster.settings.retry_backoff_ms, cluster.settings.retry_backoff_max_ms)
-        self._thread = threading.Thread(target=self._run, name=f"group-{group_id}", daemon=True)
+        self._context = contextvars.copy_context()
+        self._thread = threading.Thread(
+            target=lambda: self._context.run(self._run), name=f"group-{group_id}", daemon=True
+        )
 
     # -- the herder's side
 
@@ -164,6 +168,7 @@ class GroupMember:
     def start(self) -> None:
         """Begin to look for the group. The first assignment comes out of :meth:`ensure_active`."""
         self._herder_left_poll_s = time.monotonic()
+        self._context = contextvars.copy_context()  # our log lines name the herder's flow
         self._thread.start()
 
     def wakeup(self) -> None:

@@ -62,7 +62,7 @@ class Copier:
         self._last_word = time.monotonic()
         self._reported: dict[TopicPartition, list[Any]] = {}
         self._latencies: list[int] = []
-        self._log = structlog.get_logger(__name__).bind(batch=assignment.batch)
+        self._log = structlog.get_logger(__name__)
 
     async def run(self) -> dict[str, Any]:
         """The whole life; returns the final report. Raises OSError or ValueError when the driver cannot be reached."""
@@ -87,13 +87,14 @@ class Copier:
             message = "whoever answered on the progress channel is not our driver"
             raise ValueError(message)
         self._spec = CopySpec.from_json(answer["spec"])
-        self._log = self._log.bind(flow=self._spec.flow)
 
     async def _copy(self, reader: asyncio.StreamReader) -> dict[str, Any]:
         spec = self._spec
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._mishap)
         _forward_logs(loop, self._send)
+        # A bound logger keeps the configuration it was bound under.
+        self._log = structlog.get_logger(__name__).bind(batch=self._assignment.batch, flow=spec.flow)
         lease: asyncio.Future[Mapping[str, Any]] = loop.create_future()
         listener = loop.create_task(self._listen(reader, lease))
         background = ThreadPoolExecutor(4, thread_name_prefix="copier")

@@ -298,7 +298,11 @@ class Sink:
                 self._failed(
                     outbox,
                     parcel,
-                    BrokerFailure.of(result.error_code, message, subject=f"writing to {outbox.partition}"),
+                    BrokerFailure.of(
+                        result.error_code,
+                        message,
+                        subject=f"writing to {outbox.partition} of cluster {self._cluster.name}",
+                    ),
                 )
             self._settle(outbox)
         if broker.ready:
@@ -353,7 +357,11 @@ class Sink:
         if not unacked:
             self._wake(outbox)
             return
-        failure = BrokerFailure.of(cause, subject=f"writing to {outbox.partition}") if cause else None
+        failure = (
+            BrokerFailure.of(cause, subject=f"writing to {outbox.partition} of cluster {self._cluster.name}")
+            if cause
+            else None
+        )
         if cause in _PRODUCER_LOST and outbox.identity is not None:
             self._loop.create_task(self._new_producer(outbox))
         elif failure is not None and not failure.retriable:

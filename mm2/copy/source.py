@@ -299,21 +299,23 @@ class Source:
         self._loop.call_later(delay_s, lambda: self._loop.create_task(self._refresh_now()))
 
     async def _refresh_now(self) -> None:
-        topics = sorted({tp.topic for tp in self._intakes})
+        topics = {tp.topic for tp in self._intakes}
         complete = False
         try:
-            metadata = await self._in_background(self._cluster.metadata, topics, max_age_s=0.0)
-            complete = self._place(metadata)
+            metadata = await self._in_background(self._cluster.metadata, sorted(topics), max_age_s=0.0)
+            complete = self._place(metadata, topics)
         except KafkaFailure as error:
             self.failure = error
             self._log.info("no metadata of the source", error=str(error))
         finally:
             self._refreshing = False
-        if not complete:
+        if {tp.topic for tp in self._intakes} > topics:
+            self._refresh(0.0)  # some were added meanwhile
+        elif not complete:
             self._refresh(0.5)
 
-    def _place(self, metadata: Any) -> bool:
-        """Put every feed with its leader; True when all have one."""
+    def _place(self, metadata: Any, asked: set[str]) -> bool:
+        """Put every feed whose topic was asked for with its leader; True when all have one."""
         complete = True
         for name, info in metadata.topics.items():
             topic_id = topic_id_bytes(info.topic_id)
@@ -324,6 +326,8 @@ class Source:
             self._topic_ids[name] = topic_id
         touched: set[int] = set()
         for tp, intake in self._intakes.items():
+            if tp.topic not in asked:
+                continue
             info = metadata.topics.get(tp.topic)
             partition = None if info is None else info.partitions.get(tp.partition)
             if partition is None or partition.leader < 0:

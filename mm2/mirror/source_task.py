@@ -30,6 +30,7 @@ log = structlog.get_logger(__name__)
 
 COPY_RESOURCE: Final = "copy"
 _REPORT_INTERVAL_S: Final = 30.0
+_TROUBLE_OVER_S: Final = 5.0
 _STOP_TIMEOUT_S: Final = 12.0
 _DEFAULT_FETCH_MAX_BYTES: Final = 8 << 20
 _DEFAULT_PARTITION_BYTES: Final = 1 << 20
@@ -42,7 +43,7 @@ class MirrorSourceTask(SourceTask):
     def __init__(self) -> None:
         self._job: CopyJob | None = None
         self._next_report = 0.0
-        self._troubles: list[str] = []
+        self._troubles: dict[str, float] = {}  # when each was last seen, in monotonic seconds
 
     def version(self) -> str:
         return __version__
@@ -103,13 +104,20 @@ class MirrorSourceTask(SourceTask):
         }
 
     def _complain(self, troubles: list[str]) -> None:
-        """Say each trouble once, and once that it is over."""
+        """Say each trouble once, and once that all are over.
+
+        A trouble is over when it has not been heard of for a while: each micro-batch has to meet it anew.
+        """
+        now = time.monotonic()
         for trouble in troubles:
             if trouble not in self._troubles:
                 log.warning("Copying is held up.", reason=trouble)
-        if self._troubles and not troubles:
+            self._troubles[trouble] = now
+        over = [trouble for trouble, seen in self._troubles.items() if now - seen > _TROUBLE_OVER_S]
+        for trouble in over:
+            del self._troubles[trouble]
+        if over and not self._troubles:
             log.info("Copying goes on.")
-        self._troubles = troubles
 
 
 def copy_spec(props: Mapping[str, str], context: SourceTaskContext) -> CopySpec:
