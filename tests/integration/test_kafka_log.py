@@ -1,0 +1,140 @@
+"""`KafkaBasedLog` and `Producer` on a real broker, with confluent-kafka on the other end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from mm2.kafka.cluster import Cluster
+from mm2.kafka.errors import TimeoutFailure
+from mm2.kafka.log import KafkaBasedLog, LogRecord
+from mm2.kafka.producer import Producer
+from mm2.kafka.records.record import Record
+from mm2.kafka.settings import ClientSettings
+from mm2.sandbox.kafka import LocalKafka
+from tests.integration.copy_flow import create, eventually, producer_of, read_all
+
+
+@contextmanager
+def cluster_of(broker: LocalKafka) -> Iterator[Cluster]:
+    cluster = Cluster(ClientSettings.from_props({"bootstrap.servers": broker.bootstrap}, client_id="log"), name="B")
+    try:
+        yield cluster
+    finally:
+        cluster.close()
+
+
+@pytest.fixture
+def cluster(kafka_b: LocalKafka) -> Iterator[Cluster]:
+    with cluster_of(kafka_b) as cluster:
+        yield cluster
+
+
+def test_everything_is_read_at_the_start_and_tailed_then(cluster: Cluster, kafka_b: LocalKafka, unique: str) -> None:
+    create(kafka_b, unique, 3)
+    for partition, codec in enumerate(["none", "zstd", "lz4"]):
+        producer = producer_of(kafka_b, compression__type=codec)
+        for i in range(200):
+            producer.produce(unique, None if i % 10 == 0 else b"v%d" % i, key=b"k%d" % i, partition=partition)
+        assert producer.flush(30) == 0
+    seen: list[LogRecord] = []
+    log = KafkaBasedLog(cluster, unique, on_record=seen.append, producer=Producer(cluster))
+    log.start(30)
+    try:
+        assert log.partitions == 3
+        for partition in range(3):
+            mine = [(r.offset, r.key, r.value) for r in seen if r.partition == partition]
+            assert mine == [(i, b"k%d" % i, None if i % 10 == 0 else b"v%d" % i) for i in range(200)]
+        sent = log.send(b"new", b"record")
+        log.read_to_end(30)
+        assert (seen[-1].partition, seen[-1].offset, seen[-1].value) == (sent.partition, sent.offset, b"record")
+        other = producer_of(kafka_b)
+        other.produce(unique, b"from elsewhere", key=b"x")
+        other.flush(30)
+        eventually(lambda: seen[-1].value == b"from elsewhere", 10)
+    finally:
+        log.stop()
+
+
+def test_markers_at_the_end_do_not_keep_a_reader_waiting(cluster: Cluster, kafka_b: LocalKafka, unique: str) -> None:
+    create(kafka_b, unique)
+    producer = producer_of(kafka_b, transactional__id=unique)
+    producer.init_transactions(30)
+    for value, commit in ((b"kept", True), (b"aborted", False)):
+        producer.begin_transaction()
+        producer.produce(unique, value)
+        if commit:
+            producer.commit_transaction(30)
+        else:
+            producer.flush(30)
+            producer.abort_transaction(30)
+    for committed, expected in ((True, [b"kept"]), (False, [b"kept", b"aborted"])):
+        seen: list[LogRecord] = []
+        log = KafkaBasedLog(cluster, unique, on_record=seen.append, read_committed=committed)
+        log.start(30)
+        log.stop()
+        assert [record.value for record in seen] == expected
+
+
+def test_an_open_transaction_keeps_a_committed_reader_waiting(
+    cluster: Cluster, kafka_b: LocalKafka, unique: str
+) -> None:
+    create(kafka_b, unique)
+    producer = producer_of(kafka_b, transactional__id=unique)
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(unique, b"open")
+    producer.flush(30)
+    log = KafkaBasedLog(cluster, unique, on_record=lambda _: None, read_committed=True)
+    with pytest.raises(TimeoutFailure, match=f"topic {unique} of cluster B was not read to its end in"):
+        log.start(1.0)
+    producer.abort_transaction(30)
+
+
+def test_a_record_that_is_not_understood_does_not_end_the_log(
+    cluster: Cluster, kafka_b: LocalKafka, unique: str
+) -> None:
+    create(kafka_b, unique)
+    seen: list[bytes | None] = []
+
+    def take(record: LogRecord) -> None:
+        if record.value == b"bad":
+            raise ValueError(record.value)
+        seen.append(record.value)
+
+    log = KafkaBasedLog(cluster, unique, on_record=take, producer=Producer(cluster))
+    log.start(30)
+    log.send_all([(None, b"one"), (None, b"bad"), (None, b"two")])
+    log.read_to_end(30)
+    log.stop()
+    assert seen == [b"one", b"two"]
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_what_the_producer_writes_is_read_by_others(
+    cluster: Cluster, kafka_b: LocalKafka, unique: str, codec: str
+) -> None:
+    create(kafka_b, unique, 4, retention__ms="-1")
+    records = [
+        Record(b"key-%d" % i, b"v" * (i * 997 % 40_000), (("h", None), ("h", b"%d" % i)), 1_000_000 + i)
+        for i in range(60)
+    ]
+    places = Producer(cluster, codec=codec, max_request_bytes=200_000).send(unique, records, timeout_s=30)
+    found = read_all(kafka_b, unique, range(4))
+    # librdkafka's murmur2_random is Java's partitioner: the same key goes to the same place.
+    reference = producer_of(kafka_b, partitioner="murmur2_random")
+    for place, record in zip(places, records, strict=True):
+        (got,) = [row for row in found[place.partition] if row.key == record.key]
+        assert (got.offset, got.timestamp, got.value, got.headers) == (
+            place.offset,
+            record.timestamp,
+            record.value,
+            record.headers,
+        )
+        reference.produce(unique, b"again", key=record.key)
+    assert reference.flush(30) == 0
+    again = read_all(kafka_b, unique, range(4))
+    for partition, rows in again.items():
+        assert {r.key for r in rows if r.value == b"again"} == {r.key for r in found[partition]}
