@@ -224,7 +224,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 stage.traffic.finish()
                 verdict = stage.judge([kill.ends for kill in kills])
                 code = lives.finish()
-            good = _show(console, stage, kills, verdict) and code == 0
+            good = stage.succeeded = _show(console, stage, kills, verdict) and code == 0
             if code:
                 console.print(f"The last process stopped with exit code {code}.", highlight=False)
     except KeyboardInterrupt:

@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = Console()
     try:
         with scene(partitions=4, rate=options.rate, size_bytes=512, producers=1, look_interval_s=1.0) as stage:
-            good = _soak(console, stage, batches=options.batches, batch_ms=options.batch_ms)
+            good = stage.succeeded = _soak(console, stage, batches=options.batches, batch_ms=options.batch_ms)
     except KeyboardInterrupt:
         console.print("Stopped.")
         return 130

@@ -3,6 +3,7 @@
 import secrets
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -28,7 +29,7 @@ _READ_PATIENCE_S = 60.0
 
 @dataclass
 class Scene:
-    """All that runs around the product. `folder` is deleted at the end."""
+    """All that runs around the product. `folder` is deleted at the end; the product's logs only after a success."""
 
     folder: Path
     source: LocalKafka
@@ -39,6 +40,7 @@ class Scene:
     traffic: Traffic
     target_cluster: Cluster
     _stack: ExitStack
+    succeeded: bool = False
 
     def product(self, name: str, settings: Mapping[str, str]) -> Product:
         """A process that is not started yet and whose remains are ended with the scene."""
@@ -83,4 +85,17 @@ def scene(
         )
         traffic.start()
         stack.callback(traffic.halt)
-        yield Scene(folder, source, target, flow, partitions, growth, traffic, cluster, stack)
+        stage = Scene(folder, source, target, flow, partitions, growth, traffic, cluster, stack)
+        try:
+            yield stage
+        finally:
+            if not stage.succeeded:
+                stack.callback(_keep_logs, folder)
+
+
+def _keep_logs(folder: Path) -> None:
+    """Copies the product's logs to a folder that stays, and says where."""
+    kept = Path(tempfile.mkdtemp(prefix="mm2-endurance-logs-"))
+    for log in folder.glob("*/contender.log"):
+        shutil.copyfile(log, kept / f"{log.parent.name}.log")
+    sys.stderr.write(f"The logs of the product are in {kept}.\n")
