@@ -151,6 +151,9 @@ class CopyEngine:
             rdd = context.parallelize([json.dumps(asdict(assignment))], 1).setName(batch.name)
             results = rdd.mapPartitions(run).setName(batch.name).collect()
             report = json.loads(results[0]) if results else {}
+            if report.get("state") == "stopped":
+                # The same word as on the channel, which a busy machine may hear later than Spark's.
+                batch.received(report)
             batch.ended(str(report.get("reason") or "the Spark job ended"))
         except Exception as error:  # noqa: BLE001
             batch.ended(f"the Spark job failed: {_first_line(error)}")
