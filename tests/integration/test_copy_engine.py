@@ -203,6 +203,17 @@ def test_transactions(flow: Flow, isolation: str) -> None:
 # -- limits and losses --------------------------------------------------------------------------------------------------
 
 
+def test_batches_larger_than_what_is_asked_for_come_all_the_same(flow: Flow) -> None:
+    topic = flow.topic(partitions=3)
+    for partition in range(3):
+        write(flow.source, topic, *(numbered(i * 5, 5, size=20_000) for i in range(10)), partition=partition)
+    spec = flow.spec(topic, partitions=3, fetch_partition_bytes=1_000, fetch_max_bytes=5_000)
+    with flow.copying(spec) as job:
+        flow.wait_until_copied(job, spec, 20)
+    for partition in range(3):
+        flow.assert_equal(topic, partition)
+
+
 def test_batches_larger_than_the_target_takes_are_cut(flow: Flow) -> None:
     topic = flow.topic(target={"max__message__bytes": "100000"})
     write(flow.source, topic, numbered(0, 3), numbered(3, 40, size=20_000), numbered(43, 3))
