@@ -6,6 +6,7 @@ import contextlib
 import secrets
 import socket
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -27,6 +28,7 @@ class Batch:
         self.ready = threading.Event()
         self.over = threading.Event()  # the final report is in, or there will be none
         self.granted = False
+        self.heard_at = time.monotonic()
         self.final = False
         self.waiting_for = ""
         self.failure = ""
@@ -39,6 +41,11 @@ class Batch:
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
 
+    @property
+    def job_group(self) -> str:
+        """What Spark's status API calls the job: flow, task, lane and batch, made unique."""
+        return f"{self.name} ({self.id})"
+
     def attach(self, connection: socket.socket) -> bool:
         """Take the executor's connection; False for a second one, which is another attempt of the same task."""
         with self._lock:
@@ -50,6 +57,7 @@ class Batch:
     def grant(self, offsets: dict[TopicPartition, int | None]) -> None:
         """Give the lease with the next source offset of each partition (None: as auto.offset.reset says)."""
         self.granted = True
+        self.heard_at = time.monotonic()
         rows = [[tp.topic, tp.partition, offset] for tp, offset in offsets.items()]
         self._send({"type": "lease", "offsets": rows})
 
@@ -60,6 +68,7 @@ class Batch:
     def received(self, message: dict[str, Any]) -> None:
         """One message of the executor."""
         kind = message["type"]
+        self.heard_at = time.monotonic()
         if kind == "log":
             say = getattr(self._log, str(message["level"]), self._log.info)
             say(str(message["event"]), **message["fields"])

@@ -130,7 +130,7 @@ class CopyEngine:
         batch.ended("cancelled")
         if self._context is not None and self._context.done() and not self._stopped:
             with contextlib.suppress(Exception):  # the lane goes on whether Spark could cancel or not
-                self._context.result().cancelJobGroup(batch.id)
+                self._context.result().cancelJobGroup(batch.job_group)
 
     def closed(self, job: CopyJob) -> None:
         """A job is over."""
@@ -147,7 +147,7 @@ class CopyEngine:
             host, port = server.address
             assignment = Assignment(batch.id, self._props.get("spark.driver.host", host), port, batch.secret)
             # Job group and description are properties of this thread (pinned mode), so they name this job only.
-            context.setJobGroup(batch.id, batch.name)
+            context.setJobGroup(batch.job_group, batch.name)
             rdd = context.parallelize([json.dumps(asdict(assignment))], 1).setName(batch.name)
             results = rdd.mapPartitions(run).setName(batch.name).collect()
             report = json.loads(results[0]) if results else {}

@@ -15,6 +15,7 @@ from typing import Final
 import structlog
 
 from mm2.copy.batch import Batch
+from mm2.copy.channel import LEASE_TIMEOUT_S
 from mm2.copy.spec import CopySpec, PartitionProgress
 from mm2.kafka.backoff import Backoff
 from mm2.kafka.structs import TopicPartition
@@ -23,6 +24,7 @@ STANDBY_S: Final = 5.0
 STOP_TIMEOUT_S: Final = 10.0
 READY_TIMEOUT_S: Final = 60.0
 PATIENCE_S: Final = 20.0
+SILENCE_S: Final = 2 * LEASE_TIMEOUT_S
 
 Submit = Callable[[Batch], None]
 Cancel = Callable[[Batch], None]
@@ -162,6 +164,10 @@ class Lane:
         standby: Batch | None = None
         while not self._stopping.is_set() and not batch.over.is_set():
             now = time.monotonic()
+            if now - batch.heard_at > SILENCE_S:
+                # Frozen, or cut off; its own lease has run out by now, so it will not go on when it wakes up.
+                batch.failure = f"the executor said nothing for {SILENCE_S:.0f} s"
+                break
             if standby is None and now >= standby_at:
                 standby = self._launch()
             if standby is not None and standby.over.is_set():
@@ -171,7 +177,7 @@ class Lane:
             if now >= ends_at and standby is not None and standby.ready.is_set():
                 break
             if now < standby_at:
-                self._sleep(standby_at - now)
+                self._sleep(min(standby_at - now, LEASE_TIMEOUT_S))
             elif now < ends_at:
                 self._sleep(ends_at - now)
             else:
@@ -180,7 +186,8 @@ class Lane:
 
     def _finish(self, batch: Batch) -> None:
         batch.stop()
-        if not batch.over.wait(STOP_TIMEOUT_S):
+        patience_s = STOP_TIMEOUT_S if time.monotonic() - batch.heard_at < SILENCE_S else 0.0
+        if not batch.over.wait(patience_s) and patience_s:
             batch.failure = f"the executor did not stop in {STOP_TIMEOUT_S:.0f} s"
         if batch.final:
             self._losses = 0

@@ -231,3 +231,18 @@ def test_every_report_is_answered_so_that_the_lease_lives(kind: str) -> None:
     batch._send = told.append  # type: ignore[assignment, method-assign]
     batch.received({"type": kind, "partitions": [], "reason": "r"})
     assert told == [{"type": "go"}]
+
+
+def test_an_executor_that_falls_silent_is_given_up_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mm2.copy.lane.SILENCE_S", 0.3)
+    monkeypatch.setattr("mm2.copy.lane.LEASE_TIMEOUT_S", 0.1)
+    stage = Stage(60_000)
+    with running(stage):
+        frozen = stage.next()
+        frozen.received({"type": "ready"})
+        stage.leased(frozen)
+        report(frozen, row(T0, 7))
+        successor = stage.next()
+        assert frozen in stage.cancelled
+        successor.received({"type": "ready"})
+        assert stage.leased(successor)[T0] == 7
