@@ -121,8 +121,10 @@ class Lane:
                 standby = self._attend(batch)
                 self._finish(batch)
             if standby is not None:
-                standby.stop()
-                standby.over.wait(STOP_TIMEOUT_S)
+                if standby.ready.is_set():
+                    standby.stop()
+                    standby.over.wait(STOP_TIMEOUT_S)
+                # One that Spark is still starting would not hear us; without a lease it can be hung up on.
                 self._cancel(standby)
         except Exception as error:  # noqa: BLE001  (a thread has nobody to raise to; the trouble is shown)
             self._trouble = f"{type(error).__name__}: {error}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections import deque
 
 import structlog
 
@@ -12,6 +13,8 @@ from mm2.copy.batch import Batch
 
 _HANDSHAKE_TIMEOUT_S = 10.0
 _MAX_HANDSHAKE_BYTES = 4096
+#: A task that was cancelled while Spark started it may still come; it is no stranger.
+_FORGOTTEN_KEPT = 1024
 
 
 class ChannelServer:
@@ -19,6 +22,7 @@ class ChannelServer:
 
     def __init__(self, host: str) -> None:
         self._batches: dict[str, Batch] = {}
+        self._forgotten: deque[str] = deque(maxlen=_FORGOTTEN_KEPT)
         self._lock = threading.Lock()
         self._socket = socket.create_server((host, 0), backlog=512)
         self._log = structlog.get_logger(__name__)
@@ -38,7 +42,8 @@ class ChannelServer:
     def forget(self, batch: Batch) -> None:
         """Let it in no more."""
         with self._lock:
-            self._batches.pop(batch.id, None)
+            if self._batches.pop(batch.id, None) is not None:
+                self._forgotten.append(batch.id)
 
     def close(self) -> None:
         """Stop listening; connections end with their batches."""
@@ -63,6 +68,9 @@ class ChannelServer:
                 with self._lock:
                     known = self._batches.get(str(hello.get("batch")))
                 parts = ("executor", challenge, hello.get("batch"), hello.get("attempt"))
+                if known is None and hello.get("batch") in self._forgotten:
+                    self._log.info("a cancelled copy task was turned away")
+                    return
                 if known is None or not channel.proves(hello.get("mac"), known.secret, *parts):
                     self._log.warning(
                         "somebody without the right proof asked for a copy job", peer=connection.getpeername()[0]

@@ -309,7 +309,7 @@ class Source:
             self._log.info("no metadata of the source", error=str(error))
         finally:
             self._refreshing = False
-        if {tp.topic for tp in self._intakes} > topics:
+        if {tp.topic for tp in self._intakes} - topics:
             self._refresh(0.0)  # some were added meanwhile
         elif not complete:
             self._refresh(0.5)

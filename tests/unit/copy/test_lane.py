@@ -224,6 +224,22 @@ def test_a_lane_that_is_stopped_waits_for_the_last_word() -> None:
     assert [item.position for item in stage.lane.progress()] == [8]
 
 
+def test_a_next_batch_that_spark_is_still_starting_does_not_hold_up_the_stop() -> None:
+    stage = Stage(200)
+    stage.lane.start()
+    first = stage.next()
+    first.ready.set()
+    first._on_news()
+    stage.leased(first)
+    second = stage.next()
+    started = time.monotonic()
+    stage.lane.signal_stop()
+    stage.final(first, row(T0, 5), row(T1, 5))
+    assert stage.lane.join(10)
+    assert time.monotonic() - started < 3, "it cannot hear us yet, so nobody waits for its answer"
+    assert stage.cancelled == [second]
+
+
 @pytest.mark.parametrize("kind", ["progress", "waiting"])
 def test_every_report_is_answered_so_that_the_lease_lives(kind: str) -> None:
     batch = Batch("b", spec_of(1), lambda: None)
