@@ -3,7 +3,6 @@ on the clusters, read with confluent-kafka and decoded here, not by the code tha
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import struct
@@ -17,7 +16,7 @@ from typing import Any
 
 import psutil
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import ConfigResource, NewPartitions, ResourceType
+from confluent_kafka.admin import ConfigResource, NewPartitions, OffsetSpec, ResourceType
 
 from bench.proctree import session_members
 from mm2.sandbox.kafka import LocalKafka
@@ -156,19 +155,15 @@ def config_of(broker: LocalKafka, topic: str, name: str) -> str:
 
 def ends(broker: LocalKafka, topic: str) -> list[int]:
     """End offsets of all partitions; none when there is no such topic, -1 for a partition that has no leader yet."""
-    consumer = _asker(broker.bootstrap)
+    wanted = {TopicPartition(topic, index): OffsetSpec.latest() for index in range(partitions_of(broker, topic))}
     found = []
-    for index in range(partitions_of(broker, topic)):
+    # Not a consumer's watermarks: a consumer that is kept does not see partitions that were added.
+    for answer in admin_of(broker).list_offsets(wanted).values() if wanted else ():
         try:
-            found.append(int(consumer.get_watermark_offsets(TopicPartition(topic, index), timeout=10)[1]))
+            found.append(int(answer.result(30).offset))
         except KafkaException:
             found.append(-1)
     return found
-
-
-@functools.lru_cache(maxsize=8)
-def _asker(bootstrap: str) -> Consumer:
-    return Consumer({"bootstrap.servers": bootstrap, "group.id": "reader", "log_level": 0})
 
 
 def has_all(source: LocalKafka, topic: str, target: LocalKafka, remote: str) -> bool:
