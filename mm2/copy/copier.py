@@ -364,7 +364,8 @@ class Copier:
         self._commit()
         while time.monotonic() < deadline:
             self._commit()
-            syncs_idle = self._syncs is None or self._syncs.idle
+            # A sync that cannot be written is no loss, the next one says as much; it must not hold up the stop.
+            syncs_idle = self._syncs is None or self._syncs.idle or self._syncs.outbox.complaint is not None
             if self._positions.idle and syncs_idle and self._all_committed():
                 return
             await asyncio.sleep(0.005)
