@@ -155,7 +155,8 @@ def config_of(broker: LocalKafka, topic: str, name: str) -> str:
 
 def ends(broker: LocalKafka, topic: str) -> list[int]:
     """End offsets of all partitions; none when there is no such topic, -1 for a partition that has no leader yet."""
-    wanted = {TopicPartition(topic, index): OffsetSpec.latest() for index in range(partitions_of(broker, topic))}
+    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    wanted = {TopicPartition(topic, index): latest for index in range(partitions_of(broker, topic))}
     found = []
     # Not a consumer's watermarks: a consumer that is kept does not see partitions that were added.
     for answer in admin_of(broker).list_offsets(wanted).values() if wanted else ():
