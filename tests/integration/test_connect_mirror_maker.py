@@ -46,6 +46,10 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 CONNECTORS = ("MirrorSourceConnector", "MirrorCheckpointConnector", "MirrorHeartbeatConnector")
 PER_SECOND = 500
 FOREVER = str(2**63 - 1)
+#: Topics and a group that are there before the first start, because finding new ones takes seconds.
+TOPICS = {"life-plain": 2, "life-restart": 2, "life-kill": 2, "life-share": 4}
+PLAIN_RECORDS = 100
+GROUP = "life-group"
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 
 
@@ -127,6 +131,14 @@ def mirror(
         "emit.checkpoint.interval.seconds": "5",  # a typing error
     }
     file = write_config(folder / "mm2.properties", props)
+    for topic, partitions in TOPICS.items():
+        create(east, topic, partitions)
+    producer = producer_of(east)
+    for i in range(PLAIN_RECORDS):
+        for partition in range(2):
+            producer.produce("life-plain", b"%d" % i, partition=partition)
+    assert producer.flush(30) == 0
+    commit(east, GROUP, {("life-plain", 0): PLAIN_RECORDS, ("life-plain", 1): 40})
     made = Mirror(east, west, file, folder, f"http://127.0.0.1:{port}/api/v1")
     yield made
     for process in made.started:
@@ -196,17 +208,9 @@ def test_new_topics_and_partitions_are_found_and_none_of_their_first_records_is_
 # -- what MirrorMaker writes itself ------------------------------------------------------------------------------------
 
 
-def test_all_connectors_run_and_write_what_java_would(mirror: Mirror, unique: str) -> None:
-    topic, group = f"life-{unique}", f"life-group-{unique}"
-    remote = f"east.{topic}"
+def test_all_connectors_run_and_write_what_java_would(mirror: Mirror) -> None:
     process = mirror.running()
-    create(mirror.east, topic, 2)
-    producer = producer_of(mirror.east)
-    for i in range(200):
-        producer.produce(topic, b"%d" % i, partition=i % 2)
-    assert producer.flush(30) == 0
-    mirror.wait_until_copied(topic)
-    commit(mirror.east, group, {(topic, 0): 100, (topic, 1): 40})
+    mirror.wait_until_copied("life-plain")
 
     process.eventually(lambda: "task-MirrorCheckpointConnector-0" in statuses(mirror.west, "east"))
     process.eventually(lambda: is_running(mirror.west, "east"))
@@ -226,15 +230,16 @@ def test_all_connectors_run_and_write_what_java_would(mirror: Mirror, unique: st
     process.eventually(lambda: heartbeats(mirror.east, "west.heartbeats").get(("east", "west"), 0) > started_ms)
 
     checkpoints_topic = "east.checkpoints.internal"
-    process.eventually(lambda: (group, remote, 0) in checkpoints(mirror.west, checkpoints_topic))
-    upstream, downstream, metadata = checkpoints(mirror.west, checkpoints_topic)[group, remote, 0]
-    assert (upstream, metadata) == (100, "")
-    assert 0 < downstream <= 100, "never ahead of the group"
+    place = (GROUP, "east.life-plain", 0)
+    process.eventually(lambda: place in checkpoints(mirror.west, checkpoints_topic))
+    upstream, downstream, metadata = checkpoints(mirror.west, checkpoints_topic)[place]
+    assert (upstream, metadata) == (PLAIN_RECORDS, "")
+    assert 0 < downstream <= PLAIN_RECORDS, "never ahead of the group"
 
     found = syncs(mirror.east, "mm2-offset-syncs.west.internal")
     for partition in range(2):
-        up, down = found[topic, partition]
-        assert up == down <= 99
+        up, down = found["life-plain", partition]
+        assert up == down < PLAIN_RECORDS
 
     compacted = {"mm2-offsets.east.internal": 25, "mm2-status.east.internal": 5, "mm2-configs.east.internal": 1}
     for name, count in {**compacted, checkpoints_topic: 1, "heartbeats": 1}.items():
@@ -245,21 +250,15 @@ def test_all_connectors_run_and_write_what_java_would(mirror: Mirror, unique: st
 
 
 def test_positions_have_javas_bytes_in_javas_partition(mirror: Mirror, unique: str) -> None:
-    topic = f"life-{unique}"
-    mirror.running()
-    create(mirror.east, topic, 2)
-    producer = producer_of(mirror.east)
-    for i in range(30):
-        producer.produce(topic, b"%d" % i, partition=0)
-    assert producer.flush(30) == 0
-    key = b'["MirrorSourceConnector",{"cluster":"east","partition":0,"topic":"%s"}]' % topic.encode()
+    process = mirror.running()
+    key = b'["MirrorSourceConnector",{"cluster":"east","partition":1,"topic":"life-plain"}]'
     offsets = "mm2-offsets.east.internal"
-    eventually(lambda: table(mirror.west, offsets).get(key, (None, 0))[0] == b'{"offset":29}', 60)
+    process.eventually(lambda: table(mirror.west, offsets).get(key, (None, 0))[0] == b'{"offset":99}')
     rows = table(mirror.west, offsets)
     assert rows[key][1] == javas_partition(mirror.west, f"{unique}-scratch", key, 25)
     beats = b'["MirrorHeartbeatConnector",{"sourceClusterAlias":"east","targetClusterAlias":"west"}]'
     # Connect commits what its own tasks have sent every offset.flush.interval.ms, 60 s unless the file says otherwise.
-    eventually(lambda: table(mirror.west, offsets).get(beats, (None, 0))[0] == b'{"offset":0}', 60)
+    process.eventually(lambda: table(mirror.west, offsets).get(beats, (None, 0))[0] == b'{"offset":0}')
 
 
 def javas_partition(broker: LocalKafka, scratch: str, key: bytes, count: int) -> int:
@@ -333,11 +332,8 @@ def test_a_source_that_is_away_at_the_start_is_said_and_copied_when_it_appears(
 # -- stop, kill, share -------------------------------------------------------------------------------------------------
 
 
-def test_a_clean_restart_under_load_goes_on_at_the_exact_record(
-    mirror: Mirror, unique: str, record_property: Any
-) -> None:
-    topic = f"life-{unique}"
-    create(mirror.east, topic, 2)
+def test_a_clean_restart_under_load_goes_on_at_the_exact_record(mirror: Mirror, record_property: Any) -> None:
+    topic = "life-restart"
     process = mirror.running()
     with Traffic(mirror.east, topic, 2, PER_SECOND):
         process.eventually(lambda: sum(ends(mirror.west, f"east.{topic}")) > 100)
@@ -360,11 +356,8 @@ def test_a_clean_restart_under_load_goes_on_at_the_exact_record(
     print(f"stopped in {seconds:.1f} s")  # noqa: T201
 
 
-def test_after_kill_9_under_load_nothing_is_lost_and_little_comes_twice(
-    mirror: Mirror, unique: str, record_property: Any
-) -> None:
-    topic = f"life-{unique}"
-    create(mirror.east, topic, 2)
+def test_after_kill_9_under_load_nothing_is_lost_and_little_comes_twice(mirror: Mirror, record_property: Any) -> None:
+    topic = "life-kill"
     process = mirror.running()
     with Traffic(mirror.east, topic, 2, PER_SECOND) as traffic:
         process.eventually(lambda: sum(ends(mirror.west, f"east.{topic}")) > 300)
@@ -389,12 +382,8 @@ def test_after_kill_9_under_load_nothing_is_lost_and_little_comes_twice(
     assert twice <= 2 * PER_SECOND
 
 
-def test_two_processes_share_the_tasks_and_the_survivor_carries_all_on(
-    mirror: Mirror, unique: str, record_property: Any
-) -> None:
-    topic = f"life-{unique}"
-    create(mirror.east, topic, 4)
-    commit(mirror.east, f"life-group-{unique}", {(topic, 0): 0})
+def test_two_processes_share_the_tasks_and_the_survivor_carries_all_on(mirror: Mirror, record_property: Any) -> None:
+    topic = "life-share"
     first = mirror.running()
     second = mirror.start()
     second.eventually(lambda: len(workers_of_tasks(mirror)) == 2, 90)
