@@ -3,6 +3,7 @@ on the clusters, read with confluent-kafka and decoded here, not by the code tha
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import struct
@@ -21,7 +22,7 @@ from confluent_kafka.admin import ConfigResource, NewPartitions, OffsetSpec, Res
 from bench.proctree import session_members
 from mm2.sandbox.kafka import LocalKafka
 from mm2.sandbox.process import end, spawn
-from tests.integration.copy_flow import EARLIEST, Read, admin_of, eventually, read
+from tests.integration.copy_flow import EARLIEST, Read, admin_of, eventually
 
 ROOT = Path(__file__).parents[2]
 Table = dict[bytes, tuple[bytes | None, int]]
@@ -126,9 +127,9 @@ def write_config(file: Path, props: Mapping[str, str]) -> Path:
 # -- clusters
 
 
-def contents(broker: LocalKafka, topic: str, partition: int = 0) -> list[tuple[Any, ...]]:
-    """Timestamp, key, value, headers of every record, in order."""
-    return [record.content for record in read(broker, topic, partition)]
+def contents(broker: LocalKafka, topic: str) -> list[list[tuple[Any, ...]]]:
+    """Timestamp, key, value, headers of every record, in order, by partition."""
+    return [[record.content for record in rows] for rows in records(broker, topic)]
 
 
 def partitions_of(broker: LocalKafka, topic: str) -> int:
@@ -173,38 +174,65 @@ def has_all(source: LocalKafka, topic: str, target: LocalKafka, remote: str) -> 
     return len(wanted) == len(got) and all(there >= here >= 0 for here, there in zip(wanted, got, strict=True))
 
 
-def doubled(wanted: list[Read], got: list[Read]) -> int:
+def doubled(wanted: list[list[Read]], got: list[list[Read]]) -> int:
     """How many records came more than once. All came, and the first of each in order, or the test fails."""
-    firsts = list(dict.fromkeys(record.content for record in got))
-    assert firsts == [record.content for record in wanted]
-    return len(got) - len(firsts)
+    count = 0
+    for here, there in zip(wanted, got, strict=True):
+        firsts = list(dict.fromkeys(record.content for record in there))
+        assert firsts == [record.content for record in here]
+        count += len(there) - len(firsts)
+    return count
 
 
-def table(broker: LocalKafka, topic: str) -> Table:
-    """The latest value of each key of a compacted topic and the partition it is in; empty when there is no such topic."""
+def records(broker: LocalKafka, topic: str) -> list[list[Read]]:
+    """All records of all partitions, by partition; nothing when there is no such topic."""
     count = partitions_of(broker, topic)
-    if count == 0:
-        return {}
-    settings = {"bootstrap.servers": broker.bootstrap, "group.id": "reader", "enable.auto.commit": False}
-    consumer = Consumer({**settings, "enable.partition.eof": True})
-    found: Table = {}
+    found: list[list[Read]] = [[] for _ in range(count)]
+    consumer = _reader(broker.bootstrap)
     ended = 0
     try:
         consumer.assign([TopicPartition(topic, index, EARLIEST) for index in range(count)])
         deadline = time.monotonic() + 60
         while ended < count:
             assert time.monotonic() < deadline, f"{topic} could not be read to its end"
-            for message in consumer.consume(500, 0.2):
+            for message in consumer.consume(500, 0.02):
                 error = message.error()
                 if error is None:
+                    headers: Any = message.headers() or []
+                    key: Any = message.key()
                     value: Any = message.value()
-                    found[_bytes(message.key())] = (value, message.partition() or 0)
+                    kind, stamp = message.timestamp()
+                    row = Read(message.offset() or 0, stamp if kind else -1, key, value, tuple(headers))
+                    found[message.partition() or 0].append(row)
                 else:
                     assert error.code() == KafkaError._PARTITION_EOF, error
                     ended += 1
         return found
     finally:
-        consumer.close()
+        consumer.unassign()
+
+
+@functools.lru_cache(maxsize=4)  # making a consumer costs more than reading a table
+def _reader(bootstrap: str) -> Consumer:
+    return Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "reader",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "fetch.wait.max.ms": 10,
+            "log_level": 0,
+        }
+    )
+
+
+def table(broker: LocalKafka, topic: str) -> Table:
+    """The latest value of each key of a compacted topic and the partition it is in."""
+    return {
+        _bytes(record.key): (record.value, partition)
+        for partition, rows in enumerate(records(broker, topic))
+        for record in rows
+    }
 
 
 def statuses(broker: LocalKafka, source: str) -> dict[str, dict[str, Any]]:
