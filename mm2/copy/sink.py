@@ -38,7 +38,7 @@ from mm2.kafka.wire.channel import BufferPool, Channel
 MAX_IN_FLIGHT: Final = 5
 MAX_REQUEST_BYTES: Final = 4 << 20
 _SEQUENCE_WRAP: Final = 1 << 31
-_REFUSED_RETRY_S: Final = 15.0
+_REFUSED_RETRY_S: Final = 5.0
 _DUPLICATE: Final = ErrorCode.DUPLICATE_SEQUENCE_NUMBER
 _TOO_LARGE: Final = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
 _PRODUCER_LOST: Final = (
@@ -77,7 +77,7 @@ class Outbox:
 
     ``identity`` None means a producer without idempotence, which has one batch under way at a time. While ``refused``
     the broker does not want this partition's head for a reason that waiting does not mend; it is offered again every
-    15 s, in case somebody mends it.
+    5 s, in case somebody mends it.
     """
 
     partition: TopicPartition

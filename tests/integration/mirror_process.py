@@ -88,9 +88,13 @@ class MirrorProcess:
         code = self._process.wait(30)
         return code, time.monotonic() - started
 
-    def kill9(self) -> None:
-        """SIGKILL to the main process only, as `kill -9` does."""
+    def kill9(self, *, whole_family: bool = False) -> None:
+        """SIGKILL to the main process only, as `kill -9` does, or to all it has started as well, as a power cut would."""
+        orphans = self.family() if whole_family else []
         self._process.kill()
+        for orphan in orphans:
+            with suppress(psutil.Error):
+                orphan.kill()
         self._process.wait()
 
     def clean_up(self) -> None:
