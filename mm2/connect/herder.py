@@ -39,6 +39,8 @@ T = TypeVar("T")
 
 _START_THREADS = 8
 _BACKOFF_RETRIES = 5
+#: The least pause between two tries to read the config topic; some failures come at once.
+_BACKOFF_FLOOR_S = 1.0
 _RECONFIGURE_BACKOFF_S = 0.25
 _RECONFIGURE_BACKOFF_MAX_S = 60.0
 _NEVER = float("inf")
@@ -468,7 +470,6 @@ class DistributedHerder:
                 self._refresh_configs()
             except KafkaFailure as failure:
                 log.warning("config topic was not read to its end in time", reason=str(failure))
-                self._member.leave("taking too long to read the config topic")
                 self._back_off()
                 return False
         self._backoff_retries = _BACKOFF_RETRIES
@@ -479,14 +480,26 @@ class DistributedHerder:
         self._configs = self._config_store.snapshot()
 
     def _back_off(self) -> None:
+        """Pause before the config topic is read again, out of the group where that lets the others go on.
+
+        Work goes on meanwhile, for which the group has to wait for us. With a delay of 0 it does not: it would give the
+        work to others while it still runs here. Then we leave only when everything has been stopped.
+        """
+        reason = "taking too long to read the config topic"
+        pause_s = _BACKOFF_FLOOR_S
         if self._member.protocol_version == 0:
-            self._stopping.wait(self._config.int("worker.unsync.backoff.ms") / 1000)
+            self._member.leave(reason)
+            pause_s = self._config.int("worker.unsync.backoff.ms") / 1000
         elif self._backoff_retries > 0:
-            self._stopping.wait(self._max_delay_ms // 10 // self._backoff_retries / 1000)
+            if self._max_delay_ms > 0:
+                self._member.leave(reason)
+            pause_s = max(pause_s, self._max_delay_ms // 10 // self._backoff_retries / 1000)
             self._backoff_retries -= 1
         else:
             self._member.revoke_all("could not catch up with the config topic")
+            self._member.leave(reason)
             self._backoff_retries = _BACKOFF_RETRIES
+        self._stopping.wait(pause_s)
 
     def _start_work(self, assignment: Assignment) -> None:
         with self._in_stage("starting assigned connectors and tasks"):

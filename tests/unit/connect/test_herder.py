@@ -1,0 +1,65 @@
+"""What a herder does without a group to talk to."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from mm2.config.worker_keys import WorkerConfig
+from mm2.connect import herder as herder_module
+from mm2.connect.herder import DistributedHerder
+from mm2.connect.node import Node
+from mm2.connect.plugins import Plugins
+from mm2.connect.protocol import NO_ERROR, URL_NOT_USED, Assignment, ConnectorTaskId
+
+BYTES = "org.apache.kafka.connect.converters.ByteArrayConverter"
+TASK = ConnectorTaskId("c", 0)
+
+
+def herder(**settings: str) -> DistributedHerder:
+    props = {
+        "bootstrap.servers": "127.0.0.1:1",
+        "group.id": "g",
+        "config.storage.topic": "configs",
+        "offset.storage.topic": "offsets",
+        "status.storage.topic": "statuses",
+        "key.converter": BYTES,
+        "value.converter": BYTES,
+        **settings,
+    }
+    return Node(WorkerConfig(props), Plugins(), worker_id="w", cluster_name="T").herder
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(herder_module, "_BACKOFF_FLOOR_S", 0.02)
+
+
+def hold(instance: DistributedHerder) -> None:
+    """Let it have a task, as after a rebalance."""
+    held = Assignment(NO_ERROR, "m", URL_NOT_USED, 1, (), (TASK,), version=2)
+    instance._member._allocation = held
+    instance._running_tasks = {TASK}
+
+
+def test_without_a_delay_the_group_is_not_left_with_work_running() -> None:
+    instance = herder(**{"scheduled.rebalance.max.delay.ms": "0"})
+    hold(instance)
+    for _ in range(5):
+        before = time.monotonic()
+        instance._back_off()
+        assert time.monotonic() - before >= 0.02, "a failure that comes at once must not make the herder spin"
+        assert not instance._member._on_leave
+        assert instance._running_tasks == {TASK}
+    instance._back_off()
+    assert instance._member._on_leave
+    assert instance._running_tasks == set()
+
+
+def test_with_a_delay_the_group_waits_for_our_work() -> None:
+    instance = herder(**{"scheduled.rebalance.max.delay.ms": "500"})
+    hold(instance)
+    instance._back_off()
+    assert instance._member._on_leave
+    assert instance._running_tasks == {TASK}
