@@ -160,7 +160,7 @@ class DistributedHerder:
         self._can_read_configs = True
         self._scheduled_rebalance_s = _NEVER
         self._backoff_retries = _BACKOFF_RETRIES
-        self._was_leader = False
+        self._led_as = ""
 
     # -- for the embedding program
 
@@ -457,9 +457,9 @@ class DistributedHerder:
         return True
 
     def _announce_leadership(self) -> None:
-        leads, was_leader = self.is_leader, self._was_leader
-        self._was_leader = leads
-        if leads and not was_leader:
+        # By member id: a leader that fell out of the group and leads it again may have missed what it had to do.
+        led_as, self._led_as = self._led_as, self._member.member_id if self.is_leader else ""
+        if self._led_as not in {"", led_as}:
             log.info("this worker is now the leader")
             if self._on_leader_ready is not None:
                 self._on_leader_ready(self)

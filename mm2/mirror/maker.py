@@ -56,6 +56,7 @@ _TRY_S: Final = 4.0
 _BETWEEN_TRIES_S: Final = 0.5
 _WATCH_S: Final = 0.5
 _ENGINE_SHARE_S: Final = 3.0
+_CONFIGURE_AGAIN_S: Final = 10.0
 
 
 class FlowFailed(Exception):
@@ -259,26 +260,34 @@ def _host() -> str:
 
 
 def configurer(pair: SourceAndTarget, wanted: Mapping[str, Mapping[str, str]]) -> Callable[[DistributedHerder], None]:
-    """What a new leader of the flow does: bring the stored connector configurations up to those of its file."""
+    """What a new leader of the flow does: bring the stored connector configurations up to those of its file.
+
+    A write that the cluster did not take is tried again: without it the flow would do nothing until the next leader.
+    """
 
     def configure(herder: DistributedHerder) -> None:
-        stored = herder.configs()
-        for name, props in wanted.items():
-            if stored.connector_config(name) == props:
-                log.info("Connector is configured already.", connector=name)
-                continue
-            herder.put_connector_config(name, dict(props), allow_replace=True).add_done_callback(report(name))
+        for name in wanted:
+            bring_up(herder, name)
 
-    def report(name: str) -> Callable[[Future[bool]], None]:
-        def done(future: Future[bool]) -> None:
-            error = future.exception()
-            if error is None:
-                log.info("Connector is configured.", flow=str(pair), connector=name)
-            elif isinstance(error, NotLeader):
-                log.info("Another process leads this flow now and configures it.", flow=str(pair), connector=name)
-            else:
-                log.error("Failed to configure the connector %s for %s: %s", name, pair, error)
+    def bring_up(herder: DistributedHerder, name: str) -> None:
+        if herder.configs().connector_config(name) == wanted[name]:
+            log.info("Connector is configured already.", connector=name)
+            return
+        written = herder.put_connector_config(name, dict(wanted[name]), allow_replace=True)
+        written.add_done_callback(lambda future: report(herder, name, future))
 
-        return done
+    def report(herder: DistributedHerder, name: str, future: Future[bool]) -> None:
+        error = future.exception()
+        if error is None:
+            log.info("Connector is configured.", flow=str(pair), connector=name)
+        elif isinstance(error, NotLeader):
+            log.info("Another process leads this flow now and configures it.", flow=str(pair), connector=name)
+        else:
+            log.error("Failed to configure the connector %s for %s: %s", name, pair, error)
+            if isinstance(error.__cause__, KafkaFailure):
+                # The cluster did not take it, which says nothing against the configuration.
+                again = threading.Timer(_CONFIGURE_AGAIN_S, bring_up, (herder, name))
+                again.daemon = True
+                again.start()
 
     return configure

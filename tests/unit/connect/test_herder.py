@@ -63,3 +63,17 @@ def test_with_a_delay_the_group_waits_for_our_work() -> None:
     instance._back_off()
     assert instance._member._on_leave
     assert instance._running_tasks == {TASK}
+
+
+def test_leading_again_as_another_member_is_a_new_leadership() -> None:
+    announced = []
+    instance = herder()
+    instance._on_leader_ready = lambda leader: announced.append(leader._member.member_id)
+    for member_id in ("m1", "m1", "m2"):
+        instance._member._member_id = member_id
+        instance._assignment = Assignment(NO_ERROR, member_id, URL_NOT_USED, 1, version=2)
+        instance._announce_leadership()
+    assert announced == ["m1", "m2"]
+    instance._assignment = Assignment(NO_ERROR, "other", URL_NOT_USED, 1, version=2)
+    instance._announce_leadership()
+    assert announced == ["m1", "m2"]

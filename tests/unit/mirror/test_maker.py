@@ -1,0 +1,80 @@
+"""How a new leader brings the connectors of its flow up to its file."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Any, cast
+
+import pytest
+
+from mm2.config.mirrormaker import SourceAndTarget
+from mm2.connect.api import ConnectError
+from mm2.connect.herder import DistributedHerder, NotLeader
+from mm2.connect.stores.config_state import ClusterConfigState
+from mm2.kafka.errors import TimeoutFailure
+from mm2.mirror import maker
+from mm2.mirror.maker import configurer
+
+WANTED = {"one": {"name": "one"}, "two": {"name": "two"}}
+
+
+class Configs:
+    """The part of a herder that is asked here; ``failures`` are raised by the first writes."""
+
+    def __init__(self, *failures: Exception, stored: Mapping[str, Mapping[str, str]] | None = None) -> None:
+        self.failures = list(failures)
+        self.stored = dict(stored or {})
+        self.writes: list[str] = []
+
+    def configs(self) -> ClusterConfigState:
+        return ClusterConfigState(connector_configs=self.stored)
+
+    def put_connector_config(self, name: str, config: Mapping[str, str], allow_replace: bool) -> Future[bool]:
+        assert allow_replace
+        self.writes.append(name)
+        future: Future[bool] = Future()
+        if self.failures:
+            future.set_exception(self.failures.pop(0))
+        else:
+            self.stored[name] = config
+            future.set_result(True)
+        return future
+
+
+def write_failure() -> ConnectError:
+    error = ConnectError("Failed to write")
+    error.__cause__ = TimeoutFailure("too late")
+    return error
+
+
+@pytest.fixture
+def configure(monkeypatch: pytest.MonkeyPatch) -> Callable[[Configs], None]:
+    monkeypatch.setattr(maker, "_CONFIGURE_AGAIN_S", 0.01)
+    run = configurer(SourceAndTarget("A", "B"), WANTED)
+    return lambda herder: run(cast(DistributedHerder, cast(Any, herder)))
+
+
+def test_only_what_differs_is_written(configure: Callable[[Configs], None]) -> None:
+    herder = Configs(stored={"one": WANTED["one"]})
+    configure(herder)
+    assert herder.writes == ["two"]
+
+
+def test_a_write_that_the_cluster_did_not_take_is_tried_again(configure: Callable[[Configs], None]) -> None:
+    herder = Configs(write_failure(), write_failure())
+    configure(herder)
+    deadline = time.monotonic() + 5
+    while herder.stored != WANTED and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert herder.stored == WANTED
+    assert sorted(herder.writes) == ["one", "one", "two", "two"]
+
+
+@pytest.mark.parametrize("error", [NotLeader("no", None), ConnectError("the configuration is invalid")])
+def test_other_refusals_are_final(configure: Callable[[Configs], None], error: Exception) -> None:
+    herder = Configs(error)
+    configure(herder)
+    time.sleep(0.1)
+    assert herder.writes == ["one", "two"]
