@@ -19,6 +19,8 @@ from mm2.kafka.producer import Producer
 
 log = structlog.get_logger(__name__)
 
+_AGAIN_S = 1.0
+
 
 class OffsetFold:
     """Latest value per key, and an index of each connector's partitions. Thread-safe."""
@@ -158,17 +160,29 @@ class ConnectorOffsetReader:
         self._store = store
         self._connector = connector
         self._timeout_s = timeout_s
-        self._closed = False
+        self._closed = threading.Event()
 
     def offsets(self, partitions: Iterable[Mapping[str, Any]]) -> list[dict[str, Any] | None]:
-        """See :class:`mm2.connect.api.OffsetReader`."""
-        if self._closed:
-            raise ConnectError("The offset reader is closed: the task was cancelled because it did not stop in time")
-        found = self._store.offsets(self._connector, list(partitions), self._timeout_s)
-        if self._closed:
-            raise ConnectError("The offset reader was closed while offsets were read: the task was cancelled")
-        return found
+        """See :class:`mm2.connect.api.OffsetReader`. Waits for a topic that cannot be read at the moment, as Java does."""
+        wanted = list(partitions)
+        while True:
+            if self._closed.is_set():
+                raise ConnectError(
+                    "The offset reader is closed: the task was cancelled because it did not stop in time"
+                )
+            try:
+                found = self._store.offsets(self._connector, wanted, self._timeout_s)
+            except ConnectError as error:
+                cause = error.__cause__
+                if not isinstance(cause, KafkaFailure) or not cause.retriable or self._closed.is_set():
+                    raise
+                log.warning("source offsets cannot be read, trying on", connector=self._connector, reason=str(error))
+                self._closed.wait(_AGAIN_S)
+                continue
+            if self._closed.is_set():
+                raise ConnectError("The offset reader was closed while offsets were read: the task was cancelled")
+            return found
 
     def close(self) -> None:
         """Make every use from now on fail; for cancelled tasks."""
-        self._closed = True
+        self._closed.set()
