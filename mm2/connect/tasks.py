@@ -201,7 +201,8 @@ class WorkerSourceTask:
             self._start_called = True
             self.task.start(dict(self._context.configs))
             self._started = True
-            self._listener.on_startup(self.id, self.version)
+            if not self._cancelled:  # its work may run elsewhere by now
+                self._listener.on_startup(self.id, self.version)
             self._work()
         finally:
             self._close()

@@ -1,0 +1,107 @@
+"""Life of a source task as far as it needs no Kafka."""
+
+from __future__ import annotations
+
+import threading
+
+from mm2.connect.api import SourceRecord, SourceTask, SourceTaskContext, WorkerView
+from mm2.connect.converters import ByteArrayConverter
+from mm2.connect.lifecycle import WorkId
+from mm2.connect.protocol import ConnectorTaskId
+from mm2.connect.stores.config_state import TargetState
+from mm2.connect.stores.internal_topic import InternalTopic
+from mm2.connect.stores.offset_store import ConnectorOffsetReader, OffsetStore
+from mm2.connect.tasks import Converters, TaskProducer, WorkerSourceTask
+from mm2.kafka.cluster import Cluster
+from mm2.kafka.producer import Producer
+from mm2.kafka.settings import ClientSettings
+
+TASK = ConnectorTaskId("c", 0)
+
+
+class SlowStart(SourceTask):
+    def __init__(self) -> None:
+        self.go_on = threading.Event()
+        self.starting = threading.Event()
+
+    def version(self) -> str:
+        return "1"
+
+    def start(self, props: dict[str, str]) -> None:
+        self.starting.set()
+        assert self.go_on.wait(10)
+
+    def poll(self) -> list[SourceRecord] | None:
+        return None
+
+    def stop(self) -> None:
+        return
+
+
+class Heard:
+    """A listener that notes what it hears."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    def on_startup(self, work: WorkId, version: str | None) -> None:
+        self.events.append("startup")
+
+    def on_pause(self, work: WorkId, version: str | None) -> None:
+        self.events.append("pause")
+
+    def on_resume(self, work: WorkId, version: str | None) -> None:
+        self.events.append("resume")
+
+    def on_stop(self, work: WorkId, version: str | None) -> None:
+        self.events.append("stop")
+
+    def on_shutdown(self, work: WorkId, version: str | None) -> None:
+        self.events.append("shutdown")
+
+    def on_failure(self, work: WorkId, error: BaseException, version: str | None) -> None:
+        self.events.append("failure")
+
+
+def worker_task(task: SourceTask, heard: Heard) -> WorkerSourceTask:
+    cluster = Cluster(ClientSettings.from_props({"bootstrap.servers": "127.0.0.1:1"}), name="T")
+    store = OffsetStore(cluster, InternalTopic("offsets", "offset.storage.", 1, 1), start_timeout_s=1)
+    reader = ConnectorOffsetReader(store, "c")
+    converter = ByteArrayConverter()
+    view = WorkerView({}, "g", "offsets", {}, exactly_once=False)
+    return WorkerSourceTask(
+        TASK,
+        task,
+        SourceTaskContext("c", 0, {}, reader, view),
+        converters=Converters(converter, converter, converter),
+        producer=TaskProducer(cluster, Producer(cluster)),
+        offset_store=store,
+        offset_reader=reader,
+        listener=heard,
+        initial_state=TargetState.STARTED,
+        on_topic=lambda _topic: None,
+        tolerate_errors=False,
+        flush_timeout_s=1,
+        log_context={},
+    )
+
+
+def run_and_stop(*, cancel: bool) -> list[str]:
+    task, heard = SlowStart(), Heard()
+    running = worker_task(task, heard)
+    running.start()
+    assert task.starting.wait(10)
+    running.stop()
+    if cancel:
+        running.cancel()
+    task.go_on.set()
+    assert running.await_stop(10)
+    return heard.events
+
+
+def test_a_task_stopped_while_it_starts_says_that_it_was_there() -> None:
+    assert run_and_stop(cancel=False) == ["startup", "shutdown"]
+
+
+def test_a_cancelled_task_says_nothing_any_more() -> None:
+    assert run_and_stop(cancel=True) == []
