@@ -10,7 +10,10 @@ log = structlog.get_logger(__name__)
 
 
 class Complaints:
-    """Sentences by subject: a warning when new or changed, a debug line when repeated, an info line when it is over."""
+    """Sentences by subject: a warning when new or changed, a debug line when repeated, an info line when it is over.
+
+    May be used by several threads, such as a task's poll and its scheduler.
+    """
 
     def __init__(self) -> None:
         self._said: dict[str, str] = {}
@@ -28,5 +31,6 @@ class Complaints:
     def keep_only(self, prefix: str, subjects: Iterable[str]) -> None:
         """Everything under `prefix` that is not among `subjects` is over."""
         current = set(subjects)
-        for subject in [said for said in self._said if said.startswith(prefix) and said not in current]:
-            self.over(subject)
+        for subject in list(self._said):  # a copy, made in one go: another thread may add to it
+            if subject.startswith(prefix) and subject not in current:
+                self.over(subject)
