@@ -61,9 +61,9 @@ class Batch:
         rows = [[tp.topic, tp.partition, offset] for tp, offset in offsets.items()]
         self._send({"type": "lease", "offsets": rows})
 
-    def stop(self) -> None:
-        """Ask for the end; `over` is set when it has come."""
-        self._send({"type": "stop"})
+    def stop(self, drain_s: float) -> None:
+        """Ask for the end, with so much time for what is under way; `over` is set when it has come."""
+        self._send({"type": "stop", "drain_s": drain_s})
 
     def received(self, message: dict[str, Any]) -> None:
         """One message of the executor."""

@@ -35,6 +35,7 @@ from mm2.kafka.wire.channel import BufferPool
 ROOM_BYTES: Final = 48 << 20
 DRAIN_TIMEOUT_S: Final = 8.0
 _LATENCY_SAMPLES: Final = 4096
+_NEWS_AFTER_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,7 @@ class Copier:
         self._cursors: dict[TopicPartition, Cursor] = {}
         self._stop = asyncio.Event()
         self._stop_reason = ""
+        self._drain_s = DRAIN_TIMEOUT_S
         self._last_word = time.monotonic()
         self._reported: dict[TopicPartition, list[Any]] = {}
         self._latencies: list[int] = []
@@ -155,6 +157,7 @@ class Copier:
                 if message["type"] == "lease" and not lease.done():
                     lease.set_result(message)
                 elif message["type"] == "stop":
+                    self._drain_s = float(message["drain_s"])
                     self._end("the driver said stop")
             self._end("the driver is gone")
         except (OSError, ValueError) as error:
@@ -189,6 +192,7 @@ class Copier:
                 on_over=lambda cursor: self._source.remove(cursor.partition),
             )
             cursor_outbox.on_refused = self._cursors[part.source].refused
+        since = time.monotonic()
         while not self._stop.is_set():
             try:
                 await sink.identify([cursor.outbox for cursor in self._cursors.values()])
@@ -198,9 +202,10 @@ class Copier:
                     subject = f"topic {spec.offsets_topic} of cluster {spec.target_alias}"
                     raise metadata.errors.get(spec.offsets_topic) or BrokerFailure.of(3, subject=subject)
             except KafkaFailure as error:
-                self._log.info("not ready to copy", error=str(error))
-                self._send({"type": "waiting", "reason": str(error)})
-                await self._pause(1.0)
+                # A broker that has just started still loads its transaction state; only what lasts is news.
+                if not error.retriable or time.monotonic() - since > _NEWS_AFTER_S:
+                    self._send({"type": "waiting", "reason": str(error)})
+                await self._pause(0.25)
                 continue
             self._positions = Positions(
                 sink, spec.offsets_topic, len(info.partitions), spec.connector, spec.source_alias
@@ -348,7 +353,7 @@ class Copier:
 
     async def _drain(self, sync_sink: Sink) -> None:
         """Wait for what is under way, then commit and wait for that too; bounded, the target may be gone."""
-        deadline = time.monotonic() + DRAIN_TIMEOUT_S
+        deadline = time.monotonic() + self._drain_s
         # What was never sent is dropped: the successor reads it again, and a long queue must not hold up the stop. What
         # was sent and not acknowledged is sent again until it is: only its own sequence keeps it from being doubled.
         outboxes = [cursor.outbox for cursor in self._cursors.values()]

@@ -23,6 +23,10 @@ from mm2.kafka.structs import TopicPartition
 STANDBY_S: Final = 5.0
 STOP_TIMEOUT_S: Final = 10.0
 READY_TIMEOUT_S: Final = 60.0
+# A hand-over may wait for a target that is away, since what is unanswered would double under the next producer id. A task
+# that stops may not: the worker gives it five seconds, and then somebody else copies.
+_DRAIN_AT_HANDOVER_S: Final = 8.0
+_DRAIN_AT_STOP_S: Final = 3.5
 PATIENCE_S: Final = 20.0
 SILENCE_S: Final = 2 * LEASE_TIMEOUT_S
 
@@ -122,7 +126,7 @@ class Lane:
                 self._finish(batch)
             if standby is not None:
                 if standby.ready.is_set():
-                    standby.stop()
+                    standby.stop(_DRAIN_AT_STOP_S)
                     standby.over.wait(STOP_TIMEOUT_S)
                 # One that Spark is still starting would not hear us; without a lease it can be hung up on.
                 self._cancel(standby)
@@ -187,7 +191,7 @@ class Lane:
         return standby
 
     def _finish(self, batch: Batch) -> None:
-        batch.stop()
+        batch.stop(_DRAIN_AT_STOP_S if self._stopping.is_set() else _DRAIN_AT_HANDOVER_S)
         patience_s = STOP_TIMEOUT_S if time.monotonic() - batch.heard_at < SILENCE_S else 0.0
         if not batch.over.wait(patience_s) and patience_s:
             batch.failure = f"the executor did not stop in {STOP_TIMEOUT_S:.0f} s"
