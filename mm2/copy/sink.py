@@ -88,7 +88,8 @@ class Outbox:
     sent: deque[Parcel] = field(default_factory=deque)
     leader: int | None = None
     draining: bool = False
-    ready: bool = False  # in a broker's line, or parked until a pause is over
+    ready: bool = False  # in a broker's line
+    paused: bool = False  # nothing is sent until somebody says that the pause is over
     failures: int = 0
     refused: bool = False
     complaint: KafkaFailure | None = None  # the last answer that was no acknowledgement, until one comes
@@ -97,6 +98,11 @@ class Outbox:
     def idle(self) -> bool:
         """Nothing to send, nothing unanswered."""
         return not self.queue and not self.sent
+
+    @property
+    def held(self) -> bool:
+        """Nothing may be sent now."""
+        return self.draining or self.paused or self.refused
 
     @property
     def depth(self) -> int:
@@ -188,7 +194,7 @@ class Sink:
     # -- sending ---------------------------------------------------------------------------------------------------
 
     def _wake(self, outbox: Outbox) -> None:
-        if outbox.ready or outbox.draining or not outbox.queue or outbox.refused:
+        if outbox.ready or outbox.held or not outbox.queue:
             return
         if len(outbox.sent) >= outbox.depth or (outbox.identity is not None and outbox.identity.producer_id < 0):
             return
@@ -226,7 +232,7 @@ class Sink:
         while broker.ready and (size < self._max_request_bytes):
             outbox = broker.ready.popleft()
             outbox.ready = False
-            if outbox.leader != broker.node or outbox.draining or not outbox.queue or outbox.refused:
+            if outbox.leader != broker.node or outbox.held or not outbox.queue:
                 self._wake(outbox)
                 continue
             parcel = outbox.queue.popleft()
@@ -363,17 +369,18 @@ class Sink:
             else None
         )
         if cause in _PRODUCER_LOST and outbox.identity is not None:
+            outbox.paused = True
             self._loop.create_task(self._new_producer(outbox))
         elif failure is not None and not failure.retriable:
             self._refuse(outbox, failure)
         elif failure is None:
             self._wake(outbox)
         else:
-            outbox.ready = True  # nobody else may wake it before the pause is over
+            outbox.paused = True
             self._loop.call_later(self._backoff.delay_s(min(outbox.failures, 10)), self._pause_over, outbox)
 
     def _pause_over(self, outbox: Outbox) -> None:
-        outbox.ready = False
+        outbox.paused = False
         self._wake(outbox)
 
     def _offer_again(self, outbox: Outbox) -> None:
@@ -400,7 +407,6 @@ class Sink:
     async def _new_producer(self, outbox: Outbox) -> None:
         """The broker lost track of our producer: go on under a new id. Until copy sessions come this may double records."""
         self._log.warning("the target forgot our producer, a new id is taken", partition=str(outbox.partition))
-        outbox.ready = True
         try:
             identity = await self._in_background(self._new_identity)
         except KafkaFailure as error:
