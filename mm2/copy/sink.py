@@ -84,6 +84,7 @@ class Outbox:
     identity: ProducerIdentity | None
     on_refused: Callable[[KafkaFailure | None], None] | None = None
     sequence: int = 0
+    known: bool = False  # the broker has taken a batch of this identity
     queue: deque[Parcel] = field(default_factory=deque)
     sent: deque[Parcel] = field(default_factory=deque)
     leader: int | None = None
@@ -107,7 +108,8 @@ class Outbox:
     @property
     def depth(self) -> int:
         """How many batches may be under way."""
-        return 1 if self.identity is None else MAX_IN_FLIGHT
+        # Of a producer that it does not know a broker takes any sequence: what follows a refused batch would overtake it.
+        return MAX_IN_FLIGHT if self.identity is not None and self.known else 1
 
 
 @dataclass(slots=True, eq=False)
@@ -174,7 +176,7 @@ class Sink:
         identity = await self._in_background(self._new_identity)
         topics = set()
         for outbox in outboxes:
-            outbox.identity = identity
+            outbox.identity, outbox.known = identity, False
             topics.add(outbox.partition.topic)
         if topics:
             await self._find_leaders(topics)
@@ -331,6 +333,7 @@ class Sink:
         while outbox.sent and outbox.sent[0].base_offset is not None:
             parcel = outbox.sent.popleft()
             outbox.failures = 0
+            outbox.known = True
             if outbox.complaint is not None:
                 outbox.complaint = None
                 if outbox.on_refused is not None:
@@ -413,7 +416,7 @@ class Sink:
             self._log.warning("no producer id", error=str(error))
             self._loop.call_later(1.0, lambda: self._loop.create_task(self._new_producer(outbox)))
             return
-        outbox.identity = identity
+        outbox.identity, outbox.known = identity, False
         outbox.sequence = 0
         for parcel in outbox.queue:
             parcel.sequence = -1

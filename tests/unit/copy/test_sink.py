@@ -146,3 +146,18 @@ def test_an_answer_never_stands_for_a_batch_that_was_not_in_the_request() -> Non
         assert scene.acked == [("a", 100)]
 
     play(scenario, **{"retry.backoff.ms": "20", "retry.backoff.max.ms": "20"})
+
+
+def test_the_first_batch_of_a_producer_goes_alone() -> None:
+    # A broker that does not know the producer would take a second batch though it refused the first.
+    async def scenario(scene: Scene) -> None:
+        line, box = Line(scene.sink, 1), scene.outbox()
+        for name in "abc":
+            scene.put(box, name)
+        await turn()
+        assert line.requests == [[(0, 1)]]
+        line.answer((TP, 0, 10))
+        await turn()
+        assert line.requests == [[(0, 1)], [(1, 1)], [(2, 1)]]
+
+    play(scenario)
