@@ -319,7 +319,7 @@ class Sink:
     def _failed(self, outbox: Outbox, parcel: Parcel, failure: BrokerFailure) -> None:
         first = not outbox.draining
         outbox.draining = True
-        if first:
+        if first or outbox.complaint is None:
             outbox.complaint = failure
         if failure.stale_metadata:
             outbox.leader = None
@@ -351,7 +351,7 @@ class Sink:
         outbox.sent.clear()
         outbox.draining = False
         outbox.failures += 1
-        cause = next((parcel.failure for parcel in unacked if parcel.failure), 0)
+        cause = unacked[0].failure if unacked else 0  # the others' failures may only follow from it
         if unacked and cause in _TOO_LARGE:
             pieces = unacked[0].split() if unacked[0].split is not None else None
             if pieces:
@@ -524,17 +524,22 @@ class Sink:
             info = metadata.topics.get(outbox.partition.topic)
             if info is None:
                 if outbox.partition.topic in metadata.errors:
-                    outbox.leader = None
+                    self._move(outbox, None)
                     outbox.complaint = metadata.errors[outbox.partition.topic]
                 continue
             partition = info.partitions.get(outbox.partition.partition)
             leader = partition.leader if partition is not None and partition.leader >= 0 else None
-            if leader != outbox.leader:
-                outbox.leader = leader
+            self._move(outbox, leader)
             if leader is not None and outbox.partition in self._homeless:
                 self._homeless.discard(outbox.partition)
                 outbox.complaint = None
                 self._wake(outbox)
+
+    @staticmethod
+    def _move(outbox: Outbox, leader: int | None) -> None:
+        if leader != outbox.leader and outbox.sent:
+            outbox.draining = True  # the new leader gets nothing before the old one has answered: order
+        outbox.leader = leader
 
     def _watch(self) -> None:
         """Close connections whose oldest request waits longer than the request timeout; renew credentials in time."""

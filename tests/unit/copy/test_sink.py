@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from mm2.copy.sink import Outbox, Parcel, Sink, _Broker
 from mm2.kafka.cluster import Cluster
+from mm2.kafka.errors import DisconnectedFailure
 from mm2.kafka.records.batch import read_header
 from mm2.kafka.records.record import Record, encode_batch
 from mm2.kafka.settings import ClientSettings
@@ -159,5 +160,26 @@ def test_the_first_batch_of_a_producer_goes_alone() -> None:
         line.answer((TP, 0, 10))
         await turn()
         assert line.requests == [[(0, 1)], [(1, 1)], [(2, 1)]]
+
+    play(scenario)
+
+
+def test_a_new_leader_gets_nothing_before_the_old_one_has_answered() -> None:
+    async def scenario(scene: Scene) -> None:
+        old, new, box = Line(scene.sink, 1), Line(scene.sink, 2), scene.outbox()
+        box.known = True
+        scene.put(box, "a")
+        await turn()
+        scene.leaders(t=2)
+        await scene.sink._find_leaders(["t"], fresh=True)
+        scene.put(box, "b")
+        await turn()
+        assert new.requests == []
+        old.fail(DisconnectedFailure("gone"))
+        await turn()
+        assert new.requests == [[(0, 1)], [(1, 1)]]
+        new.answer((TP, 0, 10))
+        new.answer((TP, 0, 11))
+        assert scene.acked == [("a", 10), ("b", 11)]
 
     play(scenario)
