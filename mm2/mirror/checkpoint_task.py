@@ -110,6 +110,8 @@ class MirrorCheckpointTask(SourceTask):
             self._checkpoints_readable = True
             log.info("Loaded checkpoints.", topic=topic, groups=len(self._checkpoints.groups()))
         except KafkaFailure as failure:
+            with self._lock:
+                self._checkpoints = CheckpointStore(self._groups)  # a part may be older than what was emitted since
             if not self._stopping.is_set():
                 log.warning(
                     "Checkpoints cannot be read, so offsets are translated from the newest offset syncs on only.",
