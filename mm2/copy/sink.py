@@ -295,23 +295,15 @@ class Sink:
         for outbox, parcel in parcels:
             parcel.under_way = False
             result = results.get(outbox.partition)
-            if result is None:
-                parcel.failure = ErrorCode.UNKNOWN_SERVER_ERROR
-            elif result.error_code in (0, _DUPLICATE):
-                parcel.base_offset = -1 if result.error_code else result.base_offset
+            code = ErrorCode.UNKNOWN_SERVER_ERROR if result is None else result.error_code
+            if result is not None and code in (0, _DUPLICATE):
+                parcel.base_offset = -1 if code else result.base_offset
                 parcel.failure = 0
             else:
-                parcel.failure = result.error_code
-                message = result.message or None
-                self._failed(
-                    outbox,
-                    parcel,
-                    BrokerFailure.of(
-                        result.error_code,
-                        message,
-                        subject=f"writing to {outbox.partition} of cluster {self._cluster.name}",
-                    ),
-                )
+                parcel.failure = code
+                message = None if result is None else result.message or None
+                subject = f"writing to {outbox.partition} of cluster {self._cluster.name}"
+                self._failed(outbox, parcel, BrokerFailure.of(code, message, subject=subject))
             self._settle(outbox)
         if broker.ready:
             self._schedule(broker)

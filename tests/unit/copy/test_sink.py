@@ -9,6 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from mm2.copy.sink import Outbox, Parcel, Sink, _Broker
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import DisconnectedFailure
@@ -181,5 +183,20 @@ def test_a_new_leader_gets_nothing_before_the_old_one_has_answered() -> None:
         new.answer((TP, 0, 10))
         new.answer((TP, 0, 11))
         assert scene.acked == [("a", 10), ("b", 11)]
+
+    play(scenario)
+
+
+def test_a_batch_that_the_answer_does_not_mention_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mm2.copy.sink._REFUSED_RETRY_S", 0.01)
+
+    async def scenario(scene: Scene) -> None:
+        line, box = Line(scene.sink, 1), scene.outbox()
+        scene.put(box, "a")
+        await turn()
+        line.answer()
+        await until(lambda: len(line.requests) == 2)
+        line.answer((TP, 0, 10))
+        assert (scene.acked, scene.words[-1]) == ([("a", 10)], None)
 
     play(scenario)
