@@ -172,9 +172,10 @@ class DistributedHerder:
         """Stop connectors and tasks, leave the group, close the stores. Waits; may be called twice."""
         self._stopping.set()
         self._member.wakeup()
+        # The herder may be waiting for a write to the config topic; nothing is written to it from now on.
+        self._config_store.stop()
         if not self._ready.is_set():
             # Start-up may be waiting for a broker.
-            self._config_store.stop()
             self._status_store.stop(0.0)
             self.worker.stop()
         if self._thread.is_alive():
@@ -469,8 +470,9 @@ class DistributedHerder:
             try:
                 self._refresh_configs()
             except KafkaFailure as failure:
-                log.warning("config topic was not read to its end in time", reason=str(failure))
-                self._back_off()
+                if not self._stopping.is_set():
+                    log.warning("config topic was not read to its end in time", reason=str(failure))
+                    self._back_off()
                 return False
         self._backoff_retries = _BACKOFF_RETRIES
         return True

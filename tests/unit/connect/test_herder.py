@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from mm2.config.worker_keys import WorkerConfig
 from mm2.connect import herder as herder_module
+from mm2.connect.api import ConnectError
 from mm2.connect.herder import DistributedHerder
 from mm2.connect.node import Node
 from mm2.connect.plugins import Plugins
 from mm2.connect.protocol import NO_ERROR, URL_NOT_USED, Assignment, ConnectorTaskId
+from mm2.connect.stores.config_state import RestartRequest
 
 BYTES = "org.apache.kafka.connect.converters.ByteArrayConverter"
 TASK = ConnectorTaskId("c", 0)
@@ -77,3 +80,16 @@ def test_leading_again_as_another_member_is_a_new_leadership() -> None:
     instance._assignment = Assignment(NO_ERROR, "other", URL_NOT_USED, 1, version=2)
     instance._announce_leadership()
     assert announced == ["m1", "m2"]
+
+
+def test_a_stop_ends_a_write_that_waits_for_a_broker() -> None:
+    instance = herder()
+    instance._ready.set()
+    request = RestartRequest("c", only_failed=False, include_tasks=False)
+    with ThreadPoolExecutor(1) as pool:
+        # Nothing listens there, so this would be tried for half a minute.
+        writing = pool.submit(instance._config_store.put_restart_request, request)
+        time.sleep(0.1)
+        instance.stop()
+        with pytest.raises(ConnectError, match="Failed to write"):
+            writing.result(timeout=5)
