@@ -538,7 +538,7 @@ class Sink:
         if self._closed:
             return
         now = time.monotonic()
-        for broker in self._brokers.values():
+        for broker in list(self._brokers.values()):  # giving one up may bring in the partition's new leader
             channel = broker.channel
             if channel is None:
                 continue

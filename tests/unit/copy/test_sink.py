@@ -200,3 +200,19 @@ def test_a_batch_that_the_answer_does_not_mention_is_sent_again(monkeypatch: pyt
         assert (scene.acked, scene.words[-1]) == ([("a", 10)], None)
 
     play(scenario)
+
+
+def test_a_broker_that_does_not_answer_is_left_for_the_new_leader() -> None:
+    async def scenario(scene: Scene) -> None:
+        old, box = Line(scene.sink, 1), scene.outbox()
+        scene.put(box, "a")
+        await turn()
+        scene.leaders(t=2)
+        await scene.sink._find_leaders(["t"], fresh=True)
+        old.broker.under_way[0] = (old.broker.under_way[0][0], float("-inf"))
+        scene.sink._watch()
+        new = Line(scene.sink, 2)
+        await turn()
+        assert new.requests == [[(0, 1)]]
+
+    play(scenario)
