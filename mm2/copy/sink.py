@@ -522,9 +522,12 @@ class Sink:
             partition = info.partitions.get(outbox.partition.partition)
             leader = partition.leader if partition is not None and partition.leader >= 0 else None
             self._move(outbox, leader)
-            if leader is not None and outbox.partition in self._homeless:
+            if leader is None and not outbox.idle:
+                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if partition is None else ErrorCode.LEADER_NOT_AVAILABLE
+                subject = f"writing to {outbox.partition} of cluster {self._cluster.name}"
+                outbox.complaint = BrokerFailure.of(code, subject=subject)
+            elif leader is not None and outbox.partition in self._homeless:
                 self._homeless.discard(outbox.partition)
-                outbox.complaint = None
                 self._wake(outbox)
 
     @staticmethod

@@ -216,3 +216,19 @@ def test_a_broker_that_does_not_answer_is_left_for_the_new_leader() -> None:
         assert new.requests == [[(0, 1)]]
 
     play(scenario)
+
+
+def test_a_partition_without_a_leader_says_so_until_a_batch_is_taken() -> None:
+    async def scenario(scene: Scene) -> None:
+        line, box = Line(scene.sink, 1), scene.outbox()
+        box.leader = None
+        scene.leaders(t=-1)
+        scene.put(box, "a")
+        await until(lambda: box.complaint)
+        assert str(box.complaint).startswith("writing to t-0 of cluster B: LEADER_NOT_AVAILABLE")
+        scene.leaders(t=1)
+        await until(lambda: line.requests)
+        line.answer((TP, 0, 10))
+        assert (box.complaint, scene.words) == (None, [None])
+
+    play(scenario)
