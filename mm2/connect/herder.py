@@ -43,6 +43,8 @@ _BACKOFF_RETRIES = 5
 _BACKOFF_FLOOR_S = 1.0
 _RECONFIGURE_BACKOFF_S = 0.25
 _RECONFIGURE_BACKOFF_MAX_S = 60.0
+#: How long requests may keep the herder from its group, the last one's own time excluded.
+_REQUESTS_S = 5.0
 _NEVER = float("inf")
 _STATUS_FLUSH_S = 5.0
 _STARTING = "initializing and reading internal topics"
@@ -670,12 +672,14 @@ class DistributedHerder:
         return future
 
     def _run_requests(self) -> float:
-        """Run all requests that are due; when the next one will be."""
+        """Run the requests that are due; when the next one will be. After slow ones the group is looked at first."""
+        enough_s = time.monotonic() + _REQUESTS_S
         while True:
             with self._lock:
                 if not self._requests:
                     return _NEVER
-                if self._requests[0].due_s > time.monotonic():
+                now = time.monotonic()
+                if self._requests[0].due_s > now or now > enough_s:
                     return self._requests[0].due_s
                 request = heapq.heappop(self._requests)
             if not request.future.set_running_or_notify_cancel():

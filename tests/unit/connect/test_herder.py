@@ -93,3 +93,13 @@ def test_a_stop_ends_a_write_that_waits_for_a_broker() -> None:
         instance.stop()
         with pytest.raises(ConnectError, match="Failed to write"):
             writing.result(timeout=5)
+
+
+def test_slow_requests_do_not_keep_the_herder_from_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(herder_module, "_REQUESTS_S", 0.05)
+    instance = herder()
+    done = [instance._submit(lambda: time.sleep(0.1), "being slow") for _ in range(2)]
+    assert instance._run_requests() < time.monotonic(), "there is more to do, after a look at the group"
+    assert [future.done() for future in done] == [True, False]
+    assert instance._run_requests() == float("inf")
+    assert all(future.done() for future in done)
