@@ -10,6 +10,7 @@ A broker takes a batch from a producer only if it is magic 2, without holes, wit
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from mm2.kafka.structs import TopicPartition
 from mm2.kafka.wire.fetch import Fetched
 
 QUEUE_LIMIT_BYTES: Final = 4 << 20
+QUEUE_LIMIT_S: Final = 1.0
 
 
 @dataclass(slots=True, eq=False)
@@ -40,6 +42,7 @@ class _Entry:
     done: bool = False
     target_base: int = -1
     newest_ms: int = -1
+    since: float = field(default_factory=time.monotonic)
 
 
 @dataclass(slots=True, eq=False)
@@ -81,8 +84,13 @@ class Cursor:
 
     @property
     def full(self) -> bool:
-        """Enough waits for the target already."""
-        return self.waiting_bytes >= QUEUE_LIMIT_BYTES
+        """Enough waits for the target already, or for so long that the target takes nothing at the moment.
+
+        Each waiting batch keeps the whole answer alive that it came in, so a trickle could hold gigabytes of others' data.
+        """
+        if self.waiting_bytes >= QUEUE_LIMIT_BYTES:
+            return True
+        return bool(self.entries) and (self.stuck or time.monotonic() - self.entries[0].since > QUEUE_LIMIT_S)
 
     @property
     def stuck(self) -> bool:

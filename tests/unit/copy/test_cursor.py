@@ -254,6 +254,22 @@ def test_too_much_waiting_makes_it_full() -> None:
     assert not bench.cursor.full
 
 
+def test_what_waits_for_long_makes_it_full_however_little_it_is() -> None:
+    # It keeps the answers alive that it came in.
+    bench = Bench()
+    seen = [bench.cursor.full]
+    bench.fetch(batch(0, 1))
+    seen.append(bench.cursor.full)
+    bench.cursor.entries[0].since -= 2
+    seen.append(bench.cursor.full)
+    bench.parcels[0].acked(0)
+    bench.fetch(batch(1, 1))
+    seen.append(bench.cursor.full)
+    bench.cursor.refused(BrokerFailure.of(29))
+    seen.append(bench.cursor.full)
+    assert seen == [False, False, True, False, True]
+
+
 # -- parcels that are cut -----------------------------------------------------------------------------------------------
 
 
