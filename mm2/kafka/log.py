@@ -73,7 +73,7 @@ class KafkaBasedLog:
         self._thread: threading.Thread | None = None
         self._connections: dict[int, tuple[Connection, FetchSession]] = {}
         self._buffers: dict[int, bytearray] = {}
-        self._failure: KafkaFailure | None = None
+        self._failure: Exception | None = None
         self._log = structlog.get_logger(__name__).bind(topic=topic, cluster=cluster.name)
 
     @property
@@ -180,9 +180,11 @@ class KafkaBasedLog:
                     self._poll()
                     failures = 0
                     self._failure = None
-                except KafkaFailure as error:
+                except Exception as error:  # noqa: BLE001  (nobody would notice the end of the tail, for years)
                     if self._stopping.is_set():
                         return
+                    if not isinstance(error, KafkaFailure):
+                        self._log.exception("an error of ours while reading")
                     self._failure = error
                     (self._log.debug if failures < 3 else self._log.warning)("reading failed", error=str(error))
                     self._close_connections()
@@ -290,3 +292,4 @@ class KafkaBasedLog:
         for connection, _ in self._connections.values():
             connection.close()
         self._connections.clear()
+        self._buffers.clear()  # the failure that brought us here may still look at them, and then they could not grow
