@@ -148,7 +148,11 @@ class Producer:
             topic_data=[data(name=topic, partition_data=[data.PartitionProduceData(index=partition, records=batch)])],
             max_version=_MAX_VERSION,
         )
-        answer: Any = self._cluster.send(self._cluster.leader(topic, partition), request)
+        try:
+            answer: Any = self._cluster.send(self._cluster.leader(topic, partition), request)
+        except ConnectFailure:
+            self._cluster.invalidate(topic)  # the partition may have another leader by now
+            raise
         if self._acks == 0:
             return -1, -1
         result = answer.responses[0].partition_responses[0]

@@ -1,0 +1,40 @@
+"""The control plane's producer when a broker goes away. The cluster's answers are played by the test."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from mm2.kafka.cluster import Cluster
+from mm2.kafka.errors import RefusedFailure
+from mm2.kafka.producer import Producer
+from mm2.kafka.records.record import Record
+from mm2.kafka.settings import ClientSettings
+
+
+class TwoBrokers:
+    """Broker 1 is gone; that broker 2 leads is known once the old knowledge is given up."""
+
+    settings = ClientSettings.from_props({"bootstrap.servers": "localhost:1", "retry.backoff.ms": "1"}, client_id="c")
+    name = "B"
+
+    def __init__(self) -> None:
+        self.known_leader = 1
+
+    def leader(self, _topic: str, _partition: int) -> int:
+        return self.known_leader
+
+    def invalidate(self, _topic: str) -> None:
+        self.known_leader = 2
+
+    def send(self, node: int, _request: object) -> Any:
+        if node == 1:
+            raise RefusedFailure("broker 1 is gone")
+        stored = SimpleNamespace(error_code=0, base_offset=7, log_append_time_ms=-1)
+        return SimpleNamespace(responses=[SimpleNamespace(partition_responses=[stored])])
+
+
+def test_a_dead_leader_is_looked_up_anew() -> None:
+    producer = Producer(cast(Cluster, TwoBrokers()))
+    (metadata,) = producer.send("t", [Record(b"k", b"v")], 0, timeout_s=2)
+    assert metadata.offset == 7
