@@ -229,7 +229,7 @@ class GroupMember:
         """Give up everything, as when the group were lost. Runs the callback."""
         with self._changed:
             held, self._allocation = self._allocation, None
-        if held is not None and not held.failed:
+        if held is not None:
             self._log.warning("giving up all work", reason=reason)
             self._listener.on_revoked(held.leader, held.connectors, held.tasks)
 
@@ -285,7 +285,8 @@ class GroupMember:
         following: Assignment | None = None
         try:
             if isinstance(event, _Dropped):
-                if held is not None and not held.failed:
+                # Also after a round that failed: what was kept over it runs all the same.
+                if held is not None:
                     self._log.info("giving up all work", reason=event.reason)
                     self._listener.on_revoked(held.leader, held.connectors, held.tasks)
             else:

@@ -1,0 +1,63 @@
+"""What a member does with its work when nobody answers it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from mm2.connect.assignor import CooperativeAssignor
+from mm2.connect.membership import GroupMember, GroupTimings, _Dropped, _merge
+from mm2.connect.protocol import CONFIG_MISMATCH, NO_ERROR, URL_NOT_USED, Assignment, ConnectorTaskId
+from mm2.connect.stores.config_state import ClusterConfigState
+from mm2.kafka.cluster import Cluster
+from mm2.kafka.settings import ClientSettings
+
+TASK = ConnectorTaskId("c", 0)
+HELD = Assignment(NO_ERROR, "m", URL_NOT_USED, 1, ("c",), (TASK,), version=2)
+MISMATCH = Assignment(CONFIG_MISMATCH, "m", URL_NOT_USED, 2, version=2)
+
+
+class Revoked:
+    """A listener that notes what it has to stop."""
+
+    def __init__(self) -> None:
+        self.connectors: list[str] = []
+        self.tasks: list[ConnectorTaskId] = []
+
+    def on_assigned(self, assignment: Assignment, generation: int) -> None:
+        raise AssertionError("nothing is assigned here")
+
+    def on_revoked(self, leader: str, connectors: Sequence[str], tasks: Sequence[ConnectorTaskId]) -> None:
+        self.connectors.extend(connectors)
+        self.tasks.extend(tasks)
+
+
+def member(listener: Revoked, held: Assignment) -> GroupMember:
+    made = GroupMember(
+        Cluster(ClientSettings.from_props({"bootstrap.servers": "127.0.0.1:1"}), name="T"),
+        group_id="g",
+        timings=GroupTimings(10_000, 60_000, 3_000),
+        connect_protocol="sessioned",
+        url=URL_NOT_USED,
+        assignor=CooperativeAssignor(0, lambda: 0),
+        configs=ClusterConfigState,
+        listener=listener,
+        stage=lambda: "testing",
+    )
+    made._allocation = held
+    return made
+
+
+@pytest.mark.parametrize("held", [HELD, _merge(HELD, MISMATCH)], ids=["assigned", "kept over a failed round"])
+@pytest.mark.parametrize("way", ["revoke_all", "dropped"])
+def test_whatever_runs_is_given_up(held: Assignment, way: str) -> None:
+    listener = Revoked()
+    lost = member(listener, held)
+    if way == "revoke_all":
+        lost.revoke_all("testing")
+    else:
+        lost._event = _Dropped("testing")
+        lost._handle_event()
+    assert (listener.connectors, listener.tasks) == (["c"], [TASK])
+    assert lost._allocation is None
