@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections import deque
 
 import structlog
@@ -13,6 +14,7 @@ from mm2.copy.batch import Batch
 
 _HANDSHAKE_TIMEOUT_S = 10.0
 _MAX_HANDSHAKE_BYTES = 4096
+_ACCEPT_PAUSE_S = 0.2
 #: A task that was cancelled while Spark started it may still come; it is no stranger.
 _FORGOTTEN_KEPT = 1024
 
@@ -53,9 +55,13 @@ class ChannelServer:
         while True:
             try:
                 connection, _ = self._socket.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._serve, args=(connection,), name="copy-channel-peer", daemon=True).start()
+                threading.Thread(target=self._serve, args=(connection,), name="copy-channel-peer", daemon=True).start()
+            except (OSError, RuntimeError) as error:
+                if self._socket.fileno() < 0:
+                    return
+                # Out of files or threads for a moment; without us no executor would ever be let in again.
+                self._log.warning("an executor could not be let in", error=str(error))
+                time.sleep(_ACCEPT_PAUSE_S)
 
     def _serve(self, connection: socket.socket) -> None:
         batch = None

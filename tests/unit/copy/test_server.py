@@ -125,3 +125,20 @@ def test_hanging_up_reaches_the_executor_at_once(server: ChannelServer) -> None:
     threading.Timer(0.05, batch.ended, ["cancelled"]).start()
     assert executor.hung_up
     assert batch.failure == "cancelled"
+
+
+def test_running_out_of_files_once_does_not_close_the_door_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    failures = [OSError(24, "Too many open files")]
+    accept = socket.socket.accept
+
+    def accepting(listener: socket.socket) -> Any:
+        if failures:
+            raise failures.pop()
+        return accept(listener)
+
+    monkeypatch.setattr(socket.socket, "accept", accepting)
+    server = ChannelServer("127.0.0.1")
+    try:
+        assert Executor(server).challenge
+    finally:
+        server.close()
