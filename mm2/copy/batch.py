@@ -32,6 +32,7 @@ class Batch:
         self.final = False
         self.waiting_for = ""
         self.failure = ""
+        self.reason = ""  # of its end, in its own words
         self.latency_ms: list[int] = []
         self.progress: dict[TopicPartition, PartitionProgress] = {}
         self._on_news = on_news
@@ -85,6 +86,7 @@ class Batch:
             self.latency_ms = message.get("latency_ms") or self.latency_ms
             self.failure = message.get("failure", "")
         if kind == "final":
+            self.reason = str(message.get("reason", ""))
             self.final = True
             self.over.set()
         else:

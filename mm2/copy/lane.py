@@ -133,6 +133,8 @@ class Lane:
         except Exception as error:  # noqa: BLE001  (a thread has nobody to raise to; the trouble is shown)
             self._trouble = f"{type(error).__name__}: {error}"
             self._log.exception("the lane ended by an error of ours")
+            if self._current is not None:
+                self._cancel(self._current)  # or it would go on without end, its reports still answered
         finally:
             self._current = None
             self._on_news()
@@ -191,11 +193,14 @@ class Lane:
         return standby
 
     def _finish(self, batch: Batch) -> None:
+        early = (
+            batch.over.is_set() and not self._stopping.is_set()
+        )  # by itself: the next may do the same, so not at once
         batch.stop(_DRAIN_AT_STOP_S if self._stopping.is_set() else _DRAIN_AT_HANDOVER_S)
         patience_s = STOP_TIMEOUT_S if time.monotonic() - batch.heard_at < SILENCE_S else 0.0
         if not batch.over.wait(patience_s) and patience_s:
             batch.failure = f"the executor did not stop in {STOP_TIMEOUT_S:.0f} s"
-        if batch.final:
+        if batch.final and not early:
             self._losses = 0
             self._keep(batch)
             self._leave()
@@ -209,7 +214,7 @@ class Lane:
         self._leave()
         if self._stopping.is_set():
             return
-        self._trouble = batch.failure or "the executor was lost"
+        self._trouble = batch.failure or batch.reason or "the executor was lost"
         self._log.warning(
             "a micro-batch was lost, its partitions are read again from the last report",
             batch=batch.name,

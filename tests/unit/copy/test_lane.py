@@ -175,6 +175,19 @@ def test_a_lost_batch_is_taken_up_from_its_last_report() -> None:
     assert warnings[0]["batch"] == first.name
 
 
+def test_batches_that_end_by_themselves_are_not_started_again_at_once() -> None:
+    stage = Stage(60_000)
+    with running(stage) as lane:
+        for position in (5, 6, 7):
+            batch = stage.next()
+            batch.received({"type": "ready"})
+            assert stage.leased(batch)[T0] == (position - 1 if position > 5 else None)
+            rows = [row(T0, position).to_row()]
+            batch.received({"type": "final", "reason": "an error of ours", "partitions": rows})
+            wait(lambda: lane.trouble == "an error of ours")
+        assert lane._losses == 3
+
+
 def test_a_batch_that_was_stopped_before_it_had_a_position_moves_nothing() -> None:
     stage = Stage(60_000, {T0: 40})
     with running(stage):
