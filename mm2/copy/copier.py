@@ -61,7 +61,7 @@ class Copier:
         self._stop = asyncio.Event()
         self._stop_reason = ""
         self._drain_s = DRAIN_TIMEOUT_S
-        self._last_word = time.monotonic()
+        self._last_word = self._asked_at = time.monotonic()
         self._reported: dict[TopicPartition, list[Any]] = {}
         self._latencies: list[int] = []
         self._log = structlog.get_logger(__name__)
@@ -153,8 +153,11 @@ class Copier:
         try:
             while line := await reader.readline():
                 message = channel.decode(line)
-                self._last_word = time.monotonic()
-                if message["type"] == "lease" and not lease.done():
+                if message["type"] == "go":
+                    # It may lie unread while we are frozen, so it counts from our question.
+                    self._last_word = max(self._last_word, self._asked_at)
+                elif message["type"] == "lease" and not lease.done():
+                    self._last_word = time.monotonic()
                     lease.set_result(message)
                 elif message["type"] == "stop":
                     self._drain_s = float(message["drain_s"])
@@ -332,6 +335,7 @@ class Copier:
             if self._reported.get(tp) != row:
                 self._reported[tp] = row
                 rows.append(row)
+        self._asked_at = time.monotonic()
         self._send({"type": "progress", "partitions": rows, "latency_ms": self._latency(), "failure": self._failure()})
 
     def _latency(self) -> list[int]:
@@ -353,6 +357,9 @@ class Copier:
 
     async def _drain(self, sync_sink: Sink) -> None:
         """Wait for what is under way, then commit and wait for that too; bounded, the target may be gone."""
+        if time.monotonic() - self._last_word > 2 * channel.LEASE_TIMEOUT_S:
+            self._log.warning("stopped without a last commit: others may have gone on from an older one long ago")
+            return
         deadline = time.monotonic() + self._drain_s
         # What was never sent is dropped: the successor reads it again, and a long queue must not hold up the stop. What
         # was sent and not acknowledged is sent again until it is: only its own sequence keeps it from being doubled.
