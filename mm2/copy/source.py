@@ -162,7 +162,8 @@ class Source:
         if self._stopped or broker.asked_at is not None:
             return
         if channel is None:
-            self._open(broker)
+            if broker.intakes:  # else its partitions have moved on; it may be gone for good
+                self._open(broker)
             return
         if not self._room():
             return
