@@ -314,6 +314,14 @@ def test_a_single_record_cannot_be_cut() -> None:
     assert bench.parcels[0].split() is None
 
 
+def test_a_batch_that_is_wrong_inside_cannot_be_cut() -> None:
+    bench, bad = Bench(), batch(0, 4)
+    bad[61] ^= 2
+    bench.fetch(checked(bad))
+    assert bench.parcels[0].split is not None
+    assert bench.parcels[0].split() is None
+
+
 # -- any log ------------------------------------------------------------------------------------------------------------
 
 
