@@ -137,7 +137,11 @@ class DistributedHerder:
             listener=self,
             stage=lambda: self.stage,
         )
-        self._starter = ThreadPoolExecutor(_START_THREADS, thread_name_prefix=f"start-{self.group_id}")
+        self._starter = ThreadPoolExecutor(
+            _START_THREADS,
+            thread_name_prefix=f"start-{self.group_id}",
+            initializer=lambda: structlog.contextvars.bind_contextvars(**worker.log_context),
+        )
         self._thread = threading.Thread(target=self._run, name=f"herder-{self.group_id}", daemon=True)
         self._stopping = threading.Event()
         self._ready = threading.Event()

@@ -90,7 +90,7 @@ class WorkerSourceTask:
         self._topics_seen: set[str] = set()
         self._tolerate_errors = tolerate_errors
         self._flush_timeout_s = flush_timeout_s
-        self._log_context = dict(log_context)
+        self._log_context = {**log_context, "connector": task_id.connector, "task": task_id.task}
         self._log = log.bind(task_id=str(task_id))
 
         self._changed = threading.Condition()
@@ -177,7 +177,7 @@ class WorkerSourceTask:
 
     def _run(self) -> None:
         structlog.contextvars.clear_contextvars()
-        structlog.contextvars.bind_contextvars(**self._log_context, connector=self.id.connector, task=self.id.task)
+        structlog.contextvars.bind_contextvars(**self._log_context)
         try:
             self._live()
         except Exception as error:  # noqa: BLE001 - any exception of a task is its failure
@@ -322,7 +322,8 @@ class WorkerSourceTask:
             self._stop_done.wait()
             return
         try:
-            self.task.stop()
+            with structlog.contextvars.bound_contextvars(**self._log_context):
+                self.task.stop()
         except Exception:  # noqa: BLE001 - it has to end all the same
             self._log.exception("stop() of the task failed")
         finally:

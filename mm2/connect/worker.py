@@ -374,6 +374,7 @@ class Worker:
         )
 
     def _commit_periodically(self) -> None:
+        structlog.contextvars.bind_contextvars(**self.log_context)
         interval_s = self.config.int("offset.flush.interval.ms") / 1000
         due: dict[ConnectorTaskId, float] = {}
         while not self._stopping.wait(min(1.0, interval_s / 4)):

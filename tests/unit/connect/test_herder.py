@@ -6,6 +6,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import structlog
 
 from mm2.config.worker_keys import WorkerConfig
 from mm2.connect import herder as herder_module
@@ -31,7 +32,7 @@ def herder(**settings: str) -> DistributedHerder:
         "value.converter": BYTES,
         **settings,
     }
-    return Node(WorkerConfig(props), Plugins(), worker_id="w", cluster_name="T").herder
+    return Node(WorkerConfig(props), Plugins(), worker_id="w", cluster_name="T", log_context={"flow": "A->B"}).herder
 
 
 @pytest.fixture(autouse=True)
@@ -103,3 +104,7 @@ def test_slow_requests_do_not_keep_the_herder_from_its_group(monkeypatch: pytest
     assert [future.done() for future in done] == [True, False]
     assert instance._run_requests() == float("inf")
     assert all(future.done() for future in done)
+
+
+def test_lines_of_a_start_name_the_flow() -> None:
+    assert herder()._starter.submit(structlog.contextvars.get_contextvars).result() == {"flow": "A->B"}

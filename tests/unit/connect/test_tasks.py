@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 
+import structlog
+
 from mm2.connect.api import SourceRecord, SourceTask, SourceTaskContext, WorkerView
 from mm2.connect.converters import ByteArrayConverter
 from mm2.connect.lifecycle import WorkId
@@ -23,6 +25,7 @@ class SlowStart(SourceTask):
     def __init__(self) -> None:
         self.go_on = threading.Event()
         self.starting = threading.Event()
+        self.context_of_stop: dict[str, object] = {}
 
     def version(self) -> str:
         return "1"
@@ -35,7 +38,7 @@ class SlowStart(SourceTask):
         return None
 
     def stop(self) -> None:
-        return
+        self.context_of_stop = structlog.contextvars.get_contextvars()
 
 
 class Heard:
@@ -82,7 +85,7 @@ def worker_task(task: SourceTask, heard: Heard) -> WorkerSourceTask:
         on_topic=lambda _topic: None,
         tolerate_errors=False,
         flush_timeout_s=1,
-        log_context={},
+        log_context={"flow": "A->B"},
     )
 
 
@@ -105,3 +108,12 @@ def test_a_task_stopped_while_it_starts_says_that_it_was_there() -> None:
 
 def test_a_cancelled_task_says_nothing_any_more() -> None:
     assert run_and_stop(cancel=True) == []
+
+
+def test_lines_of_a_stop_name_the_flow_whichever_thread_writes_them() -> None:
+    task = SlowStart()
+    running = worker_task(task, Heard())
+    running._start_called = True
+    running._stop_task_once()
+    assert task.context_of_stop == {"flow": "A->B", "connector": "c", "task": 0}
+    assert "flow" not in structlog.contextvars.get_contextvars()
