@@ -193,6 +193,7 @@ class Copier:
                 on_acked=self._acked,
                 on_failed=self._source_failed,
                 on_over=lambda cursor: self._source.remove(cursor.partition),
+                on_renewed=self._created_anew,
             )
             cursor_outbox.on_refused = self._cursors[part.source].refused
         since = time.monotonic()
@@ -322,6 +323,13 @@ class Copier:
             self._log.error("source log is shorter than what was copied", partition=str(tp), reason=message)
             if cursor.idle:
                 cursor.jump(end.offset if self._spec.auto_offset_reset == "latest" else start.offset, "truncated")
+
+    def _created_anew(self, cursor: Cursor) -> None:
+        """Another topic of the same name: from its start, or all that it has up to our offset would be missing."""
+        if self._spec.lost_range_policy == "stop":
+            cursor.fail(f"{cursor.partition} was deleted and created anew; copy.lost.range.policy is stop")
+        else:
+            cursor.jump(0, "truncated")
 
     def _commit(self) -> None:
         self._positions.commit((tp, cursor.position) for tp, cursor in self._cursors.items())

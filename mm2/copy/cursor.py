@@ -51,7 +51,7 @@ class Cursor:
 
     ``put`` queues a parcel, ``on_acked(cursor, first, last, target_base, count, newest_ms)`` follows in source order,
     ``on_failed(cursor, failure)`` hands over what only the copier can mend (out of range), ``on_over(cursor)`` says that
-    this partition is given up.
+    this partition is given up, ``on_renewed(cursor)`` that its topic is another one of the same name.
     """
 
     spec: PartitionSpec
@@ -62,6 +62,7 @@ class Cursor:
     on_acked: Callable[[Cursor, int, int, int, int, int], None]
     on_failed: Callable[[Cursor, BrokerFailure], None]
     on_over: Callable[[Cursor], None]
+    on_renewed: Callable[[Cursor], None]
     position: int = -1
     target_offset: int = -1
     high_watermark: int = -1
@@ -121,6 +122,10 @@ class Cursor:
         if self.state != "failed":
             self.state, self.reason = "waiting", str(failure)
         self.on_failed(self, failure)
+
+    def renewed(self) -> None:
+        """The topic was deleted and created anew."""
+        self.on_renewed(self)
 
     def fail(self, reason: str) -> None:
         """Stop this partition for good; the others go on."""

@@ -60,6 +60,9 @@ class Feed(Protocol):
     def failed(self, failure: BrokerFailure) -> None:
         """The broker's error for this partition, other than those that metadata mends."""
 
+    def renewed(self) -> None:
+        """The topic was deleted and created anew: its offsets begin again."""
+
 
 @dataclass(slots=True, eq=False)
 class _Intake:
@@ -324,6 +327,9 @@ class Source:
                 self._log.warning("a source topic was created anew", topic=name, topic_id=info.topic_id)
                 for broker in self._brokers.values():
                     broker.session.reset()
+                renewed = [intake.feed for tp, intake in self._intakes.items() if tp.topic == name]
+                for feed in renewed:
+                    feed.renewed()
             self._topic_ids[name] = topic_id
         touched: set[int] = set()
         for tp, intake in self._intakes.items():

@@ -40,6 +40,7 @@ class Bench:
             on_acked=lambda _, *ack: self.acks.append(ack[:4]),
             on_failed=lambda _, failure: self.failures.append(failure),
             on_over=lambda cursor: self.over.append(cursor.reason),
+            on_renewed=lambda cursor: cursor.jump(0, "truncated"),
         )
 
     def fetch(self, *batches: bytes | bytearray, end: int = 1000, stable: int = 900, **fields: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -11,7 +12,7 @@ from mm2.copy.source import FetchLimits, Source
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import BrokerFailure, DisconnectedFailure
 from mm2.kafka.settings import ClientSettings
-from mm2.kafka.structs import Metadata, PartitionInfo, TopicInfo, TopicPartition
+from mm2.kafka.structs import Metadata, PartitionInfo, TopicInfo, TopicPartition, topic_id_text
 from mm2.kafka.wire.channel import BufferPool
 from mm2.kafka.wire.fetch import Fetched
 
@@ -33,6 +34,9 @@ class Feed:
 
     def failed(self, failure: BrokerFailure) -> None:
         self.failures.append(failure)
+
+    def renewed(self) -> None:
+        self.offset = 0
 
 
 class Scene:
@@ -91,5 +95,19 @@ def test_a_broker_that_leads_nothing_any_more_is_left_in_peace() -> None:
         scene.opened.clear()
         await asyncio.sleep(0.2)
         assert set(scene.opened) == {2}
+
+    play(scenario)
+
+
+def test_a_topic_of_the_same_name_but_another_id_is_read_from_its_start() -> None:
+    async def scenario(scene: Scene) -> None:
+        feed = Feed(TopicPartition("t", 0))
+        scene.say(1, topic_id_text(uuid.UUID(int=1)))
+        scene.source.add([feed])
+        await asyncio.sleep(0.1)
+        before = feed.offset
+        scene.say(1, topic_id_text(uuid.UUID(int=2)))
+        await asyncio.sleep(0.1)
+        assert (before, feed.offset) == (40, 0)
 
     play(scenario)
