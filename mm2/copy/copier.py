@@ -58,6 +58,7 @@ class Copier:
         self._assignment = assignment
         self._attempt = attempt
         self._cursors: dict[TopicPartition, Cursor] = {}
+        self._looked_up: set[TopicPartition] = set()  # whose range on the source is being asked for
         self._stop = asyncio.Event()
         self._stop_reason = ""
         self._drain_s = DRAIN_TIMEOUT_S
@@ -294,7 +295,8 @@ class Copier:
         self._source.resume()
 
     def _source_failed(self, cursor: Cursor, failure: BrokerFailure) -> None:
-        if failure.code == ErrorCode.OFFSET_OUT_OF_RANGE:
+        if failure.code == ErrorCode.OFFSET_OUT_OF_RANGE and cursor.partition not in self._looked_up:
+            self._looked_up.add(cursor.partition)
             asyncio.get_running_loop().create_task(self._out_of_range(cursor))
 
     async def _out_of_range(self, cursor: Cursor) -> None:
@@ -306,6 +308,8 @@ class Copier:
         except KafkaFailure as error:
             self._log.info("could not look up the log's range", partition=str(tp), error=str(error))
             return
+        finally:
+            self._looked_up.discard(tp)
         if isinstance(start, KafkaFailure) or isinstance(end, KafkaFailure) or cursor.state == "failed":
             return
         if cursor.offset < start.offset:

@@ -10,6 +10,8 @@ import pytest
 
 from mm2.copy import channel
 from mm2.copy.copier import Assignment, Copier
+from mm2.kafka.errors import BrokerFailure
+from mm2.kafka.structs import TopicPartition
 
 
 def copier() -> Copier:
@@ -47,3 +49,20 @@ def test_positions_of_long_ago_are_not_committed(silence_s: float, commits: bool
     own._positions = cast(Any, type("Idle", (), {"idle": True}))
     asyncio.run(own._drain(cast(Any, None)))
     assert bool(committed) is commits
+
+
+def test_a_range_is_asked_for_once_at_a_time() -> None:
+    own, cursor = copier(), cast(Any, type("C", (), {"partition": TopicPartition("t", 0)}))
+    asked: list[int] = []
+
+    async def never_answered(_cursor: Any) -> None:
+        asked.append(1)
+
+    async def fail_twice() -> None:
+        own._out_of_range = never_answered  # type: ignore[method-assign]
+        for _ in range(2):
+            own._source_failed(cursor, BrokerFailure.of(1))
+            await asyncio.sleep(0)
+
+    asyncio.run(fail_twice())
+    assert len(asked) == 1
