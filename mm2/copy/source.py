@@ -176,9 +176,7 @@ class Source:
         for tp, intake in broker.intakes.items():
             if intake.feed.full:
                 held_up = held_up or not intake.feed.stuck
-            elif intake.paused_until > now:
-                held_up = True
-            else:
+            elif intake.paused_until <= now:
                 wanted[tp] = Position(intake.feed.offset, intake.leader_epoch, intake.max_bytes)
         if not wanted:
             return
