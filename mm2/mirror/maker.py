@@ -2,7 +2,7 @@
 
 Deviations: `scheduled.rebalance.max.delay.ms` is 0 unless the target sets it, so that the work of a process that died
 goes on elsewhere at once rather than after five minutes; classes, patterns, intervals and client settings of all
-connectors are tried out before anything starts; a target that does not answer is given five seconds; a stored connector
+connectors are tried out before anything starts; connectors and tasks that fail are started again (`restarts`); a target that does not answer is given five seconds; a stored connector
 configuration is compared as written, with its provider references, so a new leader does not restart connectors for
 nothing.
 """
@@ -38,6 +38,7 @@ from mm2.mirror.checkpoint_task import MirrorCheckpointTask
 from mm2.mirror.connector import MirrorConnector
 from mm2.mirror.heartbeat import MirrorHeartbeatConnector, MirrorHeartbeatTask
 from mm2.mirror.plugins import JAVA_PACKAGE
+from mm2.mirror.restarts import Restarts
 from mm2.mirror.source_connector import MirrorSourceConnector
 from mm2.mirror.source_task import COPY_RESOURCE, MirrorSourceTask
 
@@ -55,6 +56,7 @@ _TARGET_PATIENCE_S: Final = 5.0
 _TRY_S: Final = 4.0
 _BETWEEN_TRIES_S: Final = 0.5
 _WATCH_S: Final = 0.5
+_LOOK_FOR_FAILURES_S: Final = 5.0
 _ENGINE_SHARE_S: Final = 3.0
 _CONFIGURE_AGAIN_S: Final = 10.0
 
@@ -126,8 +128,16 @@ class MirrorMaker:
             flow.herder.start()
 
     def wait(self, stopping: threading.Event) -> None:
-        """Wait for `stopping`. Raises FlowFailed when a herder has ended by itself."""
+        """Wait for `stopping`, having what fails started again. Raises FlowFailed when a herder has ended by itself."""
+        restarts = {flow.pair: Restarts() for flow in self.flows}
+        next_look_s = 0.0
         while not stopping.wait(_WATCH_S):
+            if time.monotonic() >= next_look_s:
+                next_look_s = time.monotonic() + _LOOK_FOR_FAILURES_S
+                for flow in self.flows:
+                    for name in restarts[flow.pair].due(flow.herder.status(), time.monotonic()):
+                        log.info("What has failed is started again.", flow=str(flow.pair), connector=name)
+                        flow.herder.restart_connector(name, only_failed=True, include_tasks=True)
             for flow in self.flows:
                 if flow.herder.await_stopped(0):
                     started = flow.herder.await_ready(0)
