@@ -51,7 +51,7 @@ def test_positions_of_long_ago_are_not_committed(silence_s: float, commits: bool
     assert bool(committed) is commits
 
 
-def test_a_range_is_asked_for_once_at_a_time() -> None:
+def test_a_range_is_asked_for_once_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     own, cursor = copier(), cast(Any, type("C", (), {"partition": TopicPartition("t", 0)}))
     asked: list[int] = []
 
@@ -59,7 +59,7 @@ def test_a_range_is_asked_for_once_at_a_time() -> None:
         asked.append(1)
 
     async def fail_twice() -> None:
-        own._out_of_range = never_answered  # type: ignore[method-assign]
+        monkeypatch.setattr(own, "_out_of_range", never_answered)
         for _ in range(2):
             own._source_failed(cursor, BrokerFailure.of(1))
             await asyncio.sleep(0)
