@@ -36,6 +36,9 @@ ROOM_BYTES: Final = 48 << 20
 DRAIN_TIMEOUT_S: Final = 8.0
 _LATENCY_SAMPLES: Final = 4096
 _NEWS_AFTER_S: Final = 5.0
+_MANY_RECORDS: Final = 2_000
+_SHORTEST_COMMIT_S: Final = 0.1
+_COMMIT_S_PER_PARTITION: Final = 0.0005
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,9 @@ class Copier:
         self._stop = asyncio.Event()
         self._stop_reason = ""
         self._drain_s = DRAIN_TIMEOUT_S
+        self._uncommitted = 0  # records acknowledged since the last commit
+        self._commit_soon = False
+        self._committed_at = 0.0
         self._last_word = self._asked_at = time.monotonic()
         self._reported: dict[TopicPartition, list[Any]] = {}
         self._latencies: list[int] = []
@@ -292,6 +298,14 @@ class Copier:
             self._syncs.acked(cursor.partition, first, last, target_base, count)
         if newest_ms > 0 and len(self._latencies) < _LATENCY_SAMPLES:
             self._latencies.append(int(time.time() * 1000) - newest_ms)
+        self._uncommitted += count
+        if self._uncommitted >= _MANY_RECORDS and not self._commit_soon:
+            # A catch-up copies in a second what is written in minutes; a crash should not repeat it all. More partitions
+            # mean longer between such commits, so that they stay a small part of the work.
+            pause_s = max(_SHORTEST_COMMIT_S, len(self._cursors) * _COMMIT_S_PER_PARTITION)
+            delay_s = max(0.0, self._committed_at + pause_s - time.monotonic())
+            self._commit_soon = True
+            asyncio.get_running_loop().call_later(delay_s, self._commit_early)
         self._source.resume()
 
     def _source_failed(self, cursor: Cursor, failure: BrokerFailure) -> None:
@@ -335,8 +349,18 @@ class Copier:
         else:
             cursor.jump(0, "truncated")
 
-    def _commit(self) -> None:
+    def _commit_early(self) -> None:
+        self._commit_soon = False
+        # After a freeze others may have gone on; `_work` ends us then.
+        if not self._stop.is_set() and time.monotonic() - self._last_word <= channel.LEASE_TIMEOUT_S:
+            self._commit_positions()
+
+    def _commit_positions(self) -> None:
+        self._uncommitted, self._committed_at = 0, time.monotonic()
         self._positions.commit((tp, cursor.position) for tp, cursor in self._cursors.items())
+
+    def _commit(self) -> None:
+        self._commit_positions()
         if self._syncs is not None:
             self._syncs.commit()
 
