@@ -19,11 +19,11 @@ from mm2.mirror.discovery import chunks
 from mm2.mirror.internal_topics import create_compacted_topic
 from mm2.mirror.offset_checks import Offsets, check_checkpoint_offsets
 from mm2.mirror.scheduler import Scheduler
+from mm2.mirror.syncs_topic import EMIT_SYNCS_KEY
 
 log = structlog.get_logger(__name__)
 
 EMIT_KEY: Final = "emit.checkpoints.enabled"
-EMIT_SYNCS_KEY: Final = "emit.offset-syncs.enabled"
 TOPIC_FACTOR_KEY: Final = "checkpoints.topic.replication.factor"
 # Brokers before 3.8 do not know types, then it is "".
 GROUP_TYPES: Final = frozenset({"", "classic", "consumer"})

@@ -20,6 +20,7 @@ from mm2.kafka.errors import BrokerFailure, KafkaFailure, UnsupportedVersion
 from mm2.kafka.structs import AclBinding, TopicPartition
 from mm2.mirror import plugins
 from mm2.mirror.acl_sync import TOPIC_ACLS, remote_acls
+from mm2.mirror.assigned_partitions import ASSIGNED_PARTITIONS_KEY, deal, encode_partitions
 from mm2.mirror.clients import TASK_INDEX_KEY, Kind, MirrorClients, Side
 from mm2.mirror.config_sync import ConfigSync
 from mm2.mirror.connector import MirrorConnector
@@ -29,12 +30,10 @@ from mm2.mirror.offset_checks import Offsets, check_source_offsets
 from mm2.mirror.remote_topics import REPLICATION_FACTOR_KEY, RemoteTopics
 from mm2.mirror.scheduler import Scheduler
 from mm2.mirror.selection import TopicSelection
-from mm2.mirror.syncs_topic import syncs_side, syncs_topic
+from mm2.mirror.syncs_topic import EMIT_SYNCS_KEY, syncs_side, syncs_topic
 
 log = structlog.get_logger(__name__)
 
-ASSIGNED_PARTITIONS_KEY: Final = "task.assigned.partitions"
-EMIT_SYNCS_KEY: Final = "emit.offset-syncs.enabled"
 SYNCS_FACTOR_KEY: Final = "offset-syncs.topic.replication.factor"
 EXACTLY_ONCE_KEY: Final = "exactly.once.support"
 HEARTBEATS_REPLICATION_KEY: Final = "heartbeats.replication.enabled"
@@ -270,22 +269,3 @@ def topic_selection(props: Mapping[str, str]) -> TopicSelection:
         clients.target_alias,
         replicate_heartbeats,
     )
-
-
-def deal(partitions: tuple[TopicPartition, ...], max_tasks: int) -> list[list[TopicPartition]]:
-    """Partition k goes to task k modulo the number of tasks, so that one topic's partitions spread over tasks."""
-    count = min(max_tasks, len(partitions))
-    return [list(partitions[index::count]) for index in range(count)]
-
-
-def encode_partitions(partitions: list[TopicPartition]) -> str:
-    return ",".join(map(str, partitions))
-
-
-def decode_partitions(text: str) -> list[TopicPartition]:
-    """The list of `encode_partitions`. Raises ValueError."""
-    decoded = []
-    for item in text.split(","):
-        topic, _, partition = item.strip().rpartition("-")
-        decoded.append(TopicPartition(topic, int(partition)))
-    return decoded

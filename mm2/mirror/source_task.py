@@ -21,10 +21,10 @@ from mm2.copy.engine import CopyEngine, CopyFailed, CopyJob
 from mm2.copy.spec import CopySpec, PartitionSpec, SyncsSpec
 from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import TopicPartition
+from mm2.mirror.assigned_partitions import ASSIGNED_PARTITIONS_KEY, decode_partitions
 from mm2.mirror.clients import Kind, MirrorClients, Side
 from mm2.mirror.plugins import replication_policy
-from mm2.mirror.source_connector import ASSIGNED_PARTITIONS_KEY, EMIT_SYNCS_KEY, decode_partitions
-from mm2.mirror.syncs_topic import syncs_side, syncs_topic
+from mm2.mirror.syncs_topic import EMIT_SYNCS_KEY, syncs_side, syncs_topic
 
 log = structlog.get_logger(__name__)
 

@@ -9,6 +9,7 @@ from mm2.mirror.clients import MirrorClients, Side
 from mm2.mirror.plugins import replication_policy
 
 LOCATION_KEY: Final = "offset-syncs.topic.location"
+EMIT_SYNCS_KEY: Final = "emit.offset-syncs.enabled"
 
 
 def syncs_side(props: Mapping[str, str]) -> Side:

@@ -2,7 +2,8 @@ import pytest
 
 from mm2.connect.api import ConnectError, RetriableError
 from mm2.kafka.structs import TopicPartition
-from mm2.mirror.source_connector import MirrorSourceConnector, deal, decode_partitions, encode_partitions
+from mm2.mirror.assigned_partitions import deal, decode_partitions, encode_partitions
+from mm2.mirror.source_connector import MirrorSourceConnector
 from mm2.mirror.syncs_topic import syncs_side, syncs_topic
 
 PROPS = {
