@@ -22,9 +22,9 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import structlog
 from kafka.protocol.producer import InitProducerIdRequest
 
+from mm2.copy.brokers import WATCH_S, Brokers, Link
 from mm2.kafka.backoff import Backoff
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.connection import Connection
@@ -113,22 +113,18 @@ class Outbox:
 
 
 @dataclass(slots=True, eq=False)
-class _Broker:
+class _Broker(Link):
     """One broker's connection: its ready outboxes and the requests it has not answered."""
 
-    node: int
     ready: deque[Outbox] = field(default_factory=deque)
     under_way: deque[tuple[list[tuple[Outbox, Parcel]], float]] = field(default_factory=deque)
-    channel: Channel | None = None
-    opening: bool = False
-    version: int = 0
-    failures: int = 0
-    not_before: float = 0.0  # monotonic seconds; no new connection earlier
     scheduled: bool = False
 
 
-class Sink:
+class Sink(Brokers[_Broker]):
     """All outboxes into one cluster. ``acks`` is always all; ``request_timeout_s`` bounds every answer."""
+
+    role = "target"
 
     def __init__(
         self,
@@ -139,24 +135,12 @@ class Sink:
         *,
         max_request_bytes: int = MAX_REQUEST_BYTES,
     ) -> None:
-        self._cluster = cluster
-        self._loop = loop
-        self._background = background
-        self._pool = pool
-        self._max_request_bytes = max_request_bytes
-        self._request_timeout_s = cluster.settings.request_timeout_ms / 1000
-        self._backoff = Backoff(cluster.settings.retry_backoff_ms, cluster.settings.retry_backoff_max_ms)
-        self._connect_backoff = Backoff(
-            cluster.settings.reconnect_backoff_ms, cluster.settings.reconnect_backoff_max_ms
-        )
-        self._outboxes: dict[TopicPartition, Outbox] = {}
-        self._brokers: dict[int, _Broker] = {}
-        self._homeless: set[TopicPartition] = set()
-        self._refreshing = False
-        self._closed = False
-        self._log = structlog.get_logger(__name__).bind(cluster=cluster.name)
+        super().__init__(cluster, loop, background, pool)
         self.bytes_sent = 0
-        self.failure: KafkaFailure | None = None
+        self._max_request_bytes = max_request_bytes
+        self._backoff = Backoff(cluster.settings.retry_backoff_ms, cluster.settings.retry_backoff_max_ms)
+        self._outboxes: dict[TopicPartition, Outbox] = {}
+        self._homeless: set[TopicPartition] = set()
         self._watch()
 
     def outbox(
@@ -188,10 +172,7 @@ class Sink:
 
     def close(self) -> None:
         """Close all connections; what is unanswered stays unanswered."""
-        self._closed = True
-        for broker in self._brokers.values():
-            if broker.channel is not None:
-                broker.channel.close()
+        self._close_channels()
 
     # -- sending ---------------------------------------------------------------------------------------------------
 
@@ -217,7 +198,7 @@ class Sink:
 
     def _pump(self, broker: _Broker) -> None:
         broker.scheduled = False
-        if self._closed or not broker.ready:
+        if self._over or not broker.ready:
             return
         if broker.channel is None:
             self._open(broker)
@@ -290,8 +271,7 @@ class Sink:
             broker.under_way.appendleft((parcels, 0.0))
             channel.fail(error)
             return
-        broker.failures = 0
-        self.failure = None
+        self._heard(broker)
         for outbox, parcel in parcels:
             parcel.under_way = False
             result = results.get(outbox.partition)
@@ -423,41 +403,13 @@ class Sink:
 
     # -- connections and leaders -----------------------------------------------------------------------------------
 
-    def _open(self, broker: _Broker) -> None:
-        if broker.opening or self._closed or time.monotonic() < broker.not_before:
-            return
-        broker.opening = True
-        self._loop.create_task(self._connect(broker))
+    def _choose_version(self, connection: Connection) -> int:
+        return connection.version_of(produce.REQUEST, produce.MAX_VERSION)
 
-    async def _connect(self, broker: _Broker) -> None:
-        try:
-            connection: Connection = await self._in_background(self._cluster.open_connection, broker.node)
-        except KafkaFailure as error:
-            self._unreachable(broker, error)
-            return
-        finally:
-            broker.opening = False
-        if self._closed:
-            connection.close()
-            return
-        try:
-            broker.version = connection.version_of(produce.REQUEST, produce.MAX_VERSION)
-        except KafkaFailure as error:
-            connection.close()
-            self._unreachable(broker, error)
-            return
-        broker.channel = Channel(
-            connection,
-            self._loop,
-            self._pool,
-            on_frame=lambda frame: self._answered(broker, frame),
-            on_lost=lambda error: self._lost(broker, error),
-        )
+    def _opened(self, broker: _Broker) -> None:
         self._pump(broker)
 
-    def _lost(self, broker: _Broker, error: KafkaFailure) -> None:
-        broker.channel = None
-        self._log.info("connection to a target broker lost", node=broker.node, error=str(error))
+    def _dropped(self, broker: _Broker) -> None:
         unanswered = list(broker.under_way)
         broker.under_way.clear()
         touched: dict[TopicPartition, Outbox] = {}
@@ -469,20 +421,9 @@ class Sink:
                 touched[outbox.partition] = outbox
         for outbox in touched.values():
             self._settle(outbox)
-        self._unreachable(broker, error)
-
-    def _unreachable(self, broker: _Broker, error: KafkaFailure) -> None:
-        self.failure = error
-        broker.failures += 1
-        if broker.failures > 1:
-            self._log.warning("target broker not reachable", node=broker.node, error=str(error))
-        self._refresh(0.0)
-        delay_s = self._connect_backoff.delay_s(min(broker.failures, 10))
-        broker.not_before = time.monotonic() + delay_s
-        self._loop.call_later(delay_s + 0.001, self._try_again, broker)
 
     def _try_again(self, broker: _Broker) -> None:
-        if self._closed:
+        if self._over:
             return
         for outbox in list(broker.ready):
             if outbox.leader != broker.node:
@@ -492,23 +433,10 @@ class Sink:
         if broker.channel is None and broker.ready:
             self._open(broker)
 
-    def _refresh(self, delay_s: float) -> None:
-        if self._refreshing or self._closed:
-            return
-        self._refreshing = True
-        self._loop.call_later(delay_s, lambda: self._loop.create_task(self._refresh_now()))
-
-    async def _refresh_now(self) -> None:
+    async def _find_leaders_now(self) -> float | None:
         topics = {tp.topic for tp in self._homeless} or {tp.topic for tp in self._outboxes}
-        try:
-            await self._find_leaders(topics, fresh=True)
-        except KafkaFailure as error:
-            self.failure = error
-            self._log.info("no metadata of the target", error=str(error))
-        finally:
-            self._refreshing = False
-        if self._homeless:
-            self._refresh(0.25)
+        await self._find_leaders(topics, fresh=True)
+        return 0.25 if self._homeless else None
 
     async def _find_leaders(self, topics: Iterable[str], *, fresh: bool = False) -> None:
         metadata = await self._in_background(self._cluster.metadata, sorted(topics), max_age_s=0.0 if fresh else 60.0)
@@ -538,7 +466,7 @@ class Sink:
 
     def _watch(self) -> None:
         """Close connections whose oldest request waits longer than the request timeout; renew credentials in time."""
-        if self._closed:
+        if self._over:
             return
         now = time.monotonic()
         for broker in list(self._brokers.values()):  # giving one up may bring in the partition's new leader
@@ -556,7 +484,4 @@ class Sink:
                     channel.connection.maybe_reauthenticate()
                 except KafkaFailure as error:
                     channel.fail(error)
-        self._loop.call_later(0.5, self._watch)
-
-    async def _in_background(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        return await self._loop.run_in_executor(self._background, lambda: call(*args, **kwargs))
+        self._loop.call_later(WATCH_S, self._watch)

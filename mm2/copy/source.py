@@ -16,16 +16,14 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-import structlog
-
-from mm2.kafka.backoff import Backoff
+from mm2.copy.brokers import WATCH_S, Brokers, Link
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.connection import Connection
 from mm2.kafka.error_codes import ErrorCode
-from mm2.kafka.errors import BrokerFailure, CorruptBatch, KafkaFailure, TimeoutFailure
+from mm2.kafka.errors import BrokerFailure, CorruptBatch, TimeoutFailure
 from mm2.kafka.structs import TopicPartition, topic_id_bytes
 from mm2.kafka.wire import fetch
-from mm2.kafka.wire.channel import BufferPool, Channel
+from mm2.kafka.wire.channel import BufferPool
 from mm2.kafka.wire.fetch import Fetched, FetchSession, Position
 
 _SESSION_ERRORS: Final = (
@@ -76,15 +74,11 @@ class _Intake:
 
 
 @dataclass(slots=True, eq=False)
-class _Broker:
-    node: int
-    session: FetchSession
-    channel: Channel | None = None
-    opening: bool = False
-    version: int = 0
-    asked_at: float | None = None
-    failures: int = 0
-    not_before: float = 0.0
+class _Broker(Link):
+    """One broker's connection: its fetch session and the partitions it leads."""
+
+    session: FetchSession = field(default_factory=lambda: FetchSession({}))
+    asked_at: float | None = None  # monotonic seconds; None while no answer is due
     intakes: dict[TopicPartition, _Intake] = field(default_factory=dict)
 
 
@@ -98,8 +92,10 @@ class FetchLimits:
     min_bytes: int = 1
 
 
-class Source:
+class Source(Brokers[_Broker]):
     """All feeds from one cluster."""
+
+    role = "source"
 
     def __init__(
         self,
@@ -113,22 +109,12 @@ class Source:
         room: Callable[[], bool],
     ) -> None:
         """``room`` says whether another answer may be asked for at all (memory)."""
-        self._cluster = cluster
-        self._loop = loop
-        self._background = background
-        self._pool = pool
+        super().__init__(cluster, loop, background, pool)
         self._limits = limits
         self._read_committed = read_committed
         self._room = room
-        self._request_timeout_s = cluster.settings.request_timeout_ms / 1000
-        self._backoff = Backoff(cluster.settings.reconnect_backoff_ms, cluster.settings.reconnect_backoff_max_ms)
         self._intakes: dict[TopicPartition, _Intake] = {}
-        self._brokers: dict[int, _Broker] = {}
         self._topic_ids: dict[str, bytes] = {}
-        self._refreshing = False
-        self._stopped = False
-        self.failure: KafkaFailure | None = None
-        self._log = structlog.get_logger(__name__).bind(cluster=cluster.name)
         self._watch()
 
     def add(self, feeds: Iterable[Feed]) -> None:
@@ -145,7 +131,7 @@ class Source:
 
     def resume(self) -> None:
         """Ask again where room was missing; cheap to call often."""
-        if self._stopped:
+        if self._over:
             return
         for broker in self._brokers.values():
             if broker.asked_at is None and broker.intakes:
@@ -153,16 +139,13 @@ class Source:
 
     def stop(self) -> None:
         """Fetch no more; answers under way are thrown away."""
-        self._stopped = True
-        for broker in self._brokers.values():
-            if broker.channel is not None:
-                broker.channel.close()
+        self._close_channels()
 
     # -- asking ----------------------------------------------------------------------------------------------------
 
     def _ask(self, broker: _Broker) -> None:
         channel = broker.channel
-        if self._stopped or broker.asked_at is not None:
+        if self._over or broker.asked_at is not None:
             return
         if channel is None:
             if broker.intakes:  # else its partitions have moved on; it may be gone for good
@@ -197,9 +180,8 @@ class Source:
 
     def _answered(self, broker: _Broker, frame: memoryview) -> None:
         broker.asked_at = None
-        broker.failures = 0
-        self.failure = None
-        if self._stopped:
+        self._heard(broker)
+        if self._over:
             return
         try:
             answer = broker.session.response(broker.version, frame)
@@ -243,78 +225,27 @@ class Source:
 
     # -- connections and leaders -----------------------------------------------------------------------------------
 
-    def _open(self, broker: _Broker) -> None:
-        if broker.opening or self._stopped or time.monotonic() < broker.not_before:
-            return
-        broker.opening = True
-        self._loop.create_task(self._connect(broker))
+    def _choose_version(self, connection: Connection) -> int:
+        with_ids = all(any(topic_id) for topic_id in self._topic_ids.values())
+        return connection.version_of(fetch.REQUEST, fetch.MAX_VERSION if with_ids else fetch.TOPIC_IDS_FROM - 1)
 
-    async def _connect(self, broker: _Broker) -> None:
-        try:
-            connection: Connection = await self._in_background(self._cluster.open_connection, broker.node)
-        except KafkaFailure as error:
-            self._unreachable(broker, error)
-            return
-        finally:
-            broker.opening = False
-        if self._stopped:
-            connection.close()
-            return
-        try:
-            highest = fetch.MAX_VERSION if all(any(i) for i in self._topic_ids.values()) else fetch.TOPIC_IDS_FROM - 1
-            broker.version = connection.version_of(fetch.REQUEST, highest)
-        except KafkaFailure as error:
-            connection.close()
-            self._unreachable(broker, error)
-            return
+    def _opened(self, broker: _Broker) -> None:
         broker.session.reset()
-        broker.channel = Channel(
-            connection,
-            self._loop,
-            self._pool,
-            on_frame=lambda frame: self._answered(broker, frame),
-            on_lost=lambda error: self._lost(broker, error),
-        )
         self._ask(broker)
 
-    def _lost(self, broker: _Broker, error: KafkaFailure) -> None:
-        broker.channel = None
+    def _dropped(self, broker: _Broker) -> None:
         broker.asked_at = None
-        if not self._stopped:
-            self._log.info("connection to a source broker lost", node=broker.node, error=str(error))
-            self._unreachable(broker, error)
 
-    def _unreachable(self, broker: _Broker, error: KafkaFailure) -> None:
-        self.failure = error
-        broker.failures += 1
-        if broker.failures == 3:
-            self._log.warning("source broker not reachable", node=broker.node, error=str(error))
-        self._refresh(0.0)
-        delay_s = self._backoff.delay_s(min(broker.failures, 10))
-        broker.not_before = time.monotonic() + delay_s
-        self._loop.call_later(delay_s + 0.001, self._ask, broker)
+    def _try_again(self, broker: _Broker) -> None:
+        self._ask(broker)
 
-    def _refresh(self, delay_s: float) -> None:
-        if self._refreshing or self._stopped:
-            return
-        self._refreshing = True
-        self._loop.call_later(delay_s, lambda: self._loop.create_task(self._refresh_now()))
-
-    async def _refresh_now(self) -> None:
+    async def _find_leaders_now(self) -> float | None:
         topics = {tp.topic for tp in self._intakes}
-        complete = False
-        try:
-            metadata = await self._in_background(self._cluster.metadata, sorted(topics), max_age_s=0.0)
-            complete = self._place(metadata, topics)
-        except KafkaFailure as error:
-            self.failure = error
-            self._log.info("no metadata of the source", error=str(error))
-        finally:
-            self._refreshing = False
+        metadata = await self._in_background(self._cluster.metadata, sorted(topics), max_age_s=0.0)
+        complete = self._place(metadata, topics)
         if {tp.topic for tp in self._intakes} - topics:
-            self._refresh(0.0)  # some were added meanwhile
-        elif not complete:
-            self._refresh(0.5)
+            return 0.0  # some were added meanwhile
+        return None if complete else WATCH_S
 
     def _place(self, metadata: Any, asked: set[str]) -> bool:
         """Put every feed whose topic was asked for with its leader; True when all have one."""
@@ -347,7 +278,7 @@ class Source:
                 self._brokers[intake.leader].intakes.pop(tp, None)
             intake.leader = leader
             if leader not in self._brokers:
-                self._brokers[leader] = _Broker(leader, FetchSession(self._topic_ids))
+                self._brokers[leader] = _Broker(leader, session=FetchSession(self._topic_ids))
             self._brokers[leader].intakes[tp] = intake
             touched.add(leader)
         for node in touched:
@@ -355,7 +286,7 @@ class Source:
         return complete
 
     def _watch(self) -> None:
-        if self._stopped:
+        if self._over:
             return
         now = time.monotonic()
         limit = self._request_timeout_s + self._limits.max_wait_ms / 1000
@@ -366,7 +297,4 @@ class Source:
                 )
             elif broker.asked_at is None and broker.intakes:
                 self._ask(broker)
-        self._loop.call_later(0.5, self._watch)
-
-    async def _in_background(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        return await self._loop.run_in_executor(self._background, lambda: call(*args, **kwargs))
+        self._loop.call_later(WATCH_S, self._watch)

@@ -1,0 +1,176 @@
+"""What reading from and writing to the brokers of a cluster have in common: connections that come and go.
+
+A connection is opened when it is first needed, again after it was lost, and with a growing pause between tries. Who leads
+what is looked up in the background, one look-up at a time. All methods run on the loop's thread; blocking calls go to
+``background``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, Generic, TypeVar
+
+import structlog
+
+from mm2.kafka.backoff import Backoff
+from mm2.kafka.cluster import Cluster
+from mm2.kafka.connection import Connection
+from mm2.kafka.errors import KafkaFailure
+from mm2.kafka.wire.channel import BufferPool, Channel
+
+WATCH_S: Final = 0.5
+_WARN_AT: Final = 2  # a connection lost once is no news: brokers close idle ones
+
+
+@dataclass(slots=True, eq=False)
+class Link:
+    """The connection to one broker, and what is known about getting it."""
+
+    node: int
+    channel: Channel | None = None
+    opening: bool = False
+    version: int = 0  # of the one request that is sent over it
+    failures: int = 0  # in a row
+    not_before: float = 0.0  # monotonic seconds; no new connection earlier
+
+
+L = TypeVar("L", bound=Link)
+
+
+class Brokers(ABC, Generic[L]):
+    """The brokers of one cluster; `Source` and `Sink` say what goes over the connections.
+
+    ``failure`` is the last thing that went wrong with the cluster as a whole, None once it answers again.
+    """
+
+    role: ClassVar[str]
+
+    def __init__(
+        self, cluster: Cluster, loop: asyncio.AbstractEventLoop, background: Executor, pool: BufferPool
+    ) -> None:
+        settings = cluster.settings
+        self.failure: KafkaFailure | None = None
+        self._cluster = cluster
+        self._loop = loop
+        self._background = background
+        self._pool = pool
+        self._brokers: dict[int, L] = {}
+        self._refreshing = False
+        self._over = False
+        self._request_timeout_s = settings.request_timeout_ms / 1000
+        self._connect_backoff = Backoff(settings.reconnect_backoff_ms, settings.reconnect_backoff_max_ms)
+        self._log = structlog.get_logger(type(self).__module__).bind(cluster=cluster.name)
+
+    def _close_channels(self) -> None:
+        self._over = True
+        for broker in self._brokers.values():
+            if broker.channel is not None:
+                broker.channel.close()
+
+    # -- for the heirs to say --------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _choose_version(self, connection: Connection) -> int:
+        """Version of the request to be used on a new connection; KafkaFailure when there is none."""
+
+    @abstractmethod
+    def _opened(self, broker: L) -> None:
+        """The connection can be used."""
+
+    @abstractmethod
+    def _answered(self, broker: L, frame: memoryview) -> None:
+        """One answer; see `_heard`."""
+
+    @abstractmethod
+    def _dropped(self, broker: L) -> None:
+        """The connection is gone, and with it the answers that were due on it."""
+
+    @abstractmethod
+    def _try_again(self, broker: L) -> None:
+        """The pause after a failure is over."""
+
+    @abstractmethod
+    async def _find_leaders_now(self) -> float | None:
+        """Look up who leads what, and act on it; when to look again (s), None for not until asked. May raise KafkaFailure."""
+
+    # -- connections -----------------------------------------------------------------------------------------------
+
+    def _open(self, broker: L) -> None:
+        if not (broker.opening or self._over or time.monotonic() < broker.not_before):
+            broker.opening = True
+            self._loop.create_task(self._connect(broker))
+
+    async def _connect(self, broker: L) -> None:
+        try:
+            connection: Connection = await self._in_background(self._cluster.open_connection, broker.node)
+        except KafkaFailure as error:
+            self._unreachable(broker, error)
+            return
+        finally:
+            broker.opening = False
+        if self._over:
+            connection.close()
+            return
+        try:
+            broker.version = self._choose_version(connection)
+        except KafkaFailure as error:
+            connection.close()
+            self._unreachable(broker, error)
+            return
+        broker.channel = Channel(
+            connection,
+            self._loop,
+            self._pool,
+            on_frame=lambda frame: self._answered(broker, frame),
+            on_lost=lambda error: self._lost(broker, error),
+        )
+        self._opened(broker)
+
+    def _heard(self, broker: L) -> None:
+        """The broker has answered: all is well with it."""
+        broker.failures = 0
+        self.failure = None
+
+    def _lost(self, broker: L, error: KafkaFailure) -> None:
+        broker.channel = None
+        self._log.info(f"connection to a {self.role} broker lost", node=broker.node, error=str(error))
+        self._dropped(broker)
+        self._unreachable(broker, error)
+
+    def _unreachable(self, broker: L, error: KafkaFailure) -> None:
+        self.failure = error
+        broker.failures += 1
+        if broker.failures == _WARN_AT:
+            self._log.warning(f"{self.role} broker not reachable", node=broker.node, error=str(error))
+        self._refresh(0.0)
+        delay_s = self._connect_backoff.delay_s(min(broker.failures, 10))
+        broker.not_before = time.monotonic() + delay_s
+        self._loop.call_later(delay_s + 0.001, self._try_again, broker)
+
+    # -- leaders ---------------------------------------------------------------------------------------------------
+
+    def _refresh(self, delay_s: float) -> None:
+        """Look up leaders after ``delay_s``, unless that is about to happen anyway."""
+        if not (self._refreshing or self._over):
+            self._refreshing = True
+            self._loop.call_later(delay_s, lambda: self._loop.create_task(self._refresh_now()))
+
+    async def _refresh_now(self) -> None:
+        again_s: float | None = WATCH_S
+        try:
+            again_s = await self._find_leaders_now()
+        except KafkaFailure as error:
+            self.failure = error
+            self._log.info(f"no metadata of the {self.role}", error=str(error))
+        finally:
+            self._refreshing = False
+        if again_s is not None:
+            self._refresh(again_s)
+
+    async def _in_background(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return await self._loop.run_in_executor(self._background, lambda: call(*args, **kwargs))
