@@ -47,15 +47,27 @@ def parcel_of(records: list[Record], acked: Callable[[], None]) -> Parcel:
 
 
 class Positions:
-    """Writes positions of acknowledged records; at most one batch per offsets partition is under way."""
+    """Writes positions of acknowledged records; at most one batch per offsets partition is under way.
 
-    def __init__(self, sink: Sink, topic: str, partitions: int, connector: str, source_alias: str) -> None:
+    ``on_committed(source, mark)`` follows each position that is in, with what `commit` was given beside it.
+    """
+
+    def __init__(
+        self,
+        sink: Sink,
+        topic: str,
+        partitions: int,
+        connector: str,
+        source_alias: str,
+        on_committed: Callable[[TopicPartition, int], None] = lambda _source, _mark: None,
+    ) -> None:
         self._sink = sink
         self._connector = connector
         self._source_alias = source_alias
         self._partitions = partitions
         self._outboxes: dict[int, Outbox] = {}
         self._topic = topic
+        self._on_committed = on_committed
         self._keys: dict[TopicPartition, tuple[bytes, int]] = {}
         self._written: dict[TopicPartition, int] = {}
         self.committed: dict[TopicPartition, int] = {}
@@ -64,21 +76,21 @@ class Positions:
         """What is there already need not be written again."""
         self._written[source] = self.committed[source] = position
 
-    def commit(self, positions: Iterable[tuple[TopicPartition, int]]) -> None:
-        """Write the positions (next offset to do) that changed."""
-        batches: dict[int, list[tuple[TopicPartition, int, Record]]] = {}
-        for source, position in positions:
+    def commit(self, positions: Iterable[tuple[TopicPartition, int, int]]) -> None:
+        """Write the positions (next offset to do) that changed; each comes with a mark for ``on_committed``."""
+        batches: dict[int, list[tuple[TopicPartition, int, int, Record]]] = {}
+        for source, position, mark in positions:
             if position <= 0 or self._written.get(source) == position:
                 continue
             key, place = self._key(source)
             if not self._outbox(place).idle:
                 continue
-            batches.setdefault(place, []).append((source, position, Record(key, offset_value(position))))
+            batches.setdefault(place, []).append((source, position, mark, Record(key, offset_value(position))))
         for place, rows in batches.items():
-            for source, position, _ in rows:
+            for source, position, _, _ in rows:
                 self._written[source] = position
-            done = [(source, position) for source, position, _ in rows]
-            parcel = parcel_of([row[2] for row in rows], functools.partial(self._acked, done))
+            done = [(source, position, mark) for source, position, mark, _ in rows]
+            parcel = parcel_of([row[3] for row in rows], functools.partial(self._acked, done))
             self._sink.put(self._outbox(place), parcel)
 
     @property
@@ -91,8 +103,10 @@ class Positions:
         """Those in use, for their complaints."""
         return list(self._outboxes.values())
 
-    def _acked(self, done: list[tuple[TopicPartition, int]]) -> None:
-        self.committed.update(done)
+    def _acked(self, done: list[tuple[TopicPartition, int, int]]) -> None:
+        for source, position, mark in done:
+            self.committed[source] = position
+            self._on_committed(source, mark)
 
     def _key(self, source: TopicPartition) -> tuple[bytes, int]:
         found = self._keys.get(source)

@@ -36,8 +36,7 @@ ROOM_BYTES: Final = 48 << 20
 DRAIN_TIMEOUT_S: Final = 8.0
 _LATENCY_SAMPLES: Final = 4096
 _NEWS_AFTER_S: Final = 5.0
-_MANY_RECORDS: Final = 2_000
-_SHORTEST_COMMIT_S: Final = 0.1
+_SHORTEST_COMMIT_S: Final = 0.01
 _COMMIT_S_PER_PARTITION: Final = 0.0005
 
 
@@ -65,7 +64,6 @@ class Copier:
         self._stop = asyncio.Event()
         self._stop_reason = ""
         self._drain_s = DRAIN_TIMEOUT_S
-        self._uncommitted = 0  # records acknowledged since the last commit
         self._commit_soon = False
         self._committed_at = 0.0
         self._last_word = self._asked_at = time.monotonic()
@@ -219,7 +217,7 @@ class Copier:
                 await self._pause(0.25)
                 continue
             self._positions = Positions(
-                sink, spec.offsets_topic, len(info.partitions), spec.connector, spec.source_alias
+                sink, spec.offsets_topic, len(info.partitions), spec.connector, spec.source_alias, self._committed
             )
             return True
         return False
@@ -298,10 +296,8 @@ class Copier:
             self._syncs.acked(cursor.partition, first, last, target_base, count)
         if newest_ms > 0 and len(self._latencies) < _LATENCY_SAMPLES:
             self._latencies.append(int(time.time() * 1000) - newest_ms)
-        self._uncommitted += count
-        if self._uncommitted >= _MANY_RECORDS and not self._commit_soon:
-            # A catch-up copies in a second what is written in minutes; a crash should not repeat it all. More partitions
-            # mean longer between such commits, so that they stay a small part of the work.
+        if cursor.outbox.window.wants_commit and not self._commit_soon:
+            # More partitions mean longer between such commits, so that they stay a small part of the work.
             pause_s = max(_SHORTEST_COMMIT_S, len(self._cursors) * _COMMIT_S_PER_PARTITION)
             delay_s = max(0.0, self._committed_at + pause_s - time.monotonic())
             self._commit_soon = True
@@ -356,8 +352,14 @@ class Copier:
             self._commit_positions()
 
     def _commit_positions(self) -> None:
-        self._uncommitted, self._committed_at = 0, time.monotonic()
-        self._positions.commit((tp, cursor.position) for tp, cursor in self._cursors.items())
+        self._committed_at = time.monotonic()
+        self._positions.commit((tp, cursor.position, cursor.records) for tp, cursor in self._cursors.items())
+
+    def _committed(self, source: TopicPartition, records: int) -> None:
+        """The position behind the first ``records`` records of this micro-batch is in."""
+        cursor = self._cursors[source]
+        self._sink.confirm(cursor.outbox, records - cursor.committed_records)
+        cursor.committed_records = records
 
     def _commit(self) -> None:
         self._commit_positions()

@@ -69,6 +69,7 @@ class Cursor:
     state: str = "copying"
     reason: str = ""
     records: int = 0
+    committed_records: int = 0
     bytes: int = 0
     reencoded: int = 0
     waiting_bytes: int = 0

@@ -7,7 +7,8 @@ A sink knows brokers and retries; what a batch means is its sender's business. R
 * the sequence of a batch is fixed when it is first sent and never changes: whoever sends it again, and after whatever
   failure, the broker takes it once. A batch whose outcome is unknown is neither split nor merged;
 * after a failure of one batch of a partition nothing new is sent for it until everything under way is answered; then
-  what is not acknowledged goes again, in order.
+  what is not acknowledged goes again, in order;
+* a partition runs no further ahead of its committed position than its window allows, see `window`.
 
 All methods and callbacks run on the loop's thread; blocking calls (metadata, connecting) go to ``background``.
 """
@@ -25,6 +26,7 @@ from typing import Any, Final
 from kafka.protocol.producer import InitProducerIdRequest
 
 from mm2.copy.brokers import WATCH_S, Brokers, Link
+from mm2.copy.window import PATIENCE_S, Window
 from mm2.kafka.backoff import Backoff
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.connection import Connection
@@ -63,6 +65,7 @@ class Parcel:
     sequence: int = -1
     base_offset: int | None = None  # once acknowledged
     under_way: bool = False
+    counted: bool = False  # in its outbox's window
     failure: int = 0
 
     @property
@@ -93,6 +96,8 @@ class Outbox:
     paused: bool = False  # nothing is sent until somebody says that the pause is over
     failures: int = 0
     refused: bool = False
+    window: Window = field(default_factory=Window)
+    alarm: bool = False  # it will be looked at again when the window's patience ends
     complaint: KafkaFailure | None = None  # the last answer that was no acknowledgement, until one comes
 
     @property
@@ -170,6 +175,11 @@ class Sink(Brokers[_Broker]):
         outbox.queue.append(parcel)
         self._wake(outbox)
 
+    def confirm(self, outbox: Outbox, count: int) -> None:
+        """The position behind ``count`` more records of this partition is committed: so many more may go ahead of it."""
+        outbox.window.confirmed(count, time.monotonic())
+        self._wake(outbox)
+
     def close(self) -> None:
         """Close all connections; what is unanswered stays unanswered."""
         self._close_channels()
@@ -181,6 +191,12 @@ class Sink(Brokers[_Broker]):
             return
         if len(outbox.sent) >= outbox.depth or (outbox.identity is not None and outbox.identity.producer_id < 0):
             return
+        if outbox.identity is not None and not outbox.window.is_open(time.monotonic()):
+            # `confirm` opens it; should no commit come back, it is open after a while.
+            if not outbox.alarm:
+                outbox.alarm = True
+                self._loop.call_later(PATIENCE_S * 1.1, self._window_open, outbox)
+            return
         if outbox.leader is None:
             self._homeless.add(outbox.partition)
             self._refresh(0.0)
@@ -189,6 +205,10 @@ class Sink(Brokers[_Broker]):
         broker = self._brokers.setdefault(outbox.leader, _Broker(outbox.leader))
         broker.ready.append(outbox)
         self._schedule(broker)
+
+    def _window_open(self, outbox: Outbox) -> None:
+        outbox.alarm = False
+        self._wake(outbox)
 
     def _schedule(self, broker: _Broker) -> None:
         # One turn of the loop later, so that all that one Fetch answer brought goes into one request.
@@ -225,11 +245,9 @@ class Sink(Brokers[_Broker]):
             batches[outbox.partition] = parcel.data
             parcels.append((outbox, parcel))
             size += len(parcel.data)
-            if outbox.queue and len(outbox.sent) < outbox.depth:
-                again.append(outbox)
+            again.append(outbox)
         for outbox in again:
-            outbox.ready = True
-            broker.ready.append(outbox)
+            self._wake(outbox)
         if not batches:
             return
         connection = channel.connection
@@ -254,6 +272,9 @@ class Sink(Brokers[_Broker]):
         if identity is None:
             patch(parcel.data, parcel.header, (-1, -1, -1))
             return
+        if not parcel.counted:
+            parcel.counted = True
+            outbox.window.sent(parcel.count, time.monotonic())
         parcel.sequence = outbox.sequence
         outbox.sequence = (outbox.sequence + parcel.count) % _SEQUENCE_WRAP
         patch(parcel.data, parcel.header, (identity.producer_id, identity.producer_epoch, parcel.sequence))

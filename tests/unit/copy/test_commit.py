@@ -108,7 +108,7 @@ def positions_of(desk: Desk, partitions: int = 25) -> Positions:
 
 def test_positions_go_to_the_partition_of_their_key() -> None:
     desk = Desk()
-    positions_of(desk).commit([(T, 42)])
+    positions_of(desk).commit([(T, 42, 0)])
     ((place, record),) = desk.ack()
     key = offset_key("MirrorSourceConnector", "A", T)
     assert place == TopicPartition("offsets", partition_for(key, 25))
@@ -119,17 +119,17 @@ def test_a_position_is_written_once() -> None:
     desk = Desk()
     positions = positions_of(desk)
     positions.start_at(T, 42)
-    positions.commit([(T, 42)])
+    positions.commit([(T, 42, 0)])
     assert (desk.parcels, positions.committed) == ([], {T: 42})
-    positions.commit([(T, 43)])
-    positions.commit([(T, 43)])
+    positions.commit([(T, 43, 0)])
+    positions.commit([(T, 43, 0)])
     assert len(desk.parcels) == 1
 
 
 def test_a_position_counts_when_it_is_acknowledged() -> None:
     desk = Desk()
     positions = positions_of(desk)
-    positions.commit([(T, 1)])
+    positions.commit([(T, 1, 0)])
     assert (positions.committed, positions.idle) == ({}, False)
     desk.ack()
     assert (positions.committed, positions.idle) == ({T: 1}, True)
@@ -139,25 +139,35 @@ def test_while_one_write_is_under_way_the_next_waits() -> None:
     desk = Desk()
     positions = positions_of(desk, 1)
     other = TopicPartition("u", 0)
-    positions.commit([(T, 1)])
-    positions.commit([(T, 2), (other, 9)])
+    positions.commit([(T, 1, 0)])
+    positions.commit([(T, 2, 0), (other, 9, 0)])
     assert [record.value for _, record in desk.ack()] == [b'{"offset":0}']
-    positions.commit([(T, 3), (other, 9)])
+    positions.commit([(T, 3, 0), (other, 9, 0)])
     assert [record.value for _, record in desk.ack()] == [b'{"offset":2}', b'{"offset":8}']
 
 
 @pytest.mark.parametrize("position", [-1, 0])
 def test_nothing_is_written_before_the_first_offset(position: int) -> None:
     desk = Desk()
-    positions_of(desk).commit([(T, position)])
+    positions_of(desk).commit([(T, position, 0)])
     assert desk.parcels == []
+
+
+def test_the_mark_of_a_position_comes_back_when_it_is_in() -> None:
+    desk = Desk()
+    marks: list[tuple[TopicPartition, int]] = []
+    positions = Positions(desk, "offsets", 25, "Mirror", "A", lambda tp, mark: marks.append((tp, mark)))  # type: ignore[arg-type]
+    positions.commit([(T, 7, 1_000)])
+    before = list(marks)
+    desk.ack()
+    assert (before, marks) == ([], [(T, 1_000)])
 
 
 def test_a_rewind_is_written_too() -> None:
     desk = Desk()
     positions = positions_of(desk)
     positions.start_at(T, 50)
-    positions.commit([(T, 7)])
+    positions.commit([(T, 7, 0)])
     assert [record.value for _, record in desk.ack()] == [b'{"offset":6}']
 
 
