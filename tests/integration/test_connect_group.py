@@ -173,6 +173,7 @@ def test_eager_workers_share_the_tasks(kafka_b: LocalKafka, unique: str, tmp_pat
         assert sorted(set(numbers)) == list(range(1, max(numbers) + 1))
 
 
+@pytest.mark.slow
 def test_work_is_given_up_when_the_group_is_lost_and_taken_up_again(unique: str, tmp_path: Path) -> None:
     with LocalKafka("lost", tmp_path / "kafka") as kafka:
         create_topic(kafka.bootstrap, unique)

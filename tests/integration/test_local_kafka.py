@@ -18,6 +18,7 @@ def _topics(broker: LocalKafka) -> set[str]:
     return set(AdminClient({"bootstrap.servers": broker.bootstrap}).list_topics(timeout=10).topics)
 
 
+@pytest.mark.slow
 def test_topics_survive_kill9_and_restart(tmp_path: Path) -> None:
     with LocalKafka("K", tmp_path) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})

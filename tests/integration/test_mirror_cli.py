@@ -237,6 +237,7 @@ def stop(running: subprocess.Popen[bytes], how: int = signal.SIGTERM) -> int:
     return code
 
 
+@pytest.mark.slow
 def test_a_flow_runs_all_three_connectors_and_stops_cleanly(
     tmp_path: Path, kafka_a: LocalKafka, kafka_b: LocalKafka
 ) -> None:
