@@ -16,6 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+import structlog
+
 from mm2.copy.sink import Outbox, Parcel
 from mm2.copy.spec import PartitionProgress, PartitionSpec
 from mm2.kafka.errors import BrokerFailure, CorruptBatch
@@ -24,6 +26,8 @@ from mm2.kafka.records.record import rewrite, split
 from mm2.kafka.records.transactions import AbortedTransactions
 from mm2.kafka.structs import TopicPartition
 from mm2.kafka.wire.fetch import Fetched
+
+log = structlog.get_logger(__name__)
 
 QUEUE_LIMIT_BYTES: Final = 4 << 20
 QUEUE_LIMIT_S: Final = 1.0
@@ -117,6 +121,9 @@ class Cursor:
                 self._take_batch(view, aborted)
         except CorruptBatch as error:
             self.fail(f"{self.partition}: {error}")
+        except Exception as error:
+            log.exception("an error of ours stops a partition", partition=str(self.partition))
+            self.fail(f"{self.partition} cannot be read: {type(error).__name__}: {error}")
 
     def failed(self, failure: BrokerFailure) -> None:
         """The source's word that this partition cannot be read right now."""

@@ -251,9 +251,10 @@ class Sink(Brokers[_Broker]):
         if not batches:
             return
         connection = channel.connection
+        correlation_id = connection.next_correlation_id()
         buffers = produce.request(
             broker.version,
-            connection.next_correlation_id(),
+            correlation_id,
             connection.client_id,
             batches,
             acks=-1,
@@ -261,7 +262,7 @@ class Sink(Brokers[_Broker]):
         )
         broker.under_way.append((parcels, time.monotonic()))
         self.bytes_sent += size
-        channel.send(buffers)
+        channel.send(buffers, correlation_id)
 
     @staticmethod
     def _stamp(outbox: Outbox, parcel: Parcel) -> None:

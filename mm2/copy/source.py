@@ -164,9 +164,10 @@ class Source(Brokers[_Broker]):
         if not wanted:
             return
         connection = channel.connection
+        correlation_id = connection.next_correlation_id()
         frame = broker.session.request(
             broker.version,
-            connection.next_correlation_id(),
+            correlation_id,
             connection.client_id,
             wanted,
             # A partition that was left out must not wait for the others' silence to end.
@@ -176,7 +177,7 @@ class Source(Brokers[_Broker]):
             read_committed=self._read_committed,
         )
         broker.asked_at = now
-        channel.send([frame])
+        channel.send([frame], correlation_id)
 
     def _answered(self, broker: _Broker, frame: memoryview) -> None:
         broker.asked_at = None

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from mm2.kafka.connection import Connection
-from mm2.kafka.errors import DisconnectedFailure, KafkaFailure
+from mm2.kafka.errors import CorruptBatch, DisconnectedFailure, KafkaFailure
 
 _WANT = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 _MAX_VECTORS = 512  # Linux takes 1024 buffers in one sendmsg
@@ -73,7 +73,6 @@ class Channel:
         max_frame_bytes: int = 256 << 20,
     ) -> None:
         self.connection = connection
-        self.in_flight = 0
         self.last_activity = time.monotonic()
         self._loop = loop
         self._pool = pool
@@ -84,6 +83,7 @@ class Channel:
         self._vectored = not isinstance(self._socket, ssl.SSLSocket)
         self._out: deque[memoryview] = deque()
         self._writer_added = False
+        self._expected: deque[int] = deque()
         self._head = bytearray(4)
         self._filled = 0
         self._body: memoryview | None = None
@@ -96,11 +96,11 @@ class Channel:
         """The connection is gone; open another."""
         return self._lost
 
-    def send(self, buffers: Iterable[bytes | bytearray | memoryview]) -> None:
-        """Queue one framed request and write what the socket takes now."""
+    def send(self, buffers: Iterable[bytes | bytearray | memoryview], correlation_id: int) -> None:
+        """Queue one framed request and write what the socket takes now; the answer has to carry ``correlation_id``."""
         if self._lost:
             return
-        self.in_flight += 1
+        self._expected.append(correlation_id)
         self.last_activity = time.monotonic()
         self._out.extend(memoryview(buffer) for buffer in buffers)
         if not self._writer_added:
@@ -197,7 +197,14 @@ class Channel:
         frame = self._body
         self._body = None
         self._filled = 0
-        self.in_flight -= 1
         self.last_activity = time.monotonic()
-        if frame is not None:
-            self._on_frame(frame)
+        if frame is None:
+            return
+        (correlation_id,) = struct.unpack_from(">i", frame)
+        if not self._expected or self._expected[0] != correlation_id:
+            # Whatever this answers, it is not what we asked: nothing on this connection can be believed any more.
+            due = self._expected[0] if self._expected else "none"
+            message = f"{self._address} answered request {correlation_id} when {due} was due"
+            raise CorruptBatch(message)
+        self._expected.popleft()
+        self._on_frame(frame)

@@ -39,7 +39,7 @@ class Line:
         self.broker.version = VERSION
         self.broker.channel = cast(Any, self)
 
-    def send(self, buffers: Iterable[Any]) -> None:
+    def send(self, buffers: Iterable[Any], _correlation_id: int) -> None:
         headers = [read_header(data) for data in buffers if isinstance(data, memoryview)]
         self.requests.append([(header.base_sequence, header.records_count) for header in headers])
 

@@ -10,12 +10,23 @@ from typing import Any
 
 import pytest
 
-from mm2.kafka.errors import DisconnectedFailure, KafkaFailure
+from mm2.kafka.errors import CorruptBatch, DisconnectedFailure, KafkaFailure
 from mm2.kafka.wire.channel import BufferPool, Channel
 
 
 def frame(body: bytes) -> bytes:
     return len(body).to_bytes(4, "big") + body
+
+
+def answer(correlation_id: int, body: bytes) -> bytes:
+    return correlation_id.to_bytes(4, "big") + body
+
+
+def ask(channel: Channel, far: socket.socket, *correlation_ids: int) -> None:
+    """Have requests under way; the peer has read them."""
+    for correlation_id in correlation_ids:
+        channel.send([b"?"], correlation_id)
+        assert far.recv(1) == b"?"
 
 
 def with_channel(
@@ -55,9 +66,10 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 def test_frames_come_whole_however_they_are_cut() -> None:
-    bodies = [b"abcd", b"x" * 300_000, b"last frame"]
+    bodies = [answer(1, b""), answer(2, b"x" * 300_000), answer(3, b"last frame")]
 
     async def play(channel: Channel, far: socket.socket, frames: list[bytes], losses: list[KafkaFailure]) -> None:
+        ask(channel, far, 1, 2, 3)
         data = b"".join(map(frame, bodies))
         for at in range(0, len(data), 70_001):
             await asyncio.to_thread(far.sendall, data[at : at + 70_001])
@@ -73,13 +85,12 @@ def test_buffers_leave_in_order_however_full_the_socket_is() -> None:
     async def play(channel: Channel, far: socket.socket, frames: list[bytes], losses: list[KafkaFailure]) -> None:
         buffers = [bytes([i % 256]) * (i * 7 % 3000) for i in range(2000)]
         for at in range(0, 2000, 500):
-            channel.send(buffers[at : at + 500])
+            channel.send(buffers[at : at + 500], at)
         wanted = b"".join(buffers)
         got = bytearray()
         while len(got) < len(wanted):
             got += await asyncio.to_thread(far.recv, 1 << 20)
         assert got == wanted
-        assert channel.in_flight == 4
 
     with_channel(play)
 
@@ -97,15 +108,28 @@ def test_an_impossible_frame_ends_the_connection(size: int) -> None:
     with_channel(play, max_frame_bytes=1000)
 
 
+@pytest.mark.parametrize("answered", [[2], [1, 3], [1, 2, 2]])
+def test_an_answer_to_another_request_ends_the_connection(answered: list[int]) -> None:
+    async def play(channel: Channel, far: socket.socket, frames: list[bytes], losses: list[KafkaFailure]) -> None:
+        ask(channel, far, 1, 2)
+        far.sendall(b"".join(frame(answer(correlation_id, b"")) for correlation_id in answered))
+        await until(lambda: losses)
+        assert isinstance(losses[0], CorruptBatch)
+        assert frames == [answer(correlation_id, b"") for correlation_id in answered[:-1]]
+
+    with_channel(play)
+
+
 def test_a_peer_that_leaves_within_a_frame_is_told_once() -> None:
     async def play(channel: Channel, far: socket.socket, frames: list[bytes], losses: list[KafkaFailure]) -> None:
-        far.sendall(frame(b"whole") + frame(b"not whole")[:7])
+        ask(channel, far, 7)
+        far.sendall(frame(answer(7, b"whole")) + frame(b"not whole")[:7])
         far.close()
         await until(lambda: losses)
-        channel.send([b"into the void"])
+        channel.send([b"into the void"], 8)
         await asyncio.sleep(0.01)
         assert [str(loss) for loss in losses] == ["h:9 closed the connection"]
-        assert frames == [b"whole"]
+        assert frames == [answer(7, b"whole")]
 
     with_channel(play)
 
