@@ -25,6 +25,7 @@ from mm2.copy.cursor import Cursor
 from mm2.copy.sink import Sink
 from mm2.copy.source import FetchLimits, Source
 from mm2.copy.spec import CopySpec
+from mm2.copy.window import Window
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.error_codes import ErrorCode
@@ -36,7 +37,8 @@ ROOM_BYTES: Final = 48 << 20
 DRAIN_TIMEOUT_S: Final = 8.0
 _LATENCY_SAMPLES: Final = 4096
 _NEWS_AFTER_S: Final = 5.0
-_SHORTEST_COMMIT_S: Final = 0.01
+_HELD_UP_COMMIT_S: Final = 0.01
+_EARLY_COMMIT_S: Final = 0.1
 _COMMIT_S_PER_PARTITION: Final = 0.0005
 
 
@@ -64,7 +66,8 @@ class Copier:
         self._stop = asyncio.Event()
         self._stop_reason = ""
         self._drain_s = DRAIN_TIMEOUT_S
-        self._commit_soon = False
+        self._commit_due: asyncio.TimerHandle | None = None
+        self._commit_due_s = 0.0
         self._committed_at = 0.0
         self._last_word = self._asked_at = time.monotonic()
         self._reported: dict[TopicPartition, list[Any]] = {}
@@ -296,12 +299,7 @@ class Copier:
             self._syncs.acked(cursor.partition, first, last, target_base, count)
         if newest_ms > 0 and len(self._latencies) < _LATENCY_SAMPLES:
             self._latencies.append(int(time.time() * 1000) - newest_ms)
-        if cursor.outbox.window.wants_commit and not self._commit_soon:
-            # More partitions mean longer between such commits, so that they stay a small part of the work.
-            pause_s = max(_SHORTEST_COMMIT_S, len(self._cursors) * _COMMIT_S_PER_PARTITION)
-            delay_s = max(0.0, self._committed_at + pause_s - time.monotonic())
-            self._commit_soon = True
-            asyncio.get_running_loop().call_later(delay_s, self._commit_early)
+        self._commit_when_wanted(cursor.outbox.window)
         self._source.resume()
 
     def _source_failed(self, cursor: Cursor, failure: BrokerFailure) -> None:
@@ -345,8 +343,23 @@ class Copier:
         else:
             cursor.jump(0, "truncated")
 
+    def _commit_when_wanted(self, window: Window) -> None:
+        """Commit out of turn when a partition gets far ahead: soon, and at once when its window holds it up."""
+        if not window.wants_commit:
+            return
+        pause_s = _HELD_UP_COMMIT_S if window.was_limit else _EARLY_COMMIT_S
+        # More partitions mean longer between such commits, so that they stay a small part of the work.
+        due_s = self._committed_at + max(pause_s, len(self._cursors) * _COMMIT_S_PER_PARTITION)
+        if self._commit_due is not None:
+            if due_s >= self._commit_due_s:
+                return
+            self._commit_due.cancel()
+        self._commit_due_s = due_s
+        delay_s = max(0.0, due_s - time.monotonic())
+        self._commit_due = asyncio.get_running_loop().call_later(delay_s, self._commit_early)
+
     def _commit_early(self) -> None:
-        self._commit_soon = False
+        self._commit_due = None
         # After a freeze others may have gone on; `_work` ends us then.
         if not self._stop.is_set() and time.monotonic() - self._last_word <= channel.LEASE_TIMEOUT_S:
             self._commit_positions()
