@@ -141,7 +141,6 @@ class Sink(Brokers[_Broker]):
         max_request_bytes: int = MAX_REQUEST_BYTES,
     ) -> None:
         super().__init__(cluster, loop, background, pool)
-        self.bytes_sent = 0
         self._max_request_bytes = max_request_bytes
         self._backoff = Backoff(cluster.settings.retry_backoff_ms, cluster.settings.retry_backoff_max_ms)
         self._outboxes: dict[TopicPartition, Outbox] = {}
@@ -261,7 +260,6 @@ class Sink(Brokers[_Broker]):
             timeout_ms=int(self._request_timeout_s * 1000),
         )
         broker.under_way.append((parcels, time.monotonic()))
-        self.bytes_sent += size
         channel.send(buffers, correlation_id)
 
     @staticmethod

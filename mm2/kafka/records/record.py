@@ -24,6 +24,7 @@ from mm2.kafka.records.batch import (
     assemble,
 )
 from mm2.kafka.records.codec import codec_of, decompress
+from mm2.kafka.varint import varint
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
@@ -41,19 +42,6 @@ class Record:
     headers: Headers = ()
     timestamp: int | None = None
     offset: int = -1
-
-
-def varint(value: int) -> bytes:
-    """Zig-zag varint of a signed integer (protobuf's sint)."""
-    number = (value << 1) ^ (value >> 63)
-    if number < 0x80:
-        return bytes((number,))
-    out = bytearray()
-    while number > 0x7F:
-        out.append((number & 0x7F) | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:

@@ -9,7 +9,6 @@ import asyncio
 import ssl
 import struct
 import sys
-import time
 from collections import deque
 from collections.abc import Callable, Iterable
 
@@ -73,7 +72,6 @@ class Channel:
         max_frame_bytes: int = 256 << 20,
     ) -> None:
         self.connection = connection
-        self.last_activity = time.monotonic()
         self._loop = loop
         self._pool = pool
         self._on_frame = on_frame
@@ -101,7 +99,6 @@ class Channel:
         if self._lost:
             return
         self._expected.append(correlation_id)
-        self.last_activity = time.monotonic()
         self._out.extend(memoryview(buffer) for buffer in buffers)
         if not self._writer_added:
             self._flush()
@@ -197,7 +194,6 @@ class Channel:
         frame = self._body
         self._body = None
         self._filled = 0
-        self.last_activity = time.monotonic()
         if frame is None:
             return
         (correlation_id,) = struct.unpack_from(">i", frame)

@@ -5,21 +5,11 @@ from __future__ import annotations
 import struct
 from typing import Final
 
+from mm2.kafka.varint import uvarint
+
 INT16: Final = struct.Struct(">h")
 INT32: Final = struct.Struct(">i")
 INT64: Final = struct.Struct(">q")
-
-
-def uvarint(number: int) -> bytes:
-    """Unsigned varint (KIP-482), as used for compact lengths and tags."""
-    if number < 0x80:
-        return bytes((number,))
-    out = bytearray()
-    while number > 0x7F:
-        out.append((number & 0x7F) | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
 
 
 def string(text: str | None, *, compact: bool) -> bytes:
@@ -50,11 +40,6 @@ class Reader:
     def __init__(self, view: memoryview, at: int = 0) -> None:
         self.view = view
         self.at = at
-
-    def int8(self) -> int:
-        value = self.view[self.at]
-        self.at += 1
-        return value - 256 if value > 127 else value
 
     def int16(self) -> int:
         (value,) = INT16.unpack_from(self.view, self.at)

@@ -11,7 +11,8 @@ from kafka.protocol.producer import ProduceRequest
 
 from mm2.kafka.errors import CorruptBatch
 from mm2.kafka.structs import TopicPartition
-from mm2.kafka.wire.primitives import INT32, Reader, array_head, request_header, string, uvarint
+from mm2.kafka.varint import uvarint
+from mm2.kafka.wire.primitives import INT32, Reader, array_head, request_header, string
 
 API_KEY: Final = 0
 REQUEST: Final = ProduceRequest

@@ -19,7 +19,8 @@ from kafka.record.memory_records import MemoryRecords, MemoryRecordsBuilder
 from mm2.kafka.errors import CorruptBatch
 from mm2.kafka.records.batch import BatchView, check_crc, iter_batches, read_header
 from mm2.kafka.records.codec import CODECS, codec_of, decompress
-from mm2.kafka.records.record import Record, decode_batch, encode_batch, read_varint, varint
+from mm2.kafka.records.record import Record, decode_batch, encode_batch, read_varint
+from mm2.kafka.varint import varint
 
 payloads = st.none() | st.binary(max_size=80)
 # kafka-python refuses what Java's client refuses: negative timestamps.

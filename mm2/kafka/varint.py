@@ -1,0 +1,20 @@
+"""Kafka's variable-length integers: seven bits a byte, the smallest first."""
+
+from __future__ import annotations
+
+
+def uvarint(number: int) -> bytes:
+    """Unsigned varint (KIP-482), as used for compact lengths and tags."""
+    if number < 0x80:
+        return bytes((number,))
+    out = bytearray()
+    while number > 0x7F:
+        out.append((number & 0x7F) | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def varint(value: int) -> bytes:
+    """Zig-zag varint of a signed integer (protobuf's sint), as used inside records."""
+    return uvarint((value << 1) ^ (value >> 63))
