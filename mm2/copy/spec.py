@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What the Spark task is given: where the driver listens and how to prove that it is meant.
+
+    The job itself, with the clusters' credentials, comes over the channel, so Spark neither stores nor logs it.
+    """
+
+    batch: str
+    host: str
+    port: int
+    secret: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from mm2.connect.converters import Converter
 from mm2.connect.herder import DistributedHerder, NotLeader
 from mm2.connect.node import Node
 from mm2.connect.plugins import Plugins
-from mm2.copy.engine import CopyEngine
+from mm2.copy.driver.engine import CopyEngine
 from mm2.kafka.errors import ConnectFailure, KafkaFailure
 from mm2.mirror.checkpoint_connector import MirrorCheckpointConnector
 from mm2.mirror.checkpoint_task import MirrorCheckpointTask

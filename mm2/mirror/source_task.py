@@ -17,7 +17,7 @@ from mm2 import __version__
 from mm2.config.configdef import AbstractConfig
 from mm2.config.mirror_keys import MIRROR_SOURCE_CONFIG
 from mm2.connect.api import ConnectError, SourceRecord, SourceTask, SourceTaskContext
-from mm2.copy.engine import CopyEngine, CopyFailed, CopyJob
+from mm2.copy.driver.engine import CopyEngine, CopyFailed, CopyJob
 from mm2.copy.spec import CopySpec, PartitionSpec, SyncsSpec
 from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import TopicPartition

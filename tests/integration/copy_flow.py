@@ -14,8 +14,8 @@ from typing import Any, Self
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
-from mm2.copy.commit import offset_key
-from mm2.copy.engine import CopyEngine, CopyJob
+from mm2.copy.driver.engine import CopyEngine, CopyJob
+from mm2.copy.executor.positions import offset_key
 from mm2.copy.spec import CopySpec, PartitionProgress, PartitionSpec, SyncsSpec
 from mm2.kafka.records.batch import BatchHeader, iter_batches
 from mm2.kafka.settings import ClientSettings

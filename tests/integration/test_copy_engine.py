@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka.admin import ResourceType
 from structlog.testing import capture_logs
 
-from mm2.copy.engine import CopyEngine, CopyFailed
+from mm2.copy.driver.engine import CopyEngine, CopyFailed
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.producer import Producer
 from mm2.kafka.records.record import Record
@@ -379,7 +379,7 @@ def workers() -> list[psutil.Process]:
 
     def is_daemon(process: psutil.Process | None) -> bool:
         with contextlib.suppress(psutil.Error):  # ended meanwhile
-            return process is not None and "mm2.copy.daemon" in process.cmdline()
+            return process is not None and "mm2.copy.executor.daemon" in process.cmdline()
         return False
 
     return [

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mm2.copy.commit import Positions, Syncs, offset_key, offset_value, parcel_of, sync_record
-from mm2.copy.sink import Outbox, Parcel
+from mm2.copy.executor.outbox import Outbox, Parcel, parcel_of
+from mm2.copy.executor.positions import Positions, offset_key, offset_value
+from mm2.copy.executor.syncs import Syncs, sync_record
 from mm2.kafka.partitioner import partition_for
 from mm2.kafka.records.batch import iter_batches
 from mm2.kafka.records.record import Record, decode_batch

@@ -9,7 +9,8 @@ from typing import Any, cast
 import pytest
 
 from mm2.copy import channel
-from mm2.copy.copier import Assignment, Copier
+from mm2.copy.executor.copier import Copier
+from mm2.copy.spec import Assignment
 from mm2.kafka.errors import BrokerFailure
 from mm2.kafka.structs import TopicPartition
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mm2.copy.cursor import QUEUE_LIMIT_BYTES, Cursor
-from mm2.copy.sink import Outbox, Parcel
+from mm2.copy.executor.cursor import QUEUE_LIMIT_BYTES, Cursor
+from mm2.copy.executor.outbox import Outbox, Parcel
 from mm2.copy.spec import PartitionSpec
 from mm2.kafka.errors import BrokerFailure
 from mm2.kafka.records.batch import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, BatchView, iter_batches, read_header

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from mm2.copy.batch import Batch
-from mm2.copy.lane import Lane
+from mm2.copy.driver.batch import Batch
+from mm2.copy.driver.lane import Lane
 from mm2.copy.spec import CopySpec, PartitionProgress, PartitionSpec
 from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import TopicPartition
@@ -263,8 +263,8 @@ def test_every_report_is_answered_so_that_the_lease_lives(kind: str) -> None:
 
 
 def test_an_executor_that_falls_silent_is_given_up_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mm2.copy.lane.SILENCE_S", 0.3)
-    monkeypatch.setattr("mm2.copy.lane.LEASE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("mm2.copy.driver.lane.SILENCE_S", 0.3)
+    monkeypatch.setattr("mm2.copy.driver.lane.LEASE_TIMEOUT_S", 0.1)
     stage = Stage(60_000)
     with running(stage):
         frozen = stage.next()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from mm2.copy.sink import MAX_IN_FLIGHT, Outbox, Parcel, Sink
+from mm2.copy.executor.outbox import MAX_IN_FLIGHT, Outbox, Parcel
+from mm2.copy.executor.sink import Sink
 from mm2.kafka.records.batch import read_header
 from mm2.kafka.records.record import Record, encode_batch
 from mm2.kafka.structs import ProducerIdentity, TopicPartition

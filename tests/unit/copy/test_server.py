@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from mm2.copy import channel
-from mm2.copy.batch import Batch
-from mm2.copy.server import ChannelServer
+from mm2.copy.driver.batch import Batch
+from mm2.copy.driver.server import ChannelServer
 from mm2.copy.spec import CopySpec, PartitionSpec
 from mm2.kafka.settings import ClientSettings
 

@@ -11,7 +11,8 @@ from typing import Any, cast
 
 import pytest
 
-from mm2.copy.sink import Outbox, Parcel, Sink, _Broker
+from mm2.copy.executor.outbox import Outbox, Parcel
+from mm2.copy.executor.sink import Sink, _Broker
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import DisconnectedFailure
 from mm2.kafka.records.batch import read_header
@@ -188,7 +189,7 @@ def test_a_new_leader_gets_nothing_before_the_old_one_has_answered() -> None:
 
 
 def test_a_batch_that_the_answer_does_not_mention_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mm2.copy.sink._REFUSED_RETRY_S", 0.01)
+    monkeypatch.setattr("mm2.copy.executor.sink._REFUSED_RETRY_S", 0.01)
 
     async def scenario(scene: Scene) -> None:
         line, box = Line(scene.sink, 1), scene.outbox()

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from mm2.copy.source import FetchLimits, Source
+from mm2.copy.executor.source import FetchLimits, Source
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import BrokerFailure, DisconnectedFailure
 from mm2.kafka.settings import ClientSettings

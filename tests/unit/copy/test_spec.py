@@ -3,7 +3,7 @@ from __future__ import annotations
 import dataclasses
 import json
 
-from mm2.copy.engine import _deal, _sum_gaps
+from mm2.copy.driver.engine import _deal, _sum_gaps
 from mm2.copy.spec import CopySpec, PartitionProgress, PartitionSpec, SyncsSpec
 from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import TopicPartition

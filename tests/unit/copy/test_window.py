@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mm2.copy.window import LARGEST, PATIENCE_S, SMALLEST, Window
+from mm2.copy.executor.window import LARGEST, PATIENCE_S, SMALLEST, Window
 
 
 def test_a_burst_is_sent_in_steps_that_double_with_each_commit() -> None:

@@ -14,18 +14,18 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import structlog
 
 from mm2.copy import channel
-from mm2.copy.commit import Positions, Syncs
-from mm2.copy.cursor import Cursor
-from mm2.copy.sink import Sink
-from mm2.copy.source import FetchLimits, Source
-from mm2.copy.spec import CopySpec
-from mm2.copy.window import Window
+from mm2.copy.executor.cursor import Cursor
+from mm2.copy.executor.positions import Positions
+from mm2.copy.executor.sink import Sink
+from mm2.copy.executor.source import FetchLimits, Source
+from mm2.copy.executor.syncs import Syncs
+from mm2.copy.executor.window import Window
+from mm2.copy.spec import Assignment, CopySpec
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.error_codes import ErrorCode
@@ -40,19 +40,6 @@ _NEWS_AFTER_S: Final = 5.0
 _HELD_UP_COMMIT_S: Final = 0.01
 _EARLY_COMMIT_S: Final = 0.1
 _COMMIT_S_PER_PARTITION: Final = 0.0005
-
-
-@dataclass(frozen=True, slots=True)
-class Assignment:
-    """What the Spark task is given: where the driver listens and how to prove that it is meant.
-
-    The job itself, with the clusters' credentials, comes over the channel, so Spark neither stores nor logs it.
-    """
-
-    batch: str
-    host: str
-    port: int
-    secret: str = field(repr=False)
 
 
 class Copier:

@@ -7,7 +7,8 @@ import json
 import sys
 from collections.abc import Iterable, Iterator
 
-from mm2.copy.copier import Assignment, Copier
+from mm2.copy.executor.copier import Copier
+from mm2.copy.spec import Assignment
 
 
 def run(assignments: Iterable[str]) -> Iterator[str]:

@@ -16,11 +16,10 @@ from typing import Any, Final
 
 import structlog
 
-from mm2.copy.batch import Batch
-from mm2.copy.copier import Assignment
-from mm2.copy.lane import Lane
-from mm2.copy.server import ChannelServer
-from mm2.copy.spec import CopySpec, PartitionProgress
+from mm2.copy.driver.batch import Batch
+from mm2.copy.driver.lane import Lane
+from mm2.copy.driver.server import ChannelServer
+from mm2.copy.spec import Assignment, CopySpec, PartitionProgress
 from mm2.kafka.structs import TopicPartition
 
 _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
@@ -50,7 +49,7 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "spark.ui.retainedDeadExecutors": "5",
     "spark.sql.ui.retainedExecutions": "1",
     "spark.python.worker.reuse": "true",
-    "spark.python.daemon.module": "mm2.copy.daemon",
+    "spark.python.daemon.module": "mm2.copy.executor.daemon",
     "spark.broadcast.compress": "false",
     "spark.cleaner.periodicGC.interval": "5min",
 }
@@ -144,7 +143,7 @@ class CopyEngine:
             self._jobs.discard(job)
 
     def _run_job(self, batch: Batch, server: ChannelServer) -> None:
-        from mm2.copy.executor import run  # noqa: PLC0415  (pulled in when Spark is)
+        from mm2.copy.executor.task import run  # noqa: PLC0415  (pulled in when Spark is)
 
         try:
             context = self._spark()

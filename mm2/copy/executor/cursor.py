@@ -18,7 +18,7 @@ from typing import Final
 
 import structlog
 
-from mm2.copy.sink import Outbox, Parcel
+from mm2.copy.executor.outbox import Outbox, Parcel
 from mm2.copy.spec import PartitionProgress, PartitionSpec
 from mm2.kafka.errors import BrokerFailure, CorruptBatch
 from mm2.kafka.records.batch import BatchHeader, BatchView, check_crc, iter_batches, read_header

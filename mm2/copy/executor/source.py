@@ -16,7 +16,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from mm2.copy.brokers import WATCH_S, Brokers, Link
+from mm2.copy.executor.brokers import WATCH_S, Brokers, Link
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.connection import Connection
 from mm2.kafka.error_codes import ErrorCode

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyspark.daemon import manager
 
-import mm2.copy.executor  # noqa: F401
+import mm2.copy.executor.task  # noqa: F401
 
 if __name__ == "__main__":
     manager()

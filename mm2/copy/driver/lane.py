@@ -14,8 +14,8 @@ from typing import Final
 
 import structlog
 
-from mm2.copy.batch import Batch
 from mm2.copy.channel import LEASE_TIMEOUT_S
+from mm2.copy.driver.batch import Batch
 from mm2.copy.spec import CopySpec, PartitionProgress
 from mm2.kafka.backoff import Backoff
 from mm2.kafka.structs import TopicPartition

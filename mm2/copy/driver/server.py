@@ -10,7 +10,7 @@ from collections import deque
 import structlog
 
 from mm2.copy import channel
-from mm2.copy.batch import Batch
+from mm2.copy.driver.batch import Batch
 
 _HANDSHAKE_TIMEOUT_S = 10.0
 _MAX_HANDSHAKE_BYTES = 4096
