@@ -9,7 +9,8 @@
     │   └── DisconnectedFailure   the peer (or our own close) ended the connection
     ├── AuthenticationFailure     the broker knows us not
     ├── BrokerFailure             an answer with an error code
-    │   └── UnsupportedVersion    no version of a request that both sides speak
+    │   ├── UnsupportedVersion    no version of a request that both sides speak
+    │   └── ProducerFenced        a newer producer has our transactional id, or our transaction took too long
     └── CorruptBatch              record bytes that do not add up
 
 Every message is one sentence that names the address or the cluster. `retriable` says whether the same call may succeed later
@@ -120,6 +121,11 @@ class BrokerFailure(KafkaFailure):
 
 class UnsupportedVersion(BrokerFailure):
     """The broker does not know a request, or not in any version that we know."""
+
+
+class ProducerFenced(BrokerFailure):
+    """A producer can write no more under its transactional id: a newer one has it, or its transaction took longer than its
+    timeout and was aborted. Final; only a new InitProducerId helps."""
 
 
 class CorruptBatch(KafkaFailure):
