@@ -1,0 +1,183 @@
+"""The ledger, ``mm2-ledger.S.internal`` on the target: what MM2's own records cannot hold (DESIGN §6).
+
+Compacted, JSON, one partition. Java neither reads nor replicates it. Losing it costs exactness, never data.
+
+==== key ================================================== value ======================================================
+  {"partition":0,"topic":"orders"}                          the partition's entry, see `mm2.copy.session.Entry.to_json`
+  {"chunk":3,"partition":0,"topic":"orders"}                segments and gaps, see `mm2.copy.segments.Chunk.to_json`
+========================================================================================================================
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import Any, Final, NamedTuple
+
+import structlog
+
+from mm2.copy.segments import CHUNKS_KEPT, Chunk, Segment
+from mm2.copy.session import Entry
+from mm2.kafka.cluster import Cluster
+from mm2.kafka.log import KafkaBasedLog, LogRecord
+from mm2.kafka.records.record import Record
+from mm2.kafka.settings import ClientSettings
+from mm2.kafka.structs import TopicPartition
+
+log = structlog.get_logger(__name__)
+
+#: Configuration of the topic when it is made; entries are rewritten every second, so the cleaner must keep up.
+LEDGER_CONFIGS: Final = {
+    "cleanup.policy": "compact",
+    "segment.bytes": str(16 << 20),
+    "min.cleanable.dirty.ratio": "0.1",
+    "compression.type": "producer",
+}
+
+
+def ledger_topic(source_alias: str) -> str:
+    """Name of the ledger of what comes from a source cluster."""
+    return f"mm2-ledger.{source_alias}.internal"
+
+
+class Key(NamedTuple):
+    """``chunk`` None = the partition's entry."""
+
+    source: TopicPartition
+    chunk: int | None
+
+
+def key_bytes(key: Key) -> bytes:
+    """A key as it stands in the topic."""
+    data: dict[str, Any] = {} if key.chunk is None else {"chunk": key.chunk}
+    return _json({**data, "partition": key.source.partition, "topic": key.source.topic})
+
+
+def parse_key(data: bytes) -> Key | None:
+    """The inverse; None for what is not ours."""
+    try:
+        found = json.loads(data)
+        return Key(TopicPartition(str(found["topic"]), int(found["partition"])), found.get("chunk"))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def entry_record(entry: Entry) -> Record:
+    """The record of a partition's entry."""
+    return Record(key_bytes(Key(entry.source, None)), _json(entry.to_json()))
+
+
+def chunk_record(source: TopicPartition, chunk: Chunk) -> Record:
+    """The record of some of a partition's segments."""
+    return Record(key_bytes(Key(source, chunk.number)), _json(chunk.to_json()))
+
+
+def chunk_tombstone(source: TopicPartition, number: int) -> Record:
+    """What makes the ledger forget a chunk."""
+    return Record(key_bytes(Key(source, number)), None)
+
+
+class Ledger:
+    """The newest of every key. Thread-safe; fed by `LedgerLog` or by hand."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._entries: dict[TopicPartition, bytes] = {}
+        self._chunks: dict[TopicPartition, dict[int, bytes]] = {}
+
+    def apply(self, key: bytes | None, value: bytes | None) -> None:
+        """Take in one record."""
+        named = None if key is None else parse_key(key)
+        if named is None:
+            log.warning("ledger record with a foreign key", key=repr(key))
+            return
+        with self._lock:
+            if named.chunk is None:
+                if value is None:
+                    self._entries.pop(named.source, None)
+                else:
+                    self._entries[named.source] = value
+            elif value is None:
+                self._chunks.get(named.source, {}).pop(named.chunk, None)
+            else:
+                self._chunks.setdefault(named.source, {})[named.chunk] = value
+
+    def partitions(self) -> list[TopicPartition]:
+        """All source partitions that have an entry, in order."""
+        with self._lock:
+            return sorted(self._entries)
+
+    def entry(self, source: TopicPartition) -> Entry | None:
+        """A partition's entry; None when there is none, or none that can be read (said in the log)."""
+        with self._lock:
+            value = self._entries.get(source)
+        if value is None:
+            return None
+        try:
+            return Entry.from_json(source.topic, source.partition, json.loads(value))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            log.warning("ledger entry that cannot be read", partition=str(source), error=repr(error))
+            return None
+
+    def chunks(self, source: TopicPartition) -> list[Chunk]:
+        """A partition's segments and gaps, oldest first; the last segment reaches to the entry's mark."""
+        with self._lock:
+            values = dict(self._chunks.get(source, {}))
+        chunks = []
+        for number in sorted(values)[-CHUNKS_KEPT:]:
+            try:
+                chunks.append(Chunk.from_json(number, json.loads(values[number])))
+            except (ValueError, KeyError, TypeError, IndexError) as error:
+                log.warning("ledger chunk that cannot be read", partition=str(source), chunk=number, error=repr(error))
+        entry = self.entry(source)
+        if entry is not None:
+            extend(chunks, entry)
+        return chunks
+
+    def rates(self) -> dict[TopicPartition, float]:
+        """Bytes per second of each partition, as last measured."""
+        found = {}
+        for source in self.partitions():
+            entry = self.entry(source)
+            if entry is not None:
+                found[source] = float(entry.rate)
+        return found
+
+
+def extend(chunks: list[Chunk], entry: Entry) -> None:
+    """Let the newest segment reach to the mark: its chunk is not written again while it only grows."""
+    newest = next((chunk for chunk in reversed(chunks) if chunk.segments), None)
+    if newest is not None and newest.number == entry.chunk:
+        last = newest.segments[-1]
+        if entry.mark.target > last.target_end:
+            newest.segments[-1] = Segment(last.source, last.target, entry.mark.target - last.target)
+
+
+class LedgerLog:
+    """Follows the ledger topic of one source in the background. ``ledger`` is what it says."""
+
+    def __init__(self, settings: ClientSettings, topic: str, *, name: str) -> None:
+        """``name`` is the target cluster's, for messages. Nothing connects before `start`."""
+        self.ledger = Ledger()
+        self._cluster = Cluster(settings, name=name)
+        self._log = KafkaBasedLog(self._cluster, topic, on_record=self._on_record)
+
+    def start(self, timeout_s: float) -> None:
+        """Read everything there is. Raises KafkaFailure, also when the topic does not exist."""
+        self._log.start(timeout_s)
+
+    def read_to_end(self, timeout_s: float) -> None:
+        """Wait until all that was written before this call is in. Raises KafkaFailure."""
+        self._log.read_to_end(timeout_s)
+
+    def stop(self) -> None:
+        """Stop following."""
+        self._log.stop()
+        self._cluster.close()
+
+    def _on_record(self, record: LogRecord) -> None:
+        self.ledger.apply(record.key, record.value)
+
+
+def _json(data: dict[str, Any]) -> bytes:
+    return json.dumps(data, separators=(",", ":"), ensure_ascii=False).encode()

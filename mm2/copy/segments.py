@@ -1,0 +1,178 @@
+"""Which source offset lies where on the target: runs in which both advance together, and what lies between them. Pure.
+
+A segment (source, target, records) says that the records at source offsets ``source .. source+records-1`` are at target
+offsets ``target .. target+records-1``. It ends where either side jumps: a hole, a transaction marker, a rewind, somebody
+else's record on the target. A gap (first, after, reason) says why the source offsets ``first .. after-1`` are not there.
+Offsets in neither are on the target at a place that nobody knows.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+#: Segments and gaps of one chunk: what is written again each time that the newest of them changes.
+CHUNK_SIZE: Final = 500
+#: Chunks kept per partition; what is older is translated by MM2's rule.
+CHUNKS_KEPT: Final = 64
+
+
+class Segment(NamedTuple):
+    """A run of records."""
+
+    source: int
+    target: int
+    records: int
+
+    @property
+    def source_end(self) -> int:
+        """The source offset behind its last record."""
+        return self.source + self.records
+
+    @property
+    def target_end(self) -> int:
+        """The target offset behind its last record."""
+        return self.target + self.records
+
+
+class Gap(NamedTuple):
+    """Source offsets that have no record on the target."""
+
+    first: int
+    after: int
+    reason: str
+
+
+@dataclass(slots=True)
+class Chunk:
+    """Some segments and gaps in the order in which they were copied."""
+
+    number: int
+    segments: list[Segment] = field(default_factory=list)
+    gaps: list[Gap] = field(default_factory=list)
+
+    @property
+    def full(self) -> bool:
+        """Time for the next one."""
+        return len(self.segments) + len(self.gaps) >= CHUNK_SIZE
+
+    def to_json(self) -> dict[str, Any]:
+        """Delta-coded: a segment as [source step, target step, count] from the end of the one before it."""
+        rows, source, target = [], 0, 0
+        for segment in self.segments:
+            rows.append([segment.source - source, segment.target - target, segment.records])
+            source, target = segment.source_end, segment.target_end
+        reasons: list[str] = []
+        gaps, after = [], 0
+        for gap in self.gaps:
+            if gap.reason not in reasons:
+                reasons.append(gap.reason)
+            gaps.append([gap.first - after, gap.after - gap.first, reasons.index(gap.reason)])
+            after = gap.after
+        return {"segments": rows, "gaps": gaps, "reasons": reasons}
+
+    @classmethod
+    def from_json(cls, number: int, data: dict[str, Any]) -> Chunk:
+        """The inverse of `to_json`."""
+        chunk = cls(number)
+        source = target = after = 0
+        for source_step, target_step, count in data["segments"]:
+            segment = Segment(source + source_step, target + target_step, count)
+            chunk.segments.append(segment)
+            source, target = segment.source_end, segment.target_end
+        for step, length, reason in data["gaps"]:
+            gap = Gap(after + step, after + step + length, str(data["reasons"][reason]))
+            chunk.gaps.append(gap)
+            after = gap.after
+        return chunk
+
+
+class Trail:
+    """What one partition's copying leaves behind: gap totals for ever, the newest segments and gaps one by one.
+
+    ``take_changed`` gives the chunks to be written; the last segment is open: it reaches to the partition's mark.
+    """
+
+    def __init__(self, chunks: Iterable[Chunk] = (), gaps: dict[str, int] | None = None) -> None:
+        self._chunks: deque[Chunk] = deque(chunks, maxlen=CHUNKS_KEPT)
+        if not self._chunks:
+            self._chunks.append(Chunk(0))
+        self._changed: set[int] = set()
+        self._written = {chunk.number for chunk in self._chunks}
+        self._dropped: list[int] = []
+        self.gaps: dict[str, int] = dict(gaps or {})
+
+    @property
+    def newest(self) -> int:
+        """Number of the newest chunk."""
+        return self._chunks[-1].number
+
+    @property
+    def last(self) -> Segment | None:
+        """The newest segment, as far as it is known to reach."""
+        return next((chunk.segments[-1] for chunk in reversed(self._chunks) if chunk.segments), None)
+
+    def copied(self, source: int, target: int, count: int) -> None:
+        """Records at ``source`` and on are on the target at ``target`` and on."""
+        segments = self._chunks[-1].segments
+        if segments:
+            last = segments[-1]
+            if last.source_end == source and last.target_end == target:
+                segments[-1] = Segment(last.source, last.target, last.records + count)
+                return
+        self._room().segments.append(Segment(source, target, count))
+        self._changed.add(self.newest)
+
+    def missing(self, first: int, after: int, reason: str) -> None:
+        """Source offsets that will not be on the target."""
+        self.gaps[reason] = self.gaps.get(reason, 0) + after - first
+        gaps = self._chunks[-1].gaps
+        if gaps and gaps[-1].after == first and gaps[-1].reason == reason:
+            gaps[-1] = Gap(gaps[-1].first, after, reason)
+        else:
+            self._room().gaps.append(Gap(first, after, reason))
+        self._changed.add(self.newest)
+
+    def take_changed(self) -> tuple[list[Chunk], list[int]]:
+        """Chunks that differ from what was taken before, and numbers of those to be forgotten."""
+        changed = [chunk for chunk in self._chunks if chunk.number in self._changed]
+        dropped, self._dropped = self._dropped, []
+        self._changed.clear()
+        self._written.update(chunk.number for chunk in changed)
+        return changed, dropped
+
+    def chunks(self) -> list[Chunk]:
+        """All that are kept, oldest first."""
+        return list(self._chunks)
+
+    def source_of(self, target: int) -> int | None:
+        """The source offset of the record at a target offset."""
+        return source_of(self._chunks, target)
+
+    def _room(self) -> Chunk:
+        newest = self._chunks[-1]
+        if newest.full:
+            if len(self._chunks) == CHUNKS_KEPT:
+                oldest = self._chunks[0].number
+                self._changed.discard(oldest)
+                if oldest in self._written:
+                    self._written.discard(oldest)
+                    self._dropped.append(oldest)
+            newest = Chunk(newest.number + 1)
+            self._chunks.append(newest)
+        return newest
+
+
+def source_of(chunks: Sequence[Chunk] | deque[Chunk], target: int) -> int | None:
+    """The source offset of the record at a target offset; None when no kept segment holds it.
+
+    Newer segments win: after a rewind of the source the same target offset is never used twice, but after a truncation of
+    the target it is.
+    """
+    for chunk in reversed(chunks):
+        for segment in reversed(chunk.segments):
+            if segment.target <= target < segment.target_end:
+                return segment.source + target - segment.target
+    return None

@@ -1,0 +1,188 @@
+"""Copy sessions: the sequence is the position. Pure.
+
+Within a session the n-th record copied to a target partition has sequence n (modulo 2^31) of the session's producer, and
+what gets copied follows from the source alone. So each sequence has exactly one right record, and whoever sends it, a
+retry, a frozen process that wakes up or a successor, the target takes it once. A successor therefore goes on with the
+same producer id and epoch; how far the one before it got is what the target says of the producer's last sequence.
+
+==== what is written, and when ================================================================================
+  1  ledger          previous = the position in Connect's offsets topic, mark = where the copying is now
+  2  offsets topic   {"offset": mark.source - 1}, as MM2 does
+  3  back to 1
+===============================================================================================================
+
+Whatever dies in between, the offsets topic holds ``previous`` or ``mark.source``. Anything else was written by Java or by
+a user, and is obeyed: the session ends there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, Self
+
+from mm2.kafka.structs import ProducerIdentity, TopicPartition
+
+SEQUENCES: Final = 1 << 31
+#: Lost ranges that an entry lists; its gap totals count all of them.
+LOST_KEPT: Final = 100
+
+
+class Mark(NamedTuple):
+    """The same place on both sides: next source offset, next target offset (-1: unknown), records copied so far."""
+
+    source: int
+    target: int
+    records: int
+
+
+class Lost(NamedTuple):
+    """Source offsets that nobody will ever copy, when that was found out (ms), and why."""
+
+    first: int
+    after: int
+    reason: str
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """``start`` is where its count was 0."""
+
+    producer: ProducerIdentity
+    start: Mark
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What the ledger says of one partition.
+
+    ``source_id`` and ``target_id`` are topic ids ("" unknown); ``source_epoch`` is the leader epoch of the last batch
+    read (-1 unknown), by which a truncated source is found out. ``session`` is None in exactly-once mode and where it
+    could not be kept. ``previous`` is the position that Connect's offsets topic held, None for none. ``gaps`` counts
+    source offsets that are not on the target by reason, ``foreign`` records on the target that are not ours, ``rate`` is
+    bytes per second lately, ``chunk`` the number of the newest chunk of segments.
+    """
+
+    topic: str
+    partition: int
+    remote_topic: str
+    mark: Mark
+    previous: int | None = None
+    source_id: str = ""
+    target_id: str = ""
+    source_epoch: int = -1
+    session: Session | None = None
+    gaps: dict[str, int] = field(default_factory=dict)
+    lost: tuple[Lost, ...] = ()
+    foreign: int = 0
+    rate: int = 0
+    chunk: int = 0
+
+    @property
+    def source(self) -> TopicPartition:
+        """The source partition."""
+        return TopicPartition(self.topic, self.partition)
+
+    @property
+    def target(self) -> TopicPartition:
+        """The target partition."""
+        return TopicPartition(self.remote_topic, self.partition)
+
+    def replace(self, **changes: Any) -> Self:
+        """The same entry with other values."""
+        return dataclasses.replace(self, **changes)
+
+    def to_json(self) -> dict[str, Any]:
+        """What stands in the ledger; the partition itself is the key."""
+        data: dict[str, Any] = {
+            "version": 1,
+            "previous": self.previous,
+            "mark": list(self.mark),
+            "source": {"id": self.source_id, "epoch": self.source_epoch},
+            "target": {"id": self.target_id, "topic": self.remote_topic},
+            "gaps": self.gaps,
+            "lost": [list(lost) for lost in self.lost],
+            "foreign": self.foreign,
+            "rate": self.rate,
+            "chunk": self.chunk,
+        }
+        if self.session is not None:
+            producer = self.session.producer
+            data["session"] = {
+                "producer": [producer.producer_id, producer.producer_epoch],
+                "start": list(self.session.start),
+            }
+        return data
+
+    @classmethod
+    def from_json(cls, topic: str, partition: int, data: dict[str, Any]) -> Self:
+        """The inverse of `to_json`. KeyError, TypeError or ValueError for anything else."""
+        session = data.get("session")
+        return cls(
+            topic,
+            partition,
+            str(data["target"]["topic"]),
+            Mark(*data["mark"]),
+            data["previous"],
+            str(data["source"]["id"]),
+            str(data["target"]["id"]),
+            int(data["source"]["epoch"]),
+            None if session is None else Session(ProducerIdentity(*session["producer"]), Mark(*session["start"])),
+            {str(reason): int(count) for reason, count in data["gaps"].items()},
+            tuple(Lost(*lost) for lost in data["lost"]),
+            int(data["foreign"]),
+            int(data["rate"]),
+            int(data["chunk"]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where a partition's copying begins: ``position`` None = as auto.offset.reset says.
+
+    ``entry`` carries on what is known of the partition; its session is None when a new one has to begin. ``clean`` says
+    that nobody has written in this session since the entry's mark. ``moved`` says that the position is not where the
+    ledger left it.
+    """
+
+    position: int | None
+    entry: Entry | None = None
+    clean: bool = False
+    moved: bool = False
+
+    def to_json(self) -> list[Any]:
+        """For the progress channel."""
+        entry = None if self.entry is None else [self.entry.topic, self.entry.partition, self.entry.to_json()]
+        return [self.position, entry, self.clean, self.moved]
+
+    @classmethod
+    def from_json(cls, row: list[Any]) -> Self:
+        """The inverse of `to_json`."""
+        position, entry, clean, moved = row
+        return cls(position, None if entry is None else Entry.from_json(*entry), clean, moved)
+
+
+def start_of(entry: Entry | None, committed: int | None) -> Start:
+    """Where to go on, from the ledger's entry and the position in Connect's offsets topic (next source offset)."""
+    if entry is None:
+        return Start(committed)
+    if committed is not None and committed in {entry.previous, entry.mark.source}:
+        return Start(entry.mark.source, entry)
+    if committed is None and entry.previous is None:
+        return Start(entry.mark.source, entry)  # it ended before its first position was written
+    return Start(committed, entry.replace(session=None), moved=True)
+
+
+def sequence_of(count: int) -> int:
+    """The sequence of the record that is the ``count``-th of its session, counted from 0."""
+    return count % SEQUENCES
+
+
+def count_after(last_sequence: int, known: int) -> int:
+    """How many records of a session are on the target, from its last sequence; ``known`` is a count near by.
+
+    Sequences wrap at 2^31, so of all counts that fit the one nearest to ``known`` is meant.
+    """
+    rest = (last_sequence + 1 - known) % SEQUENCES
+    return known + (rest if rest < SEQUENCES // 2 else rest - SEQUENCES)

@@ -1,0 +1,55 @@
+"""What can be said of one partition's copying, for status pages, metrics and alarms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Final
+
+from mm2.kafka.error_codes import ErrorCode
+from mm2.kafka.errors import BrokerFailure
+
+
+class State(StrEnum):
+    """Each comes with a reason, an offset and a time; one that is not RUNNING or CATCHING_UP needs somebody to know."""
+
+    RUNNING = "RUNNING"
+    CATCHING_UP = "CATCHING_UP"
+    THROTTLED = "THROTTLED"
+    BLOCKED_BY_OPEN_TXN = "BLOCKED_BY_OPEN_TXN"
+    PAUSED = "PAUSED"
+    UNREACHABLE = "UNREACHABLE"  # no broker leads it, or its leader does not answer
+    UNAUTHORIZED = "UNAUTHORIZED"
+    CORRUPT = "CORRUPT"
+    TOO_LARGE = "TOO_LARGE"
+    LOST_RANGE = "LOST_RANGE"  # the source no longer has what was to be copied, and the policy is to stop
+    DELETED = "DELETED"
+    RECREATED = "RECREATED"
+    TARGET_FULL = "TARGET_FULL"
+    REFUSED = "REFUSED"  # by a broker, for a reason that is none of the above
+    FAILED = "FAILED"  # an error of ours
+
+
+#: Those in which nothing is wrong.
+WELL: Final = frozenset({State.RUNNING, State.CATCHING_UP})
+
+_OF_CODE: Final[Mapping[int, State]] = {
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: State.UNAUTHORIZED,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: State.UNAUTHORIZED,
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: State.UNAUTHORIZED,
+    ErrorCode.MESSAGE_TOO_LARGE: State.TOO_LARGE,
+    ErrorCode.RECORD_LIST_TOO_LARGE: State.TOO_LARGE,
+    ErrorCode.KAFKA_STORAGE_ERROR: State.TARGET_FULL,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: State.DELETED,
+    ErrorCode.UNKNOWN_TOPIC_ID: State.DELETED,
+}
+
+
+def state_of(failure: Exception) -> State:
+    """The state that a broker's error puts a partition in."""
+    if not isinstance(failure, BrokerFailure):
+        return State.UNREACHABLE
+    found = _OF_CODE.get(failure.code)
+    if found is not None:
+        return found
+    return State.UNREACHABLE if failure.retriable else State.REFUSED

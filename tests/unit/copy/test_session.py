@@ -1,0 +1,144 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mm2.copy.ledger import Key, Ledger, chunk_record, chunk_tombstone, entry_record, key_bytes, parse_key
+from mm2.copy.segments import CHUNK_SIZE, CHUNKS_KEPT, Chunk, Gap, Segment, Trail
+from mm2.copy.session import SEQUENCES, Entry, Lost, Mark, Session, Start, count_after, sequence_of, start_of
+from mm2.kafka.structs import ProducerIdentity, TopicPartition
+
+TP = TopicPartition("orders", 0)
+ENTRY = Entry(
+    "orders",
+    0,
+    "A.orders",
+    Mark(120, 220, 20),
+    110,
+    "src",
+    "dst",
+    3,
+    Session(ProducerIdentity(7, 0), Mark(100, 200, 0)),
+    {"control": 2},
+    (Lost(1, 5, "retention", 1_700_000_000_000),),
+    4,
+    1000,
+    2,
+)
+
+
+def test_entry_survives_the_ledger() -> None:
+    assert Entry.from_json("orders", 0, ENTRY.to_json()) == ENTRY
+
+
+def test_start_survives_the_channel() -> None:
+    for start in (Start(None), Start(5), Start(120, ENTRY, True), Start(7, ENTRY.replace(session=None), moved=True)):
+        assert Start.from_json(start.to_json()) == start
+
+
+@pytest.mark.parametrize("committed", [110, 120])
+def test_either_position_of_the_last_commit_goes_on_at_the_mark(committed: int) -> None:
+    assert start_of(ENTRY, committed) == Start(120, ENTRY)
+
+
+def test_a_session_whose_first_position_was_never_written_goes_on() -> None:
+    entry = ENTRY.replace(previous=None)
+    assert start_of(entry, None) == Start(120, entry)
+
+
+@pytest.mark.parametrize("committed", [None, 0, 109, 111, 500])
+def test_a_position_that_somebody_else_wrote_is_obeyed_and_ends_the_session(committed: int | None) -> None:
+    start = start_of(ENTRY, committed)
+    assert start.position == committed
+    assert start.moved
+    assert start.entry is not None
+    assert start.entry.session is None
+    assert start.entry.gaps == ENTRY.gaps
+
+
+def test_without_a_ledger_the_committed_position_counts() -> None:
+    assert start_of(None, 17) == Start(17)
+
+
+@given(st.integers(0, 1 << 40), st.integers(-1000, 1000))
+def test_count_after_is_the_nearest_count_with_that_sequence(known: int, ahead: int) -> None:
+    count = max(1, known + ahead)
+    assert count_after(sequence_of(count - 1), known) == count
+
+
+def test_count_after_wraps() -> None:
+    assert count_after(4, SEQUENCES - 3) == SEQUENCES + 5
+
+
+def test_keys_as_they_stand_in_the_topic() -> None:
+    assert key_bytes(Key(TP, None)) == b'{"partition":0,"topic":"orders"}'
+    assert key_bytes(Key(TP, 3)) == b'{"chunk":3,"partition":0,"topic":"orders"}'
+    for key in (Key(TP, None), Key(TP, 3)):
+        assert parse_key(key_bytes(key)) == key
+    assert parse_key(b"[1]") is None
+    assert parse_key(b"\xff") is None
+
+
+def test_runs_are_joined_and_jumps_begin_a_segment() -> None:
+    trail = Trail()
+    trail.copied(100, 50, 10)
+    trail.copied(110, 60, 5)
+    trail.missing(115, 116, "control")
+    trail.missing(116, 117, "control")
+    trail.copied(117, 65, 3)
+    assert trail.chunks()[0].segments == [Segment(100, 50, 15), Segment(117, 65, 3)]
+    assert trail.chunks()[0].gaps == [Gap(115, 117, "control")]
+    assert trail.gaps == {"control": 2}
+    assert trail.source_of(64) == 114
+    assert trail.source_of(65) == 117
+    assert trail.source_of(68) is None
+
+
+def test_only_chunks_that_changed_are_written_and_a_growing_segment_is_no_change() -> None:
+    trail = Trail()
+    trail.copied(0, 0, 1)
+    assert [chunk.number for chunk in trail.take_changed()[0]] == [0]
+    trail.copied(1, 1, 1)
+    assert trail.take_changed() == ([], [])
+
+
+def test_old_chunks_are_forgotten_by_a_tombstone() -> None:
+    trail, forgotten = Trail(), []
+    for index in range(CHUNK_SIZE * (CHUNKS_KEPT + 1) + 1):
+        trail.copied(index * 2, index, 1)
+        if index % CHUNK_SIZE == 0:
+            forgotten += trail.take_changed()[1]
+    assert len(trail.chunks()) == CHUNKS_KEPT
+    assert trail.newest == CHUNKS_KEPT + 1
+    assert forgotten == [0, 1]
+
+
+@given(
+    st.lists(st.tuples(st.integers(-1000, 1 << 40), st.integers(-1000, 1 << 40), st.integers(1, 1 << 20)), max_size=30),
+    st.lists(st.tuples(st.integers(0, 1 << 40), st.integers(1, 100), st.sampled_from(["control", "aborted"]))),
+)
+def test_chunks_survive_the_ledger(segments: list[tuple[int, int, int]], gaps: list[tuple[int, int, str]]) -> None:
+    chunk = Chunk(4, [Segment(*row) for row in segments], [Gap(first, first + n, why) for first, n, why in gaps])
+    assert Chunk.from_json(4, chunk.to_json()) == chunk
+
+
+def test_the_newest_segment_reaches_to_the_mark() -> None:
+    ledger = Ledger()
+    ledger.apply(*_pair(chunk_record(TP, Chunk(2, [Segment(100, 200, 1)]))))
+    ledger.apply(*_pair(entry_record(ENTRY)))
+    assert ledger.chunks(TP)[0].segments == [Segment(100, 200, 20)]
+    assert ledger.entry(TP) == ENTRY
+    assert ledger.rates() == {TP: 1000.0}
+    ledger.apply(*_pair(chunk_tombstone(TP, 2)))
+    assert ledger.chunks(TP) == []
+
+
+def test_what_cannot_be_read_is_as_good_as_missing() -> None:
+    ledger = Ledger()
+    ledger.apply(key_bytes(Key(TP, None)), b'{"version":1}')
+    assert ledger.entry(TP) is None
+    ledger.apply(b"foreign", b"x")
+    assert ledger.partitions() == [TP]
+
+
+def _pair(record: object) -> tuple[bytes | None, bytes | None]:
+    return record.key, record.value  # type: ignore[attr-defined]
