@@ -1,0 +1,221 @@
+"""``start.from``: where partitions that have no committed position begin. Pure but for reading the file.
+
+The value is a point in time or ``file:`` and the path of a list of offsets. The file is one of three, told apart by how
+it begins:
+
+=====================================================================  ================================================
+``topic,partition,offset`` per line (CSV; blank lines, ``#`` comments  the first offset to copy
+and a header may be there), as ``kafka-consumer-groups --export``
+writes for one group
+``[{"topic": "t", "partition": 0, "offset": 41}, …]``                  the first offset to copy
+``{"offsets": [{"partition": {"cluster": "A", "topic": "t",            the **last** offset that was copied, as in
+"partition": 0}, "offset": {"offset": 40}}, …]}``, what Connect's      MirrorMaker's own records: copying begins behind
+``GET /connectors/<name>/offsets`` gives (KIP-875)                     it; null = no position
+=====================================================================  ================================================
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from mm2.config.configdef import ConfigException
+from mm2.kafka.structs import TopicPartition
+
+START_FROM_KEY: Final = "start.from"
+
+_FILE: Final = "file:"
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MAX_OFFSET: Final = 2**63 - 1
+_MAX_PARTITION: Final = 2**31 - 1
+_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_DIGITS: Final = re.compile(r"[0-9]{1,19}")
+_HEADER: Final = ["topic", "partition", "offset"]
+_BLANKS: Final = re.compile(r"\s*")
+_DECODER: Final = json.JSONDecoder()
+_CONNECT_LIST: Final = re.compile(r'\s*\{\s*"offsets"\s*:\s*(?=\[)')
+_SHAPE: Final = '{"topic": …, "partition": …, "offset": …}'
+
+
+@dataclass(frozen=True)
+class StartFrom:
+    """Where partitions without a committed position begin; what is not said here is up to ``auto.offset.reset``.
+
+    ``timestamp_ms``: at the first record that is not older. ``offsets``: at these offsets, other partitions as if
+    nothing had been said. At most one of the two is there.
+    """
+
+    timestamp_ms: int | None = None
+    offsets: Mapping[TopicPartition, int] = field(default_factory=lambda: MappingProxyType({}))
+
+
+def parse_start_from(text: str, *, source_alias: str | None = None) -> StartFrom:
+    """The meaning of a value of ``start.from``; an empty one means nothing.
+
+    With ``source_alias``, entries of Connect's list have to be of that cluster. Reads the file, if there is one. Raises
+    ConfigException with one sentence, which names file and line for a bad entry.
+    """
+    value = text.strip()
+    if not value:
+        return StartFrom()
+    if not value.startswith(_FILE):
+        return StartFrom(timestamp_ms=_timestamp_ms(value))
+    path = value.removeprefix(_FILE).strip()
+    if not path:
+        raise ConfigException(START_FROM_KEY, text, "a path has to follow file:")
+    try:
+        content = Path(path).read_text("utf-8-sig")
+    except OSError as error:
+        raise ConfigException(START_FROM_KEY, text, f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigException(START_FROM_KEY, text, f"{path} is not UTF-8 text") from error
+    offsets: dict[TopicPartition, int] = {}
+    try:
+        for line, entry in _entries(content):
+            _add(offsets, line, entry, source_alias)
+    except _BadLine as error:
+        raise ConfigException(START_FROM_KEY, text, f"line {error.line} of {path}: {error}") from error
+    return StartFrom(offsets=MappingProxyType(offsets))
+
+
+class _BadLine(Exception):
+    """A line of the file that cannot be used, and why."""
+
+    def __init__(self, line: int, message: str) -> None:
+        super().__init__(message)
+        self.line = line
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """One entry as it is written, nothing checked. ``copied``: the offset is the last one copied, not the next."""
+
+    topic: Any
+    partition: Any
+    offset: Any
+    copied: bool = False
+    cluster: Any = None
+
+
+def _timestamp_ms(value: str) -> int:
+    if _DIGITS.fullmatch(value) and int(value) <= _MAX_OFFSET:
+        return int(value)
+    try:
+        instant = datetime.fromisoformat(value)
+    except ValueError:
+        reason = (
+            "neither milliseconds since 1970 nor a time as in 2026-11-20T15:00:00Z (ISO 8601) nor file: and the path "
+            "of a list of offsets"
+        )
+        raise ConfigException(START_FROM_KEY, value, reason) from None
+    # Like kafka-consumer-groups --to-datetime: without an offset from UTC it is UTC, whatever machine reads it.
+    instant = instant if instant.tzinfo is not None else instant.replace(tzinfo=UTC)
+    if instant < _EPOCH:
+        raise ConfigException(START_FROM_KEY, value, "no record is from before 1970")
+    return (instant - _EPOCH) // timedelta(milliseconds=1)
+
+
+def _add(offsets: dict[TopicPartition, int], line: int, entry: _Entry, source_alias: str | None) -> None:
+    """Check one entry and keep it."""
+    topic, partition, offset = entry.topic, entry.partition, entry.offset
+    if not isinstance(topic, str) or not _TOPIC.fullmatch(topic):
+        raise _BadLine(line, f"{topic!r} is no name of a topic")
+    if not _is_integer(partition) or not 0 <= partition <= _MAX_PARTITION:
+        raise _BadLine(line, f"{partition!r} is no number of a partition")
+    place = TopicPartition(topic, partition)
+    if None not in (entry.cluster, source_alias) and entry.cluster != source_alias:
+        raise _BadLine(line, f"{place} is one of cluster {entry.cluster!r}, but the flow copies from {source_alias}")
+    if entry.copied and offset is None:
+        return
+    if not _is_integer(offset) or not 0 <= offset < _MAX_OFFSET:
+        raise _BadLine(line, f"{offset!r} is no offset")
+    if place in offsets:
+        raise _BadLine(line, f"{place} has been named before")
+    offsets[place] = offset + 1 if entry.copied else offset
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _entries(content: str) -> Iterator[tuple[int, _Entry]]:
+    """(line, entry) of everything in the file."""
+    if content.lstrip()[:1] in ("[", "{"):
+        return _json_entries(content)
+    return _csv_entries(content)
+
+
+def _csv_entries(content: str) -> Iterator[tuple[int, _Entry]]:
+    reader = csv.reader(content.splitlines(), skipinitialspace=True)
+    headed = False
+    try:
+        for row in reader:
+            cells = [cell.strip() for cell in row]
+            if not any(cells) or cells[0].startswith("#"):
+                continue
+            if not headed and [cell.lower() for cell in cells] == _HEADER:
+                headed = True
+                continue
+            headed = True
+            if len(cells) != len(_HEADER):
+                raise _BadLine(reader.line_num, f"{len(cells)} columns instead of topic,partition,offset")
+            topic, partition, offset = cells
+            yield reader.line_num, _Entry(topic, _number(partition), _number(offset))
+    except csv.Error as error:
+        raise _BadLine(reader.line_num, str(error)) from error
+
+
+def _number(cell: str) -> int | str:
+    """A number, or the cell as it is for the complaint."""
+    return int(cell) if _DIGITS.fullmatch(cell) else cell
+
+
+def _json_entries(content: str) -> Iterator[tuple[int, _Entry]]:
+    """Element by element, so that the line of a bad one is known."""
+    connect = _CONNECT_LIST.match(content)
+    at = connect.end() if connect else _skip_blanks(content, 0)
+    line = 1 + content.count("\n", 0, at)
+    if content[at : at + 1] != "[":
+        raise _BadLine(line, f'neither a list of {_SHAPE} nor what Connect calls "offsets"')
+    separator = "["
+    while separator != "]":
+        begin, at = at, _skip_blanks(content, at + 1)
+        if content[at : at + 1] != "]":
+            line += content.count("\n", begin, at)
+            try:
+                element, end = _DECODER.raw_decode(content, at)
+            except (ValueError, RecursionError) as error:
+                bad_line = error.lineno if isinstance(error, json.JSONDecodeError) else line
+                raise _BadLine(bad_line, "not JSON") from error
+            yield line, _json_entry(element, line)
+            begin, at = at, _skip_blanks(content, end)
+        line += content.count("\n", begin, at)
+        separator = content[at : at + 1]
+        if separator not in {",", "]"}:
+            raise _BadLine(line, "not JSON: a comma or the end of the list is missing")
+    if content[at + 1 :].strip() != ("}" if connect else ""):
+        raise _BadLine(line, "not JSON: something follows the end of the list")
+
+
+def _json_entry(element: Any, line: int) -> _Entry:
+    if isinstance(element, dict) and isinstance(partition := element.get("partition"), dict) and "offset" in element:
+        offset = element["offset"]
+        if offset is None or isinstance(offset, dict):
+            number = None if offset is None else offset.get("offset", "")
+            found = (partition.get("topic"), partition.get("partition"), number)
+            return _Entry(*found, copied=True, cluster=partition.get("cluster"))
+    elif isinstance(element, dict) and set(_HEADER) <= element.keys():
+        return _Entry(element["topic"], element["partition"], element["offset"])
+    raise _BadLine(line, f"{json.dumps(element, ensure_ascii=False)[:100]} is not {_SHAPE}")
+
+
+def _skip_blanks(content: str, at: int) -> int:
+    found = _BLANKS.match(content, at)
+    return found.end() if found else at
