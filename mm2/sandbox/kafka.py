@@ -10,7 +10,7 @@ import tempfile
 import time
 import uuid
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -70,6 +70,7 @@ class LocalKafka:
     to security protocols (default: one PLAINTEXT); the first is the one `bootstrap` names. `overrides` are broker
     settings that win over all else, `segment_bytes` is the size of log segments (Kafka allows 1 MiB and more),
     `format_args` go to `kafka-storage format` (e.g. `["--add-scram", "SCRAM-SHA-256=[name=a,password=b]"]`).
+    `proxied` listeners lead clients to another port, `advertised(name)`, at which a Proxy has to listen.
     Usable as a context manager. Not thread-safe.
     """
 
@@ -84,6 +85,7 @@ class LocalKafka:
         heap: str = "512m",
         segment_bytes: int | None = None,
         jvm_options: Sequence[str] = (),
+        proxied: Collection[str] = (),
     ) -> None:
         self.name = name
         self.folder = Path(data_dir)
@@ -91,6 +93,7 @@ class LocalKafka:
         self.log_file = self.folder / "broker.log"
         self._listeners = dict(listeners or {"PLAINTEXT": "PLAINTEXT"})
         self._ports = dict(zip([*self._listeners, "CONTROLLER"], free_ports(len(self._listeners) + 1), strict=True))
+        self._proxy_ports = dict(zip(proxied, free_ports(len(proxied)), strict=True)) if proxied else {}
         self._overrides = dict(overrides or {})
         if segment_bytes is not None:
             self._overrides.setdefault("log.segment.bytes", str(segment_bytes))
@@ -111,6 +114,10 @@ class LocalKafka:
     def address(self, listener: str) -> str:
         """`127.0.0.1:<port>` of the listener of that name."""
         return f"127.0.0.1:{self._ports[listener]}"
+
+    def advertised(self, listener: str) -> str:
+        """Where metadata lead the clients of that listener: `address`, unless the listener is `proxied`."""
+        return f"127.0.0.1:{self._proxy_ports.get(listener, self._ports[listener])}"
 
     @property
     def pid(self) -> int:
@@ -230,6 +237,7 @@ class LocalKafka:
             **_DEFAULTS,
             "controller.quorum.voters": f"1@{self.address('CONTROLLER')}",
             "listeners": ",".join(f"{name}://{self.address(name)}" for name in names),
+            "advertised.listeners": ",".join(f"{name}://{self.advertised(name)}" for name in self._listeners),
             "listener.security.protocol.map": ",".join(f"{name}:{protocols[name]}" for name in names),
             "inter.broker.listener.name": names[0],
             "log.dirs": str(self._data_folder),

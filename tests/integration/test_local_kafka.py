@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from mm2.sandbox.errors import SandboxError
 from mm2.sandbox.kafka import LocalKafka
+from mm2.sandbox.proxy import Proxy
 
 
 def _topics(broker: LocalKafka) -> set[str]:
@@ -60,3 +61,15 @@ def _alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (ProcessLookupError, FileNotFoundError):
         return False
+
+
+def test_clients_of_a_proxied_listener_are_led_back_to_the_proxy(tmp_path: Path) -> None:
+    listeners = {"PLAINTEXT": "PLAINTEXT", "PROXIED": "PLAINTEXT"}
+    with (
+        LocalKafka("P", tmp_path, listeners=listeners, proxied=["PROXIED"]) as broker,
+        Proxy.before(broker) as proxy,
+    ):
+        for address in (broker.bootstrap, proxy.address):
+            seen = AdminClient({"bootstrap.servers": address}).list_topics(timeout=10).brokers.values()
+            assert [f"{node.host}:{node.port}" for node in seen] == [address]
+        assert proxy.look()["bytes_down"] > 0
