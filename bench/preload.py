@@ -1,6 +1,7 @@
 """Writes a shape's records to the source, in batches of exactly the size the shape asks for."""
 
 import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from confluent_kafka import KafkaError, Message, Producer
@@ -10,11 +11,14 @@ from bench.shapes import Shape
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure
+from mm2.kafka.reader import BatchReader
 from mm2.kafka.structs import NewTopic, TopicPartition
-from mm2.sandbox.reader import BatchReader
 
 _SENT_BETWEEN_POLLS = 1000
 _FLUSH_S = 300.0
+
+SENTINEL_KEY = b"last"
+"""Of the last record of each partition; no other record has a key."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +30,10 @@ class Stored:
 
 
 def preload(cluster: Cluster, bootstrap: str, topic: str, shape: Shape) -> Stored:
-    """Creates `topic` and writes the whole shape. Raises BenchFailed or KafkaFailure."""
+    """Creates `topic` and writes the whole shape, the last record of each partition after all others and with a key.
+
+    Raises BenchFailed or KafkaFailure.
+    """
     made = Admin(cluster).create_topics([NewTopic(topic, shape.partitions, 1)])[topic]
     if isinstance(made, KafkaFailure):
         raise made
@@ -51,18 +58,23 @@ def preload(cluster: Cluster, bootstrap: str, topic: str, shape: Shape) -> Store
         }
     )
     values = itertools.cycle(shape.values())
-    for index, partition in enumerate(shape.record_partitions()):
-        while True:
-            try:
-                producer.produce(topic, next(values), partition=partition)
-                break
-            except BufferError:
-                producer.poll(0.05)
-        if index % _SENT_BETWEEN_POLLS == 0:
-            producer.poll(0)
-    left = producer.flush(_FLUSH_S)
-    if left or failed:
-        raise BenchFailed(f"{left + len(failed)} records could not be written to the source: {failed[:1]}.")
+
+    def write(partitions: Iterable[int], key: bytes | None) -> None:
+        for index, partition in enumerate(partitions):
+            while True:
+                try:
+                    producer.produce(topic, next(values), key, partition=partition)
+                    break
+                except BufferError:
+                    producer.poll(0.05)
+            if index % _SENT_BETWEEN_POLLS == 0:
+                producer.poll(0)
+        left = producer.flush(_FLUSH_S)
+        if left or failed:
+            raise BenchFailed(f"{left + len(failed)} records could not be written to the source: {failed[:1]}.")
+
+    write(itertools.islice(shape.record_partitions(), shape.records - shape.partitions), None)
+    write(range(shape.partitions), SENTINEL_KEY)
     return _look(cluster, topic)
 
 

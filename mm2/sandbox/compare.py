@@ -11,9 +11,9 @@ from itertools import zip_longest
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure
+from mm2.kafka.reader import read_partition
 from mm2.kafka.records.record import Record
 from mm2.kafka.structs import EARLIEST, LATEST, TopicInfo, TopicPartition
-from mm2.sandbox.reader import read_partition
 
 _SHOWN_BYTES = 60
 
