@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
 
 import structlog
 
@@ -27,16 +27,29 @@ WATCH_S: Final = 0.5
 _WARN_AT: Final = 2  # a connection lost once is no news: brokers close idle ones
 
 
-@dataclass(slots=True, eq=False)
-class Link:
-    """The connection to one broker, and what is known about getting it."""
+class Place(NamedTuple):
+    """One of our connections to a broker."""
 
     node: int
+    number: int
+
+
+@dataclass(slots=True, eq=False)
+class Link:
+    """One connection to a broker, and what is known about getting it."""
+
+    node: int
+    number: int
     channel: Channel | None = None
     opening: bool = False
     version: int = 0  # of the one request that is sent over it
     failures: int = 0  # in a row
     not_before: float = 0.0  # monotonic seconds; no new connection earlier
+
+    @property
+    def place(self) -> Place:
+        """Which connection this is."""
+        return Place(self.node, self.number)
 
 
 L = TypeVar("L", bound=Link)
@@ -45,13 +58,20 @@ L = TypeVar("L", bound=Link)
 class Brokers(ABC, Generic[L]):
     """The brokers of one cluster; `Source` and `Sink` say what goes over the connections.
 
-    ``failure`` is the last thing that went wrong with the cluster as a whole, None once it answers again.
+    ``connections`` per broker: a broker's socket buffer lets some 200 KB per connection be under way, so over a long way
+    one is not enough. ``failure`` is the last thing that went wrong with the cluster as a whole, None once it answers again.
     """
 
     role: ClassVar[str]
 
     def __init__(
-        self, cluster: Cluster, loop: asyncio.AbstractEventLoop, background: Executor, pool: BufferPool
+        self,
+        cluster: Cluster,
+        loop: asyncio.AbstractEventLoop,
+        background: Executor,
+        pool: BufferPool,
+        *,
+        connections: int = 1,
     ) -> None:
         settings = cluster.settings
         self.failure: KafkaFailure | None = None
@@ -59,7 +79,8 @@ class Brokers(ABC, Generic[L]):
         self._loop = loop
         self._background = background
         self._pool = pool
-        self._brokers: dict[int, L] = {}
+        self._connections = connections
+        self._brokers: dict[tuple[int, int], L] = {}
         self._refreshing = False
         self._over = False
         self._request_timeout_s = settings.request_timeout_ms / 1000

@@ -5,24 +5,33 @@ A broker takes a batch from a producer only if it is magic 2, without holes, wit
 
     control batches, aborted ones under read_committed, empty ones   are dropped, and counted by reason
     holes, LogAppendTime, magic 0/1, batches begun before our offset  are re-encoded with the same codec
+    many tiny ones in a row                                          are merged
     everything else                                                  goes as the bytes it came in
+
+What a predecessor has put on the target already is *skipped*: read, counted, and not sent. Counting is exact while the
+source is as it was. Where it has a hole now, records may have been taken away that are on the target, and then the
+target's own records tell where to go on (`match`).
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 import structlog
 
 from mm2.copy.executor.outbox import Outbox, Parcel
+from mm2.copy.executor.standing import fingerprint
+from mm2.copy.segments import Trail
+from mm2.copy.session import Lost, Mark
 from mm2.copy.spec import PartitionProgress, PartitionSpec
+from mm2.copy.states import State, state_of
 from mm2.kafka.errors import BrokerFailure, CorruptBatch
 from mm2.kafka.records.batch import BatchHeader, BatchView, check_crc, iter_batches, read_header
-from mm2.kafka.records.record import rewrite, split
+from mm2.kafka.records.record import Rewritten, decode_batch, rewrite, split
 from mm2.kafka.records.transactions import AbortedTransactions
 from mm2.kafka.structs import TopicPartition
 from mm2.kafka.wire.fetch import Fetched
@@ -31,57 +40,131 @@ log = structlog.get_logger(__name__)
 
 QUEUE_LIMIT_BYTES: Final = 4 << 20
 QUEUE_LIMIT_S: Final = 1.0
+#: So many source offsets behind, a partition is catching up.
+BEHIND_OFFSETS: Final = 10_000
+_BLOCKED_AFTER_S: Final = 1.0
+_THROTTLED_FOR_S: Final = 2.0
+_RATE_OVER_S: Final = 10.0
+
+
+class Owner(Protocol):
+    """What a cursor asks of the copier. All calls come on the loop's thread."""
+
+    def put(self, outbox: Outbox, parcel: Parcel) -> None:
+        """Send a batch."""
+
+    def acked(self, cursor: Cursor, first: int, last: int, target_base: int, count: int, newest_ms: int) -> None:
+        """Source offsets ``first``..``last`` are on the target from ``target_base`` (-1: unknown), in source order."""
+
+    def unreadable(self, cursor: Cursor, failure: BrokerFailure) -> None:
+        """The source does not let it be read."""
+
+    def stopped(self, cursor: Cursor) -> None:
+        """This partition is given up."""
+
+    def renewed(self, cursor: Cursor, topic_id: str) -> None:
+        """Its source topic is another one of the same name."""
+
+    def diverged(self, cursor: Cursor, end_offset: int) -> None:
+        """Its source log was cut off there, and goes on otherwise."""
+
+    def uncertain(self, cursor: Cursor) -> None:
+        """Counting leads nowhere; `Cursor.match` has to be set, then `Cursor.held` taken back."""
+
+    def too_large(self, cursor: Cursor, entry: Entry, parcel: Parcel) -> bool:
+        """The target takes a record in no way; True when that is dealt with."""
+
+    def corrupt(self, cursor: Cursor, view: BatchView, error: CorruptBatch) -> bool:
+        """A batch is not what was written; True when that is dealt with, and the cursor may go past it."""
+
+    def target_went_back(self, cursor: Cursor, base_offset: int) -> None:
+        """The target gave an offset that is below those given before."""
 
 
 @dataclass(slots=True, eq=False)
-class _Entry:
-    """A stretch of source offsets up to ``next_offset``, done once it is on the target or known to be dropped."""
+class Entry:
+    """A stretch of source offsets up to ``next_offset``: one batch on its way, or offsets that are dropped for a reason.
+
+    ``offsets`` are those of its records where they are not all of the stretch. Done once it is on the target or dropped.
+    """
 
     first: int
     next_offset: int
     size: int = 0
     count: int = 0
-    pieces: int = 1  # batches it travels in; more than one when the target wants it smaller
-    answered: bool = False
+    offsets: list[int] | None = None
+    reason: str = ""
     done: bool = False
+    there: bool = False  # on the target before we came
     target_base: int = -1
     newest_ms: int = -1
     since: float = field(default_factory=time.monotonic)
+
+    def runs(self) -> Iterator[tuple[int, int]]:
+        """(first source offset, count) of each stretch of records without a hole."""
+        if self.offsets is None:
+            yield self.next_offset - self.count, self.count
+            return
+        start = previous = self.offsets[0]
+        for offset in self.offsets[1:]:
+            if offset != previous + 1:
+                yield start, previous + 1 - start
+                start = offset
+            previous = offset
+        yield start, previous + 1 - start
+
+
+@dataclass(slots=True)
+class Trouble:
+    """What keeps a partition from going on: at which source offset, since when (ms)."""
+
+    state: State
+    reason: str
+    offset: int
+    since_ms: int
 
 
 @dataclass(slots=True, eq=False)
 class Cursor:
     """A partition's receiver for the source (`Feed`) and sender for the sink.
 
-    ``put`` queues a parcel, ``on_acked(cursor, first, last, target_base, count, newest_ms)`` follows in source order,
-    ``on_failed(cursor, failure)`` hands over what only the copier can mend (out of range), ``on_over(cursor)`` says that
-    this partition is given up, ``on_renewed(cursor)`` that its topic is another one of the same name.
+    ``records`` of the session are on the target and acknowledged; ``skip`` more are there and still to be read past;
+    ``target`` is the target offset behind the last one, -1 while unknown. ``held`` keeps it from being read.
     """
 
     spec: PartitionSpec
     outbox: Outbox
-    offset: int
+    owner: Owner
     read_committed: bool
-    put: Callable[[Outbox, Parcel], None]
-    on_acked: Callable[[Cursor, int, int, int, int, int], None]
-    on_failed: Callable[[Cursor, BrokerFailure], None]
-    on_over: Callable[[Cursor], None]
-    on_renewed: Callable[[Cursor], None]
+    offset: int = -1
     position: int = -1
-    target_offset: int = -1
-    high_watermark: int = -1
-    state: str = "copying"
-    reason: str = ""
+    target: int = -1
     records: int = 0
-    committed_records: int = 0
+    skip: int = 0
+    skip_base: int = -1
+    match: deque[int] | None = None
+    held: bool = False
+    leader_epoch: int = -1
+    high_watermark: int = -1
+    last_stable: int = -1
+    trail: Trail = field(default_factory=Trail)
+    lost: list[Lost] = field(default_factory=list)
+    foreign: int = 0
+    markers: int = 0  # transaction markers of ours that stand behind ``target``
+    read_trouble: Trouble | None = None
+    write_trouble: Trouble | None = None
+    stop_trouble: Trouble | None = None
+    note: str = ""  # something to be known that stops nothing
+    copied: int = 0
     bytes: int = 0
     reencoded: int = 0
     waiting_bytes: int = 0
-    gaps: dict[str, int] = field(default_factory=dict)
-    entries: deque[_Entry] = field(default_factory=deque)
-
-    def __post_init__(self) -> None:
-        self.position = self.offset
+    rate: float = 0.0
+    entries: deque[Entry] = field(default_factory=deque)
+    _corrupt_at: int = -1
+    _behind_lso_s: float = 0.0
+    _throttled_s: float = 0.0
+    _rated: tuple[float, int] = (0.0, 0)
 
     @property
     def partition(self) -> TopicPartition:
@@ -89,88 +172,221 @@ class Cursor:
         return self.spec.source
 
     @property
+    def mark(self) -> Mark:
+        """Where it is on both sides."""
+        return Mark(self.position, self.target, self.records)
+
+    @property
     def full(self) -> bool:
         """Enough waits for the target already, or for so long that the target takes nothing at the moment.
 
         Each waiting batch keeps the whole answer alive that it came in, so a trickle could hold gigabytes of others' data.
         """
-        if self.waiting_bytes >= QUEUE_LIMIT_BYTES:
+        if self.held or self.waiting_bytes >= QUEUE_LIMIT_BYTES:
             return True
         return bool(self.entries) and (self.stuck or time.monotonic() - self.entries[0].since > QUEUE_LIMIT_S)
 
     @property
     def stuck(self) -> bool:
-        """The target refuses it: full until somebody mends that, so no use in asking for it often."""
-        return self.state == "refused"
+        """The target refuses it, or it waits for a word of ours: no use in asking for it often."""
+        return self.held or self.outbox.refused
+
+    @property
+    def behind(self) -> bool:
+        """Far from the end of its source."""
+        return self.high_watermark - self.offset > BEHIND_OFFSETS
 
     @property
     def idle(self) -> bool:
         """Everything fetched is on the target or dropped."""
         return not self.entries
 
+    @property
+    def stopped(self) -> bool:
+        """Given up in this micro-batch."""
+        return self.stop_trouble is not None
+
+    # -- the source's side -------------------------------------------------------------------------------------------
+
     def take(self, fetched: Fetched) -> None:
         """Turn fetched batches into parcels; a corrupt batch stops this partition only."""
-        self.high_watermark = fetched.last_stable_offset if self.read_committed else fetched.high_watermark
-        if self.state == "waiting":
-            self.state, self.reason = "copying", ""
-        if not fetched.records:
+        self.high_watermark = fetched.high_watermark
+        self.last_stable = fetched.last_stable_offset
+        self.read_trouble = None
+        if self.read_committed:
+            blocked = not fetched.records and self.offset >= self.last_stable and self.high_watermark > self.offset
+            self._behind_lso_s = (self._behind_lso_s or time.monotonic()) if blocked else 0.0
+        if not fetched.records or self.held:
             return
         aborted = AbortedTransactions(fetched.aborted)
         try:
             for view in iter_batches(fetched.records):
-                self._take_batch(view, aborted)
+                self._take_checked(view, aborted)
+                if self.held:
+                    return
         except CorruptBatch as error:
-            self.fail(f"{self.partition}: {error}")
+            self._corrupt(error)
         except Exception as error:
             log.exception("an error of ours stops a partition", partition=str(self.partition))
-            self.fail(f"{self.partition} cannot be read: {type(error).__name__}: {error}")
+            self.fail(State.FAILED, f"{self.partition} cannot be read: {type(error).__name__}: {error}")
 
     def failed(self, failure: BrokerFailure) -> None:
         """The source's word that this partition cannot be read right now."""
-        if self.state != "failed":
-            self.state, self.reason = "waiting", str(failure)
-        self.on_failed(self, failure)
+        self.say(state_of(failure), str(failure))
+        self.owner.unreadable(self, failure)
 
-    def renewed(self) -> None:
+    def renewed(self, topic_id: str) -> None:
         """The topic was deleted and created anew."""
-        self.on_renewed(self)
+        self.owner.renewed(self, topic_id)
 
-    def fail(self, reason: str) -> None:
-        """Stop this partition for good; the others go on."""
-        self.state, self.reason = "failed", reason
-        self.on_over(self)
+    def diverged(self, end_offset: int) -> None:
+        """Behind this offset the source has other records than those that were read."""
+        self.owner.diverged(self, end_offset)
+
+    def throttled(self) -> None:
+        """A limit of ours kept it from being read."""
+        self._throttled_s = time.monotonic()
+
+    # -- what happens to it ------------------------------------------------------------------------------------------
+
+    def say(self, state: State, reason: str) -> None:
+        """Something keeps it from being read, for now."""
+        self.read_trouble = self._trouble(self.read_trouble, state, reason, max(self.offset, self.position))
+
+    def fail(self, state: State, reason: str) -> None:
+        """Stop this partition; the others go on."""
+        if self.stop_trouble is None:
+            self.stop_trouble = Trouble(state, reason, max(self.offset, self.position), _now_ms())
+            self.owner.stopped(self)
+
+    def begin(self, mark: Mark, *, skip: int = 0, skip_base: int = -1) -> None:
+        """Go on at a mark; ``skip`` records behind it are on the target, from ``skip_base`` if they lie side by side."""
+        self.offset = self.position = mark.source
+        self.target, self.records = mark.target, mark.records
+        self.skip, self.skip_base, self.match = skip, skip_base, None
+        self.entries.clear()
+        self.waiting_bytes = 0
+        self.held = False
 
     def jump(self, offset: int, reason: str) -> None:
-        """Go on at another source offset; what lies between is counted as a gap of that reason when it is skipped."""
+        """Go on at another source offset; offsets that are left out are counted under ``reason``."""
         if offset > self.offset:
+            if self.skip and self.match is None:
+                self._ask_target()
+                return
             self._drop(self.offset, offset, reason)
         elif self.idle:
             self.position = offset
         self.offset = offset
 
+    def lose(self, first: int, after: int, reason: str) -> None:
+        """Write down a range that nobody will ever copy."""
+        self.lost.append(Lost(first, after, reason, _now_ms()))
+
     def refused(self, failure: Exception | None) -> None:
-        """The target does not take this partition (or takes it again: None)."""
-        if self.state == "failed":
+        """The target does not take this partition's head (or takes it again: None)."""
+        if failure is None:
+            self.write_trouble = None
             return
-        self.state, self.reason = ("copying", "") if failure is None else ("refused", str(failure))
+        parcel = self.outbox.queue[0] if self.outbox.queue else None
+        state = state_of(failure)
+        if state is State.TOO_LARGE and parcel is not None:
+            entry = next((entry for entry in self.entries if not entry.done), None)
+            if entry is not None and self.owner.too_large(self, entry, parcel):
+                return
+        self.write_trouble = self._trouble(self.write_trouble, state, str(failure), self.position)
+
+    def bury(self, entry: Entry, reason: str) -> None:
+        """Its record will not be on the target; what follows takes its sequences."""
+        outbox = self.outbox
+        parcel = outbox.queue.popleft()
+        if parcel.at >= 0:
+            outbox.next = parcel.at
+            for other in outbox.queue:
+                other.at = -1
+        self.waiting_bytes -= entry.size
+        entry.size = entry.count = 0
+        entry.offsets = None
+        entry.reason = reason
+        self._done(entry)
 
     def progress(self) -> PartitionProgress:
         """A snapshot for the driver."""
-        state, reason = self.state, self.reason
-        if state == "copying" and self.outbox.complaint is not None:
-            state, reason = "waiting", str(self.outbox.complaint)
+        trouble = self.stop_trouble or self._current_trouble()
+        state = trouble.state if trouble is not None else self._well()
         return PartitionProgress(
             self.spec.topic,
             self.spec.partition,
             self.position,
-            self.target_offset,
+            self.target,
             self.high_watermark,
-            state,
-            reason,
-            self.records,
+            str(state),
+            self.note if trouble is None else trouble.reason,
+            -1 if trouble is None else trouble.offset,
+            -1 if trouble is None else trouble.since_ms,
+            self.stopped,
+            self.copied,
             self.bytes,
-            dict(self.gaps),
+            dict(self.trail.gaps),
+            len(self.lost),
+            self.foreign,
         )
+
+    def measure(self, now_s: float) -> None:
+        """Bring ``rate`` up to date: bytes per second over the last ten or so."""
+        since, seen = self._rated
+        if not since:
+            self._rated = (now_s, self.bytes)
+            return
+        passed = now_s - since
+        if passed >= 1.0:
+            weight = min(1.0, passed / _RATE_OVER_S)
+            self.rate += ((self.bytes - seen) / passed - self.rate) * weight
+            self._rated = (now_s, self.bytes)
+
+    def _current_trouble(self) -> Trouble | None:
+        complaint = self.outbox.complaint
+        if complaint is not None:
+            self.write_trouble = self._trouble(self.write_trouble, state_of(complaint), str(complaint), self.position)
+        elif not self.outbox.refused:
+            self.write_trouble = None
+        return self.write_trouble or self.read_trouble
+
+    @staticmethod
+    def _trouble(known: Trouble | None, state: State, reason: str, offset: int) -> Trouble:
+        """The same trouble keeps its time."""
+        if known is None or known.state != state:
+            return Trouble(state, reason, offset, _now_ms())
+        known.reason = reason
+        return known
+
+    def _well(self) -> State:
+        now = time.monotonic()
+        if self._behind_lso_s and now - self._behind_lso_s > _BLOCKED_AFTER_S:
+            return State.BLOCKED_BY_OPEN_TXN
+        if now - self._throttled_s < _THROTTLED_FOR_S and self.high_watermark > self.offset:
+            return State.THROTTLED
+        return State.CATCHING_UP if self.behind else State.RUNNING
+
+    # -- batches -------------------------------------------------------------------------------------------------------
+
+    def _corrupt(self, error: CorruptBatch) -> None:
+        if self._corrupt_at != self.offset:
+            self._corrupt_at = self.offset  # a wire may lie once; what is bad on the disk stays bad
+            return
+        self.fail(State.CORRUPT, f"{self.partition}: {error}")
+
+    def _take_checked(self, view: BatchView, aborted: AbortedTransactions) -> None:
+        before = self.offset
+        try:
+            self._take_batch(view, aborted)
+        except CorruptBatch as error:
+            header = view.header
+            if header is None or self._corrupt_at != before or not self.owner.corrupt(self, view, error):
+                raise
+            after = max(header.last_offset + 1, before)
+            self._drop(before, after, "quarantined")
+            self.offset = after
 
     def _take_batch(self, view: BatchView, aborted: AbortedTransactions) -> None:
         header = view.header
@@ -182,15 +398,23 @@ class Cursor:
             return  # a fetch starts at the batch that holds the offset, which may be done already
         check_crc(header, view.data)
         if header.base_offset > self.offset:
+            if self.skip and self.match is None:
+                self._ask_target()
+                return
             self._drop(self.offset, header.base_offset, "compacted")
             self.offset = header.base_offset
         after = header.last_offset + 1
+        self.leader_epoch = header.leader_epoch
         if header.is_control:
             self._drop(self.offset, after, "control")
         elif hidden and self.read_committed:
             self._drop(self.offset, after, "aborted")
+        elif self.skip:
+            self._skip_batch(view, header, after)
+            if self.held:
+                return
         elif header.is_dense and header.base_offset == self.offset and not header.is_log_append_time:
-            self._send(view.data, header, header.base_offset, after)
+            self._send(view.data, header, self.offset, after)
         else:
             self._reencode(view, self.offset, after)
         self.offset = after
@@ -200,41 +424,41 @@ class Cursor:
         if rewritten is None:
             return
         after = rewritten.offsets[-1] + 1
-        self._count_holes(self.offset, after, rewritten.offsets)
-        self._send_rewritten(rewritten.data, self.offset, after)
+        if self.skip and self.match is None:
+            self._ask_target()
+            return
+        if self.skip:
+            self._skip_matching(view, after)
+        else:
+            self._send_rewritten(rewritten, self.offset, after)
         self.offset = after
 
     def _reencode(self, view: BatchView, start: int, after: int) -> None:
         rewritten = rewrite(view, keep=lambda offset: offset >= start)
         if rewritten is None:
-            self._drop(start, after, "compacted")
+            self._drop(self.offset, after, "compacted")
             return
         self.reencoded += 1
-        self._count_holes(start, after, rewritten.offsets)
-        self._send_rewritten(rewritten.data, start, after)
+        self._send_rewritten(rewritten, self.offset, after)
 
-    def _count_holes(self, start: int, after: int, offsets: list[int]) -> None:
-        missing = after - start - len(offsets)
-        if missing > 0:
-            self.gaps["compacted"] = self.gaps.get("compacted", 0) + missing
+    def _send_rewritten(self, rewritten: Rewritten, first: int, after: int) -> None:
+        data = memoryview(rewritten.data)
+        offsets = rewritten.offsets
+        dense = len(offsets) == after - first
+        self._send(data, read_header(rewritten.data), first, after, None if dense else offsets)
 
-    def _send_rewritten(self, data: bytearray, first: int, after: int) -> None:
-        self._send(memoryview(data), read_header(data), first, after)
-
-    def _send(self, data: memoryview, header: BatchHeader, first: int, after: int) -> None:
-        entry = _Entry(first, after, len(data), header.records_count, newest_ms=header.max_timestamp)
+    def _send(
+        self, data: memoryview, header: BatchHeader, first: int, after: int, offsets: list[int] | None = None
+    ) -> None:
+        entry = Entry(first, after, len(data), header.records_count, offsets, newest_ms=header.max_timestamp)
         self.entries.append(entry)
         self.waiting_bytes += len(data)
-        self.put(self.outbox, self._parcel(data, header, entry))
+        self.owner.put(self.outbox, self._parcel(data, header, entry))
 
-    def _parcel(self, data: memoryview, header: BatchHeader, entry: _Entry) -> Parcel:
+    def _parcel(self, data: memoryview, header: BatchHeader, entry: Entry) -> Parcel:
         def acked(base: int) -> None:
-            entry.pieces -= 1
-            if not entry.answered:
-                # The first piece's place; unknown (-1) when it was there already, and then no later piece's will do.
-                entry.answered, entry.target_base = True, base
-            if not entry.pieces:
-                self._done(entry)
+            entry.target_base = base
+            self._done(entry)
 
         def cut() -> list[Parcel] | None:
             if header.records_count < 2:
@@ -243,26 +467,168 @@ class Cursor:
                 parts = split(BatchView(header, header.base_offset, 2, data), 2)
             except CorruptBatch:
                 return None  # right on the outside, so it was passed on; the target's word on it stands
-            entry.pieces += len(parts) - 1
-            return [self._parcel(memoryview(part.data), read_header(part.data), entry) for part in parts]
+            return self._replace(entry, parts)
 
-        return Parcel(data, header, acked, cut)
+        def without(count: int) -> Parcel:
+            keep_from = header.base_offset + count
+            rest = rewrite(BatchView(header, header.base_offset, 2, data), keep=lambda offset: offset >= keep_from)
+            if rest is None:
+                message = f"{self.partition}: a batch of {header.records_count} records has none behind the {count}th"
+                raise CorruptBatch(message)
+            head, tail = self._cut_entry(entry, [count, header.records_count - count], [0, len(rest.data)])
+            head.there = True
+            self._done(head)
+            return self._parcel(memoryview(rest.data), read_header(rest.data), tail)
+
+        return Parcel(data, header, acked, cut, without)
+
+    def _replace(self, entry: Entry, parts: list[Rewritten]) -> list[Parcel]:
+        """Parcels for the parts of a batch, each with an entry of its own."""
+        entries = self._cut_entry(entry, [len(part.offsets) for part in parts], [len(part.data) for part in parts])
+        return [
+            self._parcel(memoryview(part.data), read_header(part.data), piece)
+            for part, piece in zip(parts, entries, strict=True)
+        ]
+
+    def _cut_entry(self, entry: Entry, counts: list[int], sizes: list[int]) -> list[Entry]:
+        offsets = entry.offsets or list(range(entry.next_offset - entry.count, entry.next_offset))
+        pieces, first, at = [], entry.first, 0
+        for index, (count, size) in enumerate(zip(counts, sizes, strict=True)):
+            own = offsets[at : at + count]
+            at += count
+            after = entry.next_offset if index == len(counts) - 1 else offsets[at]
+            dense = len(own) == after - first
+            piece = Entry(first, after, size, count, None if dense else own, newest_ms=entry.newest_ms)
+            piece.since = entry.since
+            pieces.append(piece)
+            first = after
+        place = self.entries.index(entry)
+        self.entries.remove(entry)
+        for index, piece in enumerate(pieces):
+            self.entries.insert(place + index, piece)
+        self.waiting_bytes += sum(sizes) - entry.size
+        return pieces
 
     def _drop(self, first: int, after: int, reason: str) -> None:
-        self.gaps[reason] = self.gaps.get(reason, 0) + after - first
-        entry = _Entry(first, after)
+        entry = Entry(first, after, reason=reason)
         self.entries.append(entry)
         self._done(entry)
 
-    def _done(self, entry: _Entry) -> None:
+    # -- what is there already -----------------------------------------------------------------------------------------
+
+    def _ask_target(self) -> None:
+        self.held = True
+        self.owner.uncertain(self)
+
+    def _skip_batch(self, view: BatchView, header: BatchHeader, after: int) -> None:
+        if self.match is not None:
+            self._skip_matching(view, after)
+            return
+        if not header.is_dense:
+            self._ask_target()
+            return
+        start = self.offset
+        there = min(self.skip, after - start)
+        self._there(start, start + there, there)
+        if start + there < after:
+            self.offset = start + there
+            self._reencode(view, start + there, after)
+
+    def _skip_matching(self, view: BatchView, after: int) -> None:
+        """Of the records that are on the target each one here is found again in the same order, until one is new."""
+        match = self.match
+        first = self.offset
+        offsets = []
+        for record in decode_batch(view):
+            if record.offset < first or match is None:
+                continue
+            try:
+                place = match.index(fingerprint(record))
+            except ValueError:
+                match = None
+                break
+            for _ in range(place + 1):
+                match.popleft()
+            offsets.append(record.offset)
+            self.records += place  # they are gone from the source, and on the target
+            self.skip -= place
+            if not match:
+                match = None
+        there = offsets[-1] + 1 if offsets else first
+        if offsets:
+            self._there(first, there, len(offsets), offsets)
+        if match is None:
+            self.records += self.skip
+            self.skip, self.match = 0, None
+            if there < after:
+                self.offset = there
+                self._reencode(view, there, after)
+        elif there < after:
+            self._drop(there, after, "compacted")
+
+    def _there(self, first: int, after: int, count: int, offsets: list[int] | None = None) -> None:
+        entry = Entry(first, after, 0, count, offsets, there=True, target_base=self.skip_base)
+        self.skip -= count
+        if self.skip_base >= 0:
+            self.skip_base += count
+        self.entries.append(entry)
+        self._done(entry)
+
+    # -- done ----------------------------------------------------------------------------------------------------------
+
+    def _done(self, entry: Entry) -> None:
         entry.done = True
         while self.entries and self.entries[0].done:
-            first = self.entries.popleft()
-            self.position = first.next_offset
-            if first.count:
-                self.waiting_bytes -= first.size
-                self.records += first.count
-                self.bytes += first.size
-                if first.target_base >= 0:
-                    self.target_offset = first.target_base + first.count
-                self.on_acked(self, first.first, first.next_offset - 1, first.target_base, first.count, first.newest_ms)
+            self._pass(self.entries.popleft())
+
+    def _pass(self, entry: Entry) -> None:
+        """The oldest entry is done: move on, and leave a trail."""
+        if not entry.count:
+            self.trail.missing(entry.first, entry.next_offset, entry.reason)
+            self.position = entry.next_offset
+            return
+        self.waiting_bytes -= entry.size
+        self.copied += 0 if entry.there else entry.count
+        self.records += entry.count
+        self.bytes += entry.size
+        base = entry.target_base
+        if base >= 0:
+            self._place(base)
+            self.target = base + entry.count
+        else:
+            self.target = -1
+        at, last = entry.first, entry.first - 1
+        for start, count in entry.runs():
+            if start > at and not entry.there:  # what is missing now may have been there when it was copied
+                self.trail.missing(at, start, "compacted")
+            if base >= 0:
+                self.trail.copied(start, base, count)
+                base += count
+            at, last = start + count, start + count - 1
+        if at < entry.next_offset:
+            self.trail.missing(at, entry.next_offset, "compacted")
+        self.position = entry.next_offset
+        self.owner.acked(self, entry.first, last, entry.target_base, entry.count, entry.newest_ms)
+
+    def _place(self, base: int) -> None:
+        if self.target < 0:
+            self.markers = 0
+            return
+        expected = self.target + self.markers
+        self.markers = 0
+        if base > expected:
+            if not self.foreign:
+                log.warning(
+                    "somebody else writes to a remote topic",
+                    partition=str(self.spec.target),
+                    offset=expected,
+                    records=base - expected,
+                )
+            self.foreign += base - expected
+        elif base < expected:
+            self.owner.target_went_back(self, base)
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
+

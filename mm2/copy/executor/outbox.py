@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from mm2.copy.executor.window import Window
+from mm2.copy.session import sequence_of
 from mm2.kafka.errors import KafkaFailure
-from mm2.kafka.records.batch import BatchHeader, read_header
+from mm2.kafka.records.batch import BatchHeader, patch, read_header
 from mm2.kafka.records.record import Record, encode_batch
 from mm2.kafka.structs import ProducerIdentity, TopicPartition
 
@@ -22,16 +22,17 @@ class Parcel:
     """One batch on its way. ``data`` is the whole batch; ``acked`` gets the target's base offset (-1: not told).
 
     ``split`` is asked for smaller parcels of the same records when the target refuses the size; None = cannot be cut.
+    ``without`` gives the parcel of all but the first n records, which are on the target already.
     """
 
     data: memoryview
     header: BatchHeader
     acked: Callable[[int], None]
     split: Callable[[], list[Parcel] | None] | None = None
-    sequence: int = -1
+    without: Callable[[int], Parcel] | None = None
+    at: int = -1  # number of its first record in the producer's count, once it is fixed
     base_offset: int | None = None  # once acknowledged
     under_way: bool = False
-    counted: bool = False  # in its outbox's window
     failure: int = 0
 
     @property
@@ -39,31 +40,45 @@ class Parcel:
         """How many records, that is how many sequence numbers it takes."""
         return self.header.records_count
 
+    @property
+    def end(self) -> int:
+        """Number of the record behind its last one."""
+        return self.at + self.header.records_count
+
 
 @dataclass(slots=True, eq=False)
 class Outbox:
     """Batches for one target partition, in order.
 
-    ``identity`` None means a producer without idempotence, which has one batch under way at a time. While ``refused``
-    the broker does not want this partition's head for a reason that waiting does not mend; it is offered again every
-    5 s, in case somebody mends it.
+    ``identity`` None means a producer without idempotence, which has one batch under way at a time; an id below 0 one
+    that is not known yet, and then nothing is sent. The ``next``-th record of that producer is the next to be sent for
+    the first time, the first ``acked`` ones are on the target. While ``refused`` the broker does not want this
+    partition's head for a reason that waiting does not mend; it is offered again every 5 s, in case somebody mends it.
+
+    ``on_refused(failure | None)`` says so. ``on_standing`` is set where the producer's standing can be asked for: what
+    is under way when a connection breaks is then looked up instead of being sent blindly.
     """
 
     partition: TopicPartition
     identity: ProducerIdentity | None
+    transactional: bool = False
     on_refused: Callable[[KafkaFailure | None], None] | None = None
-    sequence: int = 0
+    on_truncated: Callable[[int, int], None] | None = None  # (records on the target, its end offset)
+    on_acked_behind: Callable[[], None] | None = None
+    looked_up: bool = False
+    next: int = 0
+    acked: int = 0
     known: bool = False  # the broker has taken a batch of this identity
     queue: deque[Parcel] = field(default_factory=deque)
     sent: deque[Parcel] = field(default_factory=deque)
-    leader: int | None = None
+    place: tuple[int, int] | None = None  # the leader's node id and the number of our connection to it
+    slot: int = 0
     draining: bool = False
     ready: bool = False  # in a broker's line
     paused: bool = False  # nothing is sent until somebody says that the pause is over
     failures: int = 0
     refused: bool = False
-    window: Window = field(default_factory=Window)
-    alarm: bool = False  # it will be looked at again when the window's patience ends
+    end_offset: int = -1  # on the target, behind our last acknowledged record
     complaint: KafkaFailure | None = None  # the last answer that was no acknowledgement, until one comes
 
     @property
@@ -82,8 +97,48 @@ class Outbox:
         # Of a producer that it does not know a broker takes any sequence: what follows a refused batch would overtake it.
         return MAX_IN_FLIGHT if self.identity is not None and self.known else 1
 
+    @property
+    def nameless(self) -> bool:
+        """It is to have a producer id and has none yet."""
+        return self.identity is not None and self.identity.producer_id < 0
+
+    def begin(self, identity: ProducerIdentity, count: int, *, known: bool) -> None:
+        """Go on as a producer of which ``count`` records are on the target; what is queued gets new numbers."""
+        self.identity = identity
+        self.next = self.acked = count
+        self.known = known
+        for parcel in self.queue:
+            parcel.at = -1
+
+    def stamp(self, parcel: Parcel) -> None:
+        """Give a batch its sequence, once and for all, and make its header the target's."""
+        if parcel.at >= 0:
+            return
+        identity = self.identity
+        if identity is None:
+            patch(parcel.data, parcel.header, (-1, -1, -1))
+            return
+        parcel.at = self.next
+        self.next += parcel.count
+        self._write(parcel, identity)
+
+    def restamp(self, whole: Parcel, pieces: list[Parcel]) -> None:
+        """The pieces take exactly the sequences of the whole, so what follows keeps its own."""
+        at = whole.at
+        identity = self.identity
+        if identity is None or at < 0:
+            return
+        for piece in pieces:
+            piece.at = at
+            at += piece.count
+            self._write(piece, identity)
+
+    def _write(self, parcel: Parcel, identity: ProducerIdentity) -> None:
+        producer = (identity.producer_id, identity.producer_epoch, sequence_of(parcel.at))
+        patch(parcel.data, parcel.header, producer, transactional=self.transactional)
+
 
 def parcel_of(records: list[Record], acked: Callable[[], None]) -> Parcel:
-    """One batch of records for an outbox without idempotence."""
+    """One batch of records for an outbox."""
     batch = encode_batch(records)
     return Parcel(memoryview(batch), read_header(batch), lambda _: acked())

@@ -1,16 +1,26 @@
-"""MM2's positions in Connect's offsets topic: what is on the target (the acknowledged prefix), never more."""
+"""Commits: the ledger's entry of a partition, then MM2's position in Connect's offsets topic (see `mm2.copy.session`).
+
+Both say what is on the target, the acknowledged prefix, never more. A partition goes through both stages before its next
+commit begins; at most one batch per partition of either topic is under way.
+"""
 
 from __future__ import annotations
 
-import functools
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
 
-from mm2.copy.executor.outbox import Outbox, parcel_of
-from mm2.copy.executor.sink import Sink
+from mm2.copy.executor.outbox import Outbox, Parcel, parcel_of
+from mm2.copy.ledger import chunk_record, chunk_tombstone, entry_record
+from mm2.copy.segments import Chunk
+from mm2.copy.session import Entry
 from mm2.kafka.partitioner import partition_for
 from mm2.kafka.records.record import Record
 from mm2.kafka.structs import TopicPartition
+
+#: A batch of the ledger is cut here; brokers take a megabyte unless told otherwise.
+_BATCH_BYTES: Final = 512 << 10
 
 
 def offset_key(connector: str, source_alias: str, source: TopicPartition) -> bytes:
@@ -24,67 +34,183 @@ def offset_value(position: int) -> bytes:
     return b'{"offset":%d}' % (position - 1)
 
 
-class Positions:
-    """Writes positions of acknowledged records; at most one batch per offsets partition is under way.
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A partition's entry with ``previous`` still to be filled in, and the chunks of its trail that changed."""
 
-    ``on_committed(source, mark)`` follows each position that is in, with what `commit` was given beside it.
-    """
+    entry: Entry
+    chunks: tuple[Chunk, ...] = ()
+    forgotten: tuple[int, ...] = ()
 
-    def __init__(
-        self,
-        sink: Sink,
-        topic: str,
-        partitions: int,
-        connector: str,
-        source_alias: str,
-        on_committed: Callable[[TopicPartition, int], None] = lambda _source, _mark: None,
-    ) -> None:
-        self._sink = sink
-        self._connector = connector
-        self._source_alias = source_alias
-        self._partitions = partitions
+
+class Stage:
+    """Records for the partitions of one topic; what comes while a batch is under way goes together in the next."""
+
+    def __init__(self, outbox_of: Callable[[int], Outbox], put: Callable[[Outbox, Parcel], None]) -> None:
+        self._outbox_of = outbox_of
+        self._put = put
         self._outboxes: dict[int, Outbox] = {}
-        self._topic = topic
-        self._on_committed = on_committed
-        self._keys: dict[TopicPartition, tuple[bytes, int]] = {}
-        self._written: dict[TopicPartition, int] = {}
-        self.committed: dict[TopicPartition, int] = {}
+        self._waiting: dict[int, list[tuple[list[Record], Callable[[], None]]]] = {}
 
-    def start_at(self, source: TopicPartition, position: int) -> None:
-        """What is there already need not be written again."""
-        self._written[source] = self.committed[source] = position
+    def add(self, place: int, records: list[Record], written: Callable[[], None]) -> None:
+        """Write records to a partition of the topic; ``written`` when they are in."""
+        self._waiting.setdefault(place, []).append((records, written))
 
-    def commit(self, positions: Iterable[tuple[TopicPartition, int, int]]) -> None:
-        """Write the positions (next offset to do) that changed; each comes with a mark for ``on_committed``."""
-        batches: dict[int, list[tuple[TopicPartition, int, int, Record]]] = {}
-        for source, position, mark in positions:
-            if position <= 0 or self._written.get(source) == position:
-                continue
-            key, place = self._key(source)
-            if not self._outbox(place).idle:
-                continue
-            batches.setdefault(place, []).append((source, position, mark, Record(key, offset_value(position))))
-        for place, rows in batches.items():
-            for source, position, _, _ in rows:
-                self._written[source] = position
-            done = [(source, position, mark) for source, position, mark, _ in rows]
-            parcel = parcel_of([row[3] for row in rows], functools.partial(self._acked, done))
-            self._sink.put(self._outbox(place), parcel)
+    def flush(self) -> None:
+        """Send what waits where nothing is under way."""
+        for place in list(self._waiting):
+            self._flush(place)
 
     @property
     def idle(self) -> bool:
-        """All that was written is acknowledged."""
-        return all(outbox.idle for outbox in self._outboxes.values())
+        """Nothing waits and nothing is under way."""
+        return not self._waiting and all(outbox.idle for outbox in self._outboxes.values())
 
     @property
     def outboxes(self) -> list[Outbox]:
         """Those in use, for their complaints."""
         return list(self._outboxes.values())
 
-    def _acked(self, done: list[tuple[TopicPartition, int, int]]) -> None:
-        for source, position, mark in done:
+    def give_up(self) -> None:
+        """Take everything that waits or is under way for written: the topic does not take it."""
+        waiting, self._waiting = self._waiting, {}
+        for outbox in self._outboxes.values():
+            parcels = list(outbox.queue)
+            outbox.queue.clear()
+            for parcel in parcels:
+                parcel.acked(-1)
+        for rows in waiting.values():
+            for _, written in rows:
+                written()
+
+    def outbox(self, place: int) -> Outbox:
+        """The outbox of a partition."""
+        found = self._outboxes.get(place)
+        if found is None:
+            found = self._outboxes[place] = self._outbox_of(place)
+        return found
+
+    def _flush(self, place: int) -> None:
+        if not self.outbox(place).idle:
+            return
+        waiting = self._waiting.pop(place, [])
+        records: list[Record] = []
+        callbacks: list[Callable[[], None]] = []
+        size = 0
+        for index, (rows, written) in enumerate(waiting):
+            if size > _BATCH_BYTES:
+                self._waiting[place] = waiting[index:]
+                break
+            records += rows
+            callbacks.append(written)
+            size += sum(len(row.key or b"") + len(row.value or b"") for row in rows)
+        if not callbacks:
+            return
+
+        def written_all() -> None:
+            for written in callbacks:
+                written()
+            self._flush(place)
+
+        if records:
+            self._put(self.outbox(place), parcel_of(records, written_all))
+        else:
+            written_all()
+
+
+class Positions:
+    """Writes commits; ``on_committed(source, entry)`` follows each that is in.
+
+    ``partitions`` are those of the offsets topic. ``ledger`` None: there is no ledger to write to. In exactly-once mode
+    the offsets are part of the transaction and only the ledger is written here.
+    """
+
+    def __init__(
+        self,
+        offsets: Stage | None,
+        ledger: Stage | None,
+        *,
+        partitions: int,
+        connector: str,
+        source_alias: str,
+        on_committed: Callable[[TopicPartition, Entry], None] = lambda _source, _entry: None,
+    ) -> None:
+        self._offsets = offsets
+        self._ledger = ledger
+        self._partitions = partitions
+        self._connector = connector
+        self._source_alias = source_alias
+        self._on_committed = on_committed
+        self._keys: dict[TopicPartition, tuple[bytes, int]] = {}
+        self._under_way: set[TopicPartition] = set()
+        self.committed: dict[TopicPartition, int | None] = {}
+
+    def start_at(self, source: TopicPartition, position: int | None) -> None:
+        """What Connect's offsets topic holds: the next source offset, None for nothing."""
+        self.committed[source] = position
+
+    def busy(self, source: TopicPartition) -> bool:
+        """A commit of this partition is under way."""
+        return source in self._under_way
+
+    def commit(self, commit: Commit) -> None:
+        """Write a partition's commit; not while one is `busy`. `flush` sends it."""
+        entry = commit.entry.replace(previous=self.committed.get(commit.entry.source))
+        self._under_way.add(entry.source)
+        if self._ledger is None:
+            self._to_offsets(entry)
+            return
+        records = [chunk_record(entry.source, chunk) for chunk in commit.chunks]
+        records += [chunk_tombstone(entry.source, number) for number in commit.forgotten]
+        records.append(entry_record(entry))
+        self._ledger.add(0, records, lambda: self._to_offsets(entry))
+
+    def flush(self) -> None:
+        """Send what was given to `commit`."""
+        if self._ledger is not None:
+            self._ledger.flush()
+        if self._offsets is not None:
+            self._offsets.flush()
+
+    def without_ledger(self) -> None:
+        """Go on without one."""
+        ledger, self._ledger = self._ledger, None
+        if ledger is not None:
+            ledger.give_up()
+            self.flush()
+
+    @property
+    def idle(self) -> bool:
+        """All that was given is in."""
+        return not self._under_way
+
+    @property
+    def outboxes(self) -> list[Outbox]:
+        """Those in use, for their complaints."""
+        return [outbox for stage in (self._ledger, self._offsets) if stage is not None for outbox in stage.outboxes]
+
+    def offset_record(self, source: TopicPartition, position: int) -> tuple[int, Record]:
+        """The partition of the offsets topic where a position goes, and its record."""
+        key, place = self._key(source)
+        return place, Record(key, offset_value(position))
+
+    def _to_offsets(self, entry: Entry) -> None:
+        source, position = entry.source, entry.mark.source
+        if self._offsets is None or position <= 0 or self.committed.get(source) == position:
+            self._in(entry)
+            return
+        place, record = self.offset_record(source, position)
+
+        def written() -> None:
             self.committed[source] = position
-            self._on_committed(source, mark)
+            self._in(entry)
+
+        self._offsets.add(place, [record], written)
+        self._offsets.flush()
+
+    def _in(self, entry: Entry) -> None:
+        self._under_way.discard(entry.source)
+        self._on_committed(entry.source, entry)
 
     def _key(self, source: TopicPartition) -> tuple[bytes, int]:
         found = self._keys.get(source)
@@ -92,8 +218,3 @@ class Positions:
             key = offset_key(self._connector, self._source_alias, source)
             found = self._keys[source] = (key, partition_for(key, self._partitions))
         return found
-
-    def _outbox(self, place: int) -> Outbox:
-        if place not in self._outboxes:
-            self._outboxes[place] = self._sink.outbox(TopicPartition(self._topic, place), idempotent=False)
-        return self._outboxes[place]

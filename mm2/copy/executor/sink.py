@@ -8,7 +8,9 @@ A sink knows brokers and retries; what a batch means is its sender's business. R
   failure, the broker takes it once. A batch whose outcome is unknown is neither split nor merged;
 * after a failure of one batch of a partition nothing new is sent for it until everything under way is answered; then
   what is not acknowledged goes again, in order;
-* a partition runs no further ahead of its committed position than its window allows, see `window`.
+* when the outcome of a batch is unknown, or the broker takes our sequences for wrong, the target is asked how far our
+  producer got, and only what is not there goes again: a broker forgets producers (by the timestamps of their records,
+  or when it starts anew), and then it would take the same batch twice.
 
 All methods and callbacks run on the loop's thread; blocking calls (metadata, connecting) go to ``background``.
 """
@@ -18,29 +20,26 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
-from kafka.protocol.producer import InitProducerIdRequest
-
-from mm2.copy.executor.brokers import WATCH_S, Brokers, Link
+from mm2.copy.executor.brokers import WATCH_S, Brokers, Link, Place
 from mm2.copy.executor.outbox import MAX_IN_FLIGHT, Outbox, Parcel
-from mm2.copy.executor.window import PATIENCE_S
+from mm2.copy.executor.standing import Standing
 from mm2.kafka.backoff import Backoff
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.connection import Connection
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, CorruptBatch, KafkaFailure, TimeoutFailure
-from mm2.kafka.records.batch import patch
 from mm2.kafka.structs import ProducerIdentity, TopicPartition
 from mm2.kafka.wire import produce
 from mm2.kafka.wire.channel import BufferPool, Channel
 
 MAX_REQUEST_BYTES: Final = 4 << 20
-_SEQUENCE_WRAP: Final = 1 << 31
 _REFUSED_RETRY_S: Final = 5.0
+_LOOK_UP_AGAIN_S: Final = 0.25
 _DUPLICATE: Final = ErrorCode.DUPLICATE_SEQUENCE_NUMBER
 _TOO_LARGE: Final = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
 _PRODUCER_LOST: Final = (
@@ -48,12 +47,22 @@ _PRODUCER_LOST: Final = (
     ErrorCode.UNKNOWN_PRODUCER_ID,
     ErrorCode.INVALID_PRODUCER_EPOCH,
     ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+    ErrorCode.PRODUCER_FENCED,
+    ErrorCode.INVALID_TXN_STATE,
 )
+#: How often in a row the broker may call our sequences wrong although the look-up finds them right.
+_LOST_AT_MOST: Final = 3
+
+#: Asks the target about producers: partition -> (identity, records known to be there, target offset behind them).
+LookUp = Callable[
+    [Mapping[TopicPartition, tuple[ProducerIdentity, int, int]]],
+    Awaitable[Mapping[TopicPartition, Standing | KafkaFailure]],
+]
 
 
 @dataclass(slots=True, eq=False)
 class _Broker(Link):
-    """One broker's connection: its ready outboxes and the requests it has not answered."""
+    """One connection to a broker: its ready outboxes and the requests it has not answered."""
 
     ready: deque[Outbox] = field(default_factory=deque)
     under_way: deque[tuple[list[tuple[Outbox, Parcel]], float]] = field(default_factory=deque)
@@ -61,7 +70,12 @@ class _Broker(Link):
 
 
 class Sink(Brokers[_Broker]):
-    """All outboxes into one cluster. ``acks`` is always all; ``request_timeout_s`` bounds every answer."""
+    """All outboxes into one cluster. ``acks`` is always all; ``request_timeout_s`` bounds every answer.
+
+    ``look_up`` None: nobody may ask about producers, so what is unanswered is simply sent again. ``on_lost(outbox,
+    failure)`` says that a producer cannot go on: the target's view of it contradicts ours. With ``transactional_id`` set
+    (`in_transactions`) every transactional outbox writes inside the one open transaction.
+    """
 
     role = "target"
 
@@ -72,13 +86,24 @@ class Sink(Brokers[_Broker]):
         background: Executor,
         pool: BufferPool,
         *,
+        connections: int = 1,
         max_request_bytes: int = MAX_REQUEST_BYTES,
+        look_up: LookUp | None = None,
+        on_lost: Callable[[Outbox, KafkaFailure], None] | None = None,
     ) -> None:
-        super().__init__(cluster, loop, background, pool)
+        super().__init__(cluster, loop, background, pool, connections=connections)
+        self.topic_ids: dict[str, str] = {}
+        self.throttled_until = 0.0  # monotonic seconds, by the broker's quota
         self._max_request_bytes = max_request_bytes
+        self._look_up = look_up
+        self._on_lost = on_lost
+        self._transactional_id: str | None = None
+        self._max_version = produce.MAX_VERSION
         self._backoff = Backoff(cluster.settings.retry_backoff_ms, cluster.settings.retry_backoff_max_ms)
         self._outboxes: dict[TopicPartition, Outbox] = {}
         self._homeless: set[TopicPartition] = set()
+        self._doubtful: dict[TopicPartition, Outbox] = {}
+        self._looking_up = False
         self._watch()
 
     def outbox(
@@ -86,32 +111,28 @@ class Sink(Brokers[_Broker]):
         partition: TopicPartition,
         *,
         idempotent: bool,
+        transactional: bool = False,
         on_refused: Callable[[KafkaFailure | None], None] | None = None,
     ) -> Outbox:
-        """Open the outbox of a partition; an idempotent one sends nothing until it has a producer id."""
-        outbox = Outbox(partition, ProducerIdentity(-1, -1) if idempotent else None, on_refused)
+        """Open the outbox of a partition; an idempotent one sends nothing until `Outbox.begin` names its producer."""
+        identity = ProducerIdentity(-1, -1) if idempotent else None
+        outbox = Outbox(partition, identity, transactional, on_refused, slot=len(self._outboxes))
         self._outboxes[partition] = outbox
         return outbox
 
-    async def identify(self, outboxes: Iterable[Outbox]) -> None:
-        """Give idempotent outboxes one new producer id and find their leaders; KafkaFailure when neither can be had."""
-        identity = await self._in_background(self._new_identity)
-        topics = set()
-        for outbox in outboxes:
-            outbox.identity, outbox.known = identity, False
-            topics.add(outbox.partition.topic)
-        if topics:
-            await self._find_leaders(topics)
+    def in_transactions(self, transactional_id: str, max_version: int) -> None:
+        """From now on the requests of transactional outboxes carry this id; Produce versions up to ``max_version``."""
+        self._transactional_id = transactional_id
+        self._max_version = min(self._max_version, max_version)
+
+    async def find_leaders(self, topics: Iterable[str]) -> None:
+        """Find the leaders of the outboxes' partitions; KafkaFailure when the cluster cannot be asked."""
+        await self._find_leaders(set(topics))
 
     def put(self, outbox: Outbox, parcel: Parcel) -> None:
         """Queue a batch; it is sent as soon as the pipeline has room."""
         outbox.queue.append(parcel)
-        self._wake(outbox)
-
-    def confirm(self, outbox: Outbox, count: int) -> None:
-        """The position behind ``count`` more records of this partition is committed: so many more may go ahead of it."""
-        outbox.window.confirmed(count, time.monotonic())
-        self._wake(outbox)
+        self.wake(outbox)
 
     def close(self) -> None:
         """Close all connections; what is unanswered stays unanswered."""
@@ -119,29 +140,22 @@ class Sink(Brokers[_Broker]):
 
     # -- sending ---------------------------------------------------------------------------------------------------
 
-    def _wake(self, outbox: Outbox) -> None:
+    def wake(self, outbox: Outbox) -> None:
+        """Send what may be sent."""
         if outbox.ready or outbox.held or not outbox.queue:
             return
-        if len(outbox.sent) >= outbox.depth or (outbox.identity is not None and outbox.identity.producer_id < 0):
+        if len(outbox.sent) >= outbox.depth or outbox.nameless:
             return
-        if outbox.identity is not None and not outbox.window.is_open(time.monotonic()):
-            # `confirm` opens it; should no commit come back, it is open after a while.
-            if not outbox.alarm:
-                outbox.alarm = True
-                self._loop.call_later(PATIENCE_S * 1.1, self._window_open, outbox)
-            return
-        if outbox.leader is None:
+        if outbox.place is None:
             self._homeless.add(outbox.partition)
             self._refresh(0.0)
             return
         outbox.ready = True
-        broker = self._brokers.setdefault(outbox.leader, _Broker(outbox.leader))
+        broker = self._brokers.get(outbox.place)
+        if broker is None:
+            broker = self._brokers[outbox.place] = _Broker(*outbox.place)
         broker.ready.append(outbox)
         self._schedule(broker)
-
-    def _window_open(self, outbox: Outbox) -> None:
-        outbox.alarm = False
-        self._wake(outbox)
 
     def _schedule(self, broker: _Broker) -> None:
         # One turn of the loop later, so that all that one Fetch answer brought goes into one request.
@@ -165,22 +179,29 @@ class Sink(Brokers[_Broker]):
         parcels: list[tuple[Outbox, Parcel]] = []
         again: list[Outbox] = []
         size = 0
-        while broker.ready and (size < self._max_request_bytes):
+        transactional: bool | None = None
+        put_off: list[Outbox] = []
+        while broker.ready and size < self._max_request_bytes:
             outbox = broker.ready.popleft()
             outbox.ready = False
-            if outbox.leader != broker.node or outbox.held or not outbox.queue:
-                self._wake(outbox)
+            if outbox.place != broker.place or outbox.held or not outbox.queue:
+                self.wake(outbox)
+                continue
+            if transactional is None:
+                transactional = outbox.transactional
+            elif transactional is not outbox.transactional:
+                put_off.append(outbox)  # a request belongs to a transaction or it does not
                 continue
             parcel = outbox.queue.popleft()
-            self._stamp(outbox, parcel)
+            outbox.stamp(parcel)
             parcel.under_way = True
             outbox.sent.append(parcel)
             batches[outbox.partition] = parcel.data
             parcels.append((outbox, parcel))
             size += len(parcel.data)
             again.append(outbox)
-        for outbox in again:
-            self._wake(outbox)
+        for outbox in (*again, *put_off):
+            self.wake(outbox)
         if not batches:
             return
         connection = channel.connection
@@ -192,25 +213,10 @@ class Sink(Brokers[_Broker]):
             batches,
             acks=-1,
             timeout_ms=int(self._request_timeout_s * 1000),
+            transactional_id=self._transactional_id if transactional else None,
         )
         broker.under_way.append((parcels, time.monotonic()))
         channel.send(buffers, correlation_id)
-
-    @staticmethod
-    def _stamp(outbox: Outbox, parcel: Parcel) -> None:
-        """Give a batch its sequence, once and for all, and make its header the target's."""
-        if parcel.sequence >= 0:
-            return
-        identity = outbox.identity
-        if identity is None:
-            patch(parcel.data, parcel.header, (-1, -1, -1))
-            return
-        if not parcel.counted:
-            parcel.counted = True
-            outbox.window.sent(parcel.count, time.monotonic())
-        parcel.sequence = outbox.sequence
-        outbox.sequence = (outbox.sequence + parcel.count) % _SEQUENCE_WRAP
-        patch(parcel.data, parcel.header, (identity.producer_id, identity.producer_epoch, parcel.sequence))
 
     # -- answers ---------------------------------------------------------------------------------------------------
 
@@ -236,11 +242,13 @@ class Sink(Brokers[_Broker]):
             else:
                 parcel.failure = code
                 message = None if result is None else result.message or None
-                subject = f"writing to {outbox.partition} of cluster {self._cluster.name}"
-                self._failed(outbox, parcel, BrokerFailure.of(code, message, subject=subject))
+                self._failed(outbox, parcel, BrokerFailure.of(code, message, subject=self._subject(outbox)))
             self._settle(outbox)
         if broker.ready:
             self._schedule(broker)
+
+    def _subject(self, outbox: Outbox) -> str:
+        return f"writing to {outbox.partition} of cluster {self._cluster.name}"
 
     def _failed(self, outbox: Outbox, parcel: Parcel, failure: BrokerFailure) -> None:
         first = not outbox.draining
@@ -248,11 +256,9 @@ class Sink(Brokers[_Broker]):
         if first or outbox.complaint is None:
             outbox.complaint = failure
         if failure.stale_metadata:
-            outbox.leader = None
+            outbox.place = None
         if first:
-            self._log.debug(
-                "a batch was not taken", partition=str(outbox.partition), sequence=parcel.sequence, error=str(failure)
-            )
+            self._log.debug("a batch was not taken", partition=str(outbox.partition), at=parcel.at, error=str(failure))
 
     def _settle(self, outbox: Outbox) -> None:
         """Deliver acknowledgements in order; when everything under way of a failed outbox is answered, start over."""
@@ -264,11 +270,18 @@ class Sink(Brokers[_Broker]):
                 outbox.complaint = None
                 if outbox.on_refused is not None:
                     outbox.on_refused(None)
-            parcel.acked(parcel.base_offset if parcel.base_offset is not None else -1)
+            self._deliver(outbox, parcel, parcel.base_offset if parcel.base_offset is not None else -1)
         if outbox.draining and not any(parcel.under_way for parcel in outbox.sent):
             self._start_over(outbox)
         else:
-            self._wake(outbox)
+            self.wake(outbox)
+
+    @staticmethod
+    def _deliver(outbox: Outbox, parcel: Parcel, base_offset: int) -> None:
+        if parcel.at >= 0:
+            outbox.acked = max(outbox.acked, parcel.end)
+        outbox.end_offset = base_offset + parcel.count if base_offset >= 0 else -1
+        parcel.acked(base_offset)
 
     def _start_over(self, outbox: Outbox) -> None:
         unacked = [parcel for parcel in outbox.sent if parcel.base_offset is None]
@@ -278,87 +291,131 @@ class Sink(Brokers[_Broker]):
         outbox.draining = False
         outbox.failures += 1
         cause = unacked[0].failure if unacked else 0  # the others' failures may only follow from it
-        if unacked and cause in _TOO_LARGE:
+        unanswered = any(not parcel.failure for parcel in unacked)
+        if unacked and cause in _TOO_LARGE and not unanswered:
             pieces = unacked[0].split() if unacked[0].split is not None else None
             if pieces:
-                self._resequence(outbox, unacked[0], pieces)
+                outbox.restamp(unacked[0], pieces)
                 unacked[0:1] = pieces
                 cause = 0
         for parcel in reversed(unacked):
             parcel.failure = 0
             outbox.queue.appendleft(parcel)
         for parcel in done_behind:
-            parcel.acked(parcel.base_offset if parcel.base_offset is not None else -1)
+            self._deliver(outbox, parcel, parcel.base_offset if parcel.base_offset is not None else -1)
         if not unacked:
-            self._wake(outbox)
+            self.wake(outbox)
             return
-        failure = (
-            BrokerFailure.of(cause, subject=f"writing to {outbox.partition} of cluster {self._cluster.name}")
-            if cause
-            else None
-        )
-        if cause in _PRODUCER_LOST and outbox.identity is not None:
+        failure = BrokerFailure.of(cause, subject=self._subject(outbox)) if cause else None
+        if outbox.identity is not None and cause in _PRODUCER_LOST:
             outbox.paused = True
-            self._loop.create_task(self._new_producer(outbox))
+            if not outbox.looked_up or outbox.failures > _LOST_AT_MOST or failure is None:
+                self._lose(outbox, failure)
+            else:
+                self._doubt(outbox)
+        elif outbox.looked_up and unanswered:
+            outbox.paused = True
+            self._doubt(outbox)
         elif failure is not None and not failure.retriable:
             self._refuse(outbox, failure)
         elif failure is None:
-            self._wake(outbox)
+            self.wake(outbox)
         else:
             outbox.paused = True
-            self._loop.call_later(self._backoff.delay_s(min(outbox.failures, 10)), self._pause_over, outbox)
+            self._loop.call_later(self._backoff.delay_s(min(outbox.failures, 10)), self.go_on, outbox)
 
-    def _pause_over(self, outbox: Outbox) -> None:
+    def go_on(self, outbox: Outbox) -> None:
+        """End a pause."""
         outbox.paused = False
-        self._wake(outbox)
+        self.wake(outbox)
 
     def _offer_again(self, outbox: Outbox) -> None:
         outbox.refused = False
-        self._wake(outbox)
+        self.wake(outbox)
 
     def _refuse(self, outbox: Outbox, failure: KafkaFailure) -> None:
         outbox.refused = True
         if outbox.on_refused is not None:
             outbox.on_refused(failure)
-        self._loop.call_later(_REFUSED_RETRY_S, self._offer_again, outbox)
+        if outbox.refused:  # the owner may have dealt with it
+            self._loop.call_later(_REFUSED_RETRY_S, self._offer_again, outbox)
 
-    @staticmethod
-    def _resequence(outbox: Outbox, whole: Parcel, pieces: list[Parcel]) -> None:
-        """The pieces take exactly the sequence numbers of the whole, so what follows keeps its own."""
-        sequence = whole.sequence
-        identity = outbox.identity
-        for piece in pieces:
-            if identity is not None and sequence >= 0:
-                piece.sequence = sequence
-                patch(piece.data, piece.header, (identity.producer_id, identity.producer_epoch, sequence))
-                sequence = (sequence + piece.count) % _SEQUENCE_WRAP
+    def _lose(self, outbox: Outbox, failure: KafkaFailure | None) -> None:
+        if self._on_lost is not None:
+            self._on_lost(outbox, failure or BrokerFailure.of(ErrorCode.UNKNOWN_PRODUCER_ID))
 
-    async def _new_producer(self, outbox: Outbox) -> None:
-        """The broker lost track of our producer: go on under a new id. Until copy sessions come this may double records."""
-        self._log.warning("the target forgot our producer, a new id is taken", partition=str(outbox.partition))
+    # -- how far our producers got -----------------------------------------------------------------------------------
+
+    def _doubt(self, outbox: Outbox) -> None:
+        self._doubtful[outbox.partition] = outbox
+        if not self._looking_up:
+            self._looking_up = True
+            self._loop.create_task(self._find_out())
+
+    async def _find_out(self) -> None:
+        """Ask until every doubt is settled. What is not there goes again under the sequences it had."""
+        look_up = self._look_up
         try:
-            identity = await self._in_background(self._new_identity)
-        except KafkaFailure as error:
-            self._log.warning("no producer id", error=str(error))
-            self._loop.call_later(1.0, lambda: self._loop.create_task(self._new_producer(outbox)))
-            return
-        outbox.identity, outbox.known = identity, False
-        outbox.sequence = 0
-        for parcel in outbox.queue:
-            parcel.sequence = -1
-        self._pause_over(outbox)
+            while self._doubtful and look_up is not None and not self._over:
+                asked = dict(self._doubtful)
+                questions = {
+                    tp: (outbox.identity, outbox.acked, outbox.end_offset)
+                    for tp, outbox in asked.items()
+                    if outbox.identity is not None
+                }
+                answers = await look_up(questions)
+                for tp, answer in answers.items():
+                    if isinstance(answer, Standing):
+                        del self._doubtful[tp]
+                        self._align(asked[tp], answer)
+                    elif not answer.retriable:
+                        # Nobody may ask: sent again as it is, the broker's memory has to do.
+                        del self._doubtful[tp]
+                        asked[tp].looked_up = False
+                        self._log.warning(
+                            "what is on the target cannot be asked for, unanswered batches may be there twice",
+                            partition=str(tp),
+                            error=str(answer),
+                        )
+                        self.go_on(asked[tp])
+                    else:
+                        asked[tp].complaint = answer
+                if self._doubtful:
+                    await asyncio.sleep(_LOOK_UP_AGAIN_S)
+        finally:
+            self._looking_up = False
 
-    def _new_identity(self) -> ProducerIdentity:
-        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000, max_version=4)
-        answer: Any = self._cluster.send(None, request)
-        if answer.error_code:
-            raise BrokerFailure.of(answer.error_code, subject=f"asking cluster {self._cluster.name} for a producer id")
-        return ProducerIdentity(answer.producer_id, answer.producer_epoch)
+    def _align(self, outbox: Outbox, standing: Standing) -> None:
+        there = standing.records
+        if there < outbox.acked:
+            if outbox.on_truncated is not None:
+                outbox.on_truncated(there, standing.end)
+            return
+        contiguous = outbox.end_offset >= 0 and standing.end - outbox.end_offset == there - outbox.acked
+        base = outbox.end_offset if contiguous else -1
+        while outbox.queue and 0 <= outbox.queue[0].at and outbox.queue[0].end <= there:
+            parcel = outbox.queue.popleft()
+            self._deliver(outbox, parcel, base)
+            base = base + parcel.count if base >= 0 else -1
+        if outbox.queue and 0 <= outbox.queue[0].at < there:
+            whole = outbox.queue.popleft()
+            rest = None if whole.without is None else whole.without(there - whole.at)
+            if rest is None:
+                self._lose(outbox, BrokerFailure.of(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER))
+                return
+            whole.at = there
+            outbox.restamp(whole, [rest])
+            outbox.queue.appendleft(rest)
+        if there > outbox.next:
+            # Somebody has copied further than we have read: this partition is in other hands.
+            self._lose(outbox, BrokerFailure.of(ErrorCode.PRODUCER_FENCED, subject=self._subject(outbox)))
+            return
+        self.go_on(outbox)
 
     # -- connections and leaders -----------------------------------------------------------------------------------
 
     def _choose_version(self, connection: Connection) -> int:
-        return connection.version_of(produce.REQUEST, produce.MAX_VERSION)
+        return connection.version_of(produce.REQUEST, self._max_version)
 
     def _opened(self, broker: _Broker) -> None:
         self._pump(broker)
@@ -380,10 +437,10 @@ class Sink(Brokers[_Broker]):
         if self._over:
             return
         for outbox in list(broker.ready):
-            if outbox.leader != broker.node:
+            if outbox.place != broker.place:
                 broker.ready.remove(outbox)
                 outbox.ready = False
-                self._wake(outbox)
+                self.wake(outbox)
         if broker.channel is None and broker.ready:
             self._open(broker)
 
@@ -394,6 +451,7 @@ class Sink(Brokers[_Broker]):
 
     async def _find_leaders(self, topics: Iterable[str], *, fresh: bool = False) -> None:
         metadata = await self._in_background(self._cluster.metadata, sorted(topics), max_age_s=0.0 if fresh else 60.0)
+        self.topic_ids.update((name, info.topic_id) for name, info in metadata.topics.items())
         for outbox in self._outboxes.values():
             info = metadata.topics.get(outbox.partition.topic)
             if info is None:
@@ -406,17 +464,16 @@ class Sink(Brokers[_Broker]):
             self._move(outbox, leader)
             if leader is None and not outbox.idle:
                 code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if partition is None else ErrorCode.LEADER_NOT_AVAILABLE
-                subject = f"writing to {outbox.partition} of cluster {self._cluster.name}"
-                outbox.complaint = BrokerFailure.of(code, subject=subject)
+                outbox.complaint = BrokerFailure.of(code, subject=self._subject(outbox))
             elif leader is not None and outbox.partition in self._homeless:
                 self._homeless.discard(outbox.partition)
-                self._wake(outbox)
+                self.wake(outbox)
 
-    @staticmethod
-    def _move(outbox: Outbox, leader: int | None) -> None:
-        if leader != outbox.leader and outbox.sent:
+    def _move(self, outbox: Outbox, leader: int | None) -> None:
+        place = None if leader is None else Place(leader, outbox.slot % self._connections)
+        if place != outbox.place and outbox.sent:
             outbox.draining = True  # the new leader gets nothing before the old one has answered: order
-        outbox.leader = leader
+        outbox.place = place
 
     def _watch(self) -> None:
         """Close connections whose oldest request waits longer than the request timeout; renew credentials in time."""

@@ -11,17 +11,19 @@ from __future__ import annotations
 
 import asyncio
 import time
+import uuid
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from mm2.copy.executor.brokers import WATCH_S, Brokers, Link
+from mm2.copy.executor.brokers import WATCH_S, Brokers, Link, Place
+from mm2.copy.executor.throttle import Throttle
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.connection import Connection
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, CorruptBatch, TimeoutFailure
-from mm2.kafka.structs import TopicPartition, topic_id_bytes
+from mm2.kafka.structs import TopicPartition, topic_id_bytes, topic_id_text
 from mm2.kafka.wire import fetch
 from mm2.kafka.wire.channel import BufferPool
 from mm2.kafka.wire.fetch import Fetched, FetchSession, Position
@@ -39,6 +41,7 @@ class Feed(Protocol):
     """What a partition's receiver offers."""
 
     offset: int  # next source offset to fetch
+    leader_epoch: int  # of the last batch read, -1 for none
 
     @property
     def partition(self) -> TopicPartition:
@@ -52,14 +55,24 @@ class Feed(Protocol):
     def stuck(self) -> bool:
         """It will stay full for a while, or for good."""
 
+    @property
+    def behind(self) -> bool:
+        """Far from the end: others go first when there is a limit."""
+
     def take(self, fetched: Fetched) -> None:
         """One partition's share of an answer without an error; may be empty. Moves ``offset``."""
 
     def failed(self, failure: BrokerFailure) -> None:
         """The broker's error for this partition, other than those that metadata mends."""
 
-    def renewed(self) -> None:
-        """The topic was deleted and created anew: its offsets begin again."""
+    def renewed(self, topic_id: str) -> None:
+        """The topic was deleted and created anew, under this id: its offsets begin again."""
+
+    def diverged(self, end_offset: int) -> None:
+        """The log was cut off at this offset, behind which other records stand now."""
+
+    def throttled(self) -> None:
+        """A limit of ours keeps it from being read right now."""
 
 
 @dataclass(slots=True, eq=False)
@@ -68,18 +81,21 @@ class _Intake:
 
     feed: Feed
     max_bytes: int
-    leader: int | None = None
+    slot: int = 0
+    place: Place | None = None
     leader_epoch: int = -1
     paused_until: float = 0.0
+    asked_for: int = -1  # the offset that the request under way names
 
 
 @dataclass(slots=True, eq=False)
 class _Broker(Link):
-    """One broker's connection: its fetch session and the partitions it leads."""
+    """One connection to a broker: its fetch session and partitions that the broker leads."""
 
     session: FetchSession = field(default_factory=lambda: FetchSession({}))
     asked_at: float | None = None  # monotonic seconds; None while no answer is due
     intakes: dict[TopicPartition, _Intake] = field(default_factory=dict)
+    recess: bool = False  # some partitions wait for the throttle
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,27 +123,40 @@ class Source(Brokers[_Broker]):
         *,
         read_committed: bool,
         room: Callable[[], bool],
+        throttle: Throttle,
+        connections: int = 1,
     ) -> None:
         """``room`` says whether another answer may be asked for at all (memory)."""
-        super().__init__(cluster, loop, background, pool)
+        super().__init__(cluster, loop, background, pool, connections=connections)
         self._limits = limits
+        self._throttle = throttle
         self._read_committed = read_committed
         self._room = room
         self._intakes: dict[TopicPartition, _Intake] = {}
         self._topic_ids: dict[str, bytes] = {}
         self._watch()
 
+    def expect(self, topic: str, topic_id: str) -> None:
+        """The id under which a topic was read before; another one means that it was created anew."""
+        if topic_id:
+            self._topic_ids.setdefault(topic, topic_id_bytes(topic_id))
+
+    def topic_id(self, topic: str) -> str:
+        """The id under which a topic is read, "" while unknown."""
+        found = self._topic_ids.get(topic)
+        return topic_id_text(uuid.UUID(bytes=found)) if found else ""
+
     def add(self, feeds: Iterable[Feed]) -> None:
         """Start fetching for these partitions."""
         for feed in feeds:
-            self._intakes[feed.partition] = _Intake(feed, self._limits.partition_bytes)
+            self._intakes[feed.partition] = _Intake(feed, self._limits.partition_bytes, len(self._intakes))
         self._refresh(0.0)
 
     def remove(self, partition: TopicPartition) -> None:
         """Fetch no more for a partition."""
         intake = self._intakes.pop(partition, None)
-        if intake is not None and intake.leader is not None:
-            self._brokers[intake.leader].intakes.pop(partition, None)
+        if intake is not None and intake.place is not None:
+            self._brokers[intake.place].intakes.pop(partition, None)
 
     def resume(self) -> None:
         """Ask again where room was missing; cheap to call often."""
@@ -156,11 +185,26 @@ class Source(Brokers[_Broker]):
         now = time.monotonic()
         wanted: dict[TopicPartition, Position] = {}
         held_up = False
+        max_bytes = self._limits.max_bytes
+        throttled_s = 0.0
         for tp, intake in broker.intakes.items():
-            if intake.feed.full:
-                held_up = held_up or not intake.feed.stuck
+            feed = intake.feed
+            if feed.full:
+                held_up = held_up or not feed.stuck
             elif intake.paused_until <= now:
-                wanted[tp] = Position(intake.feed.offset, intake.leader_epoch, intake.max_bytes)
+                size = intake.max_bytes
+                if self._throttle.active:
+                    room, wait_s = self._throttle.room(tp.topic, now, behind=feed.behind)
+                    if not room:
+                        feed.throttled()
+                        throttled_s = min(throttled_s or wait_s, wait_s)
+                        continue
+                    size, max_bytes = int(min(size, room)), int(min(max_bytes, room))
+                intake.asked_for = feed.offset
+                wanted[tp] = Position(feed.offset, intake.leader_epoch, size, feed.leader_epoch)
+        if throttled_s and not broker.recess:
+            broker.recess = True
+            self._loop.call_later(throttled_s, self._recess_over, broker)
         if not wanted:
             return
         connection = channel.connection
@@ -171,13 +215,17 @@ class Source(Brokers[_Broker]):
             connection.client_id,
             wanted,
             # A partition that was left out must not wait for the others' silence to end.
-            max_wait_ms=_HELD_UP_WAIT_MS if held_up else self._limits.max_wait_ms,
+            max_wait_ms=_HELD_UP_WAIT_MS if held_up or throttled_s else self._limits.max_wait_ms,
             min_bytes=self._limits.min_bytes,
-            max_bytes=self._limits.max_bytes,
+            max_bytes=max_bytes,
             read_committed=self._read_committed,
         )
         broker.asked_at = now
         channel.send([frame], correlation_id)
+
+    def _recess_over(self, broker: _Broker) -> None:
+        broker.recess = False
+        self._ask(broker)
 
     def _answered(self, broker: _Broker, frame: memoryview) -> None:
         broker.asked_at = None
@@ -206,6 +254,13 @@ class Source(Brokers[_Broker]):
                 self._partition_failed(broker, intake, fetched)
                 continue
             before = intake.feed.offset
+            if before != intake.asked_for:
+                continue  # it was sent elsewhere meanwhile; what lies between is no hole
+            if fetched.diverging is not None:
+                intake.feed.diverged(fetched.diverging[1])
+                continue
+            if self._throttle.active:
+                self._throttle.came(fetched.topic_partition.topic, len(fetched.records))
             intake.feed.take(fetched)
             if fetched.records and intake.feed.offset == before and len(fetched.records) >= intake.max_bytes:
                 # The next batch is larger than what we ask for; brokers send it whole only as an answer's first.
@@ -218,7 +273,7 @@ class Source(Brokers[_Broker]):
         )
         if failure.stale_metadata or failure.retriable:
             broker.intakes.pop(intake.feed.partition, None)
-            intake.leader = None
+            intake.place = None
             self._refresh(0.05)
         else:
             intake.paused_until = time.monotonic() + 1.0
@@ -259,9 +314,9 @@ class Source(Brokers[_Broker]):
                     broker.session.reset()
                 renewed = [intake.feed for tp, intake in self._intakes.items() if tp.topic == name]
                 for feed in renewed:
-                    feed.renewed()
+                    feed.renewed(info.topic_id)
             self._topic_ids[name] = topic_id
-        touched: set[int] = set()
+        touched: set[Place] = set()
         for tp, intake in self._intakes.items():
             if tp.topic not in asked:
                 continue
@@ -273,17 +328,17 @@ class Source(Brokers[_Broker]):
                 code = ErrorCode.LEADER_NOT_AVAILABLE if info is not None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 intake.feed.failed(metadata.errors.get(tp.topic) or BrokerFailure.of(code, subject=subject))
                 continue
-            leader = partition.leader
+            place = Place(partition.leader, intake.slot % self._connections)
             intake.leader_epoch = partition.leader_epoch
-            if intake.leader not in (None, leader):
-                self._brokers[intake.leader].intakes.pop(tp, None)
-            intake.leader = leader
-            if leader not in self._brokers:
-                self._brokers[leader] = _Broker(leader, session=FetchSession(self._topic_ids))
-            self._brokers[leader].intakes[tp] = intake
-            touched.add(leader)
-        for node in touched:
-            self._ask(self._brokers[node])
+            if intake.place is not None and intake.place != place:
+                self._brokers[intake.place].intakes.pop(tp, None)
+            intake.place = place
+            if place not in self._brokers:
+                self._brokers[place] = _Broker(*place, session=FetchSession(self._topic_ids))
+            self._brokers[place].intakes[tp] = intake
+            touched.add(place)
+        for place in touched:
+            self._ask(self._brokers[place])
         return complete
 
     def _watch(self) -> None:

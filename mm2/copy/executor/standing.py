@@ -1,0 +1,134 @@
+"""How far a producer of ours got on the target: what the broker remembers of it, else what stands in the log's tail.
+
+Everything here blocks and is called on background threads.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from mm2.copy.session import SEQUENCES, count_after
+from mm2.kafka.admin import Admin
+from mm2.kafka.cluster import Cluster
+from mm2.kafka.errors import KafkaFailure
+from mm2.kafka.reader import Batch, BatchReader
+from mm2.kafka.records.batch import BatchHeader
+from mm2.kafka.records.record import Record, decode_batch
+from mm2.kafka.structs import LATEST, ProducerIdentity, TopicPartition
+
+_POLL_MS: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """``records`` of the producer are on the target, which ends at offset ``end``."""
+
+    records: int
+    end: int
+
+
+class Inspector:
+    """Asks the target cluster. Needs READ on the topics (DescribeProducers, Fetch)."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._admin = Admin(cluster)
+
+    def standings(
+        self, questions: Mapping[TopicPartition, tuple[ProducerIdentity, int, int]]
+    ) -> dict[TopicPartition, Standing | KafkaFailure]:
+        """For each partition: (producer, records known to be there, target offset behind them or -1) -> its standing."""
+        found: dict[TopicPartition, Standing | KafkaFailure] = {}
+        described = self._admin.describe_producers(questions)
+        ends = self._admin.list_offsets(dict.fromkeys(questions, LATEST))
+        forgotten: dict[TopicPartition, tuple[ProducerIdentity, int, int, int]] = {}
+        for tp, (identity, known, behind) in questions.items():
+            producers, end = described[tp], ends[tp]
+            if isinstance(producers, KafkaFailure):
+                found[tp] = producers
+            elif isinstance(end, KafkaFailure):
+                found[tp] = end
+            else:
+                state = producers.get(identity.producer_id)
+                if state is not None and state.producer_epoch == identity.producer_epoch:
+                    found[tp] = Standing(count_after(state.last_sequence, known), end.offset)
+                elif end.offset < behind:
+                    # Cut off below what was acknowledged, and with it the memory of who wrote it. Nobody but us writes
+                    # there, or no more is known than that.
+                    found[tp] = Standing(max(0, known - (behind - end.offset)), end.offset)
+                else:
+                    forgotten[tp] = (identity, known, behind, end.offset)
+        found.update(self._read_tails(forgotten))
+        return found
+
+    def _read_tails(
+        self, forgotten: Mapping[TopicPartition, tuple[ProducerIdentity, int, int, int]]
+    ) -> dict[TopicPartition, Standing | KafkaFailure]:
+        """The broker forgot the producer, or never knew it: its last batch behind what is known tells."""
+        found: dict[TopicPartition, Standing | KafkaFailure] = {}
+        ranges = {}
+        for tp, (_, known, behind, end) in forgotten.items():
+            found[tp] = Standing(known, end)
+            if 0 <= behind < end:
+                ranges[tp] = (behind, end)
+        try:
+            for tp, header in self._headers(ranges):
+                identity, known, _, end = forgotten[tp]
+                standing = found[tp]
+                ours = (header.producer_id, header.producer_epoch) == (identity.producer_id, identity.producer_epoch)
+                if ours and isinstance(standing, Standing):
+                    last = (header.base_sequence + header.last_offset_delta) % SEQUENCES
+                    found[tp] = Standing(max(standing.records, count_after(last, known)), end)
+        except KafkaFailure as error:
+            found.update(dict.fromkeys(ranges, error))
+        return found
+
+    def _headers(
+        self, ranges: Mapping[TopicPartition, tuple[int, int]]
+    ) -> Iterator[tuple[TopicPartition, BatchHeader]]:
+        for tp, batch in self._batches(ranges):
+            header = batch.view.header
+            if header is not None:
+                yield tp, header
+
+    def fingerprints(self, partition: TopicPartition, first: int, end: int, identity: ProducerIdentity) -> list[int]:
+        """Hashes of our records at target offsets ``first .. end-1``, in order; equal content gives an equal hash in
+        this process only. Raises KafkaFailure."""
+        found = []
+        for _, batch in self._batches({partition: (first, end)}):
+            header = batch.view.header
+            if header is None or header.producer_id != identity.producer_id:
+                continue
+            found += [fingerprint(record) for record in decode_batch(batch.view) if first <= record.offset < end]
+        return found
+
+    def _batches(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> Iterator[tuple[TopicPartition, Batch]]:
+        if not ranges:
+            return
+        metadata = self._cluster.metadata(sorted({tp.topic for tp in ranges}))
+        by_leader: dict[int, dict[TopicPartition, int]] = defaultdict(dict)
+        for tp, (first, _) in ranges.items():
+            by_leader[self._cluster.leader(tp.topic, tp.partition)][tp] = first
+        for leader, positions in by_leader.items():
+            topics = {tp.topic: metadata.topics[tp.topic] for tp in positions}
+            reader = BatchReader(self._cluster, leader, topics)
+            try:
+                reader.positions = dict(positions)
+                while any(reader.positions[tp] < ranges[tp][1] for tp in positions):
+                    for batch in reader.poll(max_wait_ms=_POLL_MS):
+                        yield batch.topic_partition, batch
+                    for tp in [tp for tp, at in reader.positions.items() if at >= ranges[tp][1]]:
+                        positions = {other: first for other, first in positions.items() if other != tp}
+                        del reader.positions[tp]
+                    if not reader.positions:
+                        break
+            finally:
+                reader.close()
+
+
+def fingerprint(record: Record) -> int:
+    """What two copies of one record have in common."""
+    return hash((record.timestamp, record.key, record.value, record.headers))

@@ -1,0 +1,79 @@
+"""How many bytes per second may be read, for a flow and for single topics (``copy.throttle.bytes.per.sec``). Pure.
+
+Buckets of tokens, one token a byte, filled at the given rate and holding one second's worth. Asking needs a bucket that
+is not empty; what comes is taken out, even below zero. Partitions that are far behind may only use what is above half
+of the bucket: so the tail, which takes little, always finds tokens, and a backfill gets what the tail leaves over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+_LEAST_ROOM: Final = 1024
+_RESERVED: Final = 0.5
+
+
+@dataclass(slots=True)
+class Bucket:
+    """``rate`` in bytes per second, above 0; times in seconds of one steady clock."""
+
+    rate: float
+    tokens: float = field(default=-1.0)
+    filled_s: float = 0.0
+
+    def fill(self, now_s: float) -> None:
+        """Add what has come in since the last time."""
+        if self.tokens == -1.0 and not self.filled_s:
+            self.tokens = self.rate
+        else:
+            self.tokens = min(self.rate, self.tokens + (now_s - self.filled_s) * self.rate)
+        self.filled_s = now_s
+
+    def room(self, *, behind: bool) -> float:
+        """Bytes that may be asked for; 0 or less for none."""
+        return self.tokens - (self.rate * _RESERVED if behind else 0.0)
+
+    def wait_s(self, *, behind: bool) -> float:
+        """How long until there is room."""
+        return max(0.0, (_LEAST_ROOM - self.room(behind=behind)) / self.rate)
+
+
+class Throttle:
+    """Rates of 0 mean no limit."""
+
+    def __init__(self, rate: float = 0, topics: Mapping[str, float] | None = None) -> None:
+        self._flow: Bucket | None = None
+        self._topics: dict[str, Bucket] = {}
+        self.set(rate, topics or {})
+
+    def set(self, rate: float, topics: Mapping[str, float]) -> None:
+        """Other rates from now on; a bucket whose rate stays keeps its tokens."""
+        if rate <= 0:
+            self._flow = None
+        elif self._flow is None or self._flow.rate != rate:
+            self._flow = Bucket(rate)
+        kept = {name: bucket for name, bucket in self._topics.items() if topics.get(name) == bucket.rate}
+        self._topics = {name: kept.get(name, Bucket(limit)) for name, limit in topics.items() if limit > 0}
+
+    @property
+    def active(self) -> bool:
+        """There is a limit at all."""
+        return self._flow is not None or bool(self._topics)
+
+    def room(self, topic: str, now_s: float, *, behind: bool) -> tuple[float, float]:
+        """Bytes of a topic that may be asked for now, and how long to wait (s) when that is none."""
+        room, wait_s = float("inf"), 0.0
+        for bucket in (self._flow, self._topics.get(topic)):
+            if bucket is not None:
+                bucket.fill(now_s)
+                room = min(room, bucket.room(behind=behind))
+                wait_s = max(wait_s, bucket.wait_s(behind=behind))
+        return (room, 0.0) if room >= _LEAST_ROOM else (0.0, wait_s)
+
+    def came(self, topic: str, size: int) -> None:
+        """So many bytes of a topic have come."""
+        for bucket in (self._flow, self._topics.get(topic)):
+            if bucket is not None:
+                bucket.tokens -= size
