@@ -63,11 +63,15 @@ class Copier:
 
     async def run(self) -> dict[str, Any]:
         """The whole life; returns the final report. Raises OSError or ValueError when the driver cannot be reached."""
+        host, port, pin = self._assignment.host, self._assignment.port, self._assignment.fingerprint
+        tls = channel.client_tls() if pin else None
         reader, writer = await asyncio.wait_for(
-            asyncio.open_connection(self._assignment.host, self._assignment.port, limit=channel.MAX_LINE_BYTES), 10
+            asyncio.open_connection(host, port, limit=channel.MAX_LINE_BYTES, ssl=tls), 10
         )
         self._writer = writer
         try:
+            if pin:
+                channel.verify_pin(writer.get_extra_info("ssl_object"), pin)
             await asyncio.wait_for(self._authenticate(reader), 10)
             return await self._copy(reader)
         finally:
