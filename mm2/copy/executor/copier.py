@@ -314,7 +314,7 @@ class Copier:
         if cursor.offset < start.offset:
             lost = f"offsets {cursor.offset}..{start.offset - 1} of {tp} were deleted on {self._spec.source_alias} before they were copied"
             if self._spec.lost_range_policy == "stop":
-                cursor.fail(f"{lost}; copy.lost.range.policy is stop")
+                cursor.fail(f"{lost}; source.data.loss is stop")
                 return
             self._log.error("records lost to retention", partition=str(tp), first=cursor.offset, last=start.offset - 1)
             cursor.jump(start.offset, "retention")
@@ -330,7 +330,7 @@ class Copier:
     def _created_anew(self, cursor: Cursor) -> None:
         """Another topic of the same name: from its start, or all that it has up to our offset would be missing."""
         if self._spec.lost_range_policy == "stop":
-            cursor.fail(f"{cursor.partition} was deleted and created anew; copy.lost.range.policy is stop")
+            cursor.fail(f"{cursor.partition} was deleted and created anew; source.data.loss is stop")
         else:
             cursor.jump(0, "truncated")
 
