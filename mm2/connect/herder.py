@@ -538,6 +538,7 @@ class DistributedHerder:
             raw,
             listener=self,
             request_reconfiguration=lambda: self.request_task_reconfiguration(name),
+            stored_task_configs=lambda: self._configs.all_task_configs(name),
             state=state,
             on_transition=self._reconfigure_when_started(name),
         )

@@ -16,7 +16,7 @@ from mm2.config.connector_keys import source_connector_config
 from mm2.config.providers import ConfigTransformer, references
 from mm2.config.worker_keys import WorkerConfig
 from mm2.connect.api import ConnectError, Connector, SourceTask, SourceTaskContext, Task, WorkerView
-from mm2.connect.connectors import ConnectorState, OnTransition, WorkerConnector
+from mm2.connect.connectors import ConnectorState, OnTransition, StoredTaskConfigs, WorkerConnector
 from mm2.connect.converters import Converter
 from mm2.connect.lifecycle import StatusListener
 from mm2.connect.plugins import Plugins
@@ -140,6 +140,7 @@ class Worker:
         *,
         listener: StatusListener,
         request_reconfiguration: Callable[[], None],
+        stored_task_configs: StoredTaskConfigs,
         state: TargetState,
         on_transition: OnTransition,
     ) -> None:
@@ -153,6 +154,7 @@ class Worker:
                 props,
                 listener,
                 request_reconfiguration,
+                stored_task_configs,
                 self.log_context,
             )
             with self._lock:
