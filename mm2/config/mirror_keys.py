@@ -1,13 +1,15 @@
-"""Settings of the three mirror connectors (spec mirrormaker §1.6.3 to §1.6.6; Kafka 4.3.0), and our own under ``copy.``."""
+"""Settings of the three mirror connectors (spec mirrormaker §1.6.3 to §1.6.6; Kafka 4.3.0), and our own."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from mm2.config.client_keys import CLUSTER_CONFIG
 from mm2.config.configdef import ConfigDef, Importance, Type, at_least, distinct, one_of, subset_of
 from mm2.config.connector_keys import CONNECTOR_CONFIG
 from mm2.config.security_keys import SASL_CONFIG, SECURITY_PROTOCOL_CONFIG, TLS_CONFIG
+from mm2.config.validators import REPLICATION_FACTOR, topic_name
 
 HIGH, MEDIUM, LOW = Importance.HIGH, Importance.MEDIUM, Importance.LOW
 _MIRROR: Final = "org.apache.kafka.connect.mirror"
@@ -108,22 +110,87 @@ _SHARED_CONFIG: Final = (
         "Which names mirror metrics have: legacy, new, or both.",
     )
 )
-_COPY_CONFIG: Final = (
+
+THROTTLE_KEY: Final = "copy.throttle.bytes.per.sec"
+TOPIC_THROTTLE_PREFIX: Final = f"{THROTTLE_KEY}."
+"""Followed by the name of a topic of the source: a limit of its own, beside that of the flow."""
+
+OWN_CONFIG: Final = (
     ConfigDef()
     .define("copy.batch.duration.ms", Type.LONG, 60000, at_least(10), LOW, "Length of one Spark micro-batch.")
     .define(
         "copy.lanes", Type.INT, 0, at_least(0), LOW, "Lanes (parallel Spark tasks) per connector task; 0 = automatic."
     )
     .define("copy.commit.interval.ms", Type.LONG, 1000, at_least(1), LOW, "Time between commits of copied positions.")
+    .define(THROTTLE_KEY, Type.LONG, 0, at_least(0), LOW, "Most bytes per second that the flow may copy; 0 = no limit.")
     .define(
-        "copy.lost.range.policy",
+        "start.from",
+        Type.STRING,
+        "",
+        None,
+        LOW,
+        "Where partitions without a committed position begin: a time (ms since 1970 or ISO 8601), or file: and the path "
+        "of a list of offsets. Empty, and for what the list does not name: as auto.offset.reset says.",
+    )
+    .define(
+        "source.data.loss",
         Type.STRING,
         "continue",
         one_of("continue", "stop"),
         LOW,
-        "When offsets are gone from the source before they were copied: report and continue, or stop that partition.",
+        "When offsets are gone from the source before they were copied, or a topic was created anew: report it and "
+        "continue, or stop that partition.",
+    )
+    .define(
+        "partition.error",
+        Type.STRING,
+        "isolate",
+        one_of("isolate", "fail"),
+        LOW,
+        "When a partition cannot go on: stop that one only, or fail the task.",
+    )
+    .define(
+        "dead.letter.topic",
+        Type.STRING,
+        "",
+        topic_name(empty_allowed=True),
+        LOW,
+        "Topic on the target for records that cannot be copied, with errors.tolerance=all; empty = "
+        "mm2-dead-letters.<source alias>.internal.",
+    )
+    .define(
+        "dead.letter.topic.replication.factor",
+        Type.SHORT,
+        3,
+        REPLICATION_FACTOR,
+        LOW,
+        "Replicas of the dead-letter topic. Not given, and not possible: the broker's default.",
+    )
+    .define(
+        "ledger.topic.replication.factor",
+        Type.SHORT,
+        3,
+        REPLICATION_FACTOR,
+        LOW,
+        "Replicas of the ledger topic. Not given, and not possible: the broker's default.",
     )
 )
+"""Keys of ours that Kafka's source connector does not have. Beside them stands :data:`TOPIC_THROTTLE_PREFIX`."""
+
+
+def topic_throttles(props: Mapping[str, str]) -> dict[str, int]:
+    """Bytes per second by topic of the source, from the keys under :data:`TOPIC_THROTTLE_PREFIX`; 0 = no limit.
+
+    Raises :class:`ConfigException` naming the key.
+    """
+    throttle = OWN_CONFIG.keys[THROTTLE_KEY]
+    limits: dict[str, int] = {}
+    for key, value in props.items():
+        if key.startswith(TOPIC_THROTTLE_PREFIX):
+            limit = throttle.parse(value, shown_as=key)
+            if isinstance(limit, int):
+                limits[key.removeprefix(TOPIC_THROTTLE_PREFIX)] = limit
+    return limits
 
 
 def _define_job(definition: ConfigDef, name: str, *, enabled: bool, interval_seconds: int, doc: str) -> ConfigDef:
@@ -134,7 +201,7 @@ def _define_job(definition: ConfigDef, name: str, *, enabled: bool, interval_sec
 
 
 def _source_config() -> ConfigDef:
-    definition = ConfigDef(MIRROR_CONNECTOR_CONFIG, _TOPICS_CONFIG, _EMIT_SYNCS_CONFIG, _SHARED_CONFIG, _COPY_CONFIG)
+    definition = ConfigDef(MIRROR_CONNECTOR_CONFIG, _TOPICS_CONFIG, _EMIT_SYNCS_CONFIG, _SHARED_CONFIG, OWN_CONFIG)
     definition.define(
         "config.properties.exclude",
         Type.LIST,

@@ -29,7 +29,14 @@ from mm2.config.configdef import (
     distinct,
     missing,
 )
-from mm2.config.mirror_keys import CONNECTOR_CLASSES, CONNECTOR_CONFIGS, CONNECTOR_KEYS
+from mm2.config.mirror_keys import (
+    CONNECTOR_CLASSES,
+    CONNECTOR_CONFIGS,
+    CONNECTOR_KEYS,
+    OWN_CONFIG,
+    THROTTLE_KEY,
+    TOPIC_THROTTLE_PREFIX,
+)
 from mm2.config.providers import ConfigTransformer
 from mm2.config.security_keys import SASL_CONFIG, SECURITY_PROTOCOL_CONFIG, TLS_CONFIG
 from mm2.config.unread import KeyReaders
@@ -70,6 +77,8 @@ WORKER_PREFIXES: Final = (
 _PROVIDERS: Final = "config.providers"
 _SPARK: Final = "spark."
 _ROLES: Final = tuple(ROLE_CONFIGS)
+_FREE_PREFIXES: Final = (_PROVIDERS, "replication.policy", TOPIC_THROTTLE_PREFIX)
+"""Top keys that reach every connector although none declares them."""
 _BYTE_ARRAY_CONVERTER: Final = "org.apache.kafka.connect.converters.ByteArrayConverter"
 
 
@@ -243,7 +252,7 @@ class MirrorMakerConfig:
 
     def _connector(self, pair: SourceAndTarget, java_class_name: str) -> _Derived:
         origins = {key: key for key in self._props if key in CONNECTOR_KEYS}
-        origins.update({key: key for key in self._props if key.startswith((_PROVIDERS, "replication.policy"))})
+        origins.update({key: key for key in self._props if key.startswith(_FREE_PREFIXES)})
         for side, alias in (("source", pair.source), ("target", pair.target)):
             for key, origin in self._cluster(alias).origins.items():
                 # Kafka looks at the beginning of the word only, so "administrator" counts as a client's key, too.
@@ -284,7 +293,10 @@ class MirrorMakerConfig:
         for java_class_name in CONNECTOR_CLASSES:
             connector = self._connector(pair, java_class_name)
             self._check(CONNECTOR_CONFIGS[java_class_name], connector, f"{pair}.")
-        # The clients' settings are the same in all three.
+        # The clients' settings are the same in all three, and so are the limits of single topics.
+        for key, origin in connector.origins.items():
+            if key.startswith(TOPIC_THROTTLE_PREFIX):
+                self._parse(OWN_CONFIG.keys[THROTTLE_KEY], origin)
         for side, alias in (("source", pair.source), ("target", pair.target)):
             self._check(CLUSTER_CONFIG, connector, f"{alias}.", prefix=f"{side}.cluster.")
             for role, definition in ROLE_CONFIGS.items():

@@ -15,7 +15,7 @@ from typing import Final
 
 from mm2.config.client_keys import CLIENT_KEYS, CONSUMER_CONFIG, ROLE_CONFIGS
 from mm2.config.connector_keys import CLIENT_OVERRIDE_PREFIXES, SOURCE_CONNECTOR_CONFIG, TOPIC_CREATION_PREFIX
-from mm2.config.mirror_keys import CONNECTOR_KEYS, MIRROR_CLIENT_CONFIG, RENAMED
+from mm2.config.mirror_keys import CONNECTOR_KEYS, MIRROR_CLIENT_CONFIG, RENAMED, TOPIC_THROTTLE_PREFIX
 from mm2.config.security_keys import TLS_CONFIG
 from mm2.config.worker_keys import (
     CONVERTER_PREFIXES,
@@ -135,7 +135,7 @@ class KeyReaders:
 
     def _flow(self, source: str, target: str, rest: str) -> _Verdict:
         flow = f"{source}->{target}."
-        if rest in FLOW_KEYS:
+        if rest in FLOW_KEYS or rest.startswith(TOPIC_THROTTLE_PREFIX):
             return _READ
         for prefix, role in _FLOW_CLIENT_PREFIXES.items():
             if rest.startswith(prefix):
@@ -174,7 +174,7 @@ class KeyReaders:
             return self._worker(alias, rest)
         if rest in RENAMED:
             return _unread(self._flow_at(alias) + RENAMED[rest])
-        if rest in FLOW_KEYS:
+        if rest in FLOW_KEYS or rest.startswith(TOPIC_THROTTLE_PREFIX):
             return _unread(self._flow_at(alias) + rest)
         if rest in CONSUMER_CONFIG:
             return _unread(f"{alias}.consumer.{rest}")
@@ -199,7 +199,9 @@ class KeyReaders:
     # -- top keys ------------------------------------------------------------------------------------------------------
 
     def _top(self, key: str) -> _Verdict:
-        if key in self.top_keys or key in CONNECTOR_KEYS or key in CLIENT_KEYS or key.startswith("spark."):
+        if key in self.top_keys or key in CONNECTOR_KEYS or key in CLIENT_KEYS:
+            return _READ
+        if key.startswith(("spark.", TOPIC_THROTTLE_PREFIX)):
             return _READ
         if key.startswith(f"{_PROVIDERS}."):
             known = [f"{_PROVIDERS}.{name}." for name in self.providers]

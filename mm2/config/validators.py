@@ -13,6 +13,8 @@ from typing import Final, Protocol
 
 from mm2.config.values import ConfigException, show
 
+_TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
 
 class Validator(Protocol):
     """Checks one parsed value."""
@@ -147,6 +149,22 @@ def non_empty() -> Check:
             raise ConfigException(name, value, "String must be non-empty")
 
     return Check(ensure, "non-empty string")
+
+
+def is_topic_name(text: str) -> bool:
+    """Whether Kafka takes it for the name of a topic."""
+    return _TOPIC_NAME.fullmatch(text) is not None and text not in {".", ".."}
+
+
+def topic_name(*, empty_allowed: bool = False) -> Check:
+    """The name of a topic."""
+
+    def ensure(name: str, value: object) -> None:
+        if not is_topic_name(str(value)) and not (empty_allowed and value == ""):
+            reason = "A topic's name is up to 249 letters, digits, dots, underscores and hyphens"
+            raise ConfigException(name, value, reason)
+
+    return Check(ensure, "name of a topic")
 
 
 def non_empty_without_control_characters() -> Check:

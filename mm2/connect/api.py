@@ -32,6 +32,9 @@ class ConnectorContext(Protocol):
     def request_task_reconfiguration(self) -> None:
         """Have ``task_configs`` called again soon; tasks restart only if the answer differs from the stored one."""
 
+    def stored_task_configs(self) -> list[dict[str, str]]:
+        """The task configs that were published last, by whichever worker; empty when there are none."""
+
     def raise_error(self, exc: Exception) -> None:
         """Fail the connector (state FAILED, the exception as trace); its tasks keep running."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
 
 import structlog
@@ -16,6 +16,8 @@ log = structlog.get_logger(__name__)
 
 #: Called once per requested transition with the error, or None and the state reached.
 OnTransition = Callable[[Exception | None], None]
+#: What the config topic has of a connector's tasks.
+StoredTaskConfigs = Callable[[], Sequence[Mapping[str, str | None]]]
 
 
 class ConnectorState(Enum):
@@ -29,12 +31,22 @@ class ConnectorState(Enum):
 
 
 class _Context:
-    def __init__(self, worker_connector: WorkerConnector, request_reconfiguration: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        worker_connector: WorkerConnector,
+        request_reconfiguration: Callable[[], None],
+        stored_task_configs: StoredTaskConfigs,
+    ) -> None:
         self._worker_connector = worker_connector
         self._request_reconfiguration = request_reconfiguration
+        self._stored_task_configs = stored_task_configs
 
     def request_task_reconfiguration(self) -> None:
         self._request_reconfiguration()
+
+    def stored_task_configs(self) -> list[dict[str, str]]:
+        configs = self._stored_task_configs()
+        return [{key: value for key, value in props.items() if value is not None} for props in configs]
 
     def raise_error(self, exc: Exception) -> None:
         self._worker_connector.fail(exc)
@@ -54,13 +66,14 @@ class WorkerConnector:
         props: Mapping[str, str],
         listener: StatusListener,
         request_reconfiguration: Callable[[], None],
+        stored_task_configs: StoredTaskConfigs,
         log_context: Mapping[str, str],
     ) -> None:
         self.name = name
         self.props = dict(props)
         self._new_connector = new_connector
         self._listener = listener
-        self._context = _Context(self, request_reconfiguration)
+        self._context = _Context(self, request_reconfiguration, stored_task_configs)
         self._log_context = dict(log_context)
         self._changed = threading.Condition()
         self._wanted: tuple[TargetState, OnTransition] | None = None

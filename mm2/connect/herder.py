@@ -29,7 +29,7 @@ from mm2.connect.stores.config_state import ClusterConfigState, Props, RestartRe
 from mm2.connect.stores.config_store import ConfigStore
 from mm2.connect.stores.status_store import StatusStore, now_ms
 from mm2.connect.stores.statuses import State, Status, TopicStatus
-from mm2.connect.worker import TooManyTasks, Worker
+from mm2.connect.worker import TaskStart, TooManyTasks, Worker
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure
 
@@ -538,6 +538,7 @@ class DistributedHerder:
             raw,
             listener=self,
             request_reconfiguration=lambda: self.request_task_reconfiguration(name),
+            stored_task_configs=lambda: self._configs.all_task_configs(name),
             state=state,
             on_transition=self._reconfigure_when_started(name),
         )
@@ -549,13 +550,15 @@ class DistributedHerder:
             log.warning("an assigned task has no config", task_id=str(task))
             return
         self.worker.start_task(
-            task,
-            connector_raw=connector_raw,
-            task_raw=task_raw,
-            task_count=len(self._configs.tasks(task.connector)),
-            listener=self,
-            state=state,
-            on_topic=lambda topic: self._note_topic(topic, task),
+            TaskStart(
+                task,
+                connector_raw,
+                task_raw,
+                count=len(self._configs.tasks(task.connector)),
+                state=state,
+                listener=self,
+                on_topic=lambda topic: self._note_topic(topic, task),
+            )
         )
 
     def _reconfigure_when_started(self, name: str) -> Callable[[Exception | None], None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
@@ -15,7 +16,7 @@ from mm2.config.connector_keys import source_connector_config
 from mm2.config.providers import ConfigTransformer, references
 from mm2.config.worker_keys import WorkerConfig
 from mm2.connect.api import ConnectError, Connector, SourceTask, SourceTaskContext, Task, WorkerView
-from mm2.connect.connectors import ConnectorState, OnTransition, WorkerConnector
+from mm2.connect.connectors import ConnectorState, OnTransition, StoredTaskConfigs, WorkerConnector
 from mm2.connect.converters import Converter
 from mm2.connect.lifecycle import StatusListener
 from mm2.connect.plugins import Plugins
@@ -44,6 +45,20 @@ _FIXED_PRODUCER = {
     "key.serializer": "org.apache.kafka.common.serialization.ByteArraySerializer",
     "value.serializer": "org.apache.kafka.common.serialization.ByteArraySerializer",
 }
+
+
+@dataclass(frozen=True)
+class TaskStart:
+    """What a task is started with; configurations are raw."""
+
+    id: ConnectorTaskId
+    connector_raw: Props = field(repr=False)
+    task_raw: Props = field(repr=False)
+    #: Number of tasks its connector has.
+    count: int
+    state: TargetState
+    listener: StatusListener
+    on_topic: Callable[[str], None]
 
 
 class TooManyTasks(ConnectError):
@@ -125,6 +140,7 @@ class Worker:
         *,
         listener: StatusListener,
         request_reconfiguration: Callable[[], None],
+        stored_task_configs: StoredTaskConfigs,
         state: TargetState,
         on_transition: OnTransition,
     ) -> None:
@@ -138,6 +154,7 @@ class Worker:
                 props,
                 listener,
                 request_reconfiguration,
+                stored_task_configs,
                 self.log_context,
             )
             with self._lock:
@@ -217,27 +234,17 @@ class Worker:
 
     # -- tasks
 
-    def start_task(
-        self,
-        task_id: ConnectorTaskId,
-        *,
-        connector_raw: Props,
-        task_raw: Props,
-        task_count: int,
-        listener: StatusListener,
-        state: TargetState,
-        on_topic: Callable[[str], None],
-    ) -> bool:
-        """Start a task; False when that failed, which ``listener`` hears of. Others are not affected."""
+    def start_task(self, start: TaskStart) -> bool:
+        """Start a task; False when that failed, which its listener hears of. Others are not affected."""
         try:
-            task = self._new_task(task_id, connector_raw, task_raw, task_count, listener, state, on_topic)
+            task = self._new_task(start)
             with self._lock:
-                if task_id in self._tasks:
-                    raise ConnectError(f"Task {task_id} runs already on worker {self.worker_id}")
-                self._tasks[task_id] = task
+                if start.id in self._tasks:
+                    raise ConnectError(f"Task {start.id} runs already on worker {self.worker_id}")
+                self._tasks[start.id] = task
         except Exception as error:
-            log.exception("task could not be started", task_id=str(task_id))
-            listener.on_failure(task_id, error, None)
+            log.exception("task could not be started", task_id=str(start.id))
+            start.listener.on_failure(start.id, error, None)
             return False
         task.start()
         return True
@@ -278,19 +285,11 @@ class Worker:
             **{k.removeprefix(prefix): v for k, v in connector_props.items() if k.startswith(prefix) and k != prefix},
         }
 
-    def _new_task(
-        self,
-        task_id: ConnectorTaskId,
-        connector_raw: Props,
-        task_raw: Props,
-        task_count: int,
-        listener: StatusListener,
-        state: TargetState,
-        on_topic: Callable[[str], None],
-    ) -> WorkerSourceTask:
-        connector_props, task_props = self.resolve(connector_raw), self.resolve(task_raw)
+    def _new_task(self, start: TaskStart) -> WorkerSourceTask:
+        task_id = start.id
+        connector_props, task_props = self.resolve(start.connector_raw), self.resolve(start.task_raw)
         config = self._connector_config(connector_props)
-        self._check_count(task_id.connector, task_count, config)
+        self._check_count(task_id.connector, start.count, config)
         task = self.plugins.new(task_props.get(TASK_CLASS, ""), Task, key=TASK_CLASS)
         if not isinstance(task, SourceTask):
             raise ConnectError(f"Class {type(task).__qualname__} of configuration {TASK_CLASS} is not a SourceTask")
@@ -331,9 +330,9 @@ class Worker:
             producer=TaskProducer(cluster, producer),
             offset_store=self._offset_store,
             offset_reader=reader,
-            listener=listener,
-            initial_state=state,
-            on_topic=on_topic,
+            listener=start.listener,
+            initial_state=start.state,
+            on_topic=start.on_topic,
             tolerate_errors=config.str("errors.tolerance").lower() == "all",
             flush_timeout_s=self.config.int("offset.flush.timeout.ms") / 1000,
             log_context=self.log_context,

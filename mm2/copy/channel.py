@@ -15,6 +15,9 @@
 =======================================================================================
 
 The end of the connection means stop as well: an executor whose driver is gone copies nothing more.
+
+Off this machine all of it goes through TLS, since the job holds the clusters' credentials. There is no authority to ask:
+the driver makes a certificate when it starts, and its fingerprint reaches the executor beside the secret.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ import hashlib
 import hmac
 import json
 import secrets
+import ssl
 from typing import Any, Final
 
 MAX_LINE_BYTES: Final = 64 << 20
@@ -43,6 +47,28 @@ def proof(secret: str, *parts: object) -> str:
 def proves(mac: object, secret: str, *parts: object) -> bool:
     """Constant-time check of a proof."""
     return isinstance(mac, str) and hmac.compare_digest(mac, proof(secret, *parts))
+
+
+def client_tls() -> ssl.SSLContext:
+    """What an executor connects with. It trusts nobody yet: call `verify_pin` before the first word."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def fingerprint(certificate: bytes) -> str:
+    """SHA-256 of a certificate (DER), hex."""
+    return hashlib.sha256(certificate).hexdigest()
+
+
+def verify_pin(connection: ssl.SSLObject | ssl.SSLSocket, wanted: str) -> None:
+    """Raises ValueError when the other side does not have the certificate of that fingerprint."""
+    certificate = connection.getpeercert(binary_form=True)
+    if certificate is None or not hmac.compare_digest(fingerprint(certificate), wanted):
+        message = "whoever answered on the progress channel does not have our driver's certificate"
+        raise ValueError(message)
 
 
 def encode(message: dict[str, Any]) -> bytes:

@@ -22,6 +22,8 @@ class Assignment:
     host: str
     port: int
     secret: str = field(repr=False)
+    #: SHA-256 of the driver's TLS certificate, hex; empty: loopback, no TLS.
+    fingerprint: str = ""
 
 
 @dataclass(frozen=True, slots=True)

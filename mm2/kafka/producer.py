@@ -7,7 +7,6 @@ answer may write a record twice, which keyed, compacted topics do not mind.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import threading
 import time
@@ -39,7 +38,7 @@ class RecordMetadata:
 
 
 @dataclass(slots=True)
-class _Chunk:
+class Chunk:
     """Records that go to one partition in one batch, with their places in the caller's list."""
 
     partition: TopicPartition
@@ -96,7 +95,7 @@ class Producer:
         results: list[RecordMetadata | None] = [None] * len(placed)
         for chunk in self._chunks(placed):
             with self._lock(chunk.partition):
-                base = self._retry(deadline, functools.partial(self._send_chunk, chunk))
+                base = self._write(chunk, deadline)
             for index, (place, record) in enumerate(zip(chunk.places, chunk.records, strict=True)):
                 offset = base[0] + index if base[0] >= 0 else -1
                 stored = base[1] if base[1] >= 0 else record.timestamp or -1
@@ -122,31 +121,45 @@ class Producer:
         with self._locks_guard:
             return self._locks.setdefault(partition, threading.Lock())
 
-    def _chunks(self, placed: Sequence[tuple[TopicPartition, Record]]) -> list[_Chunk]:
+    def _chunks(self, placed: Sequence[tuple[TopicPartition, Record]]) -> list[Chunk]:
         limit = self._max_request_bytes - 4096
-        chunks: list[_Chunk] = []
-        open_chunks: dict[TopicPartition, tuple[_Chunk, int]] = {}
+        chunks: list[Chunk] = []
+        open_chunks: dict[TopicPartition, tuple[Chunk, int]] = {}
         for place, (partition, record) in enumerate(placed):
             size = _size_bound(record)
             chunk, used = open_chunks.get(partition, (None, 0))
             if chunk is None or used + size > limit:
-                chunk, used = _Chunk(partition, [], []), 0
+                chunk, used = Chunk(partition, [], []), 0
                 chunks.append(chunk)
             chunk.records.append(record)
             chunk.places.append(place)
             open_chunks[partition] = (chunk, used + size)
         return chunks
 
-    def _send_chunk(self, chunk: _Chunk) -> tuple[int, int]:
-        topic, partition = chunk.partition
+    def _write(self, chunk: Chunk, deadline: float | None) -> tuple[int, int]:
+        """Offset of the chunk's first record and the broker's timestamp; -1 for what is not known."""
         batch = bytes(encode_batch(chunk.records, codec=self._codec))
+        return self._retry(deadline, lambda: self._produce(chunk.partition, batch))
+
+    def _produce(
+        self,
+        where: TopicPartition,
+        batch: bytes,
+        *,
+        transactional_id: str | None = None,
+        min_version: int | None = None,
+        max_version: int = _MAX_VERSION,
+    ) -> tuple[int, int]:
+        """One try to write one batch. Raises KafkaFailure; it may have been written all the same."""
+        topic, partition = where
         data: Any = ProduceRequest.TopicProduceData
         request = ProduceRequest(
-            transactional_id=None,
+            transactional_id=transactional_id,
             acks=self._acks,
             timeout_ms=self._delivery_timeout_ms,
             topic_data=[data(name=topic, partition_data=[data.PartitionProduceData(index=partition, records=batch)])],
-            max_version=_MAX_VERSION,
+            min_version=min_version,
+            max_version=max_version,
         )
         try:
             answer: Any = self._cluster.send(self._cluster.leader(topic, partition), request)
@@ -157,13 +170,16 @@ class Producer:
             return -1, -1
         result = answer.responses[0].partition_responses[0]
         if result.error_code:
-            failure = BrokerFailure.of(
-                result.error_code, getattr(result, "error_message", None), subject=f"writing to {chunk.partition}"
+            failure = self._failure(
+                result.error_code, getattr(result, "error_message", None), subject=f"writing to {where}"
             )
             if failure.stale_metadata:
                 self._cluster.invalidate(topic)
             raise failure
         return int(result.base_offset), int(result.log_append_time_ms)
+
+    def _failure(self, code: int, message: str | None, *, subject: str) -> BrokerFailure:
+        return BrokerFailure.of(code, message, subject=subject)
 
     def _retry(self, deadline: float | None, attempt: Callable[[], _T]) -> _T:
         settings = self._cluster.settings

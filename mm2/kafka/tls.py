@@ -129,14 +129,14 @@ def _set_key(context: ssl.SSLContext, tls: Tls) -> None:
     else:
         return
     try:
-        with _memory_file(store.key_pem + b"\n" + store.chain_pem) as path:
+        with memory_file(store.key_pem + b"\n" + store.chain_pem) as path:
             context.load_cert_chain(path)
     except ssl.SSLError as error:
         raise ConfigException(key, shown, "key and certificate do not belong together or cannot be used") from error
 
 
 @contextlib.contextmanager
-def _memory_file(data: bytes) -> Iterator[str]:
+def memory_file(data: bytes) -> Iterator[str]:
     """A path to bytes that no disk ever sees: OpenSSL loads keys by file name only."""
     descriptor = os.memfd_create("tls-key", os.MFD_CLOEXEC)
     try:

@@ -6,6 +6,8 @@ Two protocols, chosen by what the cluster has finalized (`transaction.version`):
   producer id and epoch of the next transaction, whose sequences start at 0.
 - before: partitions are added with AddPartitionsToTxn, Produce is of version 11 or earlier, id and epoch stay, and so
   sequences go on.
+
+`TransactionCoordinatorClient` is for whoever sends batches by itself; `TransactionalProducer` sends them, too.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import itertools
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeVar
 
 from kafka.protocol.metadata import ApiVersionsRequest
@@ -25,7 +27,10 @@ from mm2.kafka.admin.calls import COORDINATOR_MOVED
 from mm2.kafka.backoff import Backoff
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.error_codes import ErrorCode
-from mm2.kafka.errors import BrokerFailure, ConnectFailure, ProducerFenced
+from mm2.kafka.errors import BrokerFailure, ConnectFailure, KafkaFailure, ProducerFenced
+from mm2.kafka.producer import Chunk, Producer, RecordMetadata
+from mm2.kafka.records.batch import TRANSACTIONAL
+from mm2.kafka.records.record import Record, encode_batch
 from mm2.kafka.structs import ProducerIdentity, TopicPartition
 
 _T = TypeVar("_T")
@@ -44,7 +49,9 @@ _IMPLICIT_LEVEL: Final = 2
 _ADD_PARTITIONS_MAX: Final = 3  # later ones are for brokers
 _END_EXPLICIT: Final = 4
 _END_IMPLICIT: Final = 5  # the first whose answer brings the next identity
+_INIT_MIN_CURRENT: Final = 3
 _INIT_MAX: Final = 5  # 6 is two-phase commit (KIP-939)
+_MAX_SEQUENCE: Final = (1 << 31) - 1
 #: A coordinator that is still writing the markers of the last transaction is ready within milliseconds.
 _CONCURRENT: Final = Backoff(20, 200)
 
@@ -80,14 +87,18 @@ class TransactionCoordinatorClient:
         restart at 0. False: versions <= 11, `add_partitions` first, sequences go on. Known after `init_producer_id`."""
         return self._implicit
 
-    def init_producer_id(self, timeout_ms: int) -> ProducerIdentity:
+    def init_producer_id(self, timeout_ms: int, current: ProducerIdentity | None = None) -> ProducerIdentity:
         """Take the transactional id over: older producers are fenced, their open transaction is aborted before this
-        returns. ``timeout_ms``: how long a transaction may stay open before the coordinator aborts it."""
+        returns. ``timeout_ms``: how long a transaction may stay open before the coordinator aborts it.
+
+        With ``current``, go on with a new epoch after a failure, unless somebody else has the id by now (KIP-360).
+        """
         request = InitProducerIdRequest(
             transactional_id=self.transactional_id,
             transaction_timeout_ms=timeout_ms,
-            producer_id=-1,
-            producer_epoch=-1,
+            producer_id=-1 if current is None else current.producer_id,
+            producer_epoch=-1 if current is None else current.producer_epoch,
+            min_version=0 if current is None else _INIT_MIN_CURRENT,
             max_version=_INIT_MAX,
         )
 
@@ -198,3 +209,148 @@ class TransactionCoordinatorClient:
                 if not error.retriable or late or self._cluster.closed or self._stopping.wait(wait_s):
                     raise
         raise AssertionError("unreachable")
+
+
+class TransactionalProducer(Producer):
+    """Writes records in one transaction after another: `init`, then `begin`, `send` …, `commit` or `abort`, again and again.
+
+    Blocking; for one caller at a time, only `close` may come from another thread. ``patience_s``: how long the
+    coordinator is asked for; ``transaction_timeout_ms``: how long a transaction may stay open before the coordinator
+    aborts it. Whatever `send` or `commit` raises, the transaction can only be aborted then; ProducerFenced is final
+    until `init`. Batches have sequences, so that a retry after a lost answer writes nothing twice.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        transactional_id: str,
+        transaction_timeout_ms: int = 60_000,
+        *,
+        codec: str = "none",
+        max_request_bytes: int = 1_048_576,
+        delivery_timeout_ms: int = 30_000,
+        patience_s: float = 60.0,
+    ) -> None:
+        super().__init__(
+            cluster, codec=codec, max_request_bytes=max_request_bytes, delivery_timeout_ms=delivery_timeout_ms
+        )
+        self.transactional_id = transactional_id
+        self._transaction_timeout_ms = transaction_timeout_ms
+        self._coordinator = TransactionCoordinatorClient(
+            cluster, transactional_id, patience_s=patience_s, stopping=self._closed
+        )
+        self._identity: ProducerIdentity | None = None
+        self._sequences: dict[TopicPartition, int] = {}
+        self._open = False
+        self._written = False
+        self._failed: KafkaFailure | None = None
+
+    def init(self) -> None:
+        """Take the transactional id over, fencing whoever has it. Raises KafkaFailure."""
+        self._next(self._coordinator.init_producer_id(self._transaction_timeout_ms))
+
+    def begin(self) -> None:
+        """Begin a transaction; the cluster learns of it with the first record."""
+        if self._identity is None or self._open:
+            state = "in a transaction already" if self._open else "not initialised"
+            raise RuntimeError(f"begin() of producer {self.transactional_id}, which is {state}")
+        self._open = True
+
+    @property
+    def in_transaction(self) -> bool:
+        """Between `begin` and the end of `commit` or `abort`, whether or not something has been written."""
+        return self._open
+
+    def send(
+        self,
+        topic: str,
+        records: Sequence[Record],
+        partition: int | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> list[RecordMetadata]:
+        """See `Producer.send`; an offset is -1 when the broker had the batch already and has forgotten where."""
+        if not self._open:
+            raise RuntimeError(f"send() of producer {self.transactional_id} outside a transaction")
+        return super().send(topic, records, partition, timeout_s=timeout_s)
+
+    def commit(self) -> None:
+        """Make everything since `begin` visible at once. Raises KafkaFailure: it is not known then whether it is."""
+        self._raise_if_failed()
+        self._end(commit=True)
+
+    def abort(self) -> None:
+        """Give up everything since `begin`. Raises KafkaFailure when the cluster cannot be told."""
+        if isinstance(self._failed, ProducerFenced):
+            raise self._failed
+        if self._failed is not None and self._identity is not None and not self._coordinator.implicit_partitions:
+            # What is under way may arrive late, in the next transaction; only a new epoch keeps it out.
+            self._next(self._coordinator.init_producer_id(self._transaction_timeout_ms, self._identity))
+            return
+        self._end(commit=False)
+
+    def _end(self, *, commit: bool) -> None:
+        if not self._open or self._identity is None:
+            raise RuntimeError(f"producer {self.transactional_id} is in no transaction")
+        following = self._identity
+        if self._written:
+            try:
+                following = self._coordinator.end(self._identity, commit)
+            except KafkaFailure as failure:
+                self._failed = failure
+                raise
+        self._next(following)
+
+    def _next(self, identity: ProducerIdentity) -> None:
+        if identity != self._identity:
+            self._sequences.clear()
+        self._identity = identity
+        self._open = self._written = False
+        self._failed = None
+
+    def _raise_if_failed(self) -> None:
+        if self._failed is not None:
+            raise self._failed
+
+    def _write(self, chunk: Chunk, deadline: float | None) -> tuple[int, int]:
+        self._raise_if_failed()
+        identity = self._identity
+        assert identity is not None  # noqa: S101 - send() is allowed only after begin()
+        where, sequence = chunk.partition, self._sequences.get(chunk.partition, 0)
+        implicit = self._coordinator.implicit_partitions
+        batch = bytes(
+            encode_batch(
+                chunk.records,
+                codec=self._codec,
+                producer=(identity.producer_id, identity.producer_epoch, sequence),
+                attributes=TRANSACTIONAL,
+            )
+        )
+
+        def attempt() -> tuple[int, int]:
+            try:
+                return self._produce(
+                    where,
+                    batch,
+                    transactional_id=self.transactional_id,
+                    min_version=MIN_PRODUCE_IMPLICIT if implicit else None,
+                    max_version=MIN_PRODUCE_IMPLICIT if implicit else MAX_PRODUCE_EXPLICIT,
+                )
+            except BrokerFailure as failure:
+                if failure.code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
+                    return -1, -1
+                raise
+
+        try:
+            self._coordinator.add_partitions(identity, (where,))
+            self._written = True
+            written = self._retry(deadline, attempt)
+        except KafkaFailure as failure:
+            self._failed = failure
+            raise
+        self._sequences[where] = (sequence + len(chunk.records)) & _MAX_SEQUENCE
+        return written
+
+    def _failure(self, code: int, message: str | None, *, subject: str) -> BrokerFailure:
+        kind = ProducerFenced if code in FENCED else BrokerFailure
+        return kind.of(code, message, subject=f"{subject} as transactional id {self.transactional_id}")

@@ -150,7 +150,7 @@ def copy_spec(props: Mapping[str, str], context: SourceTaskContext) -> CopySpec:
         offsets_topic=context.worker.offset_storage_topic,
         syncs=syncs,
         auto_offset_reset=consumer["auto.offset.reset"],
-        lost_range_policy=settings.str("copy.lost.range.policy"),
+        lost_range_policy=settings.str("source.data.loss"),
         read_committed=consumer.get("isolation.level", "").strip() == "read_committed",
         batch_duration_ms=settings.int("copy.batch.duration.ms"),
         commit_interval_ms=settings.int("copy.commit.interval.ms"),

@@ -27,6 +27,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from mm2.config.configdef import ConfigException
+from mm2.config.validators import is_topic_name
 from mm2.kafka.structs import TopicPartition
 
 START_FROM_KEY: Final = "start.from"
@@ -35,7 +36,6 @@ _FILE: Final = "file:"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MAX_OFFSET: Final = 2**63 - 1
 _MAX_PARTITION: Final = 2**31 - 1
-_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _DIGITS: Final = re.compile(r"[0-9]{1,19}")
 _HEADER: Final = ["topic", "partition", "offset"]
 _BLANKS: Final = re.compile(r"\s*")
@@ -125,7 +125,7 @@ def _timestamp_ms(value: str) -> int:
 def _add(offsets: dict[TopicPartition, int], line: int, entry: _Entry, source_alias: str | None) -> None:
     """Check one entry and keep it."""
     topic, partition, offset = entry.topic, entry.partition, entry.offset
-    if not isinstance(topic, str) or not _TOPIC.fullmatch(topic):
+    if not isinstance(topic, str) or not is_topic_name(topic):
         raise _BadLine(line, f"{topic!r} is no name of a topic")
     if not _is_integer(partition) or not 0 <= partition <= _MAX_PARTITION:
         raise _BadLine(line, f"{partition!r} is no number of a partition")

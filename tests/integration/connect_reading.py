@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 Records = list[tuple[str, Any]]
@@ -27,6 +27,35 @@ def read_all(bootstrap: str, topic: str) -> list[Any]:
                 assert message.error() is None
                 records.append(message)
                 low = (message.offset() or 0) + 1
+        return records
+    finally:
+        consumer.close()
+
+
+def read_committed(bootstrap: str, topic: str, isolation: str = "read_committed") -> list[Any]:
+    """Every record a read_committed consumer sees up to the last stable offset, in order per partition."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "reader",
+            "enable.auto.commit": "false",
+            "enable.partition.eof": "true",
+            "isolation.level": isolation,
+        }
+    )
+    try:
+        partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
+        consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in partitions])
+        records, ended = [], 0
+        while ended < len(partitions):
+            message = consumer.poll(10)
+            assert message is not None
+            error = message.error()
+            if error is None:
+                records.append(message)
+            else:
+                assert error.code() == KafkaError._PARTITION_EOF
+                ended += 1
         return records
     finally:
         consumer.close()

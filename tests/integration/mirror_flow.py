@@ -48,9 +48,13 @@ class RecordingContext:
     def __init__(self) -> None:
         self.reconfigured = threading.Event()
         self.errors: list[Exception] = []
+        self.stored: list[dict[str, str]] = []
 
     def request_task_reconfiguration(self) -> None:
         self.reconfigured.set()
+
+    def stored_task_configs(self) -> list[dict[str, str]]:
+        return self.stored
 
     def raise_error(self, exc: Exception) -> None:
         self.errors.append(exc)

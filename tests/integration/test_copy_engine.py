@@ -294,7 +294,7 @@ def test_lost_records_fail_the_partition_when_the_policy_says_so(flow: Flow) -> 
 
         eventually(failed, why=job.status)
         assert failed() == (
-            f"offsets 4..9 of {topic}-0 were deleted on A before they were copied; copy.lost.range.policy is stop"
+            f"offsets 4..9 of {topic}-0 were deleted on A before they were copied; source.data.loss is stop"
         )
     assert read(flow.target, flow.remote(topic)) == []
 

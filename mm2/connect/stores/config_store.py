@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
-
-import structlog
 
 from mm2.connect import internal_json
 from mm2.connect.api import ConnectError
 from mm2.connect.sessions import SessionKey
 from mm2.connect.stores import config_fold as fold
 from mm2.connect.stores.config_state import ClusterConfigState, Props, RestartRequest, TargetState
-from mm2.connect.stores.internal_topic import InternalTopic, ensure
-from mm2.kafka.admin import Admin
+from mm2.connect.stores.internal_log import InternalLog
+from mm2.connect.stores.internal_topic import InternalTopic
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure
-from mm2.kafka.log import KafkaBasedLog
-from mm2.kafka.producer import Producer
-
-log = structlog.get_logger(__name__)
 
 #: How long one write may take altogether, its reading back included.
 WRITE_BUDGET_S = 30.0
@@ -34,45 +27,25 @@ class ConfigStore:
     """
 
     def __init__(self, cluster: Cluster, topic: InternalTopic, *, start_timeout_s: float) -> None:
-        self._cluster = cluster
-        self._topic = topic
-        self._start_timeout_s = start_timeout_s
         self._fold = fold.ConfigFold()
-        self._producer = Producer(cluster)
-        self._log = KafkaBasedLog(
+        self._log = InternalLog(
             cluster,
-            topic.name,
+            topic,
             on_record=lambda record: self._fold.apply(record.offset, record.key, record.value),
-            producer=self._producer,
+            start_timeout_s=start_timeout_s,
+            single_partition=True,
         )
-        self._stopping = threading.Event()
 
     def start(self, listener: fold.ConfigListener) -> None:
         """Create or check the topic, read all of it, then tell ``listener`` about every change.
 
         Raises ConnectError or KafkaFailure.
         """
-        admin = Admin(self._cluster)
-        ensure(
-            admin,
-            self._topic,
-            self._cluster.name,
-            timeout_s=self._start_timeout_s,
-            single_partition=True,
-            stopping=self._stopping,
-        )
-        self._log.start(self._start_timeout_s)
-        if self._log.partitions != 1:
-            raise ConnectError(
-                f"Topic {self._topic.name} given by {self._topic.prefix}topic must have exactly one partition, "
-                f"but it has {self._log.partitions} on cluster {self._cluster.name}"
-            )
+        self._log.start()
         self._fold.start_listening(listener)
 
     def stop(self) -> None:
         """End reading and give up writes under way."""
-        self._stopping.set()
-        self._producer.close()
         self._log.stop()
 
     def snapshot(self) -> ClusterConfigState:
@@ -156,7 +129,7 @@ class ConfigStore:
 
     def _failed(self, what: str, failure: KafkaFailure) -> ConnectError:
         return ConnectError(
-            f"Failed to write {what} to the config topic {self._topic.name} of cluster {self._cluster.name}: {failure}"
+            f"Failed to write {what} to the config topic {self._log.name} of cluster {self._log.cluster.name}: {failure}"
         )
 
 

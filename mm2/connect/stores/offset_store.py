@@ -10,12 +10,10 @@ import structlog
 
 from mm2.connect.api import ConnectError
 from mm2.connect.converters import OffsetJson
-from mm2.connect.stores.internal_topic import InternalTopic, ensure
-from mm2.kafka.admin import Admin
+from mm2.connect.stores.internal_log import InternalLog
+from mm2.connect.stores.internal_topic import InternalTopic
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure
-from mm2.kafka.log import KafkaBasedLog, LogRecord
-from mm2.kafka.producer import Producer
 
 log = structlog.get_logger(__name__)
 
@@ -78,43 +76,26 @@ class OffsetStore:
     """Source offsets of all connectors of a worker. Thread-safe."""
 
     def __init__(self, cluster: Cluster, topic: InternalTopic, *, start_timeout_s: float) -> None:
-        self._cluster = cluster
-        self._topic = topic
-        self._start_timeout_s = start_timeout_s
         self._fold = OffsetFold()
-        self._producer = Producer(cluster)
-        self._log = KafkaBasedLog(
+        self._log = InternalLog(
             cluster,
-            topic.name,
-            on_record=self._on_record,
-            producer=self._producer,
+            topic,
+            on_record=lambda record: self._fold.apply(record.key, record.value),
+            start_timeout_s=start_timeout_s,
         )
-        self._stopping = threading.Event()
 
     @property
     def topic(self) -> str:
         """Name of the offsets topic."""
-        return self._topic.name
+        return self._log.name
 
     def start(self) -> None:
         """Create or check the topic and read all of it. Raises ConnectError or KafkaFailure."""
-        ensure(
-            Admin(self._cluster),
-            self._topic,
-            self._cluster.name,
-            timeout_s=self._start_timeout_s,
-            stopping=self._stopping,
-        )
-        self._log.start(self._start_timeout_s)
+        self._log.start()
 
     def stop(self) -> None:
         """End reading and give up writes under way."""
-        self._stopping.set()
-        self._producer.close()
         self._log.stop()
-
-    def _on_record(self, record: LogRecord) -> None:
-        self._fold.apply(record.key, record.value)
 
     def offsets(
         self, connector: str, partitions: Sequence[Mapping[str, Any]], timeout_s: float
@@ -133,7 +114,7 @@ class OffsetStore:
             self._log.read_to_end(timeout_s)
         except KafkaFailure as failure:
             raise ConnectError(
-                f"The source offsets in topic {self._topic.name} of cluster {self._cluster.name} cannot be read: {failure}"
+                f"The source offsets in topic {self._log.name} of cluster {self._log.cluster.name} cannot be read: {failure}"
             ) from failure
 
     def write(
@@ -148,8 +129,8 @@ class OffsetStore:
             self._log.send_all(records, timeout_s=timeout_s)
         except KafkaFailure as failure:
             raise ConnectError(
-                f"Source offsets of connector {connector} were not written to topic {self._topic.name} of cluster "
-                f"{self._cluster.name}: {failure}"
+                f"Source offsets of connector {connector} were not written to topic {self._log.name} of cluster "
+                f"{self._log.cluster.name}: {failure}"
             ) from failure
 
 

@@ -12,14 +12,12 @@ from dataclasses import dataclass
 import structlog
 
 from mm2.connect.protocol import ConnectorTaskId
-from mm2.connect.stores.internal_topic import InternalTopic, ensure
+from mm2.connect.stores.internal_log import InternalLog
+from mm2.connect.stores.internal_topic import InternalTopic
 from mm2.connect.stores.statuses import Entry, Status, StatusFold, TopicStatus, topic_key
-from mm2.kafka.admin import Admin
 from mm2.kafka.backoff import Backoff
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure
-from mm2.kafka.log import KafkaBasedLog
-from mm2.kafka.producer import Producer
 
 log = structlog.get_logger(__name__)
 
@@ -42,43 +40,30 @@ class StatusStore:
     """Reads are served from memory. Writes are queued and sent by a thread of the store, so they never block a task."""
 
     def __init__(self, cluster: Cluster, topic: InternalTopic, *, start_timeout_s: float) -> None:
-        self._cluster = cluster
-        self._topic = topic
-        self._start_timeout_s = start_timeout_s
         self._fold = StatusFold()
-        self._producer = Producer(cluster)
-        self._log = KafkaBasedLog(
+        self._log = InternalLog(
             cluster,
-            topic.name,
+            topic,
             on_record=lambda record: self._fold.apply(record.key, record.value),
-            producer=self._producer,
+            start_timeout_s=start_timeout_s,
         )
         self._queue: deque[_Write] = deque()
         self._news = threading.Condition()
         self._sending = False
-        self._stopping = threading.Event()
         self._generation = -1
         self._sender: threading.Thread | None = None
 
     def start(self) -> None:
         """Create or check the topic and read all of it. Raises ConnectError or KafkaFailure."""
-        ensure(
-            Admin(self._cluster),
-            self._topic,
-            self._cluster.name,
-            timeout_s=self._start_timeout_s,
-            stopping=self._stopping,
-        )
-        self._log.start(self._start_timeout_s)
-        self._sender = threading.Thread(target=self._send_queued, name=f"status-{self._topic.name}", daemon=True)
+        self._log.start()
+        self._sender = threading.Thread(target=self._send_queued, name=f"status-{self._log.name}", daemon=True)
         self._sender.start()
 
     def stop(self, timeout_s: float = 5.0) -> None:
         """Send what is queued for up to ``timeout_s``, then end."""
         if self._sender is not None:
             self.flush(timeout_s)
-        self._stopping.set()
-        self._producer.close()
+        self._log.stop_writing()
         with self._news:
             self._news.notify_all()
         if self._sender is not None:
@@ -154,7 +139,7 @@ class StatusStore:
         for failures in itertools.count():
             if not self._send_until_failure():
                 return
-            if self._stopping.wait(backoff.delay_s(min(failures, 6))):
+            if self._log.stopping.wait(backoff.delay_s(min(failures, 6))):
                 return
 
     def _send_until_failure(self) -> bool:
@@ -163,8 +148,8 @@ class StatusStore:
             with self._news:
                 self._sending = False
                 self._news.notify_all()
-                self._news.wait_for(lambda: self._queue or self._stopping.is_set())
-                if self._stopping.is_set():
+                self._news.wait_for(lambda: self._queue or self._log.stopping.is_set())
+                if self._log.stopping.is_set():
                     return False
                 batch = [self._queue.popleft() for _ in range(min(_BATCH, len(self._queue)))]
                 self._sending = True
@@ -173,8 +158,8 @@ class StatusStore:
             except KafkaFailure as failure:
                 log.warning(
                     "statuses not written",
-                    topic=self._topic.name,
-                    cluster=self._cluster.name,
+                    topic=self._log.name,
+                    cluster=self._log.cluster.name,
                     count=len(batch),
                     again=failure.retriable,
                     reason=str(failure),

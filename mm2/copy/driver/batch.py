@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
 import secrets
-import socket
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 
 from mm2.copy import channel
 from mm2.copy.spec import CopySpec, PartitionProgress
 from mm2.kafka.structs import TopicPartition
+
+
+class Connection(Protocol):
+    """The way to a batch's executor. Neither call waits or fails: who reads from it sees its end, and says so."""
+
+    def send(self, data: bytes) -> None:
+        """Say something, some time soon."""
+
+    def close(self) -> None:
+        """Hang up now."""
 
 
 class Batch:
@@ -40,19 +48,19 @@ class Batch:
             flow=spec.flow, task=f"{spec.connector}-{spec.task_id}"
         )
         self._lock = threading.Lock()
-        self._socket: socket.socket | None = None
+        self._connection: Connection | None = None
 
     @property
     def job_group(self) -> str:
         """What Spark's status API calls the job: flow, task, lane and batch, made unique."""
         return f"{self.name} ({self.id})"
 
-    def attach(self, connection: socket.socket) -> bool:
+    def attach(self, connection: Connection) -> bool:
         """Take the executor's connection; False for a second one, which is another attempt of the same task."""
         with self._lock:
-            if self._socket is not None or self.over.is_set():
+            if self._connection is not None or self.over.is_set():
                 return False
-            self._socket = connection
+            self._connection = connection
             return True
 
     def grant(self, offsets: dict[TopicPartition, int | None]) -> None:
@@ -99,19 +107,12 @@ class Batch:
             self.failure = reason
         self.over.set()
         with self._lock:
-            connection, self._socket = self._socket, None
+            connection, self._connection = self._connection, None
         if connection is not None:
-            # The thread that reads from it holds a file on it, and closing alone waits for that.
-            with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
             connection.close()
         self._on_news()
 
     def _send(self, message: dict[str, Any]) -> None:
         with self._lock:
-            if self._socket is None:
-                return
-            try:
-                self._socket.sendall(channel.encode(message))
-            except OSError:
-                return  # the reading thread sees the end of the connection too, and says so
+            if self._connection is not None:
+                self._connection.send(channel.encode(message))

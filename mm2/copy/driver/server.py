@@ -2,38 +2,61 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import errno
 import socket
 import threading
-import time
 from collections import deque
+from typing import Any, Final
 
 import structlog
 
 from mm2.copy import channel
 from mm2.copy.driver.batch import Batch
+from mm2.copy.driver.identity import Identity
 
-_HANDSHAKE_TIMEOUT_S = 10.0
-_MAX_HANDSHAKE_BYTES = 4096
-_ACCEPT_PAUSE_S = 0.2
+_HANDSHAKE_TIMEOUT_S: Final = 10.0
+_MAX_HANDSHAKE_BYTES: Final = 4096
+_CLOSE_TIMEOUT_S: Final = 5.0
 #: A task that was cancelled while Spark started it may still come; it is no stranger.
-_FORGOTTEN_KEPT = 1024
+_FORGOTTEN_KEPT: Final = 1024
 
 
 class ChannelServer:
-    """One listening socket for all lanes of the process, one thread per connected executor."""
+    """One listening socket for all lanes of the process, one thread for it and all connected executors.
 
-    def __init__(self, host: str) -> None:
+    An event loop rather than a thread for each: OpenSSL allows no thread to send while another one waits to receive.
+    ``identity`` None: no TLS, for loopback. Raises OSError when nobody can listen at that address.
+    """
+
+    def __init__(self, host: str, port: int = 0, identity: Identity | None = None) -> None:
+        self.fingerprint = "" if identity is None else identity.fingerprint
         self._batches: dict[str, Batch] = {}
         self._forgotten: deque[str] = deque(maxlen=_FORGOTTEN_KEPT)
+        self._peers: set[_Peer] = set()
         self._lock = threading.Lock()
-        self._socket = socket.create_server((host, 0), backlog=512)
         self._log = structlog.get_logger(__name__)
-        threading.Thread(target=self._accept, name="copy-channel", daemon=True).start()
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._socket = socket.create_server((host, port), family=family, backlog=512)
+        self._address = self._socket.getsockname()[:2]
+        self._loop = asyncio.new_event_loop()
+        self._loop.set_exception_handler(self._mishap)
+        listening = self._loop.create_server(
+            lambda: _Peer(self),
+            sock=self._socket,
+            backlog=512,
+            ssl=None if identity is None else identity.context,
+            ssl_handshake_timeout=None if identity is None else _HANDSHAKE_TIMEOUT_S,
+        )
+        self._listener = self._loop.create_task(listening)
+        self._thread = threading.Thread(target=self._run, name="copy-channel", daemon=True)
+        self._thread.start()
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port for executors."""
-        host, port = self._socket.getsockname()[:2]
+        """Host and port it listens at."""
+        host, port = self._address
         return str(host), int(port)
 
     def expect(self, batch: Batch) -> None:
@@ -48,50 +71,130 @@ class ChannelServer:
                 self._forgotten.append(batch.id)
 
     def close(self) -> None:
-        """Stop listening; connections end with their batches."""
-        self._socket.close()
+        """Stop listening and hang up on whoever is still there. Idempotent."""
+        with contextlib.suppress(RuntimeError):  # closed before
+            self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_CLOSE_TIMEOUT_S)
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._socket.accept()
-                threading.Thread(target=self._serve, args=(connection,), name="copy-channel-peer", daemon=True).start()
-            except (OSError, RuntimeError) as error:
-                if self._socket.fileno() < 0:
-                    return
-                # Out of files or threads for a moment; without us no executor would ever be let in again.
-                self._log.warning("an executor could not be let in", error=str(error))
-                time.sleep(_ACCEPT_PAUSE_S)
+    def known(self, hello: dict[str, Any], challenge: str, peer: str) -> Batch | None:
+        """Whose executor it is that answered the challenge so; None when it proves nothing."""
+        with self._lock:
+            batch = self._batches.get(str(hello.get("batch")))
+            forgotten = batch is None and hello.get("batch") in self._forgotten
+        parts = ("executor", challenge, hello.get("batch"), hello.get("attempt"))
+        if batch is not None and channel.proves(hello.get("mac"), batch.secret, *parts):
+            return batch
+        if forgotten:
+            self._log.info("a cancelled copy task was turned away")
+        else:
+            self._log.warning("somebody without the right proof asked for a copy job", peer=peer)
+        return None
 
-    def _serve(self, connection: socket.socket) -> None:
-        batch = None
+    def joined(self, peer: _Peer) -> None:
+        """A connection is there."""
+        self._peers.add(peer)
+
+    def left(self, peer: _Peer) -> None:
+        """It is there no more."""
+        self._peers.discard(peer)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
         try:
-            connection.settimeout(_HANDSHAKE_TIMEOUT_S)
-            with connection, connection.makefile("rb") as lines:
-                challenge = channel.nonce()
-                connection.sendall(channel.encode({"nonce": challenge}))
-                hello = channel.decode(lines.readline(_MAX_HANDSHAKE_BYTES))
-                with self._lock:
-                    known = self._batches.get(str(hello.get("batch")))
-                parts = ("executor", challenge, hello.get("batch"), hello.get("attempt"))
-                if known is None and hello.get("batch") in self._forgotten:
-                    self._log.info("a cancelled copy task was turned away")
-                    return
-                if known is None or not channel.proves(hello.get("mac"), known.secret, *parts):
-                    self._log.warning(
-                        "somebody without the right proof asked for a copy job", peer=connection.getpeername()[0]
-                    )
-                    return
-                if not known.attach(connection):
-                    self._log.info("a second attempt of a copy task was turned away", batch=known.name)
-                    return
-                batch = known
-                mac = channel.proof(batch.secret, "driver", hello.get("nonce"))
-                connection.sendall(channel.encode({"mac": mac, "spec": batch.spec.to_json()}))
-                connection.settimeout(None)
-                while line := lines.readline(channel.MAX_LINE_BYTES):
-                    batch.received(channel.decode(line))
-            batch.ended("the executor closed the progress channel")
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            if batch is not None:
-                batch.ended(f"the progress channel broke: {error}")
+            self._loop.run_forever()
+        finally:
+            with contextlib.suppress(OSError):
+                self._loop.run_until_complete(self._listener).close()
+            self._socket.close()
+            for peer in list(self._peers):
+                peer.close()
+            self._loop.run_until_complete(asyncio.sleep(0.01))  # they are told the end of their connections
+            self._loop.close()
+
+    def _mishap(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+            # asyncio tries again a second later; without us no executor would ever be let in again.
+            self._log.warning("an executor could not be let in", error=str(error))
+        else:
+            self._log.warning("the progress channel had an error", error=str(error or context.get("message")))
+
+
+class _Peer(asyncio.Protocol):
+    """One connection: a stranger until it has proved itself, then the way to the executor of its batch."""
+
+    def __init__(self, server: ChannelServer) -> None:
+        self._server = server
+        self._loop = asyncio.get_running_loop()
+        self._challenge = channel.nonce()
+        self._batch: Batch | None = None
+        self._buffer = bytearray()
+        self._searched = 0  # so much of the buffer is known to hold no end of a line
+        self._log = structlog.get_logger(__name__)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A connection, after TLS where there is any."""
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101  (tells mypy what asyncio promises)
+        self._transport = transport
+        self._server.joined(self)
+        self._timeout = self._loop.call_later(_HANDSHAKE_TIMEOUT_S, transport.abort)
+        transport.write(channel.encode({"nonce": self._challenge}))
+
+    def data_received(self, data: bytes) -> None:
+        """Some bytes of some lines."""
+        self._buffer += data
+        try:
+            while (end := self._buffer.find(b"\n", self._searched)) >= 0 and not self._transport.is_closing():
+                line = bytes(self._buffer[: end + 1])
+                del self._buffer[: end + 1]
+                self._searched = 0
+                self._line(channel.decode(line))
+            self._searched = len(self._buffer)
+            if self._searched > (_MAX_HANDSHAKE_BYTES if self._batch is None else channel.MAX_LINE_BYTES):
+                self._end("an endless line")
+        except (ValueError, KeyError, TypeError) as error:
+            self._end(str(error))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The end, whoever wanted it."""
+        self._timeout.cancel()
+        self._server.left(self)
+        if self._batch is not None:
+            how = "the executor closed the progress channel" if exc is None else f"the progress channel broke: {exc}"
+            self._batch.ended(how)
+
+    def send(self, data: bytes) -> None:
+        """For the batch, on any thread."""
+        with contextlib.suppress(RuntimeError):  # the server is closed
+            self._loop.call_soon_threadsafe(self._write, data)
+
+    def close(self) -> None:
+        """For the batch, on any thread."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._transport.abort)
+
+    def _write(self, data: bytes) -> None:
+        if not self._transport.is_closing():
+            self._transport.write(data)
+
+    def _line(self, message: dict[str, Any]) -> None:
+        if self._batch is not None:
+            self._batch.received(message)
+            return
+        peer = self._transport.get_extra_info("peername")
+        batch = self._server.known(message, self._challenge, str(peer[0]) if peer else "")
+        if batch is None:
+            self._transport.abort()
+        elif not batch.attach(self):
+            self._log.info("a second attempt of a copy task was turned away", batch=batch.name)
+            self._transport.abort()
+        else:
+            self._batch = batch
+            self._timeout.cancel()
+            mac = channel.proof(batch.secret, "driver", message.get("nonce"))
+            self._transport.write(channel.encode({"mac": mac, "spec": batch.spec.to_json()}))
+
+    def _end(self, why: str) -> None:
+        if self._batch is not None:
+            self._batch.ended(f"the progress channel broke: {why}")
+        self._transport.abort()

@@ -63,11 +63,15 @@ class Copier:
 
     async def run(self) -> dict[str, Any]:
         """The whole life; returns the final report. Raises OSError or ValueError when the driver cannot be reached."""
+        host, port, pin = self._assignment.host, self._assignment.port, self._assignment.fingerprint
+        tls = channel.client_tls() if pin else None
         reader, writer = await asyncio.wait_for(
-            asyncio.open_connection(self._assignment.host, self._assignment.port, limit=channel.MAX_LINE_BYTES), 10
+            asyncio.open_connection(host, port, limit=channel.MAX_LINE_BYTES, ssl=tls), 10
         )
         self._writer = writer
         try:
+            if pin:
+                channel.verify_pin(writer.get_extra_info("ssl_object"), pin)
             await asyncio.wait_for(self._authenticate(reader), 10)
             return await self._copy(reader)
         finally:
@@ -310,7 +314,7 @@ class Copier:
         if cursor.offset < start.offset:
             lost = f"offsets {cursor.offset}..{start.offset - 1} of {tp} were deleted on {self._spec.source_alias} before they were copied"
             if self._spec.lost_range_policy == "stop":
-                cursor.fail(f"{lost}; copy.lost.range.policy is stop")
+                cursor.fail(f"{lost}; source.data.loss is stop")
                 return
             self._log.error("records lost to retention", partition=str(tp), first=cursor.offset, last=start.offset - 1)
             cursor.jump(start.offset, "retention")
@@ -326,7 +330,7 @@ class Copier:
     def _created_anew(self, cursor: Cursor) -> None:
         """Another topic of the same name: from its start, or all that it has up to our offset would be missing."""
         if self._spec.lost_range_policy == "stop":
-            cursor.fail(f"{cursor.partition} was deleted and created anew; copy.lost.range.policy is stop")
+            cursor.fail(f"{cursor.partition} was deleted and created anew; source.data.loss is stop")
         else:
             cursor.jump(0, "truncated")
 

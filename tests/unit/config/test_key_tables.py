@@ -27,6 +27,8 @@ from mm2.config.mirror_keys import (
     MIRROR_HEARTBEAT_CONFIG,
     MIRROR_SOURCE_CONFIG,
     MIRROR_SOURCE_TASK_CONFIG,
+    OWN_CONFIG,
+    topic_throttles,
 )
 from mm2.config.mirrormaker import TOP_CONFIG
 from mm2.config.worker_keys import DISTRIBUTED_CONFIG, WorkerConfig, parse_response_headers
@@ -68,7 +70,7 @@ def our_rows(definition: ConfigDef) -> dict[str, tuple[str, str, str]]:
 @pytest.mark.parametrize("name", DEFINITIONS)
 def test_names_types_defaults_and_importance_are_kafka_s(name: str) -> None:
     expected, ours = kafka_rows()[name], our_rows(DEFINITIONS[name])
-    ours = {key: row for key, row in ours.items() if key not in OURS and not key.startswith("copy.")}
+    ours = {key: row for key, row in ours.items() if key not in OURS and key not in OWN_CONFIG}
     if name != "DistributedConfig":
         ours = {k: row for k, row in ours.items() if not k.startswith(("ssl.", "sasl.")) or k == "ssl.client.auth"}
     assert ours.keys() == expected.keys()
@@ -95,14 +97,33 @@ def test_client_keys_are_bootstrap_protocol_tls_and_sasl() -> None:
 
 
 def test_our_own_keys_are_connector_keys() -> None:
-    defaults = {k: MIRROR_SOURCE_CONFIG.keys[k].default for k in MIRROR_SOURCE_CONFIG.names if k.startswith("copy.")}
-    assert defaults == {
+    assert {name: MIRROR_SOURCE_CONFIG.keys[name].default for name in OWN_CONFIG.names} == {
         "copy.batch.duration.ms": 60000,
         "copy.lanes": 0,
         "copy.commit.interval.ms": 1000,
-        "copy.lost.range.policy": "continue",
+        "copy.throttle.bytes.per.sec": 0,
+        "start.from": "",
+        "source.data.loss": "continue",
+        "partition.error": "isolate",
+        "dead.letter.topic": "",
+        "dead.letter.topic.replication.factor": 3,
+        "ledger.topic.replication.factor": 3,
     }
-    assert defaults.keys() < CONNECTOR_KEYS
+    assert set(OWN_CONFIG.names) < CONNECTOR_KEYS
+
+
+def test_limits_of_single_topics_are_keys_with_their_names() -> None:
+    props = {
+        "copy.throttle.bytes.per.sec": "9",
+        "copy.throttle.bytes.per.sec.orders.eu": " 1000000 ",
+        "copy.throttle.bytes.per.sec.logs": "0",
+    }
+    assert topic_throttles(props) == {"orders.eu": 1_000_000, "logs": 0}
+    assert topic_throttles({}) == {}
+    with pytest.raises(ConfigException) as caught:
+        topic_throttles({"copy.throttle.bytes.per.sec.orders": "1 MB"})
+    sentence = "Invalid value 1 MB for configuration copy.throttle.bytes.per.sec.orders: Not a number of type LONG"
+    assert str(caught.value) == sentence
 
 
 @pytest.mark.parametrize(
@@ -253,7 +274,14 @@ def test_source_connector_refuses_with_kafka_s_texts(key: str, value: str, text:
         ("topics", "a,,b", "Configuration 'topics' values must not be empty."),
         ("offset.lag.max", "abc", "Not a number of type LONG"),
         ("offset-syncs.topic.replication.factor", "99999", "Not a number of type SHORT"),
-        ("copy.lost.range.policy", "ignore", "String must be one of: continue, stop"),
+        ("source.data.loss", "ignore", "String must be one of: continue, stop"),
+        ("partition.error", "stop", "String must be one of: isolate, fail"),
+        ("copy.throttle.bytes.per.sec", "-1", "Value must be at least 0"),
+        ("copy.throttle.bytes.per.sec", "10MB", "Not a number of type LONG"),
+        ("dead.letter.topic", "dead letters", "A topic's name is up to 249 letters, digits, dots, underscores and"),
+        ("dead.letter.topic", "..", "A topic's name is up to 249 letters, digits, dots, underscores and hyphens"),
+        ("ledger.topic.replication.factor", "0", "Replication factor must be positive"),
+        ("dead.letter.topic.replication.factor", "-2", "Replication factor must be positive"),
     ],
 )
 def test_mirror_source_refuses(key: str, value: str, text: str) -> None:

@@ -32,6 +32,9 @@ def unread(*keys: str, **props: str) -> list[tuple[str, str | None]]:
         ("use.defaults.from", "A->B.use.defaults.from"),
         ("A.topics", "A->B.topics"),
         ("B.tasks.max", "B->A.tasks.max"),
+        ("A.copy.throttle.bytes.per.sec.orders", "A->B.copy.throttle.bytes.per.sec.orders"),
+        ("copy.throttle.byte.per.sec", "copy.throttle.bytes.per.sec"),
+        ("A->B.start.form", "A->B.start.from"),
         ("B.producer.override.acks", "A->B.producer.override.acks"),
         ("A.max.poll.records", "A.consumer.max.poll.records"),
         ("B.listeners", "listeners"),
@@ -121,6 +124,8 @@ def test_unread_keys_come_with_the_nearest_known_key(key: str, nearest: str | No
         "A->B.topics.include",
         "A->B.replication.policy.my.setting",
         "A->B.copy.lanes",
+        "A->B.copy.throttle.bytes.per.sec.orders.eu",
+        "copy.throttle.bytes.per.sec.orders.eu",
         "B->A.topics",
     ],
 )

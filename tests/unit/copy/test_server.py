@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 
 from mm2.copy import channel
 from mm2.copy.driver.batch import Batch
+from mm2.copy.driver.identity import Identity
 from mm2.copy.driver.server import ChannelServer
 from mm2.copy.spec import CopySpec, PartitionSpec
 from mm2.kafka.settings import ClientSettings
@@ -19,9 +22,9 @@ SETTINGS = ClientSettings.from_props({"bootstrap.servers": "localhost:1"}, clien
 SPEC = CopySpec("A->B", "C", 0, "A", "B", SETTINGS, SETTINGS, (PartitionSpec("t", 0, "A.t"),), "offsets")
 
 
-@pytest.fixture
-def server() -> Iterator[ChannelServer]:
-    server = ChannelServer("127.0.0.1")
+@pytest.fixture(params=["plain", "tls"])
+def server(request: pytest.FixtureRequest) -> Iterator[ChannelServer]:
+    server = ChannelServer("127.0.0.1", identity=Identity.create() if request.param == "tls" else None)
     yield server
     server.close()
 
@@ -31,6 +34,9 @@ class Executor:
 
     def __init__(self, server: ChannelServer) -> None:
         self.socket = socket.create_connection(server.address, 5)
+        if server.fingerprint:
+            self.socket = channel.client_tls().wrap_socket(self.socket)
+            channel.verify_pin(self.socket, server.fingerprint)
         self.lines = self.socket.makefile("rb")
         self.challenge = self.hear()["nonce"]
 
@@ -49,7 +55,10 @@ class Executor:
     @property
     def hung_up(self) -> bool:
         self.socket.settimeout(5)
-        return self.lines.readline() == b""
+        try:
+            return self.lines.readline() == b""
+        except (ConnectionResetError, ssl.SSLEOFError):
+            return True
 
 
 def batch_of(server: ChannelServer) -> Batch:
@@ -114,7 +123,7 @@ def test_the_end_of_the_connection_is_the_end_of_the_batch(server: ChannelServer
     executor.socket.shutdown(socket.SHUT_RDWR)
     assert batch.over.wait(5)
     assert not batch.final
-    assert batch.failure == "the executor closed the progress channel"
+    assert batch.failure.startswith(("the executor closed the progress channel", "the progress channel broke"))
 
 
 def test_hanging_up_reaches_the_executor_at_once(server: ChannelServer) -> None:
@@ -142,3 +151,71 @@ def test_running_out_of_files_once_does_not_close_the_door_for_good(monkeypatch:
         assert Executor(server).challenge
     finally:
         server.close()
+
+
+def test_lines_come_whole_however_they_were_cut(server: ChannelServer) -> None:
+    batch = batch_of(server)
+    executor = Executor(server)
+    executor.hello(batch)
+    executor.hear()
+    text = channel.encode({"type": "waiting", "reason": "r" * 100_000}) + channel.encode({"type": "ready"})
+    for cut in range(0, len(text), 7_001):
+        executor.socket.sendall(text[cut : cut + 7_001])
+    assert batch.ready.wait(5)
+    assert [executor.hear(), executor.hear()] == [{"type": "go"}] * 2
+
+
+def test_an_error_of_ours_ends_the_batch_and_not_the_server(server: ChannelServer) -> None:
+    broken = Batch("b", SPEC, lambda: 1 // 0)  # type: ignore[arg-type]
+    server.expect(broken)
+    executor = Executor(server)
+    executor.hello(broken)
+    executor.hear()
+    executor.say({"type": "ready"})
+    assert executor.hung_up
+    assert broken.over.wait(5)
+    assert Executor(server).challenge
+
+
+def test_closing_ends_listening_connections_and_the_thread(server: ChannelServer) -> None:
+    batch = batch_of(server)
+    executor = Executor(server)
+    executor.hello(batch)
+    executor.hear()
+    server.close()
+    assert executor.hung_up
+    assert batch.over.wait(5)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(server.address, 5)
+    assert not any(thread.name == "copy-channel" for thread in threading.enumerate())
+    server.close()
+    batch.stop(1)  # whoever still holds it may go on talking
+
+
+def test_without_tls_nobody_learns_anything_where_tls_is_asked_for() -> None:
+    server = ChannelServer("127.0.0.1", identity=Identity.create())
+    try:
+        with socket.create_connection(server.address, 5) as stranger:
+            stranger.sendall(b"{}\n" * 2000)
+            with pytest.raises((ConnectionResetError, ValueError)):
+                channel.decode(stranger.makefile("rb").readline())
+    finally:
+        server.close()
+
+
+def test_another_drivers_certificate_is_refused() -> None:
+    server = ChannelServer("127.0.0.1", identity=Identity.create())
+    try:
+        with socket.create_connection(server.address, 5) as plain, channel.client_tls().wrap_socket(plain) as tls:
+            with pytest.raises(ValueError, match="does not have our driver's certificate"):
+                channel.verify_pin(tls, Identity.create().fingerprint)
+            channel.verify_pin(tls, server.fingerprint)
+    finally:
+        server.close()
+
+
+def test_who_does_not_say_who_it_is_is_hung_up_on(monkeypatch: pytest.MonkeyPatch, server: ChannelServer) -> None:
+    monkeypatch.setattr("mm2.copy.driver.server._HANDSHAKE_TIMEOUT_S", 0.2)
+    started = time.monotonic()
+    assert Executor(server).hung_up
+    assert time.monotonic() - started < 3

@@ -1,0 +1,78 @@
+"""An internal topic and the log kept in it: created or checked, read to its end, tailed, written."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+
+from mm2.connect.api import ConnectError
+from mm2.connect.stores.internal_topic import InternalTopic, ensure
+from mm2.kafka.admin import Admin
+from mm2.kafka.cluster import Cluster
+from mm2.kafka.log import KafkaBasedLog, LogRecord
+from mm2.kafka.producer import Producer
+
+
+class InternalLog:
+    """What the three stores have in common. ``on_record`` runs on the log's thread. Thread-safe.
+
+    ``start_timeout_s`` is for the creation of the topic, and again for reading it. ``single_partition``: refuse a topic
+    that has more. ``stopping`` is set when the store ends.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        topic: InternalTopic,
+        *,
+        on_record: Callable[[LogRecord], None],
+        start_timeout_s: float,
+        single_partition: bool = False,
+    ) -> None:
+        self.cluster = cluster
+        self.topic = topic
+        self.stopping = threading.Event()
+        self._start_timeout_s = start_timeout_s
+        self._single_partition = single_partition
+        self._producer = Producer(cluster)
+        self._log = KafkaBasedLog(cluster, topic.name, on_record=on_record, producer=self._producer)
+
+    @property
+    def name(self) -> str:
+        """Name of the topic."""
+        return self.topic.name
+
+    def start(self) -> None:
+        """Create or check the topic and read all of it. Raises ConnectError or KafkaFailure."""
+        ensure(
+            Admin(self.cluster),
+            self.topic,
+            self.cluster.name,
+            timeout_s=self._start_timeout_s,
+            single_partition=self._single_partition,
+            stopping=self.stopping,
+        )
+        self._log.start(self._start_timeout_s)
+        if self._single_partition and self._log.partitions != 1:
+            raise ConnectError(
+                f"Topic {self.name} given by {self.topic.prefix}topic must have exactly one partition, "
+                f"but it has {self._log.partitions} on cluster {self.cluster.name}"
+            )
+
+    def stop(self) -> None:
+        """End reading and give up writes under way."""
+        self.stop_writing()
+        self._log.stop()
+
+    def stop_writing(self) -> None:
+        """Give up writes under way; reading goes on until `stop`."""
+        self.stopping.set()
+        self._producer.close()
+
+    def read_to_end(self, timeout_s: float) -> None:
+        """Wait until all that is in the topic now has gone through ``on_record``. Raises KafkaFailure if it does not."""
+        self._log.read_to_end(timeout_s)
+
+    def send_all(self, records: Iterable[tuple[bytes | None, bytes | None]], *, timeout_s: float) -> None:
+        """Write (key, value) pairs in order and wait for the acks. Raises KafkaFailure; some may be written then."""
+        self._log.send_all(records, timeout_s=timeout_s)

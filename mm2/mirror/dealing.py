@@ -1,0 +1,112 @@
+"""Which task copies which partitions: as Java at first, then by measured bytes per second. Pure.
+
+A new deal stops and starts all tasks of the connector, so partitions stay where they are: new ones go to the lightest
+task, and others move only when the heaviest task has clearly more than it would have to.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from mm2.copy.dealing import costs
+from mm2.copy.dealing import deal as deal_by_weight
+from mm2.kafka.structs import TopicPartition
+
+Shares = list[list[TopicPartition]]
+
+WORTH_RATIO: Final = 1.25
+"""Partitions move when the heaviest task has more than this times what it would have in the best deal…"""
+WORTH_BYTES_PER_S: Final = 1_000_000
+"""…and so much more; a trickle is no trouble wherever it is."""
+_WORTH_PARTITIONS: Final = 2
+_GOOD_ENOUGH: Final = 1.05
+_MOVES: Final = 200
+
+
+def redeal(
+    partitions: Sequence[TopicPartition],
+    max_tasks: int,
+    current: Sequence[Sequence[TopicPartition]],
+    rates: Mapping[TopicPartition, float],
+) -> Shares:
+    """One share per task, at most ``max_tasks``, none empty; ``current`` are the shares so far, none at first.
+
+    ``rates`` are bytes per second as far as they are known; an unknown partition counts as an average one. With
+    neither shares nor rates this is the deal of Java's connector: round robin.
+    """
+    weights = dict(zip(partitions, costs([rates.get(tp) for tp in partitions]), strict=True))
+    count = min(max_tasks, len(partitions))
+    best = _from_scratch(weights, count)
+    shares = _kept(weights, current)
+    if len(shares) != count:
+        return _labelled(best, shares)
+    loads = [_load(share, weights) for share in shares]
+    dealt = {tp for share in shares for tp in share}
+    for tp in sorted(weights.keys() - dealt, key=lambda tp: (-weights[tp], tp)):
+        lightest = min(range(count), key=lambda index: (loads[index], index))
+        shares[lightest].append(tp)
+        loads[lightest] += weights[tp]
+    if not all(shares):
+        return _labelled(best, shares)
+    lowest = max((_load(share, weights) for share in best), default=0.0)
+    worth = WORTH_BYTES_PER_S if any(rates.get(tp) for tp in partitions) else _WORTH_PARTITIONS
+    if max(loads, default=0.0) <= max(WORTH_RATIO * lowest, lowest + worth):
+        return shares
+    moved = _evened(shares, weights, _GOOD_ENOUGH * lowest)
+    if max(_load(share, weights) for share in moved) <= WORTH_RATIO * lowest:
+        return moved
+    return _labelled(best, shares)
+
+
+def _kept(weights: Mapping[TopicPartition, float], current: Sequence[Sequence[TopicPartition]]) -> Shares:
+    """``current`` without what is no longer there or there twice."""
+    left = set(weights)
+    shares: Shares = []
+    for share in current:
+        shares.append([tp for tp in share if tp in left])
+        left.difference_update(share)
+    return shares
+
+
+def _from_scratch(weights: Mapping[TopicPartition, float], count: int) -> Shares:
+    partitions = list(weights)
+    return [[partitions[index] for index in share] for share in deal_by_weight(list(weights.values()), count)]
+
+
+def _labelled(shares: Shares, before: Shares) -> Shares:
+    """The same shares in the order that leaves most partitions with the number of their task."""
+    task_of = {tp: index for index, share in enumerate(before) for tp in share if index < len(shares)}
+    common = Counter((index, task_of[tp]) for index, share in enumerate(shares) for tp in share if tp in task_of)
+    labelled: list[list[TopicPartition] | None] = [None] * len(shares)
+    left = set(range(len(shares)))
+    for (index, task), _ in sorted(common.items(), key=lambda item: (-item[1], item[0])):
+        if index in left and labelled[task] is None:
+            labelled[task] = shares[index]
+            left.discard(index)
+    rest = iter(sorted(left))
+    return [shares[next(rest)] if share is None else share for share in labelled]
+
+
+def _evened(shares: Shares, weights: Mapping[TopicPartition, float], limit: float) -> Shares:
+    """Few moves, each from the heaviest to the lightest, until the heaviest is at ``limit`` or no move helps."""
+    shares = [list(share) for share in shares]
+    loads = [_load(share, weights) for share in shares]
+    for _ in range(_MOVES):
+        heaviest = max(range(len(shares)), key=loads.__getitem__)
+        lightest = min(range(len(shares)), key=loads.__getitem__)
+        difference = loads[heaviest] - loads[lightest]
+        movable = [tp for tp in shares[heaviest] if weights[tp] < difference]
+        if loads[heaviest] <= limit or not movable or len(shares[heaviest]) == 1:
+            break
+        tp = min(movable, key=lambda tp: abs(weights[tp] - difference / 2))
+        shares[heaviest].remove(tp)
+        shares[lightest].append(tp)
+        loads[heaviest] -= weights[tp]
+        loads[lightest] += weights[tp]
+    return shares
+
+
+def _load(share: Sequence[TopicPartition], weights: Mapping[TopicPartition, float]) -> float:
+    return sum(weights[tp] for tp in share)

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mm2.copy.dealing import costs, deal
+from mm2.kafka.structs import TopicPartition
+from mm2.mirror.assigned_partitions import deal as deal_as_java
+from mm2.mirror.dealing import WORTH_BYTES_PER_S, WORTH_RATIO, Shares, redeal
+
+ALL = tuple(TopicPartition(topic, partition) for topic in ("a", "b", "c") for partition in range(8))
+SOME = st.sets(st.sampled_from(ALL)).map(lambda some: tuple(sorted(some)))
+RATES = st.dictionaries(st.sampled_from(ALL), st.floats(0, 5e8))
+TASKS = st.integers(1, 6)
+
+
+def loads(shares: Shares, rates: dict[TopicPartition, float]) -> list[float]:
+    weights = dict(zip(ALL, costs([rates.get(tp) for tp in ALL]), strict=True))
+    return [sum(weights[tp] for tp in share) for share in shares]
+
+
+def moved(before: Shares, after: Shares) -> set[TopicPartition]:
+    """Partitions that had a task and have another one now."""
+    task = {tp: index for index, share in enumerate(before) for tp in share}
+    return {tp for index, share in enumerate(after) for tp in share if task.get(tp, index) != index}
+
+
+@given(partitions=SOME, tasks=TASKS)
+def test_the_first_deal_is_java_s(partitions: tuple[TopicPartition, ...], tasks: int) -> None:
+    assert redeal(partitions, tasks, [], {}) == deal_as_java(partitions, tasks)
+
+
+@given(before=SOME, tasks=TASKS, now=SOME, tasks_now=TASKS, rates=RATES)
+def test_everything_is_dealt_once_and_no_task_goes_empty(
+    before: tuple[TopicPartition, ...],
+    tasks: int,
+    now: tuple[TopicPartition, ...],
+    tasks_now: int,
+    rates: dict[TopicPartition, float],
+) -> None:
+    shares = redeal(now, tasks_now, redeal(before, tasks, [], rates), rates)
+    assert sorted(tp for share in shares for tp in share) == list(now)
+    assert len(shares) == min(tasks_now, len(now))
+    assert all(shares)
+
+
+@given(before=SOME, now=SOME, tasks=TASKS, rates=RATES)
+def test_a_deal_stays_until_something_changes(
+    before: tuple[TopicPartition, ...],
+    now: tuple[TopicPartition, ...],
+    tasks: int,
+    rates: dict[TopicPartition, float],
+) -> None:
+    shares = redeal(now, tasks, redeal(before, tasks, [], {}), rates)
+    assert redeal(now, tasks, shares, rates) == shares
+
+
+@given(tasks=TASKS, rates=RATES)
+def test_partitions_move_only_when_it_is_worth_it_and_then_the_load_is_even(
+    tasks: int, rates: dict[TopicPartition, float]
+) -> None:
+    before = deal_as_java(ALL, tasks)
+    after = redeal(ALL, tasks, before, rates)
+    best = max(loads([[ALL[i] for i in share] for share in deal([rates.get(tp) for tp in ALL], tasks)], rates))
+    over = max(loads(before, rates)) - best
+    if moved(before, after):
+        assert max(loads(before, rates)) > WORTH_RATIO * best
+        assert over > WORTH_BYTES_PER_S
+        assert max(loads(after, rates)) <= WORTH_RATIO * best * (1 + 1e-9)
+    else:
+        assert over <= max(WORTH_BYTES_PER_S, (WORTH_RATIO - 1) * best) * (1 + 1e-9) + 1e-6
+
+
+def tps(text: str) -> list[TopicPartition]:
+    return [TopicPartition(item[0], int(item[1:])) for item in text.split()]
+
+
+def test_new_partitions_go_where_least_is_and_move_no_others() -> None:
+    current = [tps("a0 a2"), tps("a1 a3")]
+    rates = dict(zip(tps("a0 a1 a2 a3"), (4e6, 3e6, 4e6, 4e6), strict=True))
+    assert redeal(tps("a0 a1 a2 a3 b0"), 2, current, rates) == [tps("a0 a2"), tps("a1 a3 b0")]
+
+
+def test_partitions_that_are_gone_leave_the_others_where_they_are() -> None:
+    assert redeal(tps("a0 a1 a2"), 2, [tps("a0 a2 b0"), tps("a1 b1")], {}) == [tps("a0 a2"), tps("a1")]
+
+
+def test_of_two_hot_partitions_in_one_task_one_moves_and_nothing_else() -> None:
+    current = [tps("a0 a2 a4"), tps("a1 a3 a5")]
+    rates = dict.fromkeys(tps("a1 a3 a4 a5"), 1e5) | dict.fromkeys(tps("a0 a2"), 5e7)
+    after = redeal(tps("a0 a1 a2 a3 a4 a5"), 2, current, rates)
+    assert len(moved(current, after)) == 1
+    assert moved(current, after) <= set(tps("a0 a2"))
+
+
+def test_a_trickle_stays_where_it_is() -> None:
+    current = [tps("a0 a1"), tps("a2 a3")]
+    assert redeal(tps("a0 a1 a2 a3"), 2, current, dict.fromkeys(tps("a0 a1"), 9e4)) == current
+
+
+def test_one_hot_partition_alone_cannot_be_shared_out() -> None:
+    current = [tps("a0"), tps("a1 a2 a3")]
+    assert redeal(tps("a0 a1 a2 a3"), 2, current, {tps("a0")[0]: 9e8} | dict.fromkeys(tps("a1 a2 a3"), 1e3)) == current
+
+
+def test_another_number_of_tasks_is_a_new_deal() -> None:
+    current = [tps("a0 a2 a4"), tps("a1 a3 a5")]
+    assert redeal(tps("a0 a1 a2 a3 a4 a5"), 3, current, {}) == [tps("a0 a3"), tps("a1 a4"), tps("a2 a5")]
+
+
+def test_the_shares_of_a_new_deal_go_to_the_tasks_that_have_most_of_them() -> None:
+    current = [tps("a1 a2"), tps("a0 a4"), tps("a3")]
+    rates = dict.fromkeys(tps("a1 a2 a3 a4"), 1e6) | {tps("a0")[0]: 9e7}
+    assert redeal(tps("a0 a1 a2 a3 a4"), 2, current, rates) == [tps("a1 a2 a3 a4"), tps("a0")]
