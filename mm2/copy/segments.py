@@ -9,7 +9,7 @@ Offsets in neither are on the target at a place that nobody knows.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -92,27 +92,20 @@ class Chunk:
 class Trail:
     """What one partition's copying leaves behind: gap totals for ever, the newest segments and gaps one by one.
 
-    ``take_changed`` gives the chunks to be written; the last segment is open: it reaches to the partition's mark.
+    ``chunk`` is where a predecessor left off. ``take_changed`` gives the chunks to be written; the last segment is open:
+    it reaches to the partition's mark.
     """
 
-    def __init__(self, chunks: Iterable[Chunk] = (), gaps: dict[str, int] | None = None) -> None:
-        self._chunks: deque[Chunk] = deque(chunks, maxlen=CHUNKS_KEPT)
-        if not self._chunks:
-            self._chunks.append(Chunk(0))
+    def __init__(self, chunk: Chunk | None = None, gaps: dict[str, int] | None = None) -> None:
+        self._chunks: deque[Chunk] = deque([chunk or Chunk(0)], maxlen=CHUNKS_KEPT)
         self._changed: set[int] = set()
-        self._written = {chunk.number for chunk in self._chunks}
-        self._dropped: list[int] = []
+        self._forgotten: list[int] = []
         self.gaps: dict[str, int] = dict(gaps or {})
 
     @property
-    def newest(self) -> int:
-        """Number of the newest chunk."""
-        return self._chunks[-1].number
-
-    @property
-    def last(self) -> Segment | None:
-        """The newest segment, as far as it is known to reach."""
-        return next((chunk.segments[-1] for chunk in reversed(self._chunks) if chunk.segments), None)
+    def newest(self) -> Chunk:
+        """The chunk that is being filled."""
+        return self._chunks[-1]
 
     def copied(self, source: int, target: int, count: int) -> None:
         """Records at ``source`` and on are on the target at ``target`` and on."""
@@ -123,7 +116,7 @@ class Trail:
                 segments[-1] = Segment(last.source, last.target, last.records + count)
                 return
         self._room().segments.append(Segment(source, target, count))
-        self._changed.add(self.newest)
+        self._changed.add(self.newest.number)
 
     def missing(self, first: int, after: int, reason: str) -> None:
         """Source offsets that will not be on the target."""
@@ -133,34 +126,31 @@ class Trail:
             gaps[-1] = Gap(gaps[-1].first, after, reason)
         else:
             self._room().gaps.append(Gap(first, after, reason))
-        self._changed.add(self.newest)
+        self._changed.add(self.newest.number)
 
     def take_changed(self) -> tuple[list[Chunk], list[int]]:
-        """Chunks that differ from what was taken before, and numbers of those to be forgotten."""
-        changed = [chunk for chunk in self._chunks if chunk.number in self._changed]
-        dropped, self._dropped = self._dropped, []
+        """Copies of chunks that differ from what was taken before, and numbers of those to be forgotten."""
+        changed = [
+            Chunk(chunk.number, list(chunk.segments), list(chunk.gaps))
+            for chunk in self._chunks
+            if chunk.number in self._changed
+        ]
+        forgotten, self._forgotten = self._forgotten, []
         self._changed.clear()
-        self._written.update(chunk.number for chunk in changed)
-        return changed, dropped
-
-    def chunks(self) -> list[Chunk]:
-        """All that are kept, oldest first."""
-        return list(self._chunks)
+        return changed, forgotten
 
     def source_of(self, target: int) -> int | None:
-        """The source offset of the record at a target offset."""
+        """The source offset of the record at a target offset, as far back as is known here."""
         return source_of(self._chunks, target)
 
     def _room(self) -> Chunk:
         newest = self._chunks[-1]
         if newest.full:
-            if len(self._chunks) == CHUNKS_KEPT:
-                oldest = self._chunks[0].number
-                self._changed.discard(oldest)
-                if oldest in self._written:
-                    self._written.discard(oldest)
-                    self._dropped.append(oldest)
             newest = Chunk(newest.number + 1)
+            if len(self._chunks) == CHUNKS_KEPT:
+                self._changed.discard(self._chunks[0].number)
+            if newest.number >= CHUNKS_KEPT:
+                self._forgotten.append(newest.number - CHUNKS_KEPT)
             self._chunks.append(newest)
         return newest
 

@@ -21,6 +21,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Self
 
+from mm2.copy.segments import Chunk
 from mm2.kafka.structs import ProducerIdentity, TopicPartition
 
 SEQUENCES: Final = 1 << 31
@@ -141,37 +142,45 @@ class Entry:
 class Start:
     """Where a partition's copying begins: ``position`` None = as auto.offset.reset says.
 
-    ``entry`` carries on what is known of the partition; its session is None when a new one has to begin. ``clean`` says
-    that nobody has written in this session since the entry's mark. ``moved`` says that the position is not where the
-    ledger left it.
+    ``entry`` carries on what is known of the partition; its session is None when a new one has to begin. ``chunk`` is the
+    newest of its trail. ``clean`` says that nobody has written in this session since the entry's mark. ``moved`` says
+    that the position is not where the ledger left it.
     """
 
     position: int | None
     entry: Entry | None = None
+    chunk: Chunk | None = None
     clean: bool = False
     moved: bool = False
 
     def to_json(self) -> list[Any]:
         """For the progress channel."""
         entry = None if self.entry is None else [self.entry.topic, self.entry.partition, self.entry.to_json()]
-        return [self.position, entry, self.clean, self.moved]
+        chunk = None if self.chunk is None else [self.chunk.number, self.chunk.to_json()]
+        return [self.position, entry, chunk, self.clean, self.moved]
 
     @classmethod
     def from_json(cls, row: list[Any]) -> Self:
         """The inverse of `to_json`."""
-        position, entry, clean, moved = row
-        return cls(position, None if entry is None else Entry.from_json(*entry), clean, moved)
+        position, entry, chunk, clean, moved = row
+        return cls(
+            position,
+            None if entry is None else Entry.from_json(*entry),
+            None if chunk is None else Chunk.from_json(*chunk),
+            clean,
+            moved,
+        )
 
 
-def start_of(entry: Entry | None, committed: int | None) -> Start:
-    """Where to go on, from the ledger's entry and the position in Connect's offsets topic (next source offset)."""
+def start_of(entry: Entry | None, chunk: Chunk | None, committed: int | None) -> Start:
+    """Where to go on, from what the ledger says and the position in Connect's offsets topic (next source offset)."""
     if entry is None:
         return Start(committed)
     if committed is not None and committed in {entry.previous, entry.mark.source}:
-        return Start(entry.mark.source, entry)
+        return Start(entry.mark.source, entry, chunk)
     if committed is None and entry.previous is None:
-        return Start(entry.mark.source, entry)  # it ended before its first position was written
-    return Start(committed, entry.replace(session=None), moved=True)
+        return Start(entry.mark.source, entry, chunk)  # it ended before its first position was written
+    return Start(committed, entry.replace(session=None), chunk, moved=True)
 
 
 def sequence_of(count: int) -> int:

@@ -55,8 +55,20 @@ class SyncsSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class TransactionsSpec:
+    """Exactly-once mode (KIP-618): ``interval_ms`` between commits, None = as soon as what was read is there."""
+
+    transactional_id: str
+    timeout_ms: int = 60_000
+    interval_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class CopySpec:
-    """One connector task's copying. Times in ms, sizes in bytes.
+    """One connector task's copying. Times in ms, sizes in bytes, rates in bytes per second (0: no limit).
+
+    ``start_timestamp_ms`` replaces ``auto_offset_reset`` where there is no position. ``ledger_topic`` None: at least once.
+    ``dead_letter_topic`` takes what cannot be copied, if somebody wants that. With ``transactions`` there is one lane.
 
     ``offsets_topic`` is Connect's offsets topic on the target; positions are written there as MirrorSourceConnector
     does (spec mirrormaker §2.5), under ``connector`` and ``source_alias``. ``source`` and ``target`` hold secrets.
@@ -73,7 +85,14 @@ class CopySpec:
     offsets_topic: str
     syncs: SyncsSpec | None = None
     auto_offset_reset: str = "earliest"
-    lost_range_policy: str = "continue"
+    start_timestamp_ms: int | None = None
+    source_data_loss: str = "continue"
+    partition_error: str = "isolate"
+    ledger_topic: str | None = None
+    dead_letter_topic: str | None = None
+    throttle: float = 0
+    throttle_topics: dict[str, float] = field(default_factory=dict)
+    transactions: TransactionsSpec | None = None
     read_committed: bool = False
     batch_duration_ms: int = 60_000
     commit_interval_ms: int = 1_000
@@ -91,13 +110,15 @@ class CopySpec:
         data: dict[str, Any] = {
             field.name: getattr(self, field.name)
             for field in dataclasses.fields(self)
-            if field.name not in ("source", "target", "partitions", "syncs")
+            if field.name not in ("source", "target", "partitions", "syncs", "transactions")
         }
         data["source"] = self.source.to_json()
         data["target"] = self.target.to_json()
         data["partitions"] = [[part.topic, part.partition, part.remote_topic] for part in self.partitions]
         if self.syncs is not None:
             data["syncs"] = [self.syncs.settings.to_json(), self.syncs.topic, self.syncs.lag_max]
+        if self.transactions is not None:
+            data["transactions"] = dataclasses.astuple(self.transactions)
         return json.dumps(data, separators=(",", ":"))
 
     @classmethod
@@ -105,12 +126,14 @@ class CopySpec:
         """The inverse of `to_json`."""
         data = json.loads(text)
         syncs = data.pop("syncs", None)
+        transactions = data.pop("transactions", None)
         return cls(
             **{
                 **data,
                 "source": ClientSettings.from_json(data["source"]),
                 "target": ClientSettings.from_json(data["target"]),
                 "partitions": tuple(PartitionSpec(*part) for part in data["partitions"]),
+                "transactions": None if transactions is None else TransactionsSpec(*transactions),
                 "syncs": None if syncs is None else SyncsSpec(ClientSettings.from_json(syncs[0]), syncs[1], syncs[2]),
             }
         )
@@ -121,8 +144,9 @@ class PartitionProgress:
     """Where one partition's copying is. Offsets: the next to do; -1 = unknown yet.
 
     ``position`` is the first source offset that is neither on the target nor dropped for a reason; ``high_watermark``
-    the end of the source. ``state``: copying, waiting (for a broker, metadata), refused (by the target), failed.
-    ``gaps`` counts source offsets without a record on the target, by reason.
+    the end of the source. ``state`` is one of `mm2.copy.states.State`, with its reason, the source offset where it began
+    (-1: none) and since when (ms); ``stopped``: nothing more is tried in this micro-batch. ``gaps`` counts source offsets
+    without a record on the target by reason, since the ledger began; ``lost`` ranges and ``foreign`` records likewise.
     """
 
     topic: str
@@ -132,9 +156,14 @@ class PartitionProgress:
     high_watermark: int
     state: str
     reason: str
+    offset: int
+    since_ms: int
+    stopped: bool
     records: int
     bytes: int
     gaps: dict[str, int]
+    lost: int
+    foreign: int
 
     @property
     def source(self) -> TopicPartition:

@@ -87,7 +87,8 @@ class Brokers(ABC, Generic[L]):
         self._connect_backoff = Backoff(settings.reconnect_backoff_ms, settings.reconnect_backoff_max_ms)
         self._log = structlog.get_logger(type(self).__module__).bind(cluster=cluster.name)
 
-    def _close_channels(self) -> None:
+    def close(self) -> None:
+        """Close all connections; what is unanswered stays unanswered."""
         self._over = True
         for broker in self._brokers.values():
             if broker.channel is not None:

@@ -1,7 +1,7 @@
 """The executor's side of one micro-batch: lease, fetch, produce, commit, report, until told to stop.
 
 Order of one life: connect to the driver, open everything that can be opened without reading or writing, say *ready*,
-wait for the lease with the start offsets, copy, and at *stop* (or when the driver is silent for 5 s, or gone) read no
+wait for the lease and the places to start at, copy, and at *stop* (or when the driver is silent for 5 s, or gone) read no
 more, wait for what is under way, commit, report the final positions. After the final report nothing is written.
 """
 
@@ -9,37 +9,50 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
+import gc
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import structlog
+from kafka.protocol.metadata import ApiVersionsRequest
 
 from mm2.copy import channel
-from mm2.copy.executor.cursor import Cursor
-from mm2.copy.executor.positions import Positions
+from mm2.copy.executor.cursor import Cursor, Entry
+from mm2.copy.executor.dead_letters import DeadLetters
+from mm2.copy.executor.link import DriverLink
+from mm2.copy.executor.losses import Losses
+from mm2.copy.executor.opening import Opening
+from mm2.copy.executor.outbox import Outbox, Parcel
+from mm2.copy.executor.positions import Commit, Positions, Stage
 from mm2.copy.executor.sink import Sink
 from mm2.copy.executor.source import FetchLimits, Source
 from mm2.copy.executor.syncs import Syncs
-from mm2.copy.executor.window import Window
-from mm2.copy.spec import Assignment, CopySpec
+from mm2.copy.executor.throttle import Throttle
+from mm2.copy.executor.transaction import Transactions
+from mm2.copy.session import LOST_KEPT, Mark, Start
+from mm2.copy.session import Entry as LedgerEntry
+from mm2.copy.spec import Assignment
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
-from mm2.kafka.error_codes import ErrorCode
-from mm2.kafka.errors import BrokerFailure, KafkaFailure
-from mm2.kafka.structs import EARLIEST, LATEST, OffsetInfo, TopicPartition
+from mm2.kafka.errors import BrokerFailure, CorruptBatch, KafkaFailure
+from mm2.kafka.records.batch import BatchView
+from mm2.kafka.records.record import Record, decode_batch
+from mm2.kafka.structs import TopicPartition
 from mm2.kafka.wire.channel import BufferPool
 
 ROOM_BYTES: Final = 48 << 20
 DRAIN_TIMEOUT_S: Final = 8.0
 _LATENCY_SAMPLES: Final = 4096
 _NEWS_AFTER_S: Final = 5.0
-_HELD_UP_COMMIT_S: Final = 0.01
-_EARLY_COMMIT_S: Final = 0.1
-_COMMIT_S_PER_PARTITION: Final = 0.0005
+_LEDGER_PATIENCE_S: Final = 5.0
+_CALL_THREADS: Final = 4
+_LOOK_AGAIN_S: Final = 0.002
+#: A round trip from which on one connection does not carry what a broker's buffers let through.
+_LONG_WAY_S: Final = 0.004
+_MOST_CONNECTIONS: Final = 8
 
 
 class Copier:
@@ -47,328 +60,496 @@ class Copier:
 
     def __init__(self, assignment: Assignment, attempt: int) -> None:
         self._assignment = assignment
-        self._attempt = attempt
+        self._link = DriverLink(assignment, attempt, DRAIN_TIMEOUT_S)
         self._cursors: dict[TopicPartition, Cursor] = {}
-        self._looked_up: set[TopicPartition] = set()  # whose range on the source is being asked for
-        self._stop = asyncio.Event()
-        self._stop_reason = ""
-        self._drain_s = DRAIN_TIMEOUT_S
-        self._commit_due: asyncio.TimerHandle | None = None
-        self._commit_due_s = 0.0
-        self._committed_at = 0.0
-        self._last_word = self._asked_at = time.monotonic()
+        self._written: dict[TopicPartition, tuple[Mark, int, int]] = {}  # what the last commit of each said
+        self._waiting: dict[TopicPartition, list[Callable[[], None]]] = {}  # for a commit of the present state
         self._reported: dict[TopicPartition, list[Any]] = {}
         self._latencies: list[int] = []
+        self._arrived: list[tuple[Cursor, int, int, int, int]] = []  # acked in the open transaction
+        self._transactions: Transactions | None = None
+        self._syncs: Syncs | None = None
+        self._dead_letters: DeadLetters | None = None
+        self._ledger: Stage | None = None
+        self._ledger_away_s = 0.0
         self._log = structlog.get_logger(__name__)
 
     async def run(self) -> dict[str, Any]:
         """The whole life; returns the final report. Raises OSError or ValueError when the driver cannot be reached."""
-        host, port, pin = self._assignment.host, self._assignment.port, self._assignment.fingerprint
-        tls = channel.client_tls() if pin else None
-        reader, writer = await asyncio.wait_for(
-            asyncio.open_connection(host, port, limit=channel.MAX_LINE_BYTES, ssl=tls), 10
-        )
-        self._writer = writer
         try:
-            if pin:
-                channel.verify_pin(writer.get_extra_info("ssl_object"), pin)
-            await asyncio.wait_for(self._authenticate(reader), 10)
-            return await self._copy(reader)
+            self._spec = await self._link.open()
+            return await self._live()
         finally:
-            writer.close()
+            self._link.close()
 
-    async def _authenticate(self, reader: asyncio.StreamReader) -> None:
-        secret, batch = self._assignment.secret, self._assignment.batch
-        challenge = channel.decode(await reader.readline())["nonce"]
-        own = channel.nonce()
-        mac = channel.proof(secret, "executor", challenge, batch, self._attempt)
-        self._send({"batch": batch, "attempt": self._attempt, "nonce": own, "mac": mac})
-        answer = channel.decode(await reader.readline())
-        if not channel.proves(answer.get("mac"), secret, "driver", own):
-            message = "whoever answered on the progress channel is not our driver"
-            raise ValueError(message)
-        self._spec = CopySpec.from_json(answer["spec"])
-
-    async def _copy(self, reader: asyncio.StreamReader) -> dict[str, Any]:
-        spec = self._spec
+    async def _live(self) -> dict[str, Any]:
+        spec, link = self._spec, self._link
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._mishap)
-        _forward_logs(loop, self._send)
+        link.forward_logs()
         # A bound logger keeps the configuration it was bound under.
         self._log = structlog.get_logger(__name__).bind(batch=self._assignment.batch, flow=spec.flow)
-        lease: asyncio.Future[Mapping[str, Any]] = loop.create_future()
-        listener = loop.create_task(self._listen(reader, lease))
-        background = ThreadPoolExecutor(4, thread_name_prefix="copier")
-        pool = BufferPool()
-        source_cluster = Cluster(spec.source, name=spec.source_alias)
-        target_cluster = Cluster(spec.target, name=spec.target_alias)
-        clusters = [source_cluster, target_cluster]
-        sink = Sink(target_cluster, loop, background, pool)
-        sync_sink = sink
-        if spec.syncs is not None and spec.syncs.settings.bootstrap != spec.target.bootstrap:
-            sync_cluster = Cluster(spec.syncs.settings, name=spec.source_alias)
-            clusters.append(sync_cluster)
-            sync_sink = Sink(sync_cluster, loop, background, pool)
-        limits = FetchLimits(spec.fetch_max_bytes, spec.fetch_partition_bytes, spec.fetch_max_wait_ms)
-        source = Source(
-            source_cluster, loop, background, pool, limits, read_committed=spec.read_committed, room=self._has_room
-        )
-        self._source, self._sink, self._admin = source, sink, Admin(source_cluster)
-        self._background = background
-        final: dict[str, Any] = {"type": "final", "state": "stopped", "reason": "", "partitions": []}
+        self._background = ThreadPoolExecutor(_CALL_THREADS, thread_name_prefix="copier")
+        self._source_cluster = Cluster(spec.source, name=spec.source_alias)
+        self._target_cluster = Cluster(spec.target, name=spec.target_alias)
+        clusters = [self._source_cluster, self._target_cluster]
+        final: dict[str, Any] = {"type": "final", "state": "stopped", "reason": "", "partitions": [], "starts": []}
+        open_sides: list[Source | Sink] = []
         try:
-            if await self._prepared(sink, target_cluster):
-                syncs = None if spec.syncs is None else Syncs(sync_sink, spec.syncs.topic, spec.syncs.lag_max)
-                self._syncs = syncs
-                self._send({"type": "ready"})
-                await self._until_stop(lease)
-                if lease.done() and not self._stop.is_set():
-                    self._start(lease.result())
+            source, sink, sync_sink = await self._connected(loop, clusters)
+            open_sides += [source, sink, sync_sink]
+            if await self._prepared():
+                link.send({"type": "ready"})
+                if await link.until_stop(link.lease) and await self._begun():
+                    # What was made up to here stays; the collector need not look through it again and again.
+                    gc.freeze()
                     await self._work()
-                    source.stop()
+                    source.close()
                     await self._drain(sync_sink)
-            final["reason"] = self._stop_reason
+            final["reason"] = link.reason
             final["partitions"] = [cursor.progress().to_row() for cursor in self._cursors.values()]
-            self._send(final)
-            with contextlib.suppress(OSError, asyncio.TimeoutError):
-                await asyncio.wait_for(self._writer.drain(), 2)
+            final["starts"] = self._starts()
+            link.send(final)
+            await link.flush(2)
         finally:
-            listener.cancel()
-            source.stop()
-            sink.close()
-            sync_sink.close()
-            background.shutdown(wait=False, cancel_futures=True)
+            for side in open_sides:
+                side.close()
+            self._background.shutdown(wait=False, cancel_futures=True)
             for cluster in clusters:
                 cluster.close()
         return final
 
-    # -- the driver's word -----------------------------------------------------------------------------------------
-
-    def _send(self, message: dict[str, Any]) -> None:
-        if not self._writer.is_closing():
-            self._writer.write(channel.encode(message))
-
-    async def _listen(self, reader: asyncio.StreamReader, lease: asyncio.Future[Mapping[str, Any]]) -> None:
-        try:
-            while line := await reader.readline():
-                message = channel.decode(line)
-                if message["type"] == "go":
-                    # It may lie unread while we are frozen, so it counts from our question.
-                    self._last_word = max(self._last_word, self._asked_at)
-                elif message["type"] == "lease" and not lease.done():
-                    self._last_word = time.monotonic()
-                    lease.set_result(message)
-                elif message["type"] == "stop":
-                    self._drain_s = float(message["drain_s"])
-                    self._end("the driver said stop")
-            self._end("the driver is gone")
-        except (OSError, ValueError) as error:
-            self._end(f"the progress channel broke: {error}")
-
-    def _end(self, reason: str) -> None:
-        if not self._stop.is_set():
-            self._stop_reason = reason
-            self._stop.set()
-
-    async def _until_stop(self, other: asyncio.Future[Any], timeout_s: float | None = None) -> None:
-        """Wait for ``other`` or the stop, whichever comes first; ``other`` is not cancelled."""
-        stop = asyncio.ensure_future(self._stop.wait())
-        await asyncio.wait({other, stop}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-        stop.cancel()
-
     # -- starting --------------------------------------------------------------------------------------------------
 
-    async def _prepared(self, sink: Sink, target: Cluster) -> bool:
-        """Open what needs no lease: producer id, leaders, the offsets topic. Retried until it works; False at stop."""
+    async def _connected(self, loop: asyncio.AbstractEventLoop, clusters: list[Cluster]) -> tuple[Source, Sink, Sink]:
+        """Both sides, with as many connections per broker as the way to it asks for."""
         spec = self._spec
+        pool = BufferPool()
+        source_way, target_way = await asyncio.gather(*(self._connections_to(cluster) for cluster in clusters))
+        limits = FetchLimits(spec.fetch_max_bytes, spec.fetch_partition_bytes, spec.fetch_max_wait_ms)
+        self._throttle = Throttle(spec.throttle, spec.throttle_topics)
+        self._source = source = Source(
+            self._source_cluster,
+            loop,
+            self._background,
+            pool,
+            limits,
+            read_committed=spec.read_committed,
+            room=self._has_room,
+            throttle=self._throttle,
+            connections=source_way,
+        )
+        self._sink = sink = Sink(
+            self._target_cluster,
+            loop,
+            self._background,
+            pool,
+            connections=target_way,
+            look_up=self._look_up if self._with_sessions else None,
+            on_lost=self._producer_lost,
+        )
+        sync_sink = sink
+        if spec.syncs is not None:
+            if spec.syncs.settings.bootstrap != spec.target.bootstrap:
+                sync_cluster = Cluster(spec.syncs.settings, name=spec.source_alias)
+                clusters.append(sync_cluster)
+                sync_sink = Sink(sync_cluster, loop, self._background, pool)
+            self._syncs = Syncs(sync_sink, spec.syncs.topic, spec.syncs.lag_max)
+        return source, sink, sync_sink
+
+    @property
+    def _with_sessions(self) -> bool:
+        return self._spec.ledger_topic is not None and self._spec.transactions is None
+
+    async def _connections_to(self, cluster: Cluster) -> int:
+        """How many connections to each broker; one when it cannot be asked now, as later tries find a way of their own."""
+
+        def round_trip_s() -> float:
+            cluster.send(None, ApiVersionsRequest())  # opens a connection
+            began = time.monotonic()
+            cluster.send(None, ApiVersionsRequest())
+            return time.monotonic() - began
+
+        try:
+            way_s = await asyncio.wait_for(self._call(round_trip_s), _NEWS_AFTER_S)
+        except (TimeoutError, KafkaFailure):
+            return 1
+        return 1 if way_s < _LONG_WAY_S else _MOST_CONNECTIONS
+
+    async def _prepared(self) -> bool:
+        """Open what needs no lease: leaders, internal topics. Retried until it works; False at stop."""
+        spec, sink = self._spec, self._sink
         for part in spec.partitions:
-            cursor_outbox = sink.outbox(part.target, idempotent=True)
-            self._cursors[part.source] = Cursor(
-                part,
-                cursor_outbox,
-                -1,  # no position until the lease says where to start: nothing may be concluded from an early end
-                spec.read_committed,
-                put=sink.put,
-                on_acked=self._acked,
-                on_failed=self._source_failed,
-                on_over=lambda cursor: self._source.remove(cursor.partition),
-                on_renewed=self._created_anew,
-            )
-            cursor_outbox.on_refused = self._cursors[part.source].refused
+            outbox = sink.outbox(part.target, idempotent=True, transactional=spec.transactions is not None)
+            cursor = self._cursors[part.source] = Cursor(part, outbox, self, spec.read_committed)
+            cursor.held = True  # until its place to start is known: nothing may be concluded from an early end
+            outbox.on_refused = cursor.refused
+            outbox.on_truncated = lambda records, end, cursor=cursor: self._losses.target_truncated(
+                cursor, records, end
+            )  # type: ignore[misc]
         since = time.monotonic()
-        while not self._stop.is_set():
+        while not self._link.stop.is_set():
             try:
-                await sink.identify([cursor.outbox for cursor in self._cursors.values()])
-                metadata = await self._call(target.metadata, [spec.offsets_topic])
-                info = metadata.topics.get(spec.offsets_topic)
-                if info is None:
-                    subject = f"topic {spec.offsets_topic} of cluster {spec.target_alias}"
-                    raise metadata.errors.get(spec.offsets_topic) or BrokerFailure.of(3, subject=subject)
+                await sink.find_leaders(part.remote_topic for part in spec.partitions)
+                offsets_partitions = await self._partitions_of(spec.offsets_topic)
             except KafkaFailure as error:
                 # A broker that has just started still loads its transaction state; only what lasts is news.
                 if not error.retriable or time.monotonic() - since > _NEWS_AFTER_S:
-                    self._send({"type": "waiting", "reason": str(error)})
-                await self._pause(0.25)
+                    self._link.ask({"type": "waiting", "reason": str(error)})
+                await self._link.pause(0.25)
                 continue
-            self._positions = Positions(
-                sink, spec.offsets_topic, len(info.partitions), spec.connector, spec.source_alias, self._committed
+            self._positions = self._make_positions(offsets_partitions)
+            self._opening = Opening(
+                spec,
+                self._link,
+                self._source,
+                sink,
+                self._source_cluster,
+                self._target_cluster,
+                self._cursors,
+                self._call,
+                self._commit_then,
+                lambda cursor, records, end: self._losses.target_truncated(cursor, records, end),
             )
+            source_admin = Admin(self._source_cluster)
+            self._losses = Losses(spec, self._source, source_admin, self._opening, self._call, self._commit_then)
+            if spec.dead_letter_topic is not None:
+                self._dead_letters = DeadLetters(sink, spec.dead_letter_topic, spec.flow)
             return True
         return False
 
-    def _start(self, lease: Mapping[str, Any]) -> None:
-        """Put every cursor at its start offset: the given one at once, else where ``auto.offset.reset`` says."""
-        offsets = {TopicPartition(topic, partition): offset for topic, partition, offset in lease["offsets"]}
-        fresh = []
-        for tp, cursor in self._cursors.items():
-            start = offsets.get(tp)
-            if start is None:
-                fresh.append(tp)
-                continue
-            cursor.offset = cursor.position = start
-            self._positions.start_at(tp, start)
-        self._source.add(self._cursors[tp] for tp in self._cursors if tp not in set(fresh))
-        if fresh:
-            self._fresh = asyncio.get_running_loop().create_task(self._start_fresh(fresh))
+    async def _partitions_of(self, topic: str) -> int:
+        metadata = await self._call(self._target_cluster.metadata, [topic])
+        info = metadata.topics.get(topic)
+        if info is None:
+            subject = f"topic {topic} of cluster {self._spec.target_alias}"
+            raise metadata.errors.get(topic) or BrokerFailure.of(3, subject=subject)
+        return len(info.partitions)
 
-    async def _start_fresh(self, missing: list[TopicPartition]) -> None:
-        """Find where partitions without a committed position begin; one that cannot be told holds up no other."""
-        reset = self._spec.auto_offset_reset
-        if reset == "none":
-            for tp in missing:
-                self._cursors[tp].fail(f"{tp} has no committed position and auto.offset.reset is none")
-            return
-        when = dict.fromkeys(missing, LATEST if reset == "latest" else EARLIEST)
-        if reset.startswith("by_duration:"):
-            when = dict.fromkeys(missing, int(time.time() * 1000) - _duration_ms(reset.removeprefix("by_duration:")))
-        while when and not self._stop.is_set():
+    def _make_positions(self, offsets_partitions: int) -> Positions:
+        spec, sink = self._spec, self._sink
+
+        def stage(topic: str) -> Stage:
+            return Stage(lambda place: sink.outbox(TopicPartition(topic, place), idempotent=False), sink.put)
+
+        self._ledger = None if spec.ledger_topic is None else stage(spec.ledger_topic)
+        return Positions(
+            stage(spec.offsets_topic) if spec.transactions is None else None,
+            self._ledger,
+            partitions=offsets_partitions,
+            connector=spec.connector,
+            source_alias=spec.source_alias,
+            on_committed=self._committed,
+        )
+
+    async def _begun(self) -> bool:
+        """Take over what must be taken over, and start every partition at its place; False at stop."""
+        spec, link = self._spec, self._link
+        while spec.transactions is not None and self._transactions is None:
+            transactions = Transactions(
+                self._target_cluster, spec.transactions, self._sink, spec.offsets_topic, self._call
+            )
             try:
-                results = await self._call(self._admin.list_offsets, when)
+                await transactions.claim()
+                await transactions.begin(cursor.outbox for cursor in self._cursors.values())
             except KafkaFailure as error:
-                results = dict.fromkeys(when, error)
-            found = []
-            for tp, result in results.items():
-                cursor = self._cursors[tp]
-                if isinstance(result, OffsetInfo) and result.offset >= 0:
-                    cursor.offset = cursor.position = result.offset
-                    found.append(cursor)
-                    del when[tp]
-                elif isinstance(result, OffsetInfo):
-                    when[tp] = LATEST  # nothing is as young as asked: the end
-                else:
-                    cursor.state, cursor.reason = "waiting", str(result)
-            self._source.add(found)
-            if when:
-                await self._pause(0.5)
+                link.ask({"type": "waiting", "reason": str(error)})
+                if not error.retriable:
+                    link.end(f"no transactions: {error}")
+                    return False
+                await link.pause(0.5)
+                if link.stop.is_set():
+                    return False
+                continue
+            self._transactions = transactions
+        # Only now: what a predecessor had under way is decided, so the positions are what they will stay.
+        link.ask({"type": "claimed"})
+        if not await link.until_stop(link.start):
+            return False
+        rows = link.start.result()["starts"]
+        starts = {TopicPartition(topic, partition): Start.from_json(start) for topic, partition, start in rows}
+        for tp, start in starts.items():
+            # While the ledger's entry is ahead of Connect's topic, that holds what the entry calls previous.
+            known = start.entry.previous if start.entry is not None and not start.clean else start.position
+            self._positions.start_at(tp, start.position if start.moved or start.entry is None else known)
+        self._opening.begin(starts)
+        return True
 
-    # -- copying ---------------------------------------------------------------------------------------------------
+    # -- copying: what cursors ask (`Owner`) -------------------------------------------------------------------------
+
+    def put(self, outbox: Outbox, parcel: Parcel) -> None:
+        """Send a batch."""
+        self._sink.put(outbox, parcel)
+
+    def acked(self, cursor: Cursor, first: int, last: int, target_base: int, count: int, newest_ms: int) -> None:
+        """Records are on the target."""
+        if self._transactions is not None:
+            self._arrived.append((cursor, first, last, target_base, count))
+        elif self._syncs is not None:
+            self._syncs.acked(cursor.partition, first, last, target_base, count)
+        if newest_ms > 0 and len(self._latencies) < _LATENCY_SAMPLES:
+            self._latencies.append(max(0, int(time.time() * 1000) - newest_ms))
+        self._source.resume()
+
+    def unreadable(self, cursor: Cursor, failure: BrokerFailure) -> None:
+        """The source does not let it be read."""
+        self._losses.unreadable(cursor, failure)
+
+    def stopped(self, cursor: Cursor) -> None:
+        """This partition is given up."""
+        self._source.remove(cursor.partition)
+        trouble = cursor.stop_trouble
+        if trouble is not None:
+            self._log.error(
+                "a partition is stopped",
+                partition=str(cursor.partition),
+                state=str(trouble.state),
+                reason=trouble.reason,
+            )
+
+    def renewed(self, cursor: Cursor, topic_id: str) -> None:
+        """Its source topic is another one of the same name."""
+        self._losses.renewed(cursor, topic_id)
+
+    def diverged(self, cursor: Cursor, end_offset: int) -> None:
+        """Its source log was cut off."""
+        self._losses.diverged(cursor, end_offset)
+
+    def uncertain(self, cursor: Cursor) -> None:
+        """What is on the target has to be looked at."""
+        self._opening.match(cursor)
+
+    def target_went_back(self, cursor: Cursor, base_offset: int) -> None:
+        """The target gave an offset twice."""
+        self._losses.target_went_back(cursor, base_offset)
+
+    def corrupt(self, cursor: Cursor, view: BatchView, error: CorruptBatch) -> bool:
+        """Put a batch away that is not what was written."""
+        letters, header = self._dead_letters, view.header
+        if letters is None or header is None:
+            return False
+        after = max(header.last_offset + 1, cursor.offset)
+        self._log.error("a corrupt batch goes to the dead letters", partition=str(cursor.partition), error=str(error))
+        cursor.held = True
+        cursor.outbox.paused = True
+        letters.batch(
+            cursor.partition, header.base_offset, after - 1, view.data, str(error), lambda: self._buried(cursor)
+        )
+        return True
+
+    def too_large(self, cursor: Cursor, entry: Entry, parcel: Parcel) -> bool:
+        """Put a record away that the target takes in no way."""
+        letters, header = self._dead_letters, parcel.header
+        if letters is None or parcel.count != 1:
+            return False
+        records = decode_batch(BatchView(header, header.base_offset, 2, parcel.data))
+        reason = f"{cursor.spec.target} takes no record of {len(parcel.data)} bytes"
+        self._log.error("a record goes to the dead letters", partition=str(cursor.partition), reason=reason)
+        cursor.outbox.refused = False
+        cursor.outbox.paused = True
+
+        def written() -> None:
+            cursor.bury(entry, "quarantined")
+            self._buried(cursor)
+
+        letters.record(cursor.partition, entry.first, records[0], reason, written)
+        return True
+
+    def _buried(self, cursor: Cursor) -> None:
+        """Nothing behind it is sent before the ledger knows, or a successor would count it in."""
+
+        def known() -> None:
+            cursor.held = False
+            self._sink.go_on(cursor.outbox)
+            self._source.resume()
+
+        self._commit_then(cursor, known)
+
+    async def _look_up(self, questions: Any) -> Any:
+        return await self._opening.look_up(questions)
+
+    def _producer_lost(self, outbox: Outbox, failure: KafkaFailure) -> None:
+        """The target's idea of our producer and ours do not meet: somebody else writes in our name, or it forgot."""
+        if self._transactions is not None:
+            self._link.end(f"the transaction is lost: {failure}")
+            return
+        cursor = next((cursor for cursor in self._cursors.values() if cursor.outbox is outbox), None)
+        if cursor is None:
+            return
+        if not outbox.looked_up:
+            # Without a look-up nobody knows what is there; a new producer sends it again.
+            self._log.warning("the target forgot our producer, a new one is taken", partition=str(outbox.partition))
+            outbox.identity = None if outbox.identity is None else type(outbox.identity)(-1, -1)
+            cursor.note = "at least once: the target forgot our producer"
+            cursor.outbox.queue.clear()
+            cursor.outbox.failures = 0
+            cursor.outbox.paused = False
+            self._opening.open_again(cursor, cursor.mark)
+            return
+        self._link.end(f"{outbox.partition}: {failure}; the next micro-batch finds out who is right")
+
+    # -- copying -----------------------------------------------------------------------------------------------------
 
     async def _work(self) -> None:
         commit_s = self._spec.commit_interval_ms / 1000
+        link = self._link
+        link.on_word = self._heard
         now = time.monotonic()
         next_commit, next_report = now + commit_s, now + 0.2
-        while not self._stop.is_set():
+        committing: asyncio.Task[None] | None = None
+        while not link.stop.is_set():
             now = time.monotonic()
-            if now - self._last_word > channel.LEASE_TIMEOUT_S:
-                self._end(f"the driver said nothing for {channel.LEASE_TIMEOUT_S:.0f} s")
-                return
+            if link.silence_s > channel.LEASE_TIMEOUT_S:
+                link.end(f"the driver said nothing for {channel.LEASE_TIMEOUT_S:.0f} s")
+                break
+            if self._transactions is not None and (committing is None or committing.done()):
+                behind = any(cursor.behind for cursor in self._cursors.values())
+                if self._arrived and self._transactions.due(behind=behind):
+                    committing = asyncio.get_running_loop().create_task(self._commit_transaction())
             if now >= next_commit:
                 self._commit()
                 next_commit = now + commit_s
             if now >= next_report:
                 self._report()
                 next_report = now + channel.REPORT_INTERVAL_S
-            await self._pause(max(0.005, min(next_commit, next_report) - time.monotonic()))
+            wait_s = max(0.005, min(next_commit, next_report) - time.monotonic())
+            await link.pause(min(wait_s, 0.005) if self._transactions is not None and self._arrived else wait_s)
+        if committing is not None:
+            await asyncio.wait({committing}, timeout=link.drain_s)
+
+    def _heard(self, message: dict[str, Any]) -> None:
+        if message["type"] == "throttle":
+            self._throttle.set(float(message["rate"]), dict(message["topics"]))
+            self._source.resume()
 
     def _has_room(self) -> bool:
         # What a target refuses waits for somebody to mend it, and must not hold up the others meanwhile.
         waiting = (cursor.waiting_bytes for cursor in self._cursors.values() if not cursor.stuck)
         return sum(waiting) < ROOM_BYTES
 
-    def _acked(self, cursor: Cursor, first: int, last: int, target_base: int, count: int, newest_ms: int) -> None:
-        if self._syncs is not None:
-            self._syncs.acked(cursor.partition, first, last, target_base, count)
-        if newest_ms > 0 and len(self._latencies) < _LATENCY_SAMPLES:
-            self._latencies.append(int(time.time() * 1000) - newest_ms)
-        self._commit_when_wanted(cursor.outbox.window)
-        self._source.resume()
-
-    def _source_failed(self, cursor: Cursor, failure: BrokerFailure) -> None:
-        if failure.code == ErrorCode.OFFSET_OUT_OF_RANGE and cursor.partition not in self._looked_up:
-            self._looked_up.add(cursor.partition)
-            asyncio.get_running_loop().create_task(self._out_of_range(cursor))
-
-    async def _out_of_range(self, cursor: Cursor) -> None:
-        """The source has no such offset: records were deleted under us (counted as lost), or the log begins anew."""
-        tp = cursor.partition
-        try:
-            start = (await self._call(self._admin.list_offsets, {tp: EARLIEST}))[tp]
-            end = (await self._call(self._admin.list_offsets, {tp: LATEST}))[tp]
-        except KafkaFailure as error:
-            self._log.info("could not look up the log's range", partition=str(tp), error=str(error))
-            return
-        finally:
-            self._looked_up.discard(tp)
-        if isinstance(start, KafkaFailure) or isinstance(end, KafkaFailure) or cursor.state == "failed":
-            return
-        if cursor.offset < start.offset:
-            lost = f"offsets {cursor.offset}..{start.offset - 1} of {tp} were deleted on {self._spec.source_alias} before they were copied"
-            if self._spec.lost_range_policy == "stop":
-                cursor.fail(f"{lost}; source.data.loss is stop")
-                return
-            self._log.error("records lost to retention", partition=str(tp), first=cursor.offset, last=start.offset - 1)
-            cursor.jump(start.offset, "retention")
-        elif cursor.offset > end.offset:
-            message = f"{tp} ends at {end.offset} on {self._spec.source_alias}, but {cursor.offset} offsets were copied: it was truncated or created anew"
-            if self._spec.lost_range_policy == "stop" or self._spec.auto_offset_reset == "none":
-                cursor.fail(message)
-                return
-            self._log.error("source log is shorter than what was copied", partition=str(tp), reason=message)
-            if cursor.idle:
-                cursor.jump(end.offset if self._spec.auto_offset_reset == "latest" else start.offset, "truncated")
-
-    def _created_anew(self, cursor: Cursor) -> None:
-        """Another topic of the same name: from its start, or all that it has up to our offset would be missing."""
-        if self._spec.lost_range_policy == "stop":
-            cursor.fail(f"{cursor.partition} was deleted and created anew; source.data.loss is stop")
-        else:
-            cursor.jump(0, "truncated")
-
-    def _commit_when_wanted(self, window: Window) -> None:
-        """Commit out of turn when a partition gets far ahead: soon, and at once when its window holds it up."""
-        if not window.wants_commit:
-            return
-        pause_s = _HELD_UP_COMMIT_S if window.was_limit else _EARLY_COMMIT_S
-        # More partitions mean longer between such commits, so that they stay a small part of the work.
-        due_s = self._committed_at + max(pause_s, len(self._cursors) * _COMMIT_S_PER_PARTITION)
-        if self._commit_due is not None:
-            if due_s >= self._commit_due_s:
-                return
-            self._commit_due.cancel()
-        self._commit_due_s = due_s
-        delay_s = max(0.0, due_s - time.monotonic())
-        self._commit_due = asyncio.get_running_loop().call_later(delay_s, self._commit_early)
-
-    def _commit_early(self) -> None:
-        self._commit_due = None
-        # After a freeze others may have gone on; `_work` ends us then.
-        if not self._stop.is_set() and time.monotonic() - self._last_word <= channel.LEASE_TIMEOUT_S:
-            self._commit_positions()
-
-    def _commit_positions(self) -> None:
-        self._committed_at = time.monotonic()
-        self._positions.commit((tp, cursor.position, cursor.records) for tp, cursor in self._cursors.items())
-
-    def _committed(self, source: TopicPartition, records: int) -> None:
-        """The position behind the first ``records`` records of this micro-batch is in."""
-        cursor = self._cursors[source]
-        self._sink.confirm(cursor.outbox, records - cursor.committed_records)
-        cursor.committed_records = records
+    # -- commits -----------------------------------------------------------------------------------------------------
 
     def _commit(self) -> None:
-        self._commit_positions()
-        if self._syncs is not None:
+        """Write what has changed: ledger, then Connect's offsets topic; then syncs that are not due."""
+        self._watch_ledger()
+        now = time.monotonic()
+        for cursor in self._cursors.values():
+            cursor.measure(now)
+            self._commit_one(cursor)
+        self._positions.flush()
+        if self._syncs is not None and self._transactions is None:
             self._syncs.commit()
+
+    def _commit_one(self, cursor: Cursor, *, force: bool = False) -> None:
+        tp = cursor.partition
+        if cursor.position < 0 or self._positions.busy(tp):
+            return
+        state = (cursor.mark, len(cursor.lost), cursor.foreign)
+        if self._written.get(tp) == state and not force:
+            return
+        self._written[tp] = state
+        chunks, forgotten = cursor.trail.take_changed()
+        self._positions.commit(Commit(self._entry(cursor), tuple(chunks), tuple(forgotten)))
+
+    def _commit_then(self, cursor: Cursor, then: Callable[[], None]) -> None:
+        """Write a cursor's entry as it is now, and call ``then`` when it is in."""
+        self._waiting.setdefault(cursor.partition, []).append(then)
+        if not self._positions.busy(cursor.partition):
+            self._commit_one(cursor, force=True)
+            # One turn later, so that all partitions that begin together share a batch.
+            asyncio.get_running_loop().call_soon(self._positions.flush)
+
+    def _committed(self, source: TopicPartition, entry: LedgerEntry) -> None:
+        waiting = self._waiting.get(source)
+        if not waiting:
+            return
+        cursor = self._cursors[source]
+        if entry.mark.source != cursor.position or entry.session != self._opening.sessions.get(source):
+            # Older than what somebody waits for.
+            asyncio.get_running_loop().call_soon(self._commit_again, cursor)
+            return
+        del self._waiting[source]
+        for then in waiting:
+            then()
+
+    def _commit_again(self, cursor: Cursor) -> None:
+        self._commit_one(cursor, force=True)
+        self._positions.flush()
+
+    def _entry(self, cursor: Cursor) -> LedgerEntry:
+        part = cursor.spec
+        return LedgerEntry(
+            part.topic,
+            part.partition,
+            part.remote_topic,
+            cursor.mark,
+            None,
+            self._source.topic_id(part.topic),
+            self._sink.topic_ids.get(part.remote_topic, ""),
+            cursor.leader_epoch,
+            self._opening.sessions.get(part.source),
+            dict(cursor.trail.gaps),
+            tuple(cursor.lost[-LOST_KEPT:]),
+            cursor.foreign,
+            int(cursor.rate),
+            cursor.trail.newest.number,
+        )
+
+    def _watch_ledger(self) -> None:
+        """A ledger that cannot be written must hold up nothing: go on without, and say what that means."""
+        away = self._ledger is not None and any(
+            outbox.refused or (outbox.complaint is not None and not outbox.idle) for outbox in self._ledger.outboxes
+        )
+        now = time.monotonic()
+        if not away:
+            self._ledger_away_s = 0.0
+            return
+        self._ledger_away_s = self._ledger_away_s or now
+        complaints = [outbox.complaint for outbox in self._ledger.outboxes] if self._ledger is not None else []
+        known = next((complaint for complaint in complaints if complaint is not None), None)
+        reachable = isinstance(known, BrokerFailure) and self._sink.failure is None
+        if reachable and now - self._ledger_away_s > _LEDGER_PATIENCE_S:
+            note = f"at least once: the ledger {self._spec.ledger_topic} cannot be written: {known}"
+            self._log.error(note)
+            for cursor in self._cursors.values():
+                cursor.note = note
+            self._ledger = None
+            self._positions.without_ledger()
+
+    async def _commit_transaction(self) -> None:
+        transactions = self._transactions
+        if transactions is None:
+            return
+        arrived: list[tuple[Cursor, int, int, int, int]] = []
+        positions: dict[TopicPartition, int] = {}
+
+        def records() -> list[tuple[int, Record]]:
+            nonlocal arrived
+            arrived, self._arrived = self._arrived, []
+            rows = []
+            for tp, cursor in self._cursors.items():
+                if cursor.position > 0 and self._positions.committed.get(tp) != cursor.position:
+                    positions[tp] = cursor.position
+                    rows.append(self._positions.offset_record(tp, cursor.position))
+            return rows
+
+        try:
+            done = await transactions.commit(records, lambda: self._link.silence_s > channel.LEASE_TIMEOUT_S)
+        except KafkaFailure as error:
+            self._link.end(f"the transaction failed: {error}")
+            return
+        if not done:
+            self._link.end("the transaction was given up")
+            return
+        self._positions.committed.update(positions)
+        for cursor in {row[0].partition: row[0] for row in arrived}.values():
+            cursor.markers += 1
+        if self._syncs is not None:
+            for cursor, first, last, target_base, count in arrived:
+                self._syncs.acked(cursor.partition, first, last, target_base, count)
+            self._syncs.commit()
+
+    # -- reports -------------------------------------------------------------------------------------------------------
 
     def _report(self) -> None:
         rows = []
@@ -377,8 +558,8 @@ class Copier:
             if self._reported.get(tp) != row:
                 self._reported[tp] = row
                 rows.append(row)
-        self._asked_at = time.monotonic()
-        self._send({"type": "progress", "partitions": rows, "latency_ms": self._latency(), "failure": self._failure()})
+        message = {"type": "progress", "partitions": rows, "latency_ms": self._latency(), "failure": self._failure()}
+        self._link.ask(message)
 
     def _latency(self) -> list[int]:
         """p50, p99 and maximum of produce to acknowledgement on the target since the last report, in ms."""
@@ -395,38 +576,66 @@ class Copier:
             complaints.append(self._syncs.outbox.complaint)
         return next((str(failure) for failure in (*failures, *complaints) if failure is not None), "")
 
-    # -- stopping --------------------------------------------------------------------------------------------------
+    def _starts(self) -> list[Any]:
+        """For whoever goes on: what is known of each partition, clean where nothing of ours is unanswered."""
+        if not self._with_sessions:
+            return []
+        rows = []
+        for tp, cursor in self._cursors.items():
+            if cursor.position < 0 or cursor.stopped or tp not in self._opening.sessions or cursor.skip:
+                continue
+            clean = cursor.outbox.idle and cursor.outbox.acked == cursor.records
+            entry = self._entry(cursor).replace(previous=self._positions.committed.get(tp))
+            start = Start(cursor.position, entry, cursor.trail.newest, clean)
+            rows.append([tp.topic, tp.partition, start.to_json()])
+        return rows
+
+    # -- stopping ------------------------------------------------------------------------------------------------------
 
     async def _drain(self, sync_sink: Sink) -> None:
         """Wait for what is under way, then commit and wait for that too; bounded, the target may be gone."""
-        if time.monotonic() - self._last_word > 2 * channel.LEASE_TIMEOUT_S:
+        link = self._link
+        if link.silence_s > 2 * channel.LEASE_TIMEOUT_S:
             self._log.warning("stopped without a last commit: others may have gone on from an older one long ago")
             return
-        deadline = time.monotonic() + self._drain_s
-        # What was never sent is dropped: the successor reads it again, and a long queue must not hold up the stop. What
-        # was sent and not acknowledged is sent again until it is: only its own sequence keeps it from being doubled.
+        deadline = time.monotonic() + link.drain_s
+        # What was never sent is dropped: the successor reads it again, and a long queue must not hold up the stop.
         outboxes = [cursor.outbox for cursor in self._cursors.values()]
         for outbox in outboxes:
-            outbox.queue = deque(parcel for parcel in outbox.queue if parcel.sequence >= 0)
+            outbox.queue = deque(parcel for parcel in outbox.queue if parcel.at >= 0)
         while not all(outbox.idle or outbox.refused for outbox in outboxes):
             if time.monotonic() > deadline:
                 self._log.warning("stopped with batches unanswered by the target")
                 break
-            await asyncio.sleep(0.002)
+            await asyncio.sleep(_LOOK_AGAIN_S)
         for outbox in outboxes:
-            outbox.queue.clear()
+            if not outbox.sent:
+                outbox.queue.clear()
+        if self._transactions is not None:
+            await self._last_transaction(deadline)
         self._commit()
         while time.monotonic() < deadline:
             self._commit()
             # A sync that cannot be written is no loss, the next one says as much; it must not hold up the stop.
             syncs_idle = self._syncs is None or self._syncs.idle or self._syncs.outbox.complaint is not None
-            if self._positions.idle and syncs_idle and self._all_committed():
+            if self._positions.idle and syncs_idle and self._all_written():
                 return
             await asyncio.sleep(0.005)
 
-    def _all_committed(self) -> bool:
+    async def _last_transaction(self, deadline: float) -> None:
+        transactions = self._transactions
+        if transactions is None:
+            return
+        with contextlib.suppress(asyncio.TimeoutError, KafkaFailure):
+            left_s = max(0.1, deadline - time.monotonic())
+            if self._arrived and self._link.reason == "the driver said stop":
+                await asyncio.wait_for(self._commit_transaction(), left_s)
+            elif self._arrived:
+                await asyncio.wait_for(transactions.abort(), left_s)
+
+    def _all_written(self) -> bool:
         return all(
-            cursor.position <= 0 or self._positions.committed.get(tp) == cursor.position
+            cursor.position < 0 or self._written.get(tp) == (cursor.mark, len(cursor.lost), cursor.foreign)
             for tp, cursor in self._cursors.items()
         )
 
@@ -434,41 +643,7 @@ class Copier:
         """An error of ours in a callback: nobody knows what it left undone, so this batch ends and the next starts clean."""
         error = context.get("exception")
         self._log.error("an error of ours ends this micro-batch", error=context.get("message"), exc_info=error)
-        self._end(f"an error of ours: {error or context.get('message')}")
-
-    async def _pause(self, seconds: float) -> None:
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._stop.wait(), seconds)
+        self._link.end(f"an error of ours: {error or context.get('message')}")
 
     async def _call(self, call: Any, *args: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._background, lambda: call(*args))
-
-
-def _duration_ms(text: str) -> int:
-    """Milliseconds of an ISO 8601 duration such as P3DT12H (KIP-1106); ValueError for anything else."""
-    import re  # noqa: PLC0415  (rare: workers start faster without)
-
-    match = re.fullmatch(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", text)
-    if match is None or not any(match.groups()):
-        message = f"auto.offset.reset: {text!r} is not an ISO 8601 duration"
-        raise ValueError(message)
-    days, hours, minutes, seconds = (float(group or 0) for group in match.groups())
-    return int((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000)
-
-
-def _forward_logs(loop: asyncio.AbstractEventLoop, send: Callable[[dict[str, Any]], None]) -> None:
-    """Have this process's log lines said by the driver, in its format and with its context."""
-
-    def forward(_logger: Any, method: str, event: MutableMapping[str, Any]) -> Any:
-        text = str(event.pop("event", ""))
-        fields = {name: value if isinstance(value, int | float) else str(value) for name, value in event.items()}
-        line = {"type": "log", "level": method, "event": text, "fields": fields}
-        with contextlib.suppress(RuntimeError):  # the loop has ended, and with it the channel
-            loop.call_soon_threadsafe(send, line)
-        raise structlog.DropEvent
-
-    structlog.configure(
-        processors=[structlog.processors.format_exc_info, forward],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        cache_logger_on_first_use=False,
-    )

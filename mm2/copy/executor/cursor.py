@@ -631,4 +631,3 @@ class Cursor:
 
 def _now_ms() -> int:
     return int(time.time() * 1000)
-

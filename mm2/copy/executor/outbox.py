@@ -64,8 +64,8 @@ class Outbox:
     transactional: bool = False
     on_refused: Callable[[KafkaFailure | None], None] | None = None
     on_truncated: Callable[[int, int], None] | None = None  # (records on the target, its end offset)
-    on_acked_behind: Callable[[], None] | None = None
     looked_up: bool = False
+    held_back: bool = False
     next: int = 0
     acked: int = 0
     known: bool = False  # the broker has taken a batch of this identity

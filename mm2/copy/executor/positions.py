@@ -49,6 +49,7 @@ class Stage:
     def __init__(self, outbox_of: Callable[[int], Outbox], put: Callable[[Outbox, Parcel], None]) -> None:
         self._outbox_of = outbox_of
         self._put = put
+        self.then: Callable[[], None] = lambda: None  # called after each batch
         self._outboxes: dict[int, Outbox] = {}
         self._waiting: dict[int, list[tuple[list[Record], Callable[[], None]]]] = {}
 
@@ -110,6 +111,7 @@ class Stage:
         def written_all() -> None:
             for written in callbacks:
                 written()
+            self.then()
             self._flush(place)
 
         if records:
@@ -143,6 +145,8 @@ class Positions:
         self._on_committed = on_committed
         self._keys: dict[TopicPartition, tuple[bytes, int]] = {}
         self._under_way: set[TopicPartition] = set()
+        if ledger is not None and offsets is not None:
+            ledger.then = offsets.flush
         self.committed: dict[TopicPartition, int | None] = {}
 
     def start_at(self, source: TopicPartition, position: int | None) -> None:
@@ -206,7 +210,6 @@ class Positions:
             self._in(entry)
 
         self._offsets.add(place, [record], written)
-        self._offsets.flush()
 
     def _in(self, entry: Entry) -> None:
         self._under_way.discard(entry.source)

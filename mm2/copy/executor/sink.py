@@ -98,6 +98,7 @@ class Sink(Brokers[_Broker]):
         self._look_up = look_up
         self._on_lost = on_lost
         self._transactional_id: str | None = None
+        self._hold_new = False
         self._max_version = produce.MAX_VERSION
         self._backoff = Backoff(cluster.settings.retry_backoff_ms, cluster.settings.retry_backoff_max_ms)
         self._outboxes: dict[TopicPartition, Outbox] = {}
@@ -112,11 +113,16 @@ class Sink(Brokers[_Broker]):
         *,
         idempotent: bool,
         transactional: bool = False,
+        held_back: bool = True,
         on_refused: Callable[[KafkaFailure | None], None] | None = None,
     ) -> Outbox:
-        """Open the outbox of a partition; an idempotent one sends nothing until `Outbox.begin` names its producer."""
+        """Open the outbox of a partition; an idempotent one sends nothing until `Outbox.begin` names its producer.
+
+        A transactional one with ``held_back`` sends nothing new while the sink holds the new (`hold`).
+        """
         identity = ProducerIdentity(-1, -1) if idempotent else None
         outbox = Outbox(partition, identity, transactional, on_refused, slot=len(self._outboxes))
+        outbox.held_back = transactional and held_back
         self._outboxes[partition] = outbox
         return outbox
 
@@ -124,6 +130,15 @@ class Sink(Brokers[_Broker]):
         """From now on the requests of transactional outboxes carry this id; Produce versions up to ``max_version``."""
         self._transactional_id = transactional_id
         self._max_version = min(self._max_version, max_version)
+        for broker in self._brokers.values():
+            broker.version = min(broker.version, max_version)
+
+    def hold(self, *, new: bool) -> None:
+        """Whether batches that were never sent wait; what was sent and not taken goes on in any case."""
+        self._hold_new = new
+        if not new:
+            for outbox in self._outboxes.values():
+                self.wake(outbox)
 
     async def find_leaders(self, topics: Iterable[str]) -> None:
         """Find the leaders of the outboxes' partitions; KafkaFailure when the cluster cannot be asked."""
@@ -134,10 +149,6 @@ class Sink(Brokers[_Broker]):
         outbox.queue.append(parcel)
         self.wake(outbox)
 
-    def close(self) -> None:
-        """Close all connections; what is unanswered stays unanswered."""
-        self._close_channels()
-
     # -- sending ---------------------------------------------------------------------------------------------------
 
     def wake(self, outbox: Outbox) -> None:
@@ -145,6 +156,8 @@ class Sink(Brokers[_Broker]):
         if outbox.ready or outbox.held or not outbox.queue:
             return
         if len(outbox.sent) >= outbox.depth or outbox.nameless:
+            return
+        if self._hold_new and outbox.held_back and outbox.queue[0].at < 0:
             return
         if outbox.place is None:
             self._homeless.add(outbox.partition)
@@ -184,7 +197,8 @@ class Sink(Brokers[_Broker]):
         while broker.ready and size < self._max_request_bytes:
             outbox = broker.ready.popleft()
             outbox.ready = False
-            if outbox.place != broker.place or outbox.held or not outbox.queue:
+            held_back = self._hold_new and outbox.held_back and outbox.queue and outbox.queue[0].at < 0
+            if outbox.place != broker.place or outbox.held or not outbox.queue or held_back:
                 self.wake(outbox)
                 continue
             if transactional is None:
@@ -393,7 +407,7 @@ class Sink(Brokers[_Broker]):
             return
         contiguous = outbox.end_offset >= 0 and standing.end - outbox.end_offset == there - outbox.acked
         base = outbox.end_offset if contiguous else -1
-        while outbox.queue and 0 <= outbox.queue[0].at and outbox.queue[0].end <= there:
+        while outbox.queue and outbox.queue[0].at >= 0 and outbox.queue[0].end <= there:
             parcel = outbox.queue.popleft()
             self._deliver(outbox, parcel, base)
             base = base + parcel.count if base >= 0 else -1

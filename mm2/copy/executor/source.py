@@ -149,7 +149,8 @@ class Source(Brokers[_Broker]):
     def add(self, feeds: Iterable[Feed]) -> None:
         """Start fetching for these partitions."""
         for feed in feeds:
-            self._intakes[feed.partition] = _Intake(feed, self._limits.partition_bytes, len(self._intakes))
+            if feed.partition not in self._intakes:
+                self._intakes[feed.partition] = _Intake(feed, self._limits.partition_bytes, len(self._intakes))
         self._refresh(0.0)
 
     def remove(self, partition: TopicPartition) -> None:
@@ -165,10 +166,6 @@ class Source(Brokers[_Broker]):
         for broker in self._brokers.values():
             if broker.asked_at is None and broker.intakes:
                 self._ask(broker)
-
-    def stop(self) -> None:
-        """Fetch no more; answers under way are thrown away."""
-        self._close_channels()
 
     # -- asking ----------------------------------------------------------------------------------------------------
 

@@ -117,14 +117,11 @@ class Inspector:
             reader = BatchReader(self._cluster, leader, topics)
             try:
                 reader.positions = dict(positions)
-                while any(reader.positions[tp] < ranges[tp][1] for tp in positions):
+                while reader.positions:
                     for batch in reader.poll(max_wait_ms=_POLL_MS):
                         yield batch.topic_partition, batch
                     for tp in [tp for tp, at in reader.positions.items() if at >= ranges[tp][1]]:
-                        positions = {other: first for other, first in positions.items() if other != tp}
                         del reader.positions[tp]
-                    if not reader.positions:
-                        break
             finally:
                 reader.close()
 

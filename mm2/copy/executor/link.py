@@ -1,0 +1,148 @@
+"""The executor's end of the progress channel: proof of who we are, the lease, the driver's words."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, MutableMapping
+from typing import Any
+
+import structlog
+
+from mm2.copy import channel
+from mm2.copy.spec import Assignment, CopySpec
+
+_OPEN_TIMEOUT_S = 10
+
+
+class DriverLink:
+    """``stop`` is set when there is nothing more to do, ``reason`` says why, ``drain_s`` how long the end may take.
+
+    `lease` and `start` come once each; ``on_word`` gets every other message.
+    """
+
+    def __init__(self, assignment: Assignment, attempt: int, drain_s: float) -> None:
+        self.stop = asyncio.Event()
+        self.reason = ""
+        self.drain_s = drain_s
+        self.on_word: Callable[[dict[str, Any]], None] = lambda _message: None
+        self._assignment = assignment
+        self._attempt = attempt
+        self._last_word = self._asked_at = time.monotonic()
+
+    async def open(self) -> CopySpec:
+        """Connect and return the job. Raises OSError or ValueError when the driver cannot be reached or is not ours."""
+        host, port, pin = self._assignment.host, self._assignment.port, self._assignment.fingerprint
+        tls = channel.client_tls() if pin else None
+        reader, self._writer = await asyncio.wait_for(
+            asyncio.open_connection(host, port, limit=channel.MAX_LINE_BYTES, ssl=tls), _OPEN_TIMEOUT_S
+        )
+        if pin:
+            channel.verify_pin(self._writer.get_extra_info("ssl_object"), pin)
+        spec = await asyncio.wait_for(self._authenticate(reader), _OPEN_TIMEOUT_S)
+        loop = asyncio.get_running_loop()
+        self.lease: asyncio.Future[dict[str, Any]] = loop.create_future()
+        self.start: asyncio.Future[dict[str, Any]] = loop.create_future()
+        self._listener = loop.create_task(self._listen(reader))
+        return spec
+
+    def close(self) -> None:
+        """Hang up."""
+        if hasattr(self, "_listener"):
+            self._listener.cancel()
+        if hasattr(self, "_writer"):
+            self._writer.close()
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Say something to the driver."""
+        if not self._writer.is_closing():
+            self._writer.write(channel.encode(message))
+
+    def ask(self, message: dict[str, Any]) -> None:
+        """Say something that renews the lease when it is answered."""
+        # An answer may lie unread while we are frozen, so the lease counts from our question.
+        self._asked_at = time.monotonic()
+        self.send(message)
+
+    async def flush(self, timeout_s: float) -> None:
+        """Wait until what was said is on its way."""
+        with contextlib.suppress(OSError, asyncio.TimeoutError):
+            await asyncio.wait_for(self._writer.drain(), timeout_s)
+
+    def end(self, reason: str) -> None:
+        """There is nothing more to do; the first reason counts."""
+        if not self.stop.is_set():
+            self.reason = reason
+            self.stop.set()
+
+    @property
+    def silence_s(self) -> float:
+        """How long the driver has not answered: above `channel.LEASE_TIMEOUT_S` the lease is over."""
+        return time.monotonic() - self._last_word
+
+    async def until_stop(self, other: asyncio.Future[Any]) -> bool:
+        """Wait for ``other`` or the stop, whichever comes first; False when it was the stop."""
+        stop = asyncio.ensure_future(self.stop.wait())
+        await asyncio.wait({other, stop}, return_when=asyncio.FIRST_COMPLETED)
+        stop.cancel()
+        return other.done() and not self.stop.is_set()
+
+    async def pause(self, seconds: float) -> None:
+        """Sleep, but not through the stop."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self.stop.wait(), seconds)
+
+    def forward_logs(self) -> None:
+        """Have this process's log lines said by the driver, in its format and with its context."""
+        loop = asyncio.get_running_loop()
+
+        def forward(_logger: Any, method: str, event: MutableMapping[str, Any]) -> Any:
+            text = str(event.pop("event", ""))
+            fields = {name: value if isinstance(value, int | float) else str(value) for name, value in event.items()}
+            line = {"type": "log", "level": method, "event": text, "fields": fields}
+            with contextlib.suppress(RuntimeError):  # the loop has ended, and with it the channel
+                loop.call_soon_threadsafe(self.send, line)
+            raise structlog.DropEvent
+
+        structlog.configure(
+            processors=[structlog.processors.format_exc_info, forward],
+            wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+            cache_logger_on_first_use=False,
+        )
+
+    async def _authenticate(self, reader: asyncio.StreamReader) -> CopySpec:
+        secret, batch = self._assignment.secret, self._assignment.batch
+        challenge = channel.decode(await reader.readline())["nonce"]
+        own = channel.nonce()
+        mac = channel.proof(secret, "executor", challenge, batch, self._attempt)
+        self.send({"batch": batch, "attempt": self._attempt, "nonce": own, "mac": mac})
+        answer = channel.decode(await reader.readline())
+        if not channel.proves(answer.get("mac"), secret, "driver", own):
+            message = "whoever answered on the progress channel is not our driver"
+            raise ValueError(message)
+        return CopySpec.from_json(answer["spec"])
+
+    async def _listen(self, reader: asyncio.StreamReader) -> None:
+        try:
+            while line := await reader.readline():
+                self._hear(channel.decode(line))
+            self.end("the driver is gone")
+        except (OSError, ValueError, KeyError) as error:
+            self.end(f"the progress channel broke: {error}")
+
+    def _hear(self, message: dict[str, Any]) -> None:
+        kind = message["type"]
+        if kind == "go":
+            self._last_word = max(self._last_word, self._asked_at)
+        elif kind in ("lease", "start"):
+            self._last_word = time.monotonic()
+            future = self.lease if kind == "lease" else self.start
+            if not future.done():
+                future.set_result(message)
+        elif kind == "stop":
+            self.drain_s = float(message["drain_s"])
+            self.end("the driver said stop")
+        else:
+            self.on_word(message)

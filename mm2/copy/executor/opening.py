@@ -1,0 +1,367 @@
+"""Where each partition's copying begins, and under which producer (see `mm2.copy.session`).
+
+==== what is known ======================== what is done =============================================================
+  a session, handed over cleanly             go on
+  a session, its last holder died            ask the target how far it got, read past what is there
+  a session, but its target is another one   stop: RECREATED
+  a position only                            a new session, written to the ledger before the first batch is sent
+  nothing                                    the same, from where auto.offset.reset says
+======================================================================================================================
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+import structlog
+from kafka.protocol.producer import InitProducerIdRequest
+
+from mm2.copy.executor.cursor import Cursor
+from mm2.copy.executor.link import DriverLink
+from mm2.copy.executor.sink import Sink
+from mm2.copy.executor.source import Source
+from mm2.copy.executor.standing import Inspector, Standing
+from mm2.copy.segments import Trail
+from mm2.copy.session import Entry, Mark, Session, Start
+from mm2.copy.spec import CopySpec
+from mm2.copy.states import State
+from mm2.kafka.admin import Admin
+from mm2.kafka.cluster import Cluster
+from mm2.kafka.errors import BrokerFailure, KafkaFailure
+from mm2.kafka.structs import EARLIEST, LATEST, OffsetInfo, ProducerIdentity, TopicPartition
+
+_AGAIN_S: Final = 0.25
+_FRESH_AGAIN_S: Final = 0.5
+
+Call = Callable[..., Awaitable[Any]]
+
+
+class Opening:
+    """Brings cursors to their first position. ``commit(cursor, then)`` writes a cursor's entry and calls ``then``."""
+
+    def __init__(
+        self,
+        spec: CopySpec,
+        link: DriverLink,
+        source: Source,
+        sink: Sink,
+        source_cluster: Cluster,
+        target_cluster: Cluster,
+        cursors: Mapping[TopicPartition, Cursor],
+        call: Call,
+        commit: Callable[[Cursor, Callable[[], None]], None],
+        on_truncated: Callable[[Cursor, int, int], None],
+    ) -> None:
+        self._spec = spec
+        self._link = link
+        self._source = source
+        self._sink = sink
+        self._source_admin = Admin(source_cluster)
+        self._target_cluster = target_cluster
+        self._target_admin = Admin(target_cluster)
+        self._inspector = Inspector(target_cluster)
+        self._cursors = cursors
+        self._call = call
+        self._commit = commit
+        self._on_truncated = on_truncated
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.sessions: dict[TopicPartition, Session] = {}
+        self._log = structlog.get_logger(__name__)
+
+    @property
+    def with_sessions(self) -> bool:
+        """Sequences are positions; else a transaction sees to it, or nobody does."""
+        return self._spec.ledger_topic is not None and self._spec.transactions is None
+
+    def begin(self, starts: Mapping[TopicPartition, Start]) -> None:
+        """Begin with every partition, each as soon as it can."""
+        going_on, asking, positions = [], [], {}
+        for tp, cursor in self._cursors.items():
+            start = starts.get(tp, Start(None))
+            entry = start.entry
+            if entry is not None:
+                self._remember(cursor, entry, start)
+            if entry is None or entry.session is None or not self.with_sessions:
+                positions[tp] = start.position
+            elif self._is_another_target(cursor, entry):
+                continue
+            elif start.clean:
+                going_on.append((cursor, entry))
+            else:
+                asking.append((cursor, entry))
+        for cursor, entry in going_on:
+            self._go_on(cursor, entry, entry.mark.records)
+        self._spawn(self._ask(asking))
+        self._spawn(self._open(positions))
+
+    def open_again(self, cursor: Cursor, mark: Mark) -> None:
+        """A new session from a mark: the old one cannot go on."""
+        self.sessions.pop(cursor.partition, None)
+        self._spawn(self._open({cursor.partition: mark.source}))
+
+    def match(self, cursor: Cursor) -> None:
+        """Find out by content what of a partition is on the target already (`Cursor.uncertain`)."""
+        self._spawn(self._match(cursor))
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._over)
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._log.error("an error of ours ends this micro-batch", exc_info=error)
+            self._link.end(f"an error of ours: {error}")
+
+    def _remember(self, cursor: Cursor, entry: Entry, start: Start) -> None:
+        cursor.trail = Trail(start.chunk, entry.gaps)
+        cursor.lost = list(entry.lost)
+        cursor.foreign = entry.foreign
+        cursor.rate = float(entry.rate)
+        if not start.moved:
+            cursor.leader_epoch = entry.source_epoch
+            self._source.expect(entry.topic, entry.source_id)
+
+    def _is_another_target(self, cursor: Cursor, entry: Entry) -> bool:
+        now = self._sink.topic_ids.get(entry.remote_topic, "")
+        if not now or not entry.target_id or now == entry.target_id:
+            return False
+        cursor.fail(
+            State.RECREATED,
+            f"{entry.target} of {self._spec.target_alias} was deleted and created anew, {entry.mark.records} records that "
+            "were copied to it are gone; reset the position of this partition to have it copied again",
+        )
+        return True
+
+    def _go_on(self, cursor: Cursor, entry: Entry, records: int, *, end: int = -1) -> None:
+        session = entry.session
+        if session is None:
+            return
+        mark = entry.mark
+        skip = records - mark.records
+        base = mark.target if skip and end >= 0 and mark.target >= 0 and end - mark.target == skip else -1
+        self.sessions[cursor.partition] = session
+        cursor.outbox.looked_up = True
+        cursor.outbox.begin(session.producer, records, known=records > 0)
+        cursor.outbox.end_offset = mark.target if not skip else -1
+        cursor.begin(mark, skip=skip, skip_base=base)
+        if skip:
+            self._log.info("reading past what a predecessor has copied", partition=str(cursor.partition), records=skip)
+        self._sink.wake(cursor.outbox)
+        self._source.add([cursor])
+
+    # -- sessions whose holder died ------------------------------------------------------------------------------------
+
+    async def _ask(self, asking: list[tuple[Cursor, Entry]]) -> None:
+        waiting = {entry.target: (cursor, entry) for cursor, entry in asking}
+        while waiting and not self._link.stop.is_set():
+            questions = {
+                tp: (entry.session.producer, entry.mark.records, entry.mark.target)
+                for tp, (_, entry) in waiting.items()
+                if entry.session is not None
+            }
+            blind: dict[TopicPartition, int | None] = {}
+            for tp, answer in (await self._standings(questions)).items():
+                cursor, entry = waiting[tp]
+                if isinstance(answer, Standing):
+                    del waiting[tp]
+                    if answer.records < entry.mark.records:
+                        cursor.begin(entry.mark)
+                        cursor.held = True
+                        self._on_truncated(cursor, answer.records, answer.end)
+                    else:
+                        self._go_on(cursor, entry, answer.records, end=answer.end)
+                elif answer.retriable:
+                    cursor.outbox.complaint = answer
+                else:
+                    del waiting[tp]
+                    cursor.note = f"at least once: how far a predecessor got is not to be known: {answer}"
+                    self._log.warning(cursor.note, partition=str(cursor.partition))
+                    blind[cursor.partition] = entry.mark.source
+            if blind:
+                self._spawn(self._open(blind))
+            if waiting:
+                await self._link.pause(_AGAIN_S)
+
+    async def _standings(
+        self, questions: Mapping[TopicPartition, tuple[ProducerIdentity, int, int]]
+    ) -> Mapping[TopicPartition, Standing | KafkaFailure]:
+        if not questions:
+            return {}
+        try:
+            found: Mapping[TopicPartition, Standing | KafkaFailure] = await self._call(
+                self._inspector.standings, questions
+            )
+        except KafkaFailure as error:
+            return dict.fromkeys(questions, error)
+        return found
+
+    async def look_up(
+        self, questions: Mapping[TopicPartition, tuple[ProducerIdentity, int, int]]
+    ) -> Mapping[TopicPartition, Standing | KafkaFailure]:
+        """For the sink: how far producers got."""
+        return await self._standings(questions)
+
+    async def _match(self, cursor: Cursor) -> None:
+        partition = cursor.partition
+        session = self.sessions.get(partition)
+        while not self._link.stop.is_set() and session is not None:
+            first = cursor.skip_base if cursor.skip_base >= 0 else cursor.target
+            if first < 0:
+                break
+            try:
+                ends = await self._call(self._target_admin.list_offsets, {cursor.spec.target: LATEST})
+                end = ends[cursor.spec.target]
+                if isinstance(end, KafkaFailure):
+                    raise end
+                prints = await self._call(
+                    self._inspector.fingerprints, cursor.spec.target, first, end.offset, session.producer
+                )
+            except KafkaFailure as error:
+                cursor.outbox.complaint = error
+                if not error.retriable:
+                    break
+                await self._link.pause(_AGAIN_S)
+                continue
+            self._log.info(
+                "the source has a hole where a predecessor copied: its records are looked for on the target",
+                partition=str(partition),
+                records=cursor.skip,
+            )
+            cursor.match = deque(prints[-cursor.skip :])
+            # Those that the target's own compaction took away cannot be found, and are there all the same.
+            cursor.records += cursor.skip - len(cursor.match)
+            cursor.skip = len(cursor.match)
+            if not cursor.match:
+                cursor.match = None
+            cursor.skip_base = -1
+            cursor.outbox.complaint = None
+            cursor.held = False
+            self._source.resume()
+            return
+        if not self._link.stop.is_set():
+            cursor.note = f"at least once: what of {partition} is on the target after a crash cannot be told any more"
+            self._log.warning(cursor.note)
+            self.open_again(cursor, cursor.mark)
+
+    # -- new sessions --------------------------------------------------------------------------------------------------
+
+    async def _open(self, positions: dict[TopicPartition, int | None]) -> None:
+        """Find positions that are not known, then open a session for each partition."""
+        known = {tp: position for tp, position in positions.items() if position is not None}
+        fresh = [tp for tp, position in positions.items() if position is None]
+        if known:
+            self._spawn(self._open_at(known))
+        if fresh:
+            await self._open_fresh(fresh)
+
+    async def _open_fresh(self, missing: list[TopicPartition]) -> None:
+        """Where partitions without a position begin; one that cannot be told holds up no other."""
+        spec = self._spec
+        reset = spec.auto_offset_reset
+        if reset == "none" and spec.start_timestamp_ms is None:
+            for tp in missing:
+                self._cursors[tp].fail(
+                    State.LOST_RANGE, f"{tp} has no committed position and auto.offset.reset is none"
+                )
+            return
+        when = dict.fromkeys(missing, LATEST if reset == "latest" else EARLIEST)
+        if spec.start_timestamp_ms is not None:
+            when = dict.fromkeys(missing, spec.start_timestamp_ms)
+        elif reset.startswith("by_duration:"):
+            when = dict.fromkeys(missing, int(time.time() * 1000) - duration_ms(reset.removeprefix("by_duration:")))
+        while when and not self._link.stop.is_set():
+            try:
+                results = await self._call(self._source_admin.list_offsets, when)
+            except KafkaFailure as error:
+                results = dict.fromkeys(when, error)
+            found = {}
+            for tp, result in results.items():
+                if isinstance(result, OffsetInfo) and result.offset >= 0:
+                    found[tp] = result.offset
+                    del when[tp]
+                elif isinstance(result, OffsetInfo):
+                    when[tp] = LATEST  # nothing is as young as asked: the end
+                elif isinstance(result, BrokerFailure):
+                    self._cursors[tp].failed(result)
+                else:
+                    self._cursors[tp].say(State.UNREACHABLE, str(result))
+            if found:
+                self._spawn(self._open_at(found))
+            if when:
+                await self._link.pause(_FRESH_AGAIN_S)
+
+    async def _open_at(self, positions: Mapping[TopicPartition, int]) -> None:
+        if self._spec.transactions is not None:
+            for tp, position in positions.items():
+                self._cursors[tp].begin(Mark(position, -1, 0))
+            self._source.add(self._cursors[tp] for tp in positions)
+            return
+        waiting = dict(positions)
+        while waiting and not self._link.stop.is_set():
+            targets = {self._cursors[tp].spec.target: tp for tp in waiting}
+            try:
+                # One producer for all of them, and a new one each time: within one its sequences only grow.
+                identity = await self._call(self._new_identity)
+                ends = await self._call(self._target_admin.list_offsets, dict.fromkeys(targets, LATEST))
+            except KafkaFailure as error:
+                for tp in waiting:
+                    self._cursors[tp].outbox.complaint = error
+                await self._link.pause(_AGAIN_S)
+                continue
+            for target, end in ends.items():
+                tp = targets[target]
+                cursor = self._cursors[tp]
+                if isinstance(end, OffsetInfo):
+                    self._open_one(cursor, Mark(waiting.pop(tp), end.offset, 0), identity)
+                elif not end.retriable and not end.stale_metadata:
+                    # It may be written all the same; where it ends is then not known.
+                    self._open_one(cursor, Mark(waiting.pop(tp), -1, 0), identity)
+                else:
+                    cursor.outbox.complaint = end
+            if waiting:
+                await self._link.pause(_AGAIN_S)
+
+    def _open_one(self, cursor: Cursor, mark: Mark, identity: ProducerIdentity) -> None:
+        cursor.begin(mark)
+        cursor.outbox.complaint = None
+        if not self.with_sessions:
+            cursor.outbox.begin(identity, 0, known=False)
+            self._source.add([cursor])
+            return
+        self.sessions[cursor.partition] = Session(identity, mark)
+        cursor.outbox.looked_up = True
+        # Fetched already, and sent as soon as the ledger knows of the session.
+        self._source.add([cursor])
+
+        def known() -> None:
+            cursor.outbox.begin(identity, 0, known=False)
+            cursor.outbox.end_offset = mark.target
+            self._sink.go_on(cursor.outbox)
+
+        self._commit(cursor, known)
+
+    def _new_identity(self) -> ProducerIdentity:
+        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000, max_version=4)
+        cluster = self._target_cluster
+        answer: Any = cluster.send(None, request)
+        if answer.error_code:
+            raise BrokerFailure.of(answer.error_code, subject=f"asking cluster {cluster.name} for a producer id")
+        return ProducerIdentity(answer.producer_id, answer.producer_epoch)
+
+
+def duration_ms(text: str) -> int:
+    """Milliseconds of an ISO 8601 duration such as P3DT12H (KIP-1106); ValueError for anything else."""
+    import re  # noqa: PLC0415  (rare: workers start faster without)
+
+    match = re.fullmatch(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", text)
+    if match is None or not any(match.groups()):
+        message = f"auto.offset.reset: {text!r} is not an ISO 8601 duration"
+        raise ValueError(message)
+    days, hours, minutes, seconds = (float(group or 0) for group in match.groups())
+    return int((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000)

@@ -1,0 +1,133 @@
+"""Exactly-once mode: data and positions of a task in one transaction after another (KIP-618, KIP-890).
+
+What is new is held back while a transaction ends; what it has sent already goes on until the target has taken all of it.
+So a commit costs some 20 ms of writing, and reading goes on meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Final
+
+from mm2.copy.executor.outbox import Outbox, parcel_of
+from mm2.copy.executor.sink import Sink
+from mm2.copy.spec import TransactionsSpec
+from mm2.kafka.cluster import Cluster
+from mm2.kafka.records.record import Record
+from mm2.kafka.structs import ProducerIdentity, TopicPartition
+from mm2.kafka.transactions import MAX_PRODUCE_EXPLICIT, TransactionCoordinatorClient
+from mm2.kafka.wire import produce
+
+_LOOK_AGAIN_S: Final = 0.001
+#: Between commits while far behind: each costs about 20 ms.
+CATCHING_UP_S: Final = 1.0
+_ROUND_TRIPS: Final = 10
+
+
+class Transactions:
+    """One after another, under the task's transactional id. ``call`` runs a blocking function on a background thread."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        spec: TransactionsSpec,
+        sink: Sink,
+        offsets_topic: str,
+        call: Callable[..., Awaitable[Any]],
+    ) -> None:
+        self._client = TransactionCoordinatorClient(cluster, spec.transactional_id)
+        self._spec = spec
+        self._sink = sink
+        self._offsets_topic = offsets_topic
+        self._call = call
+        self._data: list[Outbox] = []
+        self._offsets: dict[int, Outbox] = {}
+        self._identity = ProducerIdentity(-1, -1)
+        self._ended_s = time.monotonic()
+        self._cost_s = 0.002
+
+    async def claim(self) -> None:
+        """Take the transactional id: whoever had it is fenced, its open transaction aborted. Raises KafkaFailure."""
+        self._identity = await self._call(self._client.init_producer_id, self._spec.timeout_ms)
+        implicit = self._client.implicit_partitions
+        version = produce.MAX_VERSION if implicit else MAX_PRODUCE_EXPLICIT
+        self._sink.in_transactions(self._spec.transactional_id, version)
+
+    async def begin(self, data: Iterable[Outbox]) -> None:
+        """Open these partitions' outboxes. Raises KafkaFailure."""
+        self._data = list(data)
+        await self._add_partitions([])
+        for outbox in self._data:
+            outbox.begin(self._identity, 0, known=True)
+
+    def due(self, *, behind: bool) -> bool:
+        """Whether it is time for the next commit."""
+        interval_s = (self._spec.interval_ms or 0) / 1000
+        least_s = CATCHING_UP_S if behind else _ROUND_TRIPS * self._cost_s
+        return time.monotonic() - self._ended_s >= max(interval_s, min(least_s, CATCHING_UP_S))
+
+    async def commit(self, positions: Callable[[], list[tuple[int, Record]]], give_up: Callable[[], bool]) -> bool:
+        """Wait for what is under way, add the positions (partition of the offsets topic, record), and commit.
+
+        False when ``give_up`` said so before all was there. Raises KafkaFailure, and then the micro-batch is over.
+        """
+        began = time.monotonic()
+        self._sink.hold(new=True)
+        while not all(self._settled(outbox) for outbox in self._data):
+            if give_up():
+                return False
+            await asyncio.sleep(_LOOK_AGAIN_S)
+        by_place: dict[int, list[Record]] = {}
+        for place, record in positions():
+            by_place.setdefault(place, []).append(record)
+        await self._add_partitions(by_place)
+        left = len(by_place)
+
+        def written() -> None:
+            nonlocal left
+            left -= 1
+
+        for place, records in by_place.items():
+            self._sink.put(self._offsets_outbox(place), parcel_of(records, written))
+        while left:
+            if give_up():
+                return False
+            await asyncio.sleep(_LOOK_AGAIN_S)
+        before = self._identity
+        self._identity = await self._call(self._client.end, before, True)
+        self._ended_s = time.monotonic()
+        self._cost_s = min(self._ended_s - began, CATCHING_UP_S / _ROUND_TRIPS)
+        for outbox in (*self._data, *self._offsets.values()):
+            count = 0 if self._identity != before else outbox.acked
+            outbox.begin(self._identity, count, known=True)
+        await self._add_partitions([])
+        self._sink.hold(new=False)
+        return True
+
+    async def abort(self) -> None:
+        """Leave nothing open. Raises KafkaFailure; then the coordinator aborts it by itself after its time."""
+        if self._identity.producer_id >= 0 and any(outbox.acked or outbox.sent for outbox in self._data):
+            await self._call(self._client.end, self._identity, False)
+
+    @staticmethod
+    def _settled(outbox: Outbox) -> bool:
+        """All that was sent in this transaction is there; what the target refuses is not."""
+        return not outbox.sent and (not outbox.queue or outbox.queue[0].at < 0 or outbox.refused)
+
+    async def _add_partitions(self, places: Iterable[int]) -> None:
+        if not self._client.implicit_partitions:
+            partitions = [outbox.partition for outbox in self._data]
+            partitions += [TopicPartition(self._offsets_topic, place) for place in places]
+            await self._call(self._client.add_partitions, self._identity, partitions)
+
+    def _offsets_outbox(self, place: int) -> Outbox:
+        found = self._offsets.get(place)
+        if found is None:
+            partition = TopicPartition(self._offsets_topic, place)
+            found = self._offsets[place] = self._sink.outbox(
+                partition, idempotent=True, transactional=True, held_back=False
+            )
+            found.begin(self._identity, 0, known=True)
+        return found
