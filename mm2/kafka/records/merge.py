@@ -42,8 +42,8 @@ MAX_MERGED_BYTES: Final = 512 << 10
 
 # base offset, length, magic, CRC, attributes, last offset delta, base timestamp, records count
 _LEAN: Final = struct.Struct(">qi4xbIhiq22xi")
-_LENGTH: Final = struct.Struct(">i")
-_LEAST_LENGTH: Final = HEADER_BYTES - LOG_OVERHEAD
+_INT32: Final = struct.Struct(">i")
+_LEAST_INT32: Final = HEADER_BYTES - LOG_OVERHEAD
 _MAX_INFLATION: Final = 32  # well compressed nothings must not become a batch of gigabytes
 _IGNORED: Final = DELETE_HORIZON | TRANSACTIONAL
 _TABLE: Final = 1 << 14
@@ -58,13 +58,17 @@ def worth_merging(batches: int, size: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """One batch made of several. It holds all source offsets from ``first`` to before ``after``."""
+    """One batch made of several. It holds all source offsets from ``first`` to before ``after``.
+
+    ``leader_epoch`` is that of the last of them, for the next Fetch (`Position.last_fetched_epoch`).
+    """
 
     data: bytearray
     header: BatchHeader
     first: int
     after: int
     batches: int
+    leader_epoch: int
 
 
 def merge(views: Sequence[BatchView], *, max_bytes: int = MAX_MERGED_BYTES) -> list[Merged]:
@@ -127,7 +131,7 @@ def coalesce(
                 and header.base_offset >= offset
                 and (compressed or not header.codec)
                 and len(buffer) - stop >= HEADER_BYTES
-                and _LENGTH.unpack_from(buffer, stop + 8)[0] < TINY_BYTES
+                and _INT32.unpack_from(buffer, stop + 8)[0] < TINY_BYTES
             ):
                 run = _Run(header)
                 data = bytes(buffer[start : start + max_bytes])  # whose slices cost less than a view's
@@ -167,7 +171,17 @@ def _lone_heads() -> list[bytes]:
 class _Run:
     """Batches on their way into one. ``size`` is that of the batches it has taken."""
 
-    __slots__ = ("_base_timestamp", "_count", "_first", "_newest", "_pieces", "batches", "codec", "size")
+    __slots__ = (
+        "_base_timestamp",
+        "_count",
+        "_first",
+        "_leader_epoch",
+        "_newest",
+        "_pieces",
+        "batches",
+        "codec",
+        "size",
+    )
 
     def __init__(self, first: BatchHeader) -> None:
         self.codec = first.codec
@@ -176,6 +190,7 @@ class _Run:
         self._first = first.base_offset
         self._base_timestamp = self._newest = first.base_timestamp
         self._count = 0
+        self._leader_epoch = first.leader_epoch
         self._pieces = [bytes(HEADER_BYTES)]
 
     def take(self, data: bytes, at: int, end: int, ignored: int, *, below: int) -> None:
@@ -188,6 +203,7 @@ class _Run:
         expected, begin, last = self._first, at, end - HEADER_BYTES
         inflated, max_inflated = 0, (end - at) * _MAX_INFLATION
         pieces, number = self._pieces, 0
+        newest_at = at
         while at <= last and inflated <= max_inflated:
             offset, length, magic, crc, attributes, last_delta, base_timestamp, count = _LEAN.unpack_from(data, at)
             stop = at + LOG_OVERHEAD + length
@@ -228,10 +244,11 @@ class _Run:
                 break
             expected += count
             number += count
-            at = stop
+            newest_at, at = at, stop
             self.batches += 1
         self.size = at - begin
         self._count = number
+        (self._leader_epoch,) = _INT32.unpack_from(data, newest_at + 12)
 
     def inflate(self, batch: bytes) -> bytes:
         """The records block of a whole batch."""
@@ -304,4 +321,5 @@ class _Run:
             base_timestamp=self._base_timestamp,
             max_timestamp=self._newest,
         )
-        return Merged(data, read_header(data), self._first, self._first + self._count, self.batches)
+        after = self._first + self._count
+        return Merged(data, read_header(data), self._first, after, self.batches, self._leader_epoch)

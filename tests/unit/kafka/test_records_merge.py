@@ -214,6 +214,13 @@ def test_what_is_worth_merging(batches: int, size: int, worth: bool) -> None:
     assert worth_merging(batches, size) is worth
 
 
+def test_the_leader_epoch_is_that_of_the_last_batch() -> None:
+    data = edited(lone(1), leader_epoch=4) + edited(lone(1, base=1), leader_epoch=6)
+    assert [one.leader_epoch for one in merge(views_of(data))] == [6]
+    cut = data + edited(lone(1, base=9), leader_epoch=7)
+    assert [item.leader_epoch for item in coalesce(memoryview(cut), 0) if isinstance(item, Merged)] == [6]
+
+
 # -- coalesce -----------------------------------------------------------------------------------------------------------
 
 
