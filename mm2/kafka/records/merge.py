@@ -43,7 +43,7 @@ MAX_MERGED_BYTES: Final = 512 << 10
 # base offset, length, magic, CRC, attributes, last offset delta, base timestamp, records count
 _LEAN: Final = struct.Struct(">qi4xbIhiq22xi")
 _INT32: Final = struct.Struct(">i")
-_LEAST_INT32: Final = HEADER_BYTES - LOG_OVERHEAD
+_LEAST_LENGTH: Final = HEADER_BYTES - LOG_OVERHEAD
 _MAX_INFLATION: Final = 32  # well compressed nothings must not become a batch of gigabytes
 _IGNORED: Final = DELETE_HORIZON | TRANSACTIONAL
 _TABLE: Final = 1 << 14
