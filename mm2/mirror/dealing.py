@@ -1,4 +1,4 @@
-"""Which task copies which partitions: as Java at first, then by measured bytes per second. Pure.
+"""Which task copies which partitions: as Java at first, then by measured bytes per second. No I/O.
 
 A new deal stops and starts all tasks of the connector, so partitions stay where they are: new ones go to the lightest
 task, and others move only when the heaviest task has clearly more than it would have to.
@@ -6,8 +6,9 @@ task, and others move only when the heaviest task has clearly more than it would
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from mm2.copy.dealing import costs
@@ -110,3 +111,41 @@ def _evened(shares: Shares, weights: Mapping[TopicPartition, float], limit: floa
 
 def _load(share: Sequence[TopicPartition], weights: Mapping[TopicPartition, float]) -> float:
     return sum(weights[tp] for tp in share)
+
+
+class Deal:
+    """The deal as it stands. Thread-safe."""
+
+    def __init__(self, stored: Callable[[], Shares]) -> None:
+        """``stored`` are the shares that the tasks have from an earlier leader, asked for once; none at first."""
+        self._stored = stored
+        self._lock = threading.Lock()
+        self._partitions: tuple[TopicPartition, ...] = ()
+        self._max_tasks = 0
+        self._shares: Shares | None = None
+        self._rates: Mapping[TopicPartition, float] = {}
+
+    @property
+    def tasks(self) -> int:
+        """How many tasks there are; 0 before the first deal."""
+        return len(self._shares or ())
+
+    def shares(self, partitions: tuple[TopicPartition, ...], max_tasks: int) -> Shares:
+        """A share per task, the same until ``partitions`` or ``max_tasks`` change or `weigh` said so."""
+        with self._lock:
+            if self._shares is None or (partitions, max_tasks) != (self._partitions, self._max_tasks):
+                current = self._stored() if self._shares is None else self._shares
+                self._shares = redeal(partitions, max_tasks, current, self._rates)
+                self._partitions, self._max_tasks = partitions, max_tasks
+            return self._shares
+
+    def weigh(self, rates: Mapping[TopicPartition, float]) -> int:
+        """Take in new measurements; how many partitions have got another task by that."""
+        with self._lock:
+            self._rates = dict(rates)
+            before = self._shares
+            if before is None:
+                return 0
+            self._shares = after = redeal(self._partitions, self._max_tasks, before, self._rates)
+            task_of = {tp: index for index, share in enumerate(before) for tp in share}
+            return sum(task_of.get(tp) != index for index, share in enumerate(after) for tp in share)

@@ -1,7 +1,8 @@
-"""Creation of MirrorMaker's own compacted topics: offset syncs, checkpoints, heartbeats (spec mirrormaker §2.2)."""
+"""Creation of the topics that MirrorMaker keeps for itself (spec mirrormaker §2.2)."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Final
 
 import structlog
@@ -28,25 +29,48 @@ _ASSUMED_THERE: Final = frozenset(
 def create_compacted_topic(
     admin: Admin, topic: str, *, cluster: str, replication_factor: int, key: str, complaints: Complaints
 ) -> bool:
-    """Make `topic` with one partition unless it exists. False when that failed and is worth another try.
+    """`create_internal_topic` for one of MM2's own: compacted, one partition."""
+    new = NewTopic(topic, 1, replication_factor, {"cleanup.policy": "compact"})
+    return create_internal_topic(admin, new, cluster=cluster, key=key, complaints=complaints)
 
-    `cluster` is the alias and `key` the configuration key of the replication factor, both for the sentence. An existing
+
+def create_internal_topic(
+    admin: Admin, new: NewTopic, *, cluster: str, key: str, complaints: Complaints, or_broker_default: bool = False
+) -> bool:
+    """Make `new` unless it exists. False when that failed and is worth another try.
+
+    `cluster` is the alias and `key` the configuration key of the replication factor, both for the sentence.
+    `or_broker_default`: when there are not that many brokers, the broker's own replication factor will do. An existing
     topic is taken as it is. Raises KafkaFailure when the cluster does not answer.
     """
-    subject = f"topic {topic}"
-    new = NewTopic(topic, 1, replication_factor, {"cleanup.policy": "compact"})
-    answer = admin.create_topics([new]).get(topic)
+    subject = f"topic {new.name}"
+    answer = admin.create_topics([new]).get(new.name)
+    if or_broker_default and isinstance(answer, BrokerFailure) and answer.code == ErrorCode.INVALID_REPLICATION_FACTOR:
+        answer = admin.create_topics([dataclasses.replace(new, replication_factor=-1)]).get(new.name)
     if not isinstance(answer, KafkaFailure):
         complaints.over(subject)
-        log.info("Created topic.", topic=topic, cluster=cluster)
+        log.info("Created topic.", topic=new.name, cluster=cluster)
         return True
     code = answer.code if isinstance(answer, BrokerFailure) else None
     if code in _ASSUMED_THERE:
         complaints.over(subject)
-        log.debug("Topic is taken as it is.", topic=topic, cluster=cluster, reason=str(answer))
+        log.debug("Topic is taken as it is.", topic=new.name, cluster=cluster, reason=str(answer))
         return True
     reason = str(answer)
     if code == ErrorCode.INVALID_REPLICATION_FACTOR:
-        reason = f"{key} is {replication_factor}, which the cluster cannot hold ({reason})"
-    complaints.say(subject, f"Topic {topic} on cluster {cluster} cannot be created: {reason}")
+        reason = f"{key} is {new.replication_factor}, which the cluster cannot hold ({reason})"
+    complaints.say(subject, f"Topic {new.name} on cluster {cluster} cannot be created: {reason}")
     return False
+
+
+def complain_unless_compacted(admin: Admin, topic: str, *, cluster: str, complaints: Complaints) -> None:
+    """Say what is lost when somebody else made `topic` and did not have it compacted."""
+    configs = admin.describe_configs([topic]).get(topic)
+    policy = configs.get("cleanup.policy") if isinstance(configs, dict) else None
+    if policy is None or policy.value == "compact":
+        return
+    complaints.say(
+        f"cleanup of {topic}",
+        f"Topic {topic} on cluster {cluster} has cleanup.policy={policy.value}, so what was written before its "
+        "retention is forgotten; set cleanup.policy=compact.",
+    )

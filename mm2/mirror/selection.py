@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mm2.mirror.filters import TopicFilter
+from mm2.mirror.own_topics import is_own_topic
 from mm2.mirror.policy import ReplicationPolicy
 
 
@@ -23,7 +24,8 @@ class TopicSelection:
         wanted = self.topic_filter.should_replicate_topic(topic) or (
             self.heartbeats_replication and self.policy.is_heartbeats_topic(topic)
         )
-        return wanted and not self.policy.is_internal_topic(topic) and not self.is_cycle(topic)
+        internal = self.policy.is_internal_topic(topic) or is_own_topic(topic)
+        return wanted and not internal and not self.is_cycle(topic)
 
     def is_cycle(self, topic: str) -> bool:
         """`topic` of the source came, over whatever number of hops, from the target."""

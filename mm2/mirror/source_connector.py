@@ -13,23 +13,28 @@ from typing import Final
 
 import structlog
 
-from mm2.config.mirror_keys import MIRROR_SOURCE_CONFIG
+from mm2.config.configdef import ConfigException
+from mm2.config.mirror_keys import MIRROR_SOURCE_CONFIG, topic_throttles
 from mm2.connect.api import RetriableError, Task
+from mm2.copy.ledger import LedgerLog, ledger_topic
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure, UnsupportedVersion
-from mm2.kafka.structs import AclBinding, TopicPartition
+from mm2.kafka.structs import AclBinding, NewTopic, TopicPartition
 from mm2.mirror import plugins
 from mm2.mirror.acl_sync import TOPIC_ACLS, remote_acls
-from mm2.mirror.assigned_partitions import ASSIGNED_PARTITIONS_KEY, deal, encode_partitions
-from mm2.mirror.clients import TASK_INDEX_KEY, Kind, MirrorClients, Side
+from mm2.mirror.assigned_partitions import ASSIGNED_PARTITIONS_KEY, decode_partitions, encode_partitions
+from mm2.mirror.clients import SOURCE_ALIAS_KEY, TASK_INDEX_KEY, Kind, MirrorClients, Side
 from mm2.mirror.config_sync import ConfigSync
 from mm2.mirror.connector import MirrorConnector
+from mm2.mirror.dealing import Deal, Shares
 from mm2.mirror.discovery import TOPICS_PER_REQUEST, chunks, see_topics
-from mm2.mirror.internal_topics import create_compacted_topic
+from mm2.mirror.internal_topics import complain_unless_compacted, create_compacted_topic, create_internal_topic
 from mm2.mirror.offset_checks import Offsets, check_source_offsets
+from mm2.mirror.own_topics import DEAD_LETTER_FACTOR_KEY, LEDGER_FACTOR_KEY, new_dead_letters, new_ledger
 from mm2.mirror.remote_topics import REPLICATION_FACTOR_KEY, RemoteTopics
 from mm2.mirror.scheduler import Scheduler
 from mm2.mirror.selection import TopicSelection
+from mm2.mirror.start_from import START_FROM_KEY, parse_start_from
 from mm2.mirror.syncs_topic import EMIT_SYNCS_KEY, syncs_side, syncs_topic
 
 log = structlog.get_logger(__name__)
@@ -37,6 +42,12 @@ log = structlog.get_logger(__name__)
 SYNCS_FACTOR_KEY: Final = "offset-syncs.topic.replication.factor"
 EXACTLY_ONCE_KEY: Final = "exactly.once.support"
 HEARTBEATS_REPLICATION_KEY: Final = "heartbeats.replication.enabled"
+TOLERANCE_KEY: Final = "errors.tolerance"
+
+LEAST_BETWEEN_DEALS_S: Final = 60.0
+"""Partitions are weighed as often as topics are refreshed, but not more often than this: a new deal stops all tasks."""
+_BETWEEN_DEALS_S: Final = 600.0
+_LEDGER_TIMEOUT_S: Final = 30.0
 
 
 class MirrorSourceConnector(MirrorConnector):
@@ -52,6 +63,8 @@ class MirrorSourceConnector(MirrorConnector):
         # Partitions whose remote partition is there; None until both clusters have been seen once.
         self._ready: tuple[TopicPartition, ...] | None = None
         self._acl_hint_given = False
+        self._deal = Deal(self._stored_shares)
+        self._ledger: LedgerLog | None = None  # while it is being read
 
     def task_class(self) -> type[Task]:
         # Late, so that looking at topics does not need Spark and the copy engine.
@@ -64,6 +77,7 @@ class MirrorSourceConnector(MirrorConnector):
 
     def _schedule(self, scheduler: Scheduler) -> None:
         self._selection = topic_selection(self._props)
+        check_own_keys(self._props)
         self._config_sync = ConfigSync(plugins.config_property_filter(self._props))
         refresh_s = self._interval_s("refresh.topics")
         acls_s = self._interval_s("sync.topic.acls")
@@ -85,12 +99,25 @@ class MirrorSourceConnector(MirrorConnector):
             scheduler.once(
                 "Creating the offset-syncs topic", self._reaching(self._create_syncs_topic, self._syncs_admin)
             )
+        scheduler.once("Creating the ledger topic", self._reaching(self._create_ledger, self._target_admin))
+        if self._settings.str(TOLERANCE_KEY) == "all":
+            create_dead_letters = self._reaching(self._create_dead_letters, self._target_admin)
+            scheduler.once("Creating the dead-letter topic", create_dead_letters)
         refresh = self._reaching(self._refresh, self._source_admin, self._target_admin)
         if refresh_s < 0:
             scheduler.once("Loading topics", refresh)
         scheduler.every(refresh_s, "Refreshing topics", refresh)
         scheduler.every(acls_s, "Syncing topic ACLs", self._sync_acls)
         scheduler.every(configs_s, "Syncing topic configs", self._sync_configs)
+        weigh_s = max(refresh_s, LEAST_BETWEEN_DEALS_S) if refresh_s >= 0 else _BETWEEN_DEALS_S
+        weigh = self._reaching(self._weigh, self._target_admin)
+        scheduler.every(weigh_s, "Weighing the tasks", weigh, delay_s=weigh_s)
+
+    def stop(self) -> None:
+        ledger = self._ledger
+        if ledger is not None:
+            ledger.stop()
+        super().stop()
 
     def _create_syncs_topic(self) -> bool:
         side = syncs_side(self._props)
@@ -101,6 +128,29 @@ class MirrorSourceConnector(MirrorConnector):
             replication_factor=self._settings.int(SYNCS_FACTOR_KEY),
             key=SYNCS_FACTOR_KEY,
             complaints=self._complaints,
+        )
+
+    def _create_ledger(self) -> bool:
+        new = new_ledger(self._props, self._settings.int(LEDGER_FACTOR_KEY))
+        made = self._create_own(new, LEDGER_FACTOR_KEY)
+        if made:
+            cluster = self._clients.target_alias
+            complain_unless_compacted(self._target_admin, new.name, cluster=cluster, complaints=self._complaints)
+        return made
+
+    def _create_dead_letters(self) -> bool:
+        new = new_dead_letters(self._props, self._settings.int(DEAD_LETTER_FACTOR_KEY))
+        return self._create_own(new, DEAD_LETTER_FACTOR_KEY)
+
+    def _create_own(self, new: NewTopic, key: str) -> bool:
+        # A file that was written for Java does not have our keys, and its cluster may be a single broker.
+        return create_internal_topic(
+            self._target_admin,
+            new,
+            cluster=self._clients.target_alias,
+            key=key,
+            complaints=self._complaints,
+            or_broker_default=key not in self._props,
         )
 
     def _refresh(self) -> bool:
@@ -217,8 +267,35 @@ class MirrorSourceConnector(MirrorConnector):
                 log.info("Created ACL.", acl=subject)
         return not any(isinstance(answer, KafkaFailure) for answer in answers.values())
 
+    def _weigh(self) -> None:
+        """Look at what partitions carry; have them dealt out anew when some task has far too much."""
+        if self._deal.tasks < 2:
+            return
+        settings = self._clients.settings(Side.TARGET, Kind.CONSUMER, "ledger-consumer")
+        topic = ledger_topic(self._clients.source_alias)
+        # Read when it is wanted rather than followed: it is written every second by every partition.
+        self._ledger = LedgerLog(settings, topic, name=self._clients.target_alias)
+        try:
+            self._ledger.start(_LEDGER_TIMEOUT_S)
+            rates = self._ledger.ledger.rates()
+        finally:
+            self._ledger.stop()
+            self._ledger = None
+        if moved := self._deal.weigh(rates):
+            log.info("Some task has far more to copy than others: partitions are dealt out anew.", moved=moved)
+            self.context.request_task_reconfiguration()
+
+    def _stored_shares(self) -> Shares:
+        """What the tasks have from the leader before, be it Java."""
+        try:
+            stored = self.context.stored_task_configs()
+            return [decode_partitions(props[ASSIGNED_PARTITIONS_KEY]) for props in stored]
+        except (KeyError, ValueError) as error:
+            log.warning("The stored task configs cannot be read, so partitions are dealt out anew.", error=repr(error))
+            return []
+
     def task_configs(self, max_tasks: int) -> list[dict[str, str]]:
-        """Partitions dealt out one by one. RetriableError while it is not known which there are."""
+        """Partitions dealt out as `dealing` says. RetriableError while it is not known which there are."""
         if not self._settings.bool("enabled"):
             return []
         with self._lock:
@@ -227,7 +304,7 @@ class MirrorSourceConnector(MirrorConnector):
             raise RetriableError(f"The topics of the flow {self._clients.flow} have not been loaded yet.")
         return [
             {**self._props, ASSIGNED_PARTITIONS_KEY: encode_partitions(share), TASK_INDEX_KEY: str(index)}
-            for index, share in enumerate(deal(ready, max_tasks))
+            for index, share in enumerate(self._deal.shares(ready, max_tasks))
         ]
 
     def validate(self, props: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -238,6 +315,10 @@ class MirrorSourceConnector(MirrorConnector):
                 "so records of open and aborted transactions would be replicated too."
             )
             errors.append((EXACTLY_ONCE_KEY, reason))
+        try:
+            check_own_keys(props)
+        except ConfigException as error:
+            errors.append((error.name or START_FROM_KEY, str(error)))
         if props.get(EMIT_SYNCS_KEY) == "false":
             useless = sorted(key for key in props if key.startswith(("offset-syncs-", "offset-syncs.topic.")))
             if useless:
@@ -253,6 +334,12 @@ class MirrorSourceConnector(MirrorConnector):
     def alter_offsets(self, props: Mapping[str, str], offsets: Offsets) -> bool:
         check_source_offsets(offsets)
         return True
+
+
+def check_own_keys(props: Mapping[str, str]) -> None:
+    """What the definition of the keys cannot check. Raises ConfigException."""
+    topic_throttles(props)
+    parse_start_from(props.get(START_FROM_KEY, ""), source_alias=props.get(SOURCE_ALIAS_KEY))
 
 
 def topic_selection(props: Mapping[str, str]) -> TopicSelection:

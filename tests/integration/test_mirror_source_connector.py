@@ -18,10 +18,13 @@ from confluent_kafka.admin import (
 )
 
 from mm2.connect.api import RetriableError
+from mm2.copy.ledger import entry_record
+from mm2.copy.session import Entry, Mark
+from mm2.mirror import source_connector
 from mm2.mirror.source_connector import MirrorSourceConnector
 from mm2.sandbox.kafka import LocalKafka
 from mm2.sandbox.ports import free_ports
-from tests.integration.mirror_flow import admin, config_of, create, flow_props, partitions_of, running, until
+from tests.integration.mirror_flow import admin, config_of, create, flow_props, partitions_of, running, until, write
 
 
 def props(a: LocalKafka, b: LocalKafka, unique: str, **more: str) -> dict[str, str]:
@@ -72,6 +75,78 @@ def test_topics_are_found_and_created_with_their_configs_before_a_task_gets_them
             done.result(30)
         until(lambda: f"{unique}-1" not in ",".join(assigned(connector)), "end of a deleted topic")
         assert partitions_of(kafka_b, f"A.{unique}-1") == 3, "nothing is ever deleted on the target"
+
+
+OWN = ("mm2-ledger.{0}.internal", "mm2-dead-letters.{0}.internal")
+
+
+def test_the_ledger_is_made_and_the_dead_letters_when_they_are_wanted(
+    kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str
+) -> None:
+    ledger, letters = (name.format(unique) for name in OWN)
+    # Their replication factors are not given, and the default does not fit a single broker.
+    with running(MirrorSourceConnector(), props(kafka_a, kafka_b, unique, source__cluster__alias=unique)):
+        until(lambda: partitions_of(kafka_b, ledger) == 1, "creation of the ledger")
+    assert config_of(kafka_b, ledger, "cleanup.policy") == "compact"
+    assert config_of(kafka_b, ledger, "segment.bytes") == "16777216"
+    assert partitions_of(kafka_b, letters) == 0
+    tolerant = props(kafka_a, kafka_b, unique, source__cluster__alias=unique, errors__tolerance="all")
+    with running(MirrorSourceConnector(), tolerant):
+        until(lambda: partitions_of(kafka_b, letters) == 1, "creation of the dead-letter topic")
+    assert config_of(kafka_b, letters, "cleanup.policy") == "delete"
+    assert config_of(kafka_b, letters, "retention.ms") == "-1"
+    assert int(config_of(kafka_b, letters, "max.message.bytes")) == 100 << 20
+
+
+def test_what_is_wrong_with_the_ledger_is_said(
+    kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    said: list[str] = []
+
+    def told(sentence: str) -> bool:
+        said.extend(capfd.readouterr())
+        return sentence in "".join(said)
+
+    ledger = OWN[0].format(unique)
+    base = props(kafka_a, kafka_b, unique, source__cluster__alias=unique)
+    with running(MirrorSourceConnector(), base | {"ledger.topic.replication.factor": "3"}):
+        sentence = f"Topic {ledger} on cluster B cannot be created: ledger.topic.replication.factor is 3"
+        until(lambda: told(sentence), "a word about a factor that somebody wants")
+    create(kafka_b, ledger, config={"cleanup.policy": "delete"})
+    with running(MirrorSourceConnector(), base):
+        until(lambda: told(f"Topic {ledger} on cluster B has cleanup.policy=delete"), "a word about the cleanup")
+
+
+def test_partitions_move_to_another_task_when_one_task_has_far_more_to_copy(
+    kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source_connector, "LEAST_BETWEEN_DEALS_S", 1.0)
+    create(kafka_a, unique, 4)
+    two_tasks = props(kafka_a, kafka_b, unique, source__cluster__alias=unique)
+    dealt = [f"{unique}-0,{unique}-2", f"{unique}-1,{unique}-3"]
+    with running(MirrorSourceConnector(), two_tasks) as (connector, context):
+        until(lambda: assigned(connector, 2) == dealt, "Java's deal")
+        context.reconfigured.clear()
+        write_rates(kafka_b, OWN[0].format(unique), unique, (50_000_000, 1_000, 40_000_000, 1_000))
+        assert context.reconfigured.wait(20)
+        first, second = (share.split(",") for share in assigned(connector, 2))
+        assert len({f"{unique}-0", f"{unique}-2"} & set(first)) == 1
+        assert sorted([*first, *second]) == [f"{unique}-{index}" for index in range(4)]
+        context.reconfigured.clear()
+        assert not context.reconfigured.wait(3), "an even load stays as it is"
+        stored = connector.task_configs(2)
+    # A new leader goes on from there, not from Java's deal.
+    with running(MirrorSourceConnector(), two_tasks) as (connector, context):
+        context.stored = stored
+        until(lambda: len(assigned(connector, 2)) == 2, "the deal of the next leader")
+        assert connector.task_configs(2) == stored
+
+
+def write_rates(broker: LocalKafka, topic: str, name: str, rates: tuple[int, ...]) -> None:
+    """What a copier would have measured, in bytes per second, into the ledger."""
+    entries = [Entry(name, index, f"A.{name}", Mark(0, 0, 0), rate=rate) for index, rate in enumerate(rates)]
+    rows = [entry_record(entry) for entry in entries]
+    write(broker, topic, [(row.key, row.value) for row in rows], 0)
 
 
 def test_a_deleted_remote_topic_is_made_again(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str) -> None:

@@ -25,21 +25,35 @@ FLEXIBLE_FROM: Final = 12
 TOPIC_IDS_FROM: Final = 13
 
 _LIMITS: Final = struct.Struct(">iiibii")  # max_wait, min_bytes, max_bytes, isolation, session id, session epoch
+_PARTITION: Final = struct.Struct(">ihqqq")  # index, error, high watermark, last stable offset, log start
+_EPOCH_AND_OFFSET: Final = struct.Struct(">iq")
+_DIVERGING_EPOCH: Final = 0  # a tag of a partition's share
 FULL_SESSION: Final = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where to read a partition on from."""
+    """Where to read a partition on from.
+
+    ``leader_epoch`` is that of the leader as metadata knows it: the broker refuses when it knows better. ``last_fetched_epoch``
+    is that of the last batch that was read (`BatchHeader.leader_epoch`), told from v12 on: the broker answers with
+    `Fetched.diverging` when its log never had that epoch at that offset (KIP-595; `Partition.readRecords` of Kafka does it for
+    consumers as well as for followers). -1: not known, no check.
+    """
 
     offset: int
     leader_epoch: int
     max_bytes: int
+    last_fetched_epoch: int = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """One partition of a Fetch answer. ``records`` is a view into the frame; offsets as the broker gives them."""
+    """One partition of a Fetch answer. ``records`` is a view into the frame; offsets as the broker gives them.
+
+    ``diverging`` is (epoch, end offset) when what was read before is not in this log: of what was read, only records
+    before that offset are, and of those only what is of that epoch or an older one. There are no records then.
+    """
 
     topic_partition: TopicPartition
     error_code: int
@@ -48,19 +62,22 @@ class Fetched:
     log_start_offset: int
     aborted: tuple[tuple[int, int], ...]  # (producer id, first offset)
     records: memoryview
+    diverging: tuple[int, int] | None = None
 
 
 @dataclass(slots=True)
 class FetchSession:
     """What one connection's session has told the broker; one per (connection, broker), one request under way at a time.
 
-    ``topic_ids`` maps names to 16-byte ids; a topic without one cannot be fetched from v13 on.
+    ``topic_ids`` maps names to 16-byte ids; a topic without one cannot be fetched from v13 on. ``throttle_ms`` is what the
+    last answer said: for so long the broker reads nothing more from this connection, by a quota (KIP-219).
     """
 
     topic_ids: Mapping[str, bytes]
     session_id: int = 0
     epoch: int = 0
     known: dict[TopicPartition, Position] = field(default_factory=dict)
+    throttle_ms: int = 0
     forgotten: bool = False  # reset since the last request: its answer says nothing about the next session
 
     def request(
@@ -125,7 +142,7 @@ class FetchSession:
                     out += INT32.pack(position.leader_epoch)
                 out += struct.pack(">q", position.offset)
                 if version >= 12:
-                    out += INT32.pack(-1)  # last fetched epoch: only followers ask for divergence this way
+                    out += INT32.pack(position.last_fetched_epoch)
                 out += struct.pack(">qi", -1, position.max_bytes)
                 if flexible:
                     out += b"\x00"
@@ -172,7 +189,7 @@ class FetchSession:
         read = Reader(frame, 4)
         if flexible:
             read.tags()
-        read.int32()  # throttle time: the broker mutes the channel itself
+        self.throttle_ms = read.int32()
         error_code = read.int16()
         session_id = read.int32()
         if error_code:
@@ -200,8 +217,7 @@ class FetchSession:
 
 
 def _read_partition(read: Reader, version: int, topic: str, *, flexible: bool) -> Fetched:
-    index, error_code, high_watermark = read.int32(), read.int16(), read.int64()
-    last_stable, log_start = read.int64(), read.int64()
+    index, error_code, high_watermark, last_stable, log_start = read.fields(_PARTITION)
     aborted = []
     for _ in range(max(0, read.length(compact=flexible))):
         aborted.append((read.int64(), read.int64()))
@@ -211,10 +227,11 @@ def _read_partition(read: Reader, version: int, topic: str, *, flexible: bool) -
         read.int32()  # preferred read replica: we send no rack id, so none is offered
     size = read.length(compact=flexible)
     records = read.bytes_view(max(0, size))
-    if flexible:
-        read.tags()
+    diverging: tuple[int, int] | None = None
+    if flexible and (tags := read.tags()) and _DIVERGING_EPOCH in tags:
+        diverging = Reader(tags[_DIVERGING_EPOCH]).fields(_EPOCH_AND_OFFSET)
     tp = TopicPartition(topic, index)
-    return Fetched(tp, error_code, high_watermark, last_stable, log_start, tuple(aborted), records)
+    return Fetched(tp, error_code, high_watermark, last_stable, log_start, tuple(aborted), records, diverging)
 
 
 def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[TopicPartition]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from typing import Final
+from typing import Any, Final
 
 from mm2.kafka.varint import uvarint
 
@@ -41,6 +41,12 @@ class Reader:
         self.view = view
         self.at = at
 
+    def fields(self, layout: struct.Struct) -> tuple[Any, ...]:
+        """Several primitives at once."""
+        values = layout.unpack_from(self.view, self.at)
+        self.at += layout.size
+        return values
+
     def int16(self) -> int:
         (value,) = INT16.unpack_from(self.view, self.at)
         self.at += 2
@@ -65,6 +71,9 @@ class Reader:
             if byte < 0x80:
                 return number
             shift += 7
+            if shift > 28:
+                message = "a length of more than five bytes"
+                raise IndexError(message)
 
     def length(self, *, compact: bool) -> int:
         """An array's or byte string's length; -1 for null."""

@@ -20,6 +20,8 @@ MIN_VERSION: Final = 3
 MAX_VERSION: Final = 12  # 13 names topics by id and brings nothing else
 FLEXIBLE_FROM: Final = 9
 
+_PARTITION: Final = struct.Struct(">ihqq")  # index, error, base offset, log append time
+
 Buffer = bytes | bytearray | memoryview
 
 
@@ -33,6 +35,13 @@ class Produced:
     log_append_time: int  # ms, -1 with CreateTime
     log_start_offset: int
     message: str | None
+
+
+class Answer(list[Produced]):
+    """What a broker says of all partitions of a request. ``throttle_ms``: so long it reads nothing more from this
+    connection, by a quota (KIP-219)."""
+
+    throttle_ms: int = 0
 
 
 def request(
@@ -77,7 +86,7 @@ def request(
     return out
 
 
-def response(version: int, frame: memoryview) -> list[Produced]:
+def response(version: int, frame: memoryview) -> Answer:
     """Parse an answer (frame without size prefix, correlation id included); CorruptBatch when it does not parse."""
     try:
         return _parse(version, frame)
@@ -86,17 +95,16 @@ def response(version: int, frame: memoryview) -> list[Produced]:
         raise CorruptBatch(message) from error
 
 
-def _parse(version: int, frame: memoryview) -> list[Produced]:
+def _parse(version: int, frame: memoryview) -> Answer:
     flexible = version >= FLEXIBLE_FROM
     read = Reader(frame, 4)
     if flexible:
         read.tags()
-    produced = []
+    produced = Answer()
     for _ in range(read.length(compact=flexible)):
         topic = read.string(compact=flexible) or ""
         for _ in range(read.length(compact=flexible)):
-            index, error_code = read.int32(), read.int16()
-            base_offset, append_time = read.int64(), read.int64()
+            index, error_code, base_offset, append_time = read.fields(_PARTITION)
             log_start = read.int64() if version >= 5 else -1
             message = None
             if version >= 8:
@@ -113,4 +121,5 @@ def _parse(version: int, frame: memoryview) -> list[Produced]:
             produced.append(Produced(tp, error_code, base_offset, append_time, log_start, message))
         if flexible:
             read.tags()
+    produced.throttle_ms = read.int32()
     return produced

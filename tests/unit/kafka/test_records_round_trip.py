@@ -7,6 +7,7 @@ brokers (tests/integration/test_copy_engine.py) and here against their own refer
 from __future__ import annotations
 
 import contextlib
+import random
 from typing import Any
 
 import cramjam
@@ -189,6 +190,35 @@ def test_lz4_frames_have_independent_blocks() -> None:
     packed = codec_of("lz4").compress(b"x" * 200_000)
     assert packed[:4].hex() == "04224d18"
     assert packed[4] & 0x20, "Java's reader refuses linked blocks"
+
+
+@pytest.mark.parametrize("size", [0, 1, 100, 64 * 1024, 64 * 1024 + 1, 300_000])
+@pytest.mark.parametrize("data", [b"abcdef" * 50_000, random.Random(5).randbytes(300_000)], ids=["dense", "stored"])
+def test_lz4_frames_are_read_and_written_as_the_library_does(size: int, data: bytes) -> None:
+    packed = codec_of("lz4").compress(data[:size])
+    assert packed[:7].hex() == "04224d18604082", "how Java's and librdkafka's frames begin"
+    assert bytes(cramjam.lz4.decompress(packed)) == decompress(3, packed) == data[:size]
+    assert decompress(3, bytes(cramjam.lz4.compress(data[:size]))) == data[:size]
+
+
+@pytest.mark.parametrize("size", [0x80000004, 0x7FFFFFFF, 3, 0xFFFFFFFF])
+def test_lz4_blocks_that_lie_about_their_size_are_corrupt(size: int) -> None:
+    packed = bytearray(codec_of("lz4").compress(b"abc" * 100))
+    packed[7:11] = size.to_bytes(4, "little")
+    with pytest.raises(CorruptBatch, match="lz4 block"):
+        decompress(3, packed)
+
+
+def test_a_snappy_block_that_claims_gigabytes_is_not_believed() -> None:
+    with pytest.raises(CorruptBatch, match="claims 4294967295 decompressed"):
+        decompress(2, b"\xff\xff\xff\xff\x0f" + bytes(20))
+    assert decompress(2, bytes(cramjam.snappy.compress_raw(bytes(1 << 20)))) == bytes(1 << 20)
+
+
+@pytest.mark.parametrize("codec", [codec.name for codec in CODECS])
+def test_the_fast_level_is_read_like_any_other(codec: str) -> None:
+    chosen = codec_of(codec)
+    assert decompress(chosen.id, chosen.compress(b"some text, " * 900, fast=True)) == b"some text, " * 900
 
 
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import uuid
 from collections.abc import Mapping
 from typing import Any
@@ -19,7 +20,7 @@ from mm2.kafka.wire.fetch import MAX_VERSION, MIN_VERSION, TOPIC_IDS_FROM, Fetch
 IDS = {"orders": uuid.UUID(int=0x1234), "clicks-ü": uuid.UUID(int=0xABCD)}
 VERSIONS = range(MIN_VERSION, MAX_VERSION + 1)
 T0, T1, U0 = TopicPartition("orders", 0), TopicPartition("orders", 1), TopicPartition("clicks-ü", 0)
-WANTED = {T0: Position(41, 3, 1 << 20), T1: Position(1 << 40, -1, 1), U0: Position(0, 0, 7)}
+WANTED = {T0: Position(41, 3, 1 << 20), T1: Position(1 << 40, -1, 1, 6), U0: Position(0, 0, 7)}
 
 
 def session() -> FetchSession:
@@ -52,7 +53,7 @@ def theirs(
                 partition=tp.partition,
                 current_leader_epoch=position.leader_epoch,
                 fetch_offset=position.offset,
-                last_fetched_epoch=-1,
+                last_fetched_epoch=position.last_fetched_epoch,
                 log_start_offset=-1,
                 partition_max_bytes=position.max_bytes,
             )
@@ -103,13 +104,17 @@ def answer(
             fields["aborted_transactions"] = aborted and [
                 part.AbortedTransaction(producer_id=pid, first_offset=first) for pid, first in aborted
             ]
+        if "diverging" in fields:
+            epoch, end_offset = fields.pop("diverging")
+            fields["diverging_epoch"] = part.EpochEndOffset(epoch=epoch, end_offset=end_offset)
+            fields["current_leader"] = part.LeaderIdAndEpoch(leader_id=4, leader_epoch=9)
         topics.setdefault(tp.topic, []).append(part(**{**base, **fields}))
     responses = [
         topic_class(topic=name, topic_id=IDS.get(name, uuid.UUID(int=1)), partitions=parts)
         for name, parts in topics.items()
     ]
     response = FetchResponse(
-        throttle_time_ms=0, error_code=error_code, session_id=session_id, responses=responses, node_endpoints=[]
+        throttle_time_ms=33, error_code=error_code, session_id=session_id, responses=responses, node_endpoints=[]
     )
     body = bytes(response.encode(version=version))
     return memoryview((77).to_bytes(4, "big") + (b"\x00" if version >= 12 else b"") + body)
@@ -142,13 +147,13 @@ def test_a_partition_that_comes_back_is_named_again(version: int) -> None:
     assert ask(fetch, version, WANTED) == theirs(version, {T1: WANTED[T1]}, [], 99, 2)
 
 
-@pytest.mark.parametrize("field", ["offset", "leader_epoch", "max_bytes"])
+@pytest.mark.parametrize("field", ["offset", "leader_epoch", "max_bytes", "last_fetched_epoch"])
 def test_every_part_of_a_position_counts_as_a_change(field: str) -> None:
     fetch = session()
     ask(fetch, 12, WANTED)
     fetch.response(12, answer(12, {}))
     old = WANTED[T1]
-    new = Position(**{"offset": old.offset, "leader_epoch": old.leader_epoch, "max_bytes": old.max_bytes, field: 5})
+    new = dataclasses.replace(old, **{field: 5})
     assert ask(fetch, 12, {**WANTED, T1: new}) == theirs(12, {T1: new}, [], 99, 1)
 
 
@@ -225,6 +230,28 @@ def test_answers_are_read(version: int) -> None:
     assert first.records.obj is frame.obj, "records are a view into the frame, not a copy"
     assert (found[T1].error_code, found[T1].high_watermark) == (1, -1)
     assert (found[U0].aborted, len(found[U0].records)) == ((), 0)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_where_logs_part_and_how_long_the_broker_holds_back_is_read(version: int) -> None:
+    fetch = session()
+    first, second = fetch.response(version, answer(version, {T0: {"diverging": (7, 1 << 40)}, T1: {}}))
+    assert first.diverging == ((7, 1 << 40) if version >= 12 else None)
+    assert second.diverging is None
+    assert fetch.throttle_ms == 33
+
+
+def test_an_epoch_that_is_cut_off_is_corrupt() -> None:
+    frame = bytes(answer(12, {T0: {"diverging": (7, 8)}}))
+    tag = (7).to_bytes(4, "big") + (8).to_bytes(8, "big") + b"\x00"
+    assert frame.count(b"\x0d" + tag) == 1
+    with pytest.raises(CorruptBatch, match="does not parse"):
+        session().response(12, memoryview(frame.replace(b"\x0d" + tag, b"\x05" + tag[:5])))
+
+
+def test_a_length_that_does_not_end_is_corrupt() -> None:
+    with pytest.raises(CorruptBatch, match="more than five bytes"):
+        session().response(12, memoryview(bytes(4) + b"\x80" * (1 << 20)))
 
 
 @pytest.mark.parametrize("version", range(TOPIC_IDS_FROM, MAX_VERSION + 1))

@@ -96,10 +96,12 @@ def frame_of(version: int) -> memoryview:
 def test_answers_are_read(version: int) -> None:
     start = 3 if version >= 5 else -1
     message = "one record is bad" if version >= 8 else None
-    assert produce.response(version, frame_of(version)) == [
+    answer = produce.response(version, frame_of(version))
+    assert answer == [
         Produced(T0, 0, 1 << 40, -1, start, None),
         Produced(T1, 87, -1, 1234, -1, message),
     ]
+    assert answer.throttle_ms == 9
 
 
 @pytest.mark.parametrize("version", [3, 8, 9, 12])

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from mm2.copy.dealing import costs, deal
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror.assigned_partitions import deal as deal_as_java
-from mm2.mirror.dealing import WORTH_BYTES_PER_S, WORTH_RATIO, Shares, redeal
+from mm2.mirror.dealing import WORTH_BYTES_PER_S, WORTH_RATIO, Deal, Shares, redeal
 
 ALL = tuple(TopicPartition(topic, partition) for topic in ("a", "b", "c") for partition in range(8))
 SOME = st.sets(st.sampled_from(ALL)).map(lambda some: tuple(sorted(some)))
@@ -112,3 +112,31 @@ def test_the_shares_of_a_new_deal_go_to_the_tasks_that_have_most_of_them() -> No
     current = [tps("a1 a2"), tps("a0 a4"), tps("a3")]
     rates = dict.fromkeys(tps("a1 a2 a3 a4"), 1e6) | {tps("a0")[0]: 9e7}
     assert redeal(tps("a0 a1 a2 a3 a4"), 2, current, rates) == [tps("a1 a2 a3 a4"), tps("a0")]
+
+
+HOT = dict.fromkeys(tps("a0 a2"), 5e7) | dict.fromkeys(tps("a1 a3"), 1e3)
+
+
+def test_a_deal_goes_on_from_the_stored_one() -> None:
+    stored = [tps("a0 a1 a2"), tps("a3 a4 b7")]
+    deal = Deal(lambda: stored)
+    assert deal.shares(tuple(tps("a0 a1 a2 a3 a4")), 2) == [tps("a0 a1 a2"), tps("a3 a4")]
+    assert deal.tasks == 2
+
+
+def test_a_deal_changes_only_by_new_partitions_tasks_or_measurements() -> None:
+    deal = Deal(list)
+    assert deal.tasks == 0
+    assert deal.weigh(dict.fromkeys(HOT, 1.0)) == 0, "nothing to deal out yet"
+    four = tuple(tps("a0 a1 a2 a3"))
+    first = deal.shares(four, 2)
+    assert first == [tps("a0 a2"), tps("a1 a3")]
+    assert deal.shares(four, 2) == first
+    assert deal.weigh({}) == 0
+    assert deal.weigh(HOT) == 1
+    second = deal.shares(four, 2)
+    assert moved(first, second) < set(tps("a0 a2"))
+    assert deal.weigh(HOT) == 0
+    assert deal.shares(four, 2) == second
+    assert sorted(tp for share in deal.shares((*four, *tps("a4")), 2) for tp in share) == tps("a0 a1 a2 a3 a4")
+    assert len(deal.shares(four, 3)) == 3

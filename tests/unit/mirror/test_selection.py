@@ -50,6 +50,20 @@ def test_heartbeats_pass_a_filter_that_refuses_them_unless_switched_off() -> Non
     assert not selection(topics="orders", heartbeats_replication=False).should_replicate("heartbeats")
 
 
+@pytest.mark.parametrize("topic", ["mm2-ledger.A.internal", "mm2-dead-letters.A.internal"])
+def test_our_own_topics_are_internal_to_every_mirrormaker(topic: str) -> None:
+    assert DefaultReplicationPolicy().is_mm2_internal_topic(topic), "so Java's default policy leaves them alone"
+    default_exclude = DefaultTopicFilter()
+    default_exclude.configure({})
+    assert not default_exclude.should_replicate_topic(topic), "and its default filter, whatever the separator is"
+    underscored = DefaultReplicationPolicy()
+    underscored.configure({"replication.policy.separator": "_", "source.cluster.alias": "A"})
+    everything = DefaultTopicFilter()
+    everything.configure({"topics.exclude": ""})
+    assert not TopicSelection(underscored, everything, "A", "B").should_replicate(topic)
+    assert not selection(exclude="").should_replicate(topic)
+
+
 def test_identity_finds_no_cycles_but_those_of_heartbeats() -> None:
     chosen = selection(IdentityReplicationPolicy())
     assert chosen.should_replicate("B.t")

@@ -1,8 +1,12 @@
+from pathlib import Path
+
 import pytest
 
+from mm2.config.configdef import ConfigException
 from mm2.connect.api import ConnectError, RetriableError
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror.assigned_partitions import deal, decode_partitions, encode_partitions
+from mm2.mirror.own_topics import dead_letter_topic, new_dead_letters, new_ledger
 from mm2.mirror.source_connector import MirrorSourceConnector
 from mm2.mirror.syncs_topic import syncs_side, syncs_topic
 
@@ -73,6 +77,30 @@ def test_settings_of_offset_syncs_without_offset_syncs_are_a_mistake() -> None:
 
 def test_a_bad_number_is_named() -> None:
     assert errors(replication__factor="two") == ["replication.factor"]
+
+
+def test_our_own_keys_are_checked(tmp_path: Path) -> None:
+    assert errors(start__from="yesterday") == ["start.from"]
+    assert errors(start__from=f"file:{tmp_path}/offsets") == ["start.from"]
+    assert errors(start__from="2026-11-20T15:00:00Z", copy__throttle__bytes__per__sec__orders="1000") == []
+    limit = "copy.throttle.bytes.per.sec.orders"
+    assert errors(**{limit.replace(".", "__"): "-1"}) == [limit]
+    with pytest.raises(ConfigException, match=r"for configuration start\.from: neither"):
+        MirrorSourceConnector().rehearse({**PROPS, "start.from": "soon"})
+
+
+def test_names_of_our_own_topics() -> None:
+    assert dead_letter_topic(PROPS) == "mm2-dead-letters.A.internal"
+    assert dead_letter_topic({**PROPS, "dead.letter.topic": " dlq "}) == "dlq"
+    new = new_ledger(PROPS, 3)
+    assert (new.name, new.partitions, new.replication_factor) == ("mm2-ledger.A.internal", 1, 3)
+    assert new.configs["cleanup.policy"] == "compact"
+    assert new.configs["segment.bytes"] == "16777216"
+    assert new.configs["min.cleanable.dirty.ratio"] == "0.1"
+    letters = new_dead_letters({**PROPS, "dead.letter.topic": "dlq"}, -1)
+    assert (letters.name, letters.partitions, letters.replication_factor) == ("dlq", 1, -1)
+    assert (letters.configs["cleanup.policy"], letters.configs["retention.ms"]) == ("delete", "-1")
+    assert int(letters.configs["max.message.bytes"]) >= 50_000_000
 
 
 def test_where_offset_syncs_are_kept() -> None:

@@ -1,0 +1,325 @@
+"""Tiny batches of one partition put together into large ones.
+
+A broker takes one batch per partition and request, so what comes in batches of one record goes at the pace of the round
+trip, and the target pays for a header and a log append per record. Here the records of neighbouring batches move into one:
+their offset and timestamp deltas are written anew, all else of them is the bytes that it was.
+
+`merge` takes batches that were looked at already. `coalesce` walks over a fetched record set and does it all in one loop,
+which is what a million batches a second need.
+"""
+
+from __future__ import annotations
+
+import functools
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from crc32c import crc32c
+
+from mm2.kafka.errors import CorruptBatch
+from mm2.kafka.records.batch import (
+    CRC_FROM,
+    DELETE_HORIZON,
+    HEADER_BYTES,
+    LOG_OVERHEAD,
+    TRANSACTIONAL,
+    BatchHeader,
+    BatchView,
+    check_crc,
+    iter_batches,
+    read_header,
+    seal,
+)
+from mm2.kafka.records.codec import codec_of, decompress
+from mm2.kafka.records.record import read_varint
+from mm2.kafka.varint import varint
+
+#: From this size on a batch is no longer tiny: its records outweigh what a batch costs.
+TINY_BYTES: Final = 4096
+MAX_MERGED_BYTES: Final = 512 << 10
+
+# base offset, length, magic, CRC, attributes, last offset delta, base timestamp, records count
+_LEAN: Final = struct.Struct(">qi4xbIhiq22xi")
+_INT32: Final = struct.Struct(">i")
+_LEAST_LENGTH: Final = HEADER_BYTES - LOG_OVERHEAD
+_MAX_INFLATION: Final = 32  # well compressed nothings must not become a batch of gigabytes
+_IGNORED: Final = DELETE_HORIZON | TRANSACTIONAL
+_TABLE: Final = 1 << 14
+_INT64_MIN: Final = -(1 << 63)
+_INT64_MAX: Final = (1 << 63) - 1
+
+
+def worth_merging(batches: int, size: int) -> bool:
+    """Whether that many neighbouring batches of ``size`` bytes together are better sent as one."""
+    return batches > 1 and size < batches * TINY_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """One batch made of several. It holds all source offsets from ``first`` to before ``after``.
+
+    ``leader_epoch`` is that of the last of them, for the next Fetch (`Position.last_fetched_epoch`).
+    """
+
+    data: bytearray
+    header: BatchHeader
+    first: int
+    after: int
+    batches: int
+    leader_epoch: int
+
+
+def merge(views: Sequence[BatchView], *, max_bytes: int = MAX_MERGED_BYTES) -> list[Merged]:
+    """Put neighbouring batches, all plain (`BatchHeader.is_plain`) and of one codec, into as few as possible.
+
+    No more than ``max_bytes`` of batches go into one, which comes out about as large or smaller; a larger batch stays alone.
+    The merged ones belong to no producer and to no transaction.
+
+    Raises CorruptBatch when a CRC is wrong or the records of a batch do not add up, ValueError for batches that are not
+    plain, not alike or no neighbours.
+    """
+    if old := [view for view in views if view.header is None]:
+        message = f"the message set at offset {old[0].base_offset} is no batch that could be merged"
+        raise ValueError(message)
+    data = b"".join([view.data for view in views])
+    merged: list[Merged] = []
+    at = 0
+    while at < len(data):
+        header = read_header(data, at)
+        stop = at + LOG_OVERHEAD + header.batch_length
+        run = _Run(header)
+        if not merged or (merged[-1].after, merged[-1].header.codec) == (header.base_offset, header.codec):
+            run.take(data, at, min(max(at + max_bytes, stop), len(data)), _IGNORED, below=len(data))
+        if not run.batches:
+            check_crc(header, memoryview(data)[at:stop])
+            if header.is_plain:
+                run.add(run.inflate(data[at:stop]), 0, header.base_timestamp, header.records_count, 0)
+            message = f"the batch at offset {header.base_offset} cannot be merged with those before it"
+            raise ValueError(message)
+        at += run.size
+        merged.append(run.finish())
+    return merged
+
+
+def coalesce(
+    buffer: memoryview,
+    offset: int,
+    *,
+    max_bytes: int = MAX_MERGED_BYTES,
+    compressed: bool = False,
+    transactional: bool = False,
+) -> Iterator[BatchView | Merged]:
+    """As `iter_batches`, with neighbouring tiny batches merged on the way.
+
+    What is merged are two or more plain batches of one codec, from ``offset`` on, without gaps between them, whose CRCs are
+    right and whose records add up. ``compressed``: also compressed ones, which costs decompressing and compressing them.
+    ``transactional``: also those of transactions, which is right when none of them can have been aborted.
+    Everything else comes as the view that it is, in order. So does a corrupt batch: whoever looks at it will find out.
+    """
+    ignored = _IGNORED if transactional else DELETE_HORIZON
+    at: int | None = 0
+    while at is not None:
+        start, at = at, None
+        for view in iter_batches(buffer, start):
+            header = view.header
+            stop = start + len(view.data)
+            if (
+                header is not None
+                and header.batch_length < TINY_BYTES
+                and header.base_offset >= offset
+                and (compressed or not header.codec)
+                and len(buffer) - stop >= HEADER_BYTES
+                and _INT32.unpack_from(buffer, stop + 8)[0] < TINY_BYTES
+            ):
+                run = _Run(header)
+                data = bytes(buffer[start : start + max_bytes])  # whose slices cost less than a view's
+                run.take(data, 0, len(data), ignored, below=TINY_BYTES)
+                if run.batches > 1:
+                    at = start + run.size
+                    yield run.finish()
+                    break
+            yield view
+            start = stop
+
+
+@functools.cache
+def _varints() -> list[bytes]:
+    """Varints of 0, 1, 2, …, made when something is merged for the first time."""
+    return [varint(number) for number in range(_TABLE)]
+
+
+@functools.cache
+def _lengths() -> list[bytes]:
+    """What a record of length n begins with: its length, and attributes, of which there are none."""
+    return [varint(length) + b"\0" for length in range(TINY_BYTES + 16)]
+
+
+@functools.cache
+def _lone_heads() -> list[bytes]:
+    """How the one record of a block of n bytes begins: length, no attributes, timestamp delta 0, offset delta 0."""
+    heads = [b"\xff"] * 4  # no record is that short
+    for size in range(4, TINY_BYTES):
+        length = size - 1
+        while length + len(varint(length)) > size:
+            length -= 1
+        heads.append(varint(length) + b"\0\0\0")
+    return heads
+
+
+class _Run:
+    """Batches on their way into one. ``size`` is that of the batches it has taken."""
+
+    __slots__ = (
+        "_base_timestamp",
+        "_count",
+        "_first",
+        "_leader_epoch",
+        "_newest",
+        "_pieces",
+        "batches",
+        "codec",
+        "size",
+    )
+
+    def __init__(self, first: BatchHeader) -> None:
+        self.codec = first.codec
+        self.batches = 0
+        self.size = 0
+        self._first = first.base_offset
+        self._base_timestamp = self._newest = first.base_timestamp
+        self._count = 0
+        self._leader_epoch = first.leader_epoch
+        self._pieces = [bytes(HEADER_BYTES)]
+
+    def take(self, data: bytes, at: int, end: int, ignored: int, *, below: int) -> None:
+        """Take whole batches from ``at`` on, as long as they are shorter than ``below``, alike, neighbours and right.
+
+        ``ignored``: attributes that make no difference. Call it once.
+        """
+        varints, lengths, lone_heads = _varints(), _lengths(), _lone_heads()
+        codec, attributes_mask, base = self.codec, ~ignored, self._base_timestamp
+        expected, begin, last = self._first, at, end - HEADER_BYTES
+        inflated, max_inflated = 0, (end - at) * _MAX_INFLATION
+        pieces, number = self._pieces, 0
+        newest_at = at
+        while at <= last and inflated <= max_inflated:
+            offset, length, magic, crc, attributes, last_delta, base_timestamp, count = _LEAN.unpack_from(data, at)
+            stop = at + LOG_OVERHEAD + length
+            if (
+                offset != expected
+                or attributes & attributes_mask != codec
+                or last_delta + 1 != count
+                or magic != 2
+                or not _LEAST_LENGTH <= length < below
+                or stop > end
+                or count < 1
+            ):
+                break
+            block, start = data[at + CRC_FROM : stop], HEADER_BYTES - CRC_FROM
+            if crc32c(block) != crc:
+                break
+            try:
+                if codec:
+                    block, start = self.inflate(data[at:stop]), 0
+                    inflated += len(block)
+                room = len(block) - start
+                if (
+                    count == 1
+                    and room < TINY_BYTES
+                    and 0 <= (delta := base_timestamp - base) < _TABLE
+                    and number < _TABLE
+                    and block.startswith(head := lone_heads[room], start)
+                ):
+                    # The case that all of this is for: `add` would do the same in three times the time.
+                    rest = block[start + len(head) :]
+                    stamp, index = varints[delta], varints[number]
+                    pieces += (lengths[1 + len(stamp) + len(index) + len(rest)], stamp, index, rest)
+                    if base_timestamp > self._newest:  # noqa: PLR1730 (a call costs more than the line it would save)
+                        self._newest = base_timestamp
+                elif not self.add(block, start, base_timestamp, count, number):
+                    break
+            except CorruptBatch:
+                break
+            expected += count
+            number += count
+            newest_at, at = at, stop
+            self.batches += 1
+        self.size = at - begin
+        self._count = number
+        (self._leader_epoch,) = _INT32.unpack_from(data, newest_at + 12)
+
+    def inflate(self, batch: bytes) -> bytes:
+        """The records block of a whole batch."""
+        return decompress(self.codec, batch[HEADER_BYTES:])
+
+    def add(self, block: bytes, start: int, base_timestamp: int, count: int, number: int) -> bool:
+        """The records of a batch, ``block`` from ``start`` on, as the ``number``-th and following ones.
+
+        False when their timestamps are too far from the first one's. Raises CorruptBatch. Whenever it does not return True,
+        nothing was taken.
+        """
+        varints = _varints()
+        shift = base_timestamp - self._base_timestamp
+        newest = self._newest
+        pieces: list[bytes] = []
+        at, end = start, len(block)
+        try:
+            for index in range(count):
+                length, at = read_varint(block, at)
+                stop = at + length
+                delta, offset_at = read_varint(block, at + 1)
+                if index < _TABLE and block.startswith(due := varints[index], offset_at):
+                    offset_delta, rest_at = index, offset_at + len(due)
+                else:
+                    offset_delta, rest_at = read_varint(block, offset_at)
+                if offset_delta != index or not rest_at <= stop <= end:
+                    message = f"a record of {length} bytes has the offset delta {offset_delta} when {index} was due"
+                    raise CorruptBatch(message)
+                timestamp = base_timestamp + delta
+                if timestamp > newest:  # noqa: PLR1730 (a call costs more than the line it would save)
+                    newest = timestamp
+                delta += shift
+                if 0 <= delta < _TABLE:
+                    stamp = varints[delta]
+                elif _INT64_MIN <= delta <= _INT64_MAX:
+                    stamp = varint(delta)
+                else:
+                    return False
+                place = varints[number] if number < _TABLE else varint(number)
+                length = 1 + len(stamp) + len(place) + stop - rest_at
+                pieces += (
+                    varints[length] if length < _TABLE else varint(length),
+                    block[at : at + 1],
+                    stamp,
+                    place,
+                    block[rest_at:stop],
+                )
+                at = stop
+                number += 1
+        except IndexError as error:
+            message = f"the records of a batch end before all {count} are there"
+            raise CorruptBatch(message) from error
+        if at != end or not _INT64_MIN <= newest <= _INT64_MAX:
+            message = f"{end - at} bytes follow the {count} records of a batch, the newest of which is of {newest}"
+            raise CorruptBatch(message)
+        self._newest = newest
+        self._pieces += pieces
+        return True
+
+    def finish(self) -> Merged:
+        """The batch that has become of them, with a right CRC."""
+        codec = codec_of(self.codec)
+        if codec.id:
+            self._pieces[1:] = [codec.compress(b"".join(self._pieces[1:]), fast=True)]
+        data = bytearray().join(self._pieces)
+        seal(
+            data,
+            count=self._count,
+            attributes=codec.id,
+            base_timestamp=self._base_timestamp,
+            max_timestamp=self._newest,
+        )
+        after = self._first + self._count
+        return Merged(data, read_header(data), self._first, after, self.batches, self._leader_epoch)

@@ -1,0 +1,302 @@
+"""Tiny batches put together: what comes out is what went in, record by record, in batches that a broker takes."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from crc32c import crc32c
+from hypothesis import given
+from hypothesis import strategies as st
+from kafka.record.memory_records import MemoryRecords, MemoryRecordsBuilder
+
+from mm2.kafka.errors import CorruptBatch
+from mm2.kafka.records.batch import (
+    CONTROL,
+    DELETE_HORIZON,
+    HEADER,
+    LOG_APPEND_TIME,
+    TRANSACTIONAL,
+    BatchView,
+    check_crc,
+    iter_batches,
+    read_header,
+)
+from mm2.kafka.records.codec import CODECS
+from mm2.kafka.records.merge import TINY_BYTES, Merged, coalesce, merge, worth_merging
+from mm2.kafka.records.record import Record, decode_batch, encode_batch
+
+CODEC_IDS = [codec.id for codec in CODECS]
+NOON = 1_700_000_000_000
+
+payloads = st.none() | st.binary(max_size=40)
+timestamps = (
+    st.integers(NOON - 100, NOON + 100) | st.integers(-1, 1 << 62) | st.just(-(1 << 63)) | st.just((1 << 63) - 1)
+)
+
+
+@st.composite
+def records(draw: st.DrawFn) -> Record:
+    names = st.tuples(st.text(max_size=3), payloads)
+    return Record(draw(payloads), draw(payloads), tuple(draw(st.lists(names, max_size=2))), draw(timestamps))
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> list[Record]:
+    """Records whose timestamps are no further apart than a batch can hold."""
+    group = draw(st.lists(records(), min_size=1, max_size=4))
+    stamp = group[0].timestamp or 0
+    return [r for r in group if abs((r.timestamp or 0) - stamp) < 1 << 63]
+
+
+def chain(groups: Iterable[list[Record]], codec: int | str = 0, base: int = 0) -> bytearray:
+    """Neighbouring batches, one after the other as a broker sends them."""
+    data = bytearray()
+    for group in groups:
+        data += encode_batch(group, codec=codec, base_offset=base)
+        base += len(group)
+    return data
+
+
+def lone(count: int, codec: int | str = 0, base: int = 0) -> bytearray:
+    """Batches of one record each, of which no two are alike."""
+    return chain(([Record(b"k%d" % i, b"v" * (i % 90), (), NOON + i * 3)] for i in range(count)), codec, base)
+
+
+def views_of(data: bytes | bytearray) -> list[BatchView]:
+    return list(iter_batches(memoryview(bytearray(data))))
+
+
+def plain(view: BatchView, base: int = 0) -> list[tuple[Any, ...]]:
+    return [(base + r.offset, r.timestamp, r.key, r.value, r.headers) for r in decode_batch(view)]
+
+
+def content(items: Iterable[BatchView | Merged]) -> list[tuple[Any, ...]]:
+    """All records with their source offsets; what was merged is held to a broker's rules on the way."""
+    found = []
+    for item in items:
+        if isinstance(item, Merged):
+            (view,) = views_of(item.data)
+            assert view.header == item.header
+            assert item.header.is_plain
+            assert item.header.attributes == item.header.codec
+            assert (item.header.producer_id, item.header.base_sequence) == (-1, -1)
+            check_crc(item.header, view.data)
+            rows = plain(view, item.first)
+            assert [row[0] for row in rows] == list(range(item.first, item.after))
+            assert item.header.max_timestamp == max(row[1] for row in rows)
+            found += rows
+        else:
+            found += plain(item)
+    return found
+
+
+def edited(data: bytes | bytearray, **fields: int) -> bytearray:
+    out = bytearray(data)
+    HEADER.pack_into(out, 0, *read_header(out)._replace(**fields))
+    struct.pack_into(">I", out, 17, crc32c(memoryview(out)[21:]))
+    return out
+
+
+# -- merge --------------------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(batches(), min_size=1, max_size=8), st.sampled_from(CODEC_IDS), st.integers(0, 1 << 50))
+def test_merged_batches_hold_the_concatenation(groups: list[list[Record]], codec: int, base: int) -> None:
+    views = views_of(chain(groups, codec, base))
+    merged = merge(views)
+    assert content(merged) == content(views)
+    assert sum(one.batches for one in merged) == len(views)
+    assert {one.header.codec for one in merged} == {codec}
+
+
+@pytest.mark.parametrize("codec", [0, 1])
+def test_another_client_reads_what_was_merged(codec: int) -> None:
+    builder = MemoryRecordsBuilder(2, codec, 1 << 20)
+    (merged,) = merge(views_of(lone(500, codec)))
+    for i in range(500):
+        builder.append(NOON + i * 3, b"k%d" % i, b"v" * (i % 90))
+    builder.close()
+    (ours,), (theirs,) = MemoryRecords(bytes(merged.data)), MemoryRecords(bytes(builder._buffer))
+    assert ours.validate_crc()
+    assert [(r.offset, r.timestamp, r.key, r.value) for r in ours] == [
+        (r.offset, r.timestamp, r.key, r.value) for r in theirs
+    ]
+    if not codec:
+        merged.data[12:16] = builder._buffer[12:16]  # partition leader epoch: they write 0, Java and we -1
+        assert bytes(merged.data) == bytes(builder._buffer)
+
+
+@pytest.mark.parametrize("codec", CODEC_IDS)
+def test_the_limit_is_kept_and_a_larger_batch_stays_alone(codec: int) -> None:
+    small = lone(40, codec)
+    large = encode_batch([Record(b"k", bytes(range(256)) * 20, (), NOON)], codec=codec, base_offset=40)
+    tail = lone(3, codec, 41)
+    limit = len(small) // 3
+    views = views_of(small + large + tail)
+    merged = merge(views, max_bytes=limit)
+    assert content(merged) == content(views)
+    assert len(merged) >= 4
+    assert all(len(one.data) <= limit for one in merged if one.batches > 1)
+
+
+def test_more_records_than_any_table_holds() -> None:
+    views = views_of(chain([Record(None, b"", (), NOON - i)] for i in range(20_000)))
+    assert content(merge(views, max_bytes=4 << 20)) == content(views)
+
+
+def test_timestamps_too_far_apart_for_one_batch_begin_another() -> None:
+    views = views_of(chain([[Record(b"a", b"", (), -2)], [Record(b"b", b"", (), (1 << 63) - 1)]]))
+    merged = merge(views)
+    assert [one.batches for one in merged] == [1, 1]
+    assert content(merged) == content(views)
+
+
+def test_what_belongs_to_the_source_is_left_behind() -> None:
+    first = edited(lone(1), attributes=TRANSACTIONAL, producer_id=7, producer_epoch=1, base_sequence=5)
+    second = edited(lone(1, base=1), attributes=DELETE_HORIZON, base_timestamp=NOON - 5, max_timestamp=NOON - 5)
+    (merged,) = merge(views_of(first + second))
+    assert content([merged]) == [(0, NOON, b"k0", b"", ()), (1, NOON - 5, b"k0", b"", ())]
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        lone(1, base=2),
+        lone(1, base=0),
+        lone(1, "lz4", base=1),
+        edited(lone(1, base=1), attributes=CONTROL),
+        edited(lone(1, base=1), attributes=LOG_APPEND_TIME),
+        edited(lone(1, base=1), attributes=1 << 7),
+        edited(lone(1, base=1), last_offset_delta=3),
+        edited(lone(1, base=1)[:61], batch_length=49, records_count=0, last_offset_delta=-1),
+    ],
+    ids=["gap", "again", "codec", "control", "append-time", "unknown-bit", "holes", "empty"],
+)
+def test_only_plain_neighbours_are_merged(second: bytearray) -> None:
+    with pytest.raises(ValueError, match="cannot be merged"):
+        merge(views_of(lone(1) + second))
+    assert all(isinstance(item, BatchView) for item in coalesce(memoryview(lone(1) + second), 0, compressed=True))
+
+
+def test_message_sets_are_not_merged() -> None:
+    builder = MemoryRecordsBuilder(1, 0, 1 << 16)
+    builder.append(1, b"k", b"v")
+    builder.close()
+    with pytest.raises(ValueError, match="message set at offset 0"):
+        merge(views_of(bytes(builder._buffer)))
+
+
+def test_nothing_makes_nothing() -> None:
+    assert merge([]) == []
+
+
+def test_a_wrong_crc_is_found() -> None:
+    data = lone(3)
+    data[-1] ^= 1
+    with pytest.raises(CorruptBatch, match=r"offsets 2\.\.2 has CRC-32C"):
+        merge(views_of(data))
+
+
+def test_records_that_do_not_add_up_are_found() -> None:
+    bad = bytearray(lone(1, base=1))
+    bad[61] += 2  # the record's length
+    with pytest.raises(CorruptBatch):
+        merge(views_of(lone(1) + edited(bad)))
+
+
+@pytest.mark.parametrize(
+    ("batches", "size", "worth"), [(1, 100, False), (2, 200, True), (10, 10 * TINY_BYTES, False), (1000, 170_000, True)]
+)
+def test_what_is_worth_merging(batches: int, size: int, worth: bool) -> None:
+    assert worth_merging(batches, size) is worth
+
+
+def test_the_leader_epoch_is_that_of_the_last_batch() -> None:
+    data = edited(lone(1), leader_epoch=4) + edited(lone(1, base=1), leader_epoch=6)
+    assert [one.leader_epoch for one in merge(views_of(data))] == [6]
+    cut = data + edited(lone(1, base=9), leader_epoch=7)
+    assert [item.leader_epoch for item in coalesce(memoryview(cut), 0) if isinstance(item, Merged)] == [6]
+
+
+# -- coalesce -----------------------------------------------------------------------------------------------------------
+
+
+def shape(items: Iterable[BatchView | Merged]) -> list[int]:
+    """How many source batches each item stands for; 0 = as it was."""
+    return [item.batches if isinstance(item, Merged) else 0 for item in items]
+
+
+@given(st.lists(batches(), max_size=8), st.sampled_from(CODEC_IDS), st.integers(0, 1 << 50), st.integers(0, 30))
+def test_a_walk_misses_nothing(groups: list[list[Record]], codec: int, base: int, cut: int) -> None:
+    data = chain(groups, codec, base)
+    whole = memoryview(data)[: len(data) - cut]
+    items = list(coalesce(whole, base, compressed=True))
+    assert content(items) == content(iter_batches(whole))
+
+
+def test_runs_of_tiny_batches_are_merged_and_large_ones_left_as_they_are() -> None:
+    large = encode_batch([Record(b"k", bytes(TINY_BYTES), (), NOON)], base_offset=3)
+    data = lone(3) + large + lone(1, base=4) + lone(5, "lz4", base=5) + lone(2, base=10)
+    assert shape(coalesce(memoryview(data), 0)) == [3, 0, 0, 0, 0, 0, 0, 0, 2]
+    items = list(coalesce(memoryview(data), 0, compressed=True))
+    assert shape(items) == [3, 0, 0, 5, 2]
+    assert content(items) == content(views_of(data))
+
+
+def test_views_are_views_into_the_buffer() -> None:
+    data = lone(1) + encode_batch([Record(b"k", bytes(TINY_BYTES), (), NOON)], base_offset=1)
+    assert all(isinstance(item, BatchView) and item.data.obj is data for item in coalesce(memoryview(data), 0))
+
+
+def test_what_stands_before_the_offset_comes_as_it_is() -> None:
+    data = lone(6)
+    assert shape(coalesce(memoryview(data), 2)) == [0, 0, 4]
+    # A batch that begins before the offset has to lose its head first.
+    pair = chain([[Record(b"a", b"", (), NOON)] * 3, [Record(b"b", b"", (), NOON)], [Record(b"c", b"", (), NOON)]])
+    assert shape(coalesce(memoryview(pair), 1)) == [0, 2]
+
+
+def test_a_gap_ends_a_run() -> None:
+    data = lone(2) + lone(3, base=7)
+    assert shape(coalesce(memoryview(data), 0)) == [2, 3]
+
+
+def test_the_limit_ends_a_run() -> None:
+    data = lone(300)
+    items = list(coalesce(memoryview(data), 0, max_bytes=5000))
+    assert content(items) == content(views_of(data))
+    assert len(items) > 5
+    assert all(len(item.data) <= 5000 for item in items)
+
+
+def test_transactions_are_merged_only_when_nobody_asks_for_their_outcome() -> None:
+    data = b"".join(edited(lone(1, base=i), attributes=TRANSACTIONAL) for i in range(3))
+    assert shape(coalesce(memoryview(data), 0)) == [0, 0, 0]
+    assert shape(coalesce(memoryview(data), 0, transactional=True)) == [3]
+
+
+@pytest.mark.parametrize("codec", [0, 3])
+@pytest.mark.parametrize("place", [61, 64, -1])
+@pytest.mark.parametrize("right_crc", [True, False])
+def test_a_corrupt_batch_comes_alone_and_does_not_spoil_the_others(codec: int, place: int, right_crc: bool) -> None:
+    bad = bytearray(lone(1, codec, 3))
+    bad[place] ^= 0x55
+    if right_crc:
+        bad = edited(bad)
+    data = lone(3, codec) + bad + lone(4, codec, 4)
+    items = list(coalesce(memoryview(data), 0, compressed=True))
+    if not right_crc or place != -1 or codec:
+        assert shape(items) == [3, 0, 4]
+        assert bytes(items[1].data) == bytes(bad)
+    assert items[-1].after == 8 if isinstance(items[-1], Merged) else False
+
+
+def test_well_compressed_nothings_do_not_grow_without_limit() -> None:
+    one = encode_batch([Record(b"k", bytes(20_000), (), NOON)], codec="zstd")
+    data = b"".join(edited(one, base_offset=i) for i in range(64))
+    items = list(coalesce(memoryview(data), 0, compressed=True))
+    assert content(items) == content(views_of(data))
+    assert len(items) > 64 * 20_000 // (len(data) * 33)
