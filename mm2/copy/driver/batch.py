@@ -5,12 +5,13 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import structlog
 
 from mm2.copy import channel
+from mm2.copy.session import Start
 from mm2.copy.spec import CopySpec, PartitionProgress
 from mm2.kafka.structs import TopicPartition
 
@@ -36,6 +37,8 @@ class Batch:
         self.ready = threading.Event()
         self.over = threading.Event()  # the final report is in, or there will be none
         self.granted = False
+        self.claimed = threading.Event()
+        self.starts: dict[TopicPartition, Start] = {}  # where a successor goes on, by its final report
         self.heard_at = time.monotonic()
         self.final = False
         self.waiting_for = ""
@@ -63,12 +66,20 @@ class Batch:
             self._connection = connection
             return True
 
-    def grant(self, offsets: dict[TopicPartition, int | None]) -> None:
-        """Give the lease with the next source offset of each partition (None: as auto.offset.reset says)."""
+    def grant(self) -> None:
+        """Give the lease: now it may take over what a predecessor had, and says so (`claimed`)."""
         self.granted = True
         self.heard_at = time.monotonic()
-        rows = [[tp.topic, tp.partition, offset] for tp, offset in offsets.items()]
-        self._send({"type": "lease", "offsets": rows})
+        self._send({"type": "lease"})
+
+    def start(self, starts: Mapping[TopicPartition, Start]) -> None:
+        """Say where each partition begins; only now is anything read or written."""
+        rows = [[tp.topic, tp.partition, start.to_json()] for tp, start in starts.items()]
+        self._send({"type": "start", "starts": rows})
+
+    def throttle(self, rate: float, topics: Mapping[str, float]) -> None:
+        """Other limits from now on."""
+        self._send({"type": "throttle", "rate": rate, "topics": dict(topics)})
 
     def stop(self, drain_s: float) -> None:
         """Ask for the end, with so much time for what is under way; `over` is set when it has come."""
@@ -85,6 +96,9 @@ class Batch:
         if kind == "ready":
             self.waiting_for = ""
             self.ready.set()
+        elif kind == "claimed":
+            self.waiting_for = ""
+            self.claimed.set()
         elif kind == "waiting":
             self.waiting_for = str(message["reason"])
         if kind in ("progress", "final"):
@@ -95,6 +109,8 @@ class Batch:
             self.failure = message.get("failure", "")
         if kind == "final":
             self.reason = str(message.get("reason", ""))
+            for topic, partition, row in message.get("starts", []):
+                self.starts[TopicPartition(topic, partition)] = Start.from_json(row)
             self.final = True
             self.over.set()
         else:

@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
@@ -17,10 +18,9 @@ from typing import Any, Final
 import structlog
 
 from mm2.copy.driver.batch import Batch
-from mm2.copy.driver.lane import Lane
+from mm2.copy.driver.lane import Lane, Starts
 from mm2.copy.driver.server import ChannelServer
 from mm2.copy.spec import Assignment, CopySpec, PartitionProgress
-from mm2.kafka.structs import TopicPartition
 
 _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
 # A small young generation and little free heap: per-job leftovers go early, and memory stays where it is for years.
@@ -87,10 +87,10 @@ class CopyEngine:
                     target=self._start_spark, args=(self._context,), name="spark-start", daemon=True
                 ).start()
 
-    def open(self, spec: CopySpec, start: Mapping[TopicPartition, int | None]) -> CopyJob:
-        """Begin copying ``spec.partitions`` from ``start`` (next source offset, None = as auto.offset.reset says)."""
+    def open(self, spec: CopySpec, starts: Starts) -> CopyJob:
+        """Begin copying ``spec.partitions``; ``starts`` says where, see `mm2.copy.driver.lane.Starts`."""
         self.start()
-        job = CopyJob(self, spec, start)
+        job = CopyJob(self, spec, starts)
         with self._lock:
             self._jobs.add(job)
         job.begin()
@@ -216,13 +216,13 @@ class CopyEngine:
 
 
 class CopyFailed(Exception):
-    """A copy job that can do nothing any more: every partition has failed."""
+    """A copy job that can do nothing any more, or is not to go on without all of its partitions."""
 
 
 class CopyJob:
     """One connector task's copying, over its lanes. Thread-safe."""
 
-    def __init__(self, engine: CopyEngine, spec: CopySpec, start: Mapping[TopicPartition, int | None]) -> None:
+    def __init__(self, engine: CopyEngine, spec: CopySpec, starts: Starts) -> None:
         self._engine = engine
         self._spec = spec
         self._news = threading.Condition()
@@ -231,7 +231,7 @@ class CopyJob:
             Lane(
                 f"{spec.flow} {spec.connector}-{spec.task_id} lane {index}",
                 spec.with_partitions(partitions),
-                start,
+                starts,
                 submit=engine.submit,
                 cancel=engine.cancel,
                 on_news=self._heard,
@@ -245,13 +245,23 @@ class CopyJob:
             lane.start()
 
     def wait(self, timeout_s: float) -> None:
-        """Return on news or after ``timeout_s``. Raises CopyFailed when no partition can go on."""
+        """Return on news or after ``timeout_s``. Raises CopyFailed when no partition can go on, or one cannot and
+        ``partition.error`` is fail."""
         with self._news:
             seen = self._count
             self._news.wait_for(lambda: self._count != seen, timeout_s)
+        for lane in self._lanes:
+            if lane.failure:
+                raise CopyFailed(lane.failure)
         rows = self.progress()
-        if rows and len(rows) == len(self._spec.partitions) and all(row.state == "failed" for row in rows):
-            raise CopyFailed("; ".join(sorted({row.reason for row in rows})))
+        stopped = [row for row in rows if row.stopped]
+        if stopped and (self._spec.partition_error == "fail" or len(stopped) == len(self._spec.partitions)):
+            raise CopyFailed("; ".join(sorted({row.reason for row in stopped})))
+
+    def throttle(self, rate: float, topics: Mapping[str, float]) -> None:
+        """Other limits from now on: bytes per second of this job, and of single topics; 0 for none."""
+        for lane in self._lanes:
+            lane.throttle(rate / len(self._lanes), {topic: limit / len(self._lanes) for topic, limit in topics.items()})
 
     def progress(self) -> list[PartitionProgress]:
         """Every partition that has been heard of."""
@@ -268,6 +278,9 @@ class CopyJob:
             "batches": sum(lane.batches for lane in self._lanes),
             "latency_ms": max((lane.latency_ms for lane in self._lanes), default=[]),
             "gaps": _sum_gaps(rows),
+            "states": dict(Counter(row.state for row in rows)),
+            "lost_ranges": sum(row.lost for row in rows),
+            "foreign_records": sum(row.foreign for row in rows),
             "troubles": sorted(
                 {lane.trouble for lane in self._lanes if lane.trouble} | {row.reason for row in rows if row.reason}
             ),
@@ -295,10 +308,12 @@ class CopyJob:
 def _deal(spec: CopySpec) -> list[tuple[Any, ...]]:
     """Partitions for each lane, round-robin; 0 lanes = one for every two cores, with two partitions each at least.
 
+    A transaction has one producer, so with transactions there is one lane.
+
     One lane keeps a broker and a half busy, so on a machine that also runs brokers a second one only takes their time.
     """
     lanes = spec.lanes or min((os.cpu_count() or 1) // 2, len(spec.partitions) // 2)
-    lanes = max(1, min(lanes, len(spec.partitions)))
+    lanes = 1 if spec.transactions is not None else max(1, min(lanes, len(spec.partitions)))
     return [spec.partitions[index::lanes] for index in range(lanes)]
 
 

@@ -7,17 +7,20 @@ at no time have two of them the right to write.
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import structlog
 
 from mm2.copy.channel import LEASE_TIMEOUT_S
 from mm2.copy.driver.batch import Batch
+from mm2.copy.session import Start
 from mm2.copy.spec import CopySpec, PartitionProgress
 from mm2.kafka.backoff import Backoff
+from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.structs import TopicPartition
 
 STANDBY_S: Final = 5.0
@@ -30,6 +33,9 @@ _DRAIN_AT_STOP_S: Final = 3.5
 PATIENCE_S: Final = 20.0
 SILENCE_S: Final = 2 * LEASE_TIMEOUT_S
 
+#: Where partitions begin, as the ledger and Connect's offsets topic say right now. Called on a lane's thread, may block;
+#: KafkaFailure is tried again, ValueError ends the job.
+Starts = Callable[[Iterable[TopicPartition]], Mapping[TopicPartition, Start]]
 Submit = Callable[[Batch], None]
 Cancel = Callable[[Batch], None]
 
@@ -41,7 +47,7 @@ class Lane:
         self,
         name: str,
         spec: CopySpec,
-        start: Mapping[TopicPartition, int | None],
+        starts: Starts,
         *,
         submit: Submit,
         cancel: Cancel,
@@ -52,9 +58,10 @@ class Lane:
         self._submit = submit
         self._cancel = cancel
         self._on_news = on_news
-        self._offsets: dict[TopicPartition, int | None] = {
-            part.source: start.get(part.source) for part in spec.partitions
-        }
+        self._read_starts = starts
+        self._known: dict[TopicPartition, Start] = {}  # handed over by the batch before, nothing has happened since
+        self._limits: tuple[float, dict[str, float]] | None = None
+        self.failure = ""  # what ended the lane for good
         self._progress: dict[TopicPartition, PartitionProgress] = {}
         self._base: dict[TopicPartition, PartitionProgress] = {}
         self._news = threading.Event()
@@ -121,7 +128,9 @@ class Lane:
                     self._lost(batch)
                     continue
                 self._current = batch
-                batch.grant(self._offsets)
+                if not self._begin(batch):
+                    self._lost(batch)
+                    continue
                 standby = self._attend(batch)
                 self._finish(batch)
             if standby is not None:
@@ -165,6 +174,46 @@ class Lane:
         self._trouble = ""
         return True
 
+    def _begin(self, batch: Batch) -> bool:
+        """Give the lease, and when it has been taken up the places to start at; False when it is lost before."""
+        batch.grant()
+        while not batch.claimed.is_set():
+            if self._stopping.is_set() or batch.over.is_set():
+                return False
+            if time.monotonic() - batch.heard_at > SILENCE_S:
+                batch.failure = f"the executor said nothing for {SILENCE_S:.0f} s"
+                return False
+            self._sleep(0.2)
+        if self._limits is not None:
+            batch.throttle(*self._limits)
+        known, self._known = self._known, {}
+        missing = [part.source for part in self._spec.partitions if part.source not in known]
+        retries = 0
+        while missing:
+            try:
+                known = {**known, **self._read_starts(missing)}
+                break
+            except ValueError as error:
+                self.failure = str(error)
+                self._stopping.set()
+                return False
+            except KafkaFailure as error:
+                self._trouble = str(error)
+                self._stopping.wait(self._backoff.delay_s(retries))
+                retries += 1
+            if self._stopping.is_set() or batch.over.is_set():
+                return False
+        self._trouble = ""
+        batch.start(known)
+        return True
+
+    def throttle(self, rate: float, topics: Mapping[str, float]) -> None:
+        """Other limits from now on, in this batch and in those to come."""
+        self._limits = (rate, dict(topics))
+        current = self._current
+        if current is not None:
+            current.throttle(*self._limits)
+
     def _attend(self, batch: Batch) -> Batch | None:
         """Watch a running batch until its time is up, it is lost, or we stop; returns the batch standing by, if any."""
         ends_at = time.monotonic() + self._spec.batch_duration_ms / 1000
@@ -202,6 +251,7 @@ class Lane:
             batch.failure = f"the executor did not stop in {STOP_TIMEOUT_S:.0f} s"
         if batch.final and not early:
             self._losses = 0
+            self._known = batch.starts
             self._keep(batch)
             self._leave()
         else:
@@ -216,7 +266,7 @@ class Lane:
             return
         self._trouble = batch.failure or batch.reason or "the executor was lost"
         self._log.warning(
-            "a micro-batch was lost, its partitions are read again from the last report",
+            "a micro-batch was lost, its partitions go on where the target says",
             batch=batch.name,
             reason=self._trouble,
         )
@@ -230,8 +280,6 @@ class Lane:
 
     def _keep(self, batch: Batch) -> None:
         for tp, row in batch.progress.items():
-            if row.position >= 0:
-                self._offsets[tp] = row.position
             self._progress[tp] = self._total(row)
         self._base = dict(self._progress)
 
@@ -239,18 +287,12 @@ class Lane:
         base = self._base.get(row.source)
         if base is None:
             return row
-        gaps = {reason: base.gaps.get(reason, 0) + row.gaps.get(reason, 0) for reason in {*base.gaps, *row.gaps}}
-        return PartitionProgress(
-            row.topic,
-            row.partition,
-            row.position,
-            max(row.target_offset, base.target_offset),
-            row.high_watermark,
-            row.state,
-            row.reason,
-            base.records + row.records,
-            base.bytes + row.bytes,
-            gaps,
+        return dataclasses.replace(
+            row,
+            target_offset=max(row.target_offset, base.target_offset),
+            since_ms=base.since_ms if base.state == row.state and base.since_ms >= 0 else row.since_ms,
+            records=base.records + row.records,
+            bytes=base.bytes + row.bytes,
         )
 
     def _sleep(self, seconds: float) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import gc
 import time
 from collections import deque
@@ -184,9 +185,7 @@ class Copier:
             cursor = self._cursors[part.source] = Cursor(part, outbox, self, spec.read_committed)
             cursor.held = True  # until its place to start is known: nothing may be concluded from an early end
             outbox.on_refused = cursor.refused
-            outbox.on_truncated = lambda records, end, cursor=cursor: self._losses.target_truncated(
-                cursor, records, end
-            )  # type: ignore[misc]
+            outbox.on_truncated = functools.partial(self._target_truncated, cursor)
         since = time.monotonic()
         while not self._link.stop.is_set():
             try:
@@ -209,7 +208,7 @@ class Copier:
                 self._cursors,
                 self._call,
                 self._commit_then,
-                lambda cursor, records, end: self._losses.target_truncated(cursor, records, end),
+                self._target_truncated,
             )
             source_admin = Admin(self._source_cluster)
             self._losses = Losses(spec, self._source, source_admin, self._opening, self._call, self._commit_then)
@@ -296,7 +295,7 @@ class Copier:
         self._losses.unreadable(cursor, failure)
 
     def stopped(self, cursor: Cursor) -> None:
-        """This partition is given up."""
+        """It is given up."""
         self._source.remove(cursor.partition)
         trouble = cursor.stop_trouble
         if trouble is not None:
@@ -364,6 +363,9 @@ class Copier:
             self._source.resume()
 
         self._commit_then(cursor, known)
+
+    def _target_truncated(self, cursor: Cursor, records: int, end: int) -> None:
+        self._losses.target_truncated(cursor, records, end)
 
     async def _look_up(self, questions: Any) -> Any:
         return await self._opening.look_up(questions)

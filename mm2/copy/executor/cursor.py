@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -60,7 +60,7 @@ class Owner(Protocol):
         """The source does not let it be read."""
 
     def stopped(self, cursor: Cursor) -> None:
-        """This partition is given up."""
+        """It is given up."""
 
     def renewed(self, cursor: Cursor, topic_id: str) -> None:
         """Its source topic is another one of the same name."""
@@ -161,6 +161,7 @@ class Cursor:
     waiting_bytes: int = 0
     rate: float = 0.0
     entries: deque[Entry] = field(default_factory=deque)
+    _when_idle: Callable[[], None] | None = None
     _corrupt_at: int = -1
     _behind_lso_s: float = 0.0
     _throttled_s: float = 0.0
@@ -221,8 +222,7 @@ class Cursor:
         aborted = AbortedTransactions(fetched.aborted)
         try:
             for view in iter_batches(fetched.records):
-                self._take_checked(view, aborted)
-                if self.held:
+                if not self._take_checked(view, aborted):
                     return
         except CorruptBatch as error:
             self._corrupt(error)
@@ -267,6 +267,13 @@ class Cursor:
         self.entries.clear()
         self.waiting_bytes = 0
         self.held = False
+
+    def when_idle(self, then: Callable[[], None]) -> None:
+        """Call ``then`` once nothing is on its way."""
+        if self.idle:
+            then()
+        else:
+            self._when_idle = then
 
     def jump(self, offset: int, reason: str) -> None:
         """Go on at another source offset; offsets that are left out are counted under ``reason``."""
@@ -376,7 +383,8 @@ class Cursor:
             return
         self.fail(State.CORRUPT, f"{self.partition}: {error}")
 
-    def _take_checked(self, view: BatchView, aborted: AbortedTransactions) -> None:
+    def _take_checked(self, view: BatchView, aborted: AbortedTransactions) -> bool:
+        """Take a batch; False when what follows it has to wait."""
         before = self.offset
         try:
             self._take_batch(view, aborted)
@@ -387,6 +395,7 @@ class Cursor:
             after = max(header.last_offset + 1, before)
             self._drop(before, after, "quarantined")
             self.offset = after
+        return not self.held
 
     def _take_batch(self, view: BatchView, aborted: AbortedTransactions) -> None:
         header = view.header
@@ -580,6 +589,9 @@ class Cursor:
         entry.done = True
         while self.entries and self.entries[0].done:
             self._pass(self.entries.popleft())
+        if not self.entries and self._when_idle is not None:
+            then, self._when_idle = self._when_idle, None
+            then()
 
     def _pass(self, entry: Entry) -> None:
         """The oldest entry is done: move on, and leave a trail."""

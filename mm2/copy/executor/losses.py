@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Any
 
 import structlog
 
@@ -22,8 +22,6 @@ from mm2.kafka.admin import Admin
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.structs import EARLIEST, LATEST, TopicPartition
-
-_LOOK_AGAIN_S: Final = 0.01
 
 
 class Losses:
@@ -83,7 +81,7 @@ class Losses:
         """Go on elsewhere: after what is under way is in, and once the ledger says so, or a successor would count wrong."""
         if not cursor.held:
             cursor.held = True
-            self._spawn(self._rebase(cursor, offset))
+            cursor.when_idle(lambda: self._go_on_at(cursor, offset))
 
     def target_truncated(self, cursor: Cursor, records: int, end: int) -> None:
         """Of the session's records that the target had acknowledged only so many are left: send the rest again."""
@@ -125,9 +123,7 @@ class Losses:
         cursor.outbox.paused = False
         self._source.resume()
 
-    async def _rebase(self, cursor: Cursor, offset: int) -> None:
-        while not cursor.idle:
-            await asyncio.sleep(_LOOK_AGAIN_S)
+    def _go_on_at(self, cursor: Cursor, offset: int) -> None:
         cursor.offset = cursor.position = offset
         self._commit(cursor, lambda: self._release(cursor))
 
