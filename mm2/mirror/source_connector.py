@@ -47,7 +47,7 @@ TOLERANCE_KEY: Final = "errors.tolerance"
 LEAST_BETWEEN_DEALS_S: Final = 60.0
 """Partitions are weighed as often as topics are refreshed, but not more often than this: a new deal stops all tasks."""
 _BETWEEN_DEALS_S: Final = 600.0
-_LEDGER_TIMEOUT_S: Final = 30.0
+_LEDGER_TIMEOUT_S: Final = 15.0
 
 
 class MirrorSourceConnector(MirrorConnector):
@@ -273,6 +273,8 @@ class MirrorSourceConnector(MirrorConnector):
             return
         settings = self._clients.settings(Side.TARGET, Kind.CONSUMER, "ledger-consumer")
         topic = ledger_topic(self._clients.source_alias)
+        if isinstance(self._target_admin.describe_topics([topic])[topic], KafkaFailure):
+            return  # a reader would wait for it
         # Read when it is wanted rather than followed: it is written every second by every partition.
         self._ledger = LedgerLog(settings, topic, name=self._clients.target_alias)
         try:

@@ -1,0 +1,111 @@
+"""What the verbs of `mm2` have in common: a flow of a properties file, its clusters, and its ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TextIO
+
+from mm2.config.configdef import ConfigException
+from mm2.config.mirror_keys import SOURCE_CONNECTOR
+from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
+from mm2.config.properties import load_properties
+from mm2.config.providers import ConfigTransformer
+from mm2.copy.ledger import Ledger, LedgerLog, ledger_topic
+from mm2.kafka.admin import Admin
+from mm2.kafka.cluster import Cluster
+from mm2.kafka.error_codes import ErrorCode
+from mm2.kafka.errors import BrokerFailure, KafkaFailure
+from mm2.mirror.clients import Kind, MirrorClients, Side
+
+EXIT_WELL: Final = 0
+EXIT_NOT_WELL: Final = 1
+EXIT_TROUBLE: Final = 2
+
+_PREFLIGHT_S: Final = 5.0
+_READ_S: Final = 60.0
+
+
+class Trouble(Exception):
+    """The question could not be answered; the sentence for the user."""
+
+
+def add_flow(parser: Any) -> None:
+    """The arguments that say which flow."""
+    parser.add_argument("config", metavar="mm2.properties", type=Path, help="MirrorMaker 2's properties file")
+    parser.add_argument("flow", metavar="'A->B'", help="the flow, in quotes, or the shell takes > for its own")
+    parser.add_argument("--json", action="store_true", help="for programs rather than people")
+
+
+@dataclass(frozen=True)
+class Flow:
+    """A flow of the file; ``props`` are its source connector's, references resolved. Holds secrets."""
+
+    pair: SourceAndTarget
+    props: Mapping[str, str]
+
+    @classmethod
+    def of(cls, file: Path, name: str) -> Flow:
+        """The flow ``A->B``, whether it is switched on or not. Raises Trouble or ConfigException."""
+        config = MirrorMakerConfig(load_properties(file))
+        pairs = {str(pair): pair for pair in config.possible_pairs()}
+        pair = pairs.get("".join(name.split()))
+        if pair is None:
+            known = ", ".join(pairs) or "none"
+            raise Trouble(f"{file} has no flow {name}; its flows are {known}. (A flow stands in quotes: 'A->B'.)")
+        props = ConfigTransformer.from_props(config.originals).transform(
+            config.connector_config(pair, SOURCE_CONNECTOR)
+        )
+        for alias in (pair.source, pair.target):
+            if not config.client_config(alias).get("bootstrap.servers"):
+                raise ConfigException(f'Missing required configuration "{alias}.bootstrap.servers".')
+        return cls(pair, props)
+
+    def ledger(self) -> Ledger:
+        """All that the flow's ledger says at this moment. Raises Trouble or KafkaFailure."""
+        clients = MirrorClients(self.props)
+        settings = clients.settings(Side.TARGET, Kind.CONSUMER, "ledger-consumer")
+        topic = ledger_topic(self.pair.source)
+        with self.cluster(Side.TARGET) as admin:
+            # A reader would wait for a topic that is not there; it might be a new one.
+            found = admin.describe_topics([topic])[topic]
+        if isinstance(found, BrokerFailure) and found.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            sentence = f"Cluster {self.pair.target} has no ledger {topic}: nothing has been copied there yet, "
+            raise Trouble(f"{sentence}not by this version, or the topic was deleted.")
+        if isinstance(found, KafkaFailure):
+            raise found
+        following = LedgerLog(settings, topic, name=self.pair.target)
+        try:
+            following.start(_READ_S)
+        finally:
+            following.stop()
+        return following.ledger
+
+    @contextmanager
+    def cluster(self, side: Side) -> Iterator[Admin]:
+        """A client of one of the clusters, once it has answered. Raises KafkaFailure when it does not within seconds."""
+        cluster: Cluster
+        cluster, admin = MirrorClients(self.props).admin(side, f"mm2-cli-{side.value}-admin")
+        try:
+            cluster.preflight(_PREFLIGHT_S)
+            yield admin
+        finally:
+            cluster.close()
+
+
+def table(out: TextIO, header: tuple[str, ...], rows: Sequence[tuple[str, ...]], *, left: int = 1) -> None:
+    """Columns as wide as they must be; the first ``left`` and the last begin at the left, numbers end at the right."""
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    for row in (header, *rows):
+        cells = [
+            cell.ljust(width) if index < left or index == len(row) - 1 else cell.rjust(width)
+            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        out.write("  ".join(cells).rstrip() + "\n")
+
+
+def number(value: int | None) -> str:
+    """With commas; a dash for what is not known."""
+    return "-" if value is None else f"{value:,}"

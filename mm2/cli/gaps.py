@@ -1,0 +1,133 @@
+"""`mm2 gaps`: which source offsets are not on the target, and why. Exit code 1 when some of them are lost."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, TextIO
+
+from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, Flow, Trouble, add_flow, number
+from mm2.copy.ledger import Ledger
+from mm2.copy.segments import Gap
+from mm2.copy.session import Entry
+
+#: Reasons for which a record is not meant to be on the target; for any other it is missing there.
+INTENDED: Final = frozenset({"compacted", "control", "aborted", "filtered"})
+_SHOWN: Final = 8
+
+
+@dataclass(frozen=True)
+class PartitionGaps:
+    """One partition's: totals by reason since the first copy, and the ranges that are still listed."""
+
+    entry: Entry
+    ranges: tuple[Gap, ...]
+
+    @property
+    def missing(self) -> int:
+        """Offsets without a record on the target that should have one."""
+        return sum(count for reason, count in self.entry.gaps.items() if reason not in INTENDED)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "topic": self.entry.topic,
+            "partition": self.entry.partition,
+            "position": self.entry.mark.source,
+            "gaps": dict(sorted(self.entry.gaps.items())),
+            "ranges": [{"first": gap.first, "last": gap.after - 1, "reason": gap.reason} for gap in self.ranges],
+            "lost": [
+                {"first": lost.first, "last": lost.after - 1, "reason": lost.reason, "found_ms": lost.at_ms}
+                for lost in self.entry.lost
+            ],
+        }
+
+
+def gaps_of(ledger: Ledger, topic: str | None) -> list[PartitionGaps]:
+    """Every partition of the ledger, or of one topic."""
+    found = []
+    for source in ledger.partitions():
+        entry = ledger.entry(source) if topic in {None, source.topic} else None
+        if entry is None:
+            continue
+        listed = [gap for chunk in ledger.chunks(source) for gap in chunk.gaps]
+        listed += [Gap(lost.first, lost.after, lost.reason) for lost in entry.lost]
+        found.append(PartitionGaps(entry, tuple(merged(listed))))
+    return found
+
+
+def merged(gaps: Iterable[Gap]) -> list[Gap]:
+    """The same offsets in as few ranges as possible, each offset once for each reason, in order."""
+    found: dict[str, list[Gap]] = {}
+    for gap in sorted(gaps):
+        ranges = found.setdefault(gap.reason, [])
+        if ranges and gap.first <= ranges[-1].after:
+            ranges[-1] = ranges[-1]._replace(after=max(ranges[-1].after, gap.after))
+        else:
+            ranges.append(gap)
+    return sorted(gap for ranges in found.values() for gap in ranges)
+
+
+def add(verbs: Any) -> None:
+    """The verb's own arguments."""
+    parser = verbs.add_parser(
+        "gaps",
+        help="which source offsets are not on the target, and why",
+        description="Which source offsets are not on the target, and why. Exit code: 0 all that should be there is "
+        "there, 1 some of it is lost, 2 the question could not be answered.",
+    )
+    add_flow(parser)
+    parser.add_argument("--topic", metavar="T", help="only this topic of the source")
+    parser.set_defaults(run=run)
+
+
+def run(options: Any) -> int:
+    """Exit code. Raises Trouble, ConfigException or KafkaFailure."""
+    flow = Flow.of(options.config, options.flow)
+    partitions = gaps_of(flow.ledger(), options.topic)
+    if options.topic is not None and not partitions:
+        raise Trouble(f"The ledger of {flow.pair} has no topic {options.topic}.")
+    totals: Counter[str] = Counter()
+    for partition in partitions:
+        totals.update(partition.entry.gaps)
+    if options.json:
+        rows = [partition.to_json() for partition in partitions]
+        document = {"flow": str(flow.pair), "totals": dict(sorted(totals.items())), "partitions": rows}
+        sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+    else:
+        _tell(sys.stdout, flow, partitions, totals)
+    return EXIT_NOT_WELL if any(partition.missing for partition in partitions) else EXIT_WELL
+
+
+def _tell(out: TextIO, flow: Flow, partitions: list[PartitionGaps], totals: Counter[str]) -> None:
+    for partition in partitions:
+        for reason, count in sorted(partition.entry.gaps.items()):
+            ranges = [gap for gap in partition.ranges if gap.reason == reason]
+            out.write(f"{partition.entry.source}  {reason}  {number(count)}: {_ranges(ranges, count)}\n")
+        out.writelines(
+            f"{partition.entry.source}  found at {_time(lost.at_ms)}: {_range(Gap(lost.first, lost.after, ''))} "
+            f"{lost.reason}\n"
+            for lost in partition.entry.lost
+        )
+    where = f"{number(len(partitions))} partition{'' if len(partitions) == 1 else 's'} of {flow.pair}"
+    told = ", ".join(f"{reason} {number(count)}" for reason, count in sorted(totals.items()))
+    out.write(f"{where}: {told or 'every source offset has its record on the target'}\n")
+
+
+def _ranges(gaps: list[Gap], count: int) -> str:
+    """The newest ones; those before them as a number of offsets, since old ones are no longer listed."""
+    shown = gaps[-_SHOWN:]
+    before = count - sum(gap.after - gap.first for gap in shown)
+    earlier = [f"{number(before)} earlier"] if before > 0 else []
+    return ", ".join([*earlier, *map(_range, shown)])
+
+
+def _range(gap: Gap) -> str:
+    return str(gap.first) if gap.after == gap.first + 1 else f"{gap.first}-{gap.after - 1}"
+
+
+def _time(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

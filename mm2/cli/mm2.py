@@ -1,0 +1,49 @@
+"""mm2: questions about what is replicated, one verb each. Exit codes as of diff: 0 well, 1 not well, 2 trouble."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import configargparse
+
+from mm2 import __version__
+from mm2.cli import gaps, status
+from mm2.cli.flow import EXIT_TROUBLE, Trouble
+from mm2.cli.logs import configure_logging
+from mm2.config.configdef import ConfigException
+from mm2.connect.api import ConnectError
+from mm2.kafka.errors import KafkaFailure
+
+
+class _Parser(configargparse.ArgumentParser):  # type: ignore[misc]  # configargparse has no types
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        sys.stderr.write(f"{self.prog}: {message}\n")
+        raise SystemExit(EXIT_TROUBLE)
+
+
+def parser() -> Any:
+    """The command line."""
+    made = _Parser(prog="mm2", description="Questions about what is replicated.")
+    made.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    verbs = made.add_subparsers(metavar="VERB", required=True)
+    for verb in (gaps, status):
+        verb.add(verbs)
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Answer one question; the exit code."""
+    options = parser().parse_args(arguments)
+    configure_logging("console", "error")
+    try:
+        return int(options.run(options))
+    except (Trouble, ConfigException, ConnectError, KafkaFailure) as error:
+        sys.stderr.write(f"mm2: {error}\n")
+        return EXIT_TROUBLE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

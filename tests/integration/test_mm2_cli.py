@@ -1,0 +1,176 @@
+"""`mm2 gaps` and `mm2 status` on a ledger as a copier leaves it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mm2.cli.gaps import merged
+from mm2.cli.mm2 import main
+from mm2.copy.ledger import LEDGER_CONFIGS, chunk_record, entry_record, ledger_topic
+from mm2.copy.segments import Chunk, Gap, Segment
+from mm2.copy.session import Entry, Lost, Mark, Session
+from mm2.kafka.structs import ProducerIdentity
+from mm2.sandbox.kafka import LocalKafka
+from tests.integration.mirror_flow import create, write
+from tests.integration.mirror_process import write_config
+
+FOUND_MS = 1_700_000_000_000
+
+
+@pytest.fixture
+def file(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, tmp_path: Path) -> Path:
+    """A flow whose source has an alias of its own, so that its ledger is nobody else's."""
+    props = {
+        "clusters": f"{unique}, B",
+        f"{unique}.bootstrap.servers": kafka_a.bootstrap,
+        "B.bootstrap.servers": kafka_b.bootstrap,
+    }
+    return write_config(tmp_path / "mm2.properties", props)
+
+
+def write_ledger(broker: LocalKafka, source_alias: str, entries: list[Entry], chunks: list[Chunk]) -> None:
+    """Entries, and the chunks of the first of them."""
+    topic = ledger_topic(source_alias)
+    create(broker, topic, config=LEDGER_CONFIGS)
+    rows = [*map(entry_record, entries), *(chunk_record(entries[0].source, chunk) for chunk in chunks)]
+    write(broker, topic, [(row.key, row.value) for row in rows], 0)
+
+
+def orders(unique: str) -> list[Entry]:
+    """One partition with gaps of all kinds, one without."""
+    session = Session(ProducerIdentity(4001, 2), Mark(0, 0, 0))
+    gaps = {"compacted": 1_030, "control": 2, "retention": 50}
+    lost = (Lost(100, 150, "retention", FOUND_MS),)
+    full = Entry(unique, 0, f"X.{unique}", Mark(9, 7, 7), 9, session=session, gaps=gaps, lost=lost, rate=1_234, chunk=3)
+    return [full, Entry(unique, 1, f"X.{unique}", Mark(4, -1, 4))]
+
+
+CHUNKS = [
+    Chunk(2, [Segment(0, 0, 3)], [Gap(3, 23, "compacted"), Gap(30, 31, "control")]),
+    Chunk(3, [Segment(31, 23, 9)], [Gap(40, 50, "compacted"), Gap(60, 61, "control"), Gap(100, 150, "retention")]),
+]
+
+
+def asked(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    code = main([str(argument) for argument in arguments])
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def test_gaps_are_told_by_reason_with_the_ranges_that_are_known(
+    kafka_b: LocalKafka, file: Path, unique: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_ledger(kafka_b, unique, orders(unique), CHUNKS)
+    code, out, err = asked(capsys, "gaps", file, f"{unique}->B")
+    assert (code, err) == (1, ""), "50 records are lost"
+    assert out.splitlines() == [
+        f"{unique}-0  compacted  1,030: 1,000 earlier, 3-22, 40-49",
+        f"{unique}-0  control  2: 30, 60",
+        f"{unique}-0  retention  50: 100-149",
+        f"{unique}-0  found at 2023-11-14 22:13:20 UTC: 100-149 retention",
+        f"2 partitions of {unique}->B: compacted 1,030, control 2, retention 50",
+    ]
+    code, out, _ = asked(capsys, "gaps", file, f"{unique} -> B", "--json", "--topic", unique)
+    told: dict[str, Any] = json.loads(out)
+    assert code == 1
+    assert told["totals"] == {"compacted": 1_030, "control": 2, "retention": 50}
+    first, second = told["partitions"]
+    assert (first["topic"], first["partition"], first["position"]) == (unique, 0, 9)
+    assert first["ranges"] == [
+        {"first": 3, "last": 22, "reason": "compacted"},
+        {"first": 30, "last": 30, "reason": "control"},
+        {"first": 40, "last": 49, "reason": "compacted"},
+        {"first": 60, "last": 60, "reason": "control"},
+        {"first": 100, "last": 149, "reason": "retention"},
+    ]
+    assert first["lost"] == [{"first": 100, "last": 149, "reason": "retention", "found_ms": FOUND_MS}]
+    assert (second["partition"], second["gaps"], second["ranges"]) == (1, {}, [])
+
+
+def test_gaps_that_are_meant_to_be_are_no_loss(
+    kafka_b: LocalKafka, file: Path, unique: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    entry = orders(unique)[0].replace(gaps={"compacted": 5, "aborted": 1}, lost=())
+    write_ledger(kafka_b, unique, [entry], [])
+    code, out, _ = asked(capsys, "gaps", file, f"{unique}->B")
+    assert code == 0
+    assert out.splitlines()[-1] == f"1 partition of {unique}->B: aborted 1, compacted 5"
+    code, out, err = asked(capsys, "gaps", file, f"{unique}->B", "--topic", "other")
+    assert (code, out, err) == (2, "", f"mm2: The ledger of {unique}->B has no topic other.\n")
+
+
+def test_status_tells_positions_lag_and_session(
+    kafka_a: LocalKafka, kafka_b: LocalKafka, file: Path, unique: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    create(kafka_a, unique, 2)
+    write(kafka_a, unique, [(None, b"%d" % i) for i in range(12)], 0)
+    write(kafka_a, unique, [(None, b"%d" % i) for i in range(4)], 1)
+    write_ledger(kafka_b, unique, orders(unique), CHUNKS)
+    code, out, err = asked(capsys, "status", file, f"{unique}->B")
+    assert (code, err) == (0, "")
+    rows = [" ".join(line.split()) for line in out.splitlines()]
+    assert rows == [
+        "PARTITION POSITION SOURCE END LAG TARGET OFFSET BYTES/S SESSION",
+        f"{unique}-0 9 12 3 7 1,234 producer 4001 epoch 2, 7 records",
+        f"{unique}-1 4 4 0 - 0 none",
+        f"2 partitions of {unique}->B, 3 offsets to go",
+    ]
+    code, out, _ = asked(capsys, "status", file, f"{unique}->B", "--json")
+    first, second = json.loads(out)["partitions"]
+    assert code == 0
+    assert first == {
+        "topic": unique,
+        "partition": 0,
+        "remote_topic": f"X.{unique}",
+        "position": 9,
+        "source_end": 12,
+        "lag": 3,
+        "target_offset": 7,
+        "bytes_per_s": 1_234,
+        "foreign_records": 0,
+        "session": {"producer_id": 4001, "producer_epoch": 2, "start": {"source": 0, "target": 0}, "records": 7},
+    }
+    assert (second["session"], second["target_offset"], second["lag"]) == (None, None, 0)
+
+
+def test_status_without_the_source_tells_what_the_ledger_knows(
+    kafka_b: LocalKafka, file: Path, unique: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_ledger(kafka_b, unique, orders(unique), [])
+    with file.open("a") as appended:
+        appended.write(f"{unique}.bootstrap.servers = 127.0.0.1:1\n")
+    code, out, err = asked(capsys, "status", file, f"{unique}->B")
+    assert code == 1
+    assert out.splitlines()[1].split()[1:4] == ["9", "-", "-"]
+    assert err.count("\n") == 1
+    assert "127.0.0.1:1" in err
+
+
+@pytest.mark.parametrize("verb", ["gaps", "status"])
+def test_what_cannot_be_answered_is_said_in_one_sentence(
+    file: Path, unique: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: str
+) -> None:
+    def sentence(*arguments: object) -> str:
+        code, out, err = asked(capsys, verb, *arguments)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        return err
+
+    flow = f"{unique}->B"
+    assert "no ledger" in sentence(file, flow)
+    assert "has no flow B->C" in sentence(file, "B->C")
+    assert "Cannot read" in sentence(tmp_path / "nowhere", flow)
+    with file.open("a") as appended:
+        appended.write("B.bootstrap.servers = 127.0.0.1:1\n")
+    assert "127.0.0.1:1" in sentence(file, flow)
+    with pytest.raises(SystemExit) as caught:
+        main([verb])
+    assert caught.value.code == 2
+
+
+def test_ranges_are_joined_within_their_reason() -> None:
+    gaps = [Gap(5, 9, "a"), Gap(0, 5, "a"), Gap(3, 4, "b"), Gap(8, 12, "a"), Gap(13, 14, "a"), Gap(0, 5, "a")]
+    assert merged(gaps) == [Gap(0, 12, "a"), Gap(3, 4, "b"), Gap(13, 14, "a")]
