@@ -134,6 +134,13 @@ class Ledger:
             extend(chunks, entry)
         return chunks
 
+    def newest_chunk(self, source: TopicPartition) -> Chunk | None:
+        """The chunk of segments that a successor goes on with; None when there is no trail yet."""
+        entry, chunks = self.entry(source), self.chunks(source)
+        if entry is None:
+            return None
+        return chunks[-1] if chunks and chunks[-1].number == entry.chunk else Chunk(entry.chunk + 1)
+
     def rates(self) -> dict[TopicPartition, float]:
         """Bytes per second of each partition, as last measured."""
         found = {}

@@ -140,7 +140,8 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where a partition's copying begins: ``position`` None = as auto.offset.reset says.
+    """Where a partition's copying begins: ``position`` None = as auto.offset.reset says. ``committed`` is what Connect's
+    offsets topic holds (None: nothing).
 
     ``entry`` carries on what is known of the partition; its session is None when a new one has to begin. ``chunk`` is the
     newest of its trail. ``clean`` says that nobody has written in this session since the entry's mark. ``moved`` says
@@ -148,6 +149,7 @@ class Start:
     """
 
     position: int | None
+    committed: int | None = None
     entry: Entry | None = None
     chunk: Chunk | None = None
     clean: bool = False
@@ -157,14 +159,15 @@ class Start:
         """For the progress channel."""
         entry = None if self.entry is None else [self.entry.topic, self.entry.partition, self.entry.to_json()]
         chunk = None if self.chunk is None else [self.chunk.number, self.chunk.to_json()]
-        return [self.position, entry, chunk, self.clean, self.moved]
+        return [self.position, self.committed, entry, chunk, self.clean, self.moved]
 
     @classmethod
     def from_json(cls, row: list[Any]) -> Self:
         """The inverse of `to_json`."""
-        position, entry, chunk, clean, moved = row
+        position, committed, entry, chunk, clean, moved = row
         return cls(
             position,
+            committed,
             None if entry is None else Entry.from_json(*entry),
             None if chunk is None else Chunk.from_json(*chunk),
             clean,
@@ -175,12 +178,12 @@ class Start:
 def start_of(entry: Entry | None, chunk: Chunk | None, committed: int | None) -> Start:
     """Where to go on, from what the ledger says and the position in Connect's offsets topic (next source offset)."""
     if entry is None:
-        return Start(committed)
+        return Start(committed, committed)
     if committed is not None and committed in {entry.previous, entry.mark.source}:
-        return Start(entry.mark.source, entry, chunk)
+        return Start(entry.mark.source, committed, entry, chunk)
     if committed is None and entry.previous is None:
-        return Start(entry.mark.source, entry, chunk)  # it ended before its first position was written
-    return Start(committed, entry.replace(session=None), chunk, moved=True)
+        return Start(entry.mark.source, committed, entry, chunk)  # it ended before its first position was written
+    return Start(committed, committed, entry.replace(session=None), chunk, moved=True)
 
 
 def sequence_of(count: int) -> int:

@@ -14,7 +14,7 @@ from typing import Final
 import structlog
 
 from mm2.config.configdef import ConfigException
-from mm2.config.mirror_keys import MIRROR_SOURCE_CONFIG, topic_throttles
+from mm2.config.mirror_keys import MIRROR_SOURCE_CONFIG, THROTTLE_KEY, TOPIC_THROTTLE_PREFIX, topic_throttles
 from mm2.connect.api import RetriableError, Task
 from mm2.copy.ledger import LedgerLog, ledger_topic
 from mm2.kafka.error_codes import ErrorCode
@@ -30,7 +30,13 @@ from mm2.mirror.dealing import Deal, Shares
 from mm2.mirror.discovery import TOPICS_PER_REQUEST, chunks, see_topics
 from mm2.mirror.internal_topics import complain_unless_compacted, create_compacted_topic, create_internal_topic
 from mm2.mirror.offset_checks import Offsets, check_source_offsets
-from mm2.mirror.own_topics import DEAD_LETTER_FACTOR_KEY, LEDGER_FACTOR_KEY, new_dead_letters, new_ledger
+from mm2.mirror.own_topics import (
+    DEAD_LETTER_FACTOR_KEY,
+    LEDGER_FACTOR_KEY,
+    TASKS_KEY,
+    new_dead_letters,
+    new_ledger,
+)
 from mm2.mirror.remote_topics import REPLICATION_FACTOR_KEY, RemoteTopics
 from mm2.mirror.scheduler import Scheduler
 from mm2.mirror.selection import TopicSelection
@@ -304,9 +310,12 @@ class MirrorSourceConnector(MirrorConnector):
             ready = self._ready
         if ready is None:
             raise RetriableError(f"The topics of the flow {self._clients.flow} have not been loaded yet.")
+        shares = self._deal.shares(ready, max_tasks)
+        limited = any(key == THROTTLE_KEY or key.startswith(TOPIC_THROTTLE_PREFIX) for key in self._props)
+        common = {**self._props, TASKS_KEY: str(len(shares))} if limited else self._props
         return [
-            {**self._props, ASSIGNED_PARTITIONS_KEY: encode_partitions(share), TASK_INDEX_KEY: str(index)}
-            for index, share in enumerate(self._deal.shares(ready, max_tasks))
+            {**common, ASSIGNED_PARTITIONS_KEY: encode_partitions(share), TASK_INDEX_KEY: str(index)}
+            for index, share in enumerate(shares)
         ]
 
     def validate(self, props: Mapping[str, str]) -> list[tuple[str, str]]:

@@ -7,23 +7,32 @@ can take over from the other.
 
 from __future__ import annotations
 
+import functools
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import structlog
 
 from mm2 import __version__
 from mm2.config.configdef import AbstractConfig
-from mm2.config.mirror_keys import MIRROR_SOURCE_CONFIG
-from mm2.connect.api import ConnectError, SourceRecord, SourceTask, SourceTaskContext
+from mm2.config.mirror_keys import MIRROR_SOURCE_CONFIG, THROTTLE_KEY, topic_throttles
+from mm2.connect.api import ConnectError, SourceRecord, SourceTask, SourceTaskContext, WorkerView
 from mm2.copy.driver.engine import CopyEngine, CopyFailed, CopyJob
-from mm2.copy.spec import CopySpec, PartitionSpec, SyncsSpec
+from mm2.copy.ledger import Ledger, LedgerLog, ledger_topic
+from mm2.copy.session import Start, start_of
+from mm2.copy.spec import CopySpec, PartitionSpec, SyncsSpec, TransactionsSpec
+from mm2.kafka.error_codes import ErrorCode
+from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror.assigned_partitions import ASSIGNED_PARTITIONS_KEY, decode_partitions
 from mm2.mirror.clients import Kind, MirrorClients, Side
+from mm2.mirror.own_topics import TASKS_KEY, dead_letter_topic
 from mm2.mirror.plugins import replication_policy
+from mm2.mirror.start_from import START_FROM_KEY, parse_start_from
 from mm2.mirror.syncs_topic import EMIT_SYNCS_KEY, syncs_side, syncs_topic
 
 log = structlog.get_logger(__name__)
@@ -32,6 +41,12 @@ COPY_RESOURCE: Final = "copy"
 _REPORT_INTERVAL_S: Final = 30.0
 _TROUBLE_OVER_S: Final = 5.0
 _STOP_TIMEOUT_S: Final = 12.0
+_LEDGER_TIMEOUT_S: Final = 30.0
+_LEDGER_PATIENCE_S: Final = 15.0
+_LEDGER_AGAIN_S: Final = 0.25
+_READS: Final = 4
+_READ_AGAIN_S: Final = 0.3
+_NO_TOPIC: Final = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 _DEFAULT_FETCH_MAX_BYTES: Final = 8 << 20
 _DEFAULT_PARTITION_BYTES: Final = 1 << 20
 _DEFAULT_MAX_WAIT_MS: Final = 500
@@ -40,7 +55,12 @@ _DEFAULT_MAX_WAIT_MS: Final = 500
 class MirrorSourceTask(SourceTask):
     """See the module."""
 
+    #: Data and positions go past the worker's producer, with exactly-once too.
+    produces_by_itself = True
+
     def __init__(self) -> None:
+        self._ledger: LedgerLog | None = None
+        self._ledger_lock = threading.Lock()
         self._job: CopyJob | None = None
         self._next_report = 0.0
         self._troubles: dict[str, float] = {}  # when each was last seen, in monotonic seconds
@@ -58,13 +78,10 @@ class MirrorSourceTask(SourceTask):
         else:
             self._own_engine = None
         spec = copy_spec(props, self.context)
-        committed = self._committed(spec)
-        log.info(
-            "Copying starts.",
-            partitions=len(spec.partitions),
-            committed=sum(offset is not None for offset in committed.values()),
-        )
-        self._job = engine.open(spec, committed)
+        self._source_alias = spec.source_alias
+        self._start_from = parse_start_from(props.get(START_FROM_KEY, ""), source_alias=spec.source_alias)
+        self._new_ledger = functools.partial(_ledger_log, props)
+        self._job = engine.open(spec, self._starts)
 
     def poll(self) -> list[SourceRecord] | None:
         """Wait for news of the copying. Raises ConnectError when no partition can go on."""
@@ -92,16 +109,68 @@ class MirrorSourceTask(SourceTask):
             log.warning("The copying did not stop in time; its last positions may be copied again.")
         if self._own_engine is not None:
             self._own_engine.stop()
+        if self._ledger is not None:
+            self._ledger.stop()
 
-    def _committed(self, spec: CopySpec) -> dict[TopicPartition, int | None]:
-        keys = [
-            {"cluster": spec.source_alias, "partition": part.partition, "topic": part.topic} for part in spec.partitions
-        ]
-        offsets = self.context.offset_reader.offsets(keys)
-        return {
-            part.source: _next_offset(part.source, offset)
-            for part, offset in zip(spec.partitions, offsets, strict=True)
-        }
+    def _starts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Start]:
+        """Where partitions go on, as the ledger and Connect's offsets topic say now (`mm2.copy.driver.lane.Starts`)."""
+        wanted = list(partitions)
+        starts: dict[TopicPartition, Start] = {}
+        for attempt in range(_READS):
+            ledger = self._read_ledger()
+            committed = self._committed(wanted)
+            starts = {tp: start_of(ledger.entry(tp), ledger.newest_chunk(tp), committed[tp]) for tp in wanted}
+            # A predecessor that has not noticed its end may have committed between the two readings.
+            if attempt == _READS - 1 or not any(start.moved for start in starts.values()):
+                break
+            time.sleep(_READ_AGAIN_S)
+        for tp, start in starts.items():
+            if start.moved and start.entry is not None:
+                log.warning(
+                    "The position is not where this project left it, and is obeyed.",
+                    partition=str(tp),
+                    position=start.position,
+                    ledger=start.entry.mark.source,
+                )
+            if start.position is None and tp in self._start_from.offsets:
+                starts[tp] = replace(start, position=self._start_from.offsets[tp])
+        known = sum(start.position is not None for start in starts.values())
+        log.info("Copying starts.", partitions=len(wanted), committed=known)
+        return starts
+
+    def _read_ledger(self) -> Ledger:
+        """The ledger as it is now; an empty one when the topic is not there after a while. Raises KafkaFailure."""
+        with self._ledger_lock:
+            deadline = time.monotonic() + _LEDGER_PATIENCE_S
+            while self._ledger is None:
+                ledger = self._new_ledger()
+                try:
+                    ledger.start(_LEDGER_TIMEOUT_S)
+                except KafkaFailure as failure:
+                    ledger.stop()
+                    missing = isinstance(failure, BrokerFailure) and failure.code == _NO_TOPIC
+                    if failure.retriable and not missing:
+                        raise
+                    if not missing or time.monotonic() > deadline:
+                        log.warning("Without the ledger copying is at least once.", reason=str(failure))
+                        return Ledger()
+                    time.sleep(_LEDGER_AGAIN_S)
+                else:
+                    self._ledger = ledger
+                    return ledger.ledger
+            self._ledger.read_to_end(_LEDGER_TIMEOUT_S)
+            return self._ledger.ledger
+
+    def _committed(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int | None]:
+        """Raises KafkaFailure when the positions cannot be read now, ValueError when one is none."""
+        keys = [{"cluster": self._source_alias, "partition": tp.partition, "topic": tp.topic} for tp in partitions]
+        try:
+            offsets = self.context.offset_reader.offsets(keys)
+            return {tp: _next_offset(tp, offset) for tp, offset in zip(partitions, offsets, strict=True)}
+        except ConnectError as error:
+            if isinstance(error.__cause__, KafkaFailure):
+                raise error.__cause__ from error
+            raise ValueError(str(error)) from error
 
     def _complain(self, troubles: list[str]) -> None:
         """Say each trouble once, and once that all are over.
@@ -120,6 +189,12 @@ class MirrorSourceTask(SourceTask):
             log.info("Copying goes on.")
 
 
+def _ledger_log(props: Mapping[str, str]) -> LedgerLog:
+    clients = MirrorClients(props, task=True)
+    settings = clients.settings(Side.TARGET, Kind.CONSUMER, "ledger-consumer")
+    return LedgerLog(settings, ledger_topic(clients.source_alias), name=clients.target_alias)
+
+
 def copy_spec(props: Mapping[str, str], context: SourceTaskContext) -> CopySpec:
     """The copy job of a task from its properties; ConfigException or ValueError names what cannot be used."""
     clients = MirrorClients(props, task=True)
@@ -132,6 +207,7 @@ def copy_spec(props: Mapping[str, str], context: SourceTaskContext) -> CopySpec:
         PartitionSpec(tp.topic, tp.partition, policy.format_remote_topic(clients.source_alias, tp.topic))
         for tp in decode_partitions(props[ASSIGNED_PARTITIONS_KEY])
     )
+    tasks = int(props.get(TASKS_KEY, "1"))
     syncs = None
     if settings.bool(EMIT_SYNCS_KEY):
         side = syncs_side(props)
@@ -150,7 +226,16 @@ def copy_spec(props: Mapping[str, str], context: SourceTaskContext) -> CopySpec:
         offsets_topic=context.worker.offset_storage_topic,
         syncs=syncs,
         auto_offset_reset=consumer["auto.offset.reset"],
-        lost_range_policy=settings.str("source.data.loss"),
+        start_timestamp_ms=parse_start_from(
+            props.get(START_FROM_KEY, ""), source_alias=clients.source_alias
+        ).timestamp_ms,
+        source_data_loss=settings.str("source.data.loss"),
+        partition_error=settings.str("partition.error"),
+        ledger_topic=ledger_topic(clients.source_alias),
+        dead_letter_topic=dead_letter_topic(props) if props.get("errors.tolerance", "").lower() == "all" else None,
+        throttle=settings.int(THROTTLE_KEY) / tasks,
+        throttle_topics={topic: limit / tasks for topic, limit in topic_throttles(props).items()},
+        transactions=_transactions(context.worker),
         read_committed=consumer.get("isolation.level", "").strip() == "read_committed",
         batch_duration_ms=settings.int("copy.batch.duration.ms"),
         commit_interval_ms=settings.int("copy.commit.interval.ms"),
@@ -159,6 +244,15 @@ def copy_spec(props: Mapping[str, str], context: SourceTaskContext) -> CopySpec:
         fetch_partition_bytes=partition_bytes,
         fetch_max_wait_ms=int(consumer.get("fetch.max.wait.ms", _DEFAULT_MAX_WAIT_MS)),
     )
+
+
+def _transactions(worker: WorkerView) -> TransactionsSpec | None:
+    """With exactly-once the copier writes in transactions under the id that the worker has for this task."""
+    if not worker.exactly_once or worker.transactional_id is None:
+        return None
+    timeout_ms = int(worker.producer_props.get("transaction.timeout.ms", "60000"))
+    interval_ms = worker.transaction_interval_ms if worker.transaction_boundary == "interval" else None
+    return TransactionsSpec(worker.transactional_id, timeout_ms, interval_ms)
 
 
 def _next_offset(source: TopicPartition, committed: Mapping[str, Any] | None) -> int | None:

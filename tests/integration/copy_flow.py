@@ -16,6 +16,8 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from mm2.copy.driver.engine import CopyEngine, CopyJob
 from mm2.copy.executor.positions import offset_key
+from mm2.copy.ledger import Ledger
+from mm2.copy.session import Start, start_of
 from mm2.copy.spec import CopySpec, PartitionProgress, PartitionSpec, SyncsSpec
 from mm2.kafka.records.batch import BatchHeader, iter_batches
 from mm2.kafka.settings import ClientSettings
@@ -159,6 +161,10 @@ class Flow:
         return f"{self.name}-offsets"
 
     @property
+    def ledger_topic(self) -> str:
+        return f"{self.name}-ledger"
+
+    @property
     def syncs_topic(self) -> str:
         return f"{self.name}-syncs"
 
@@ -181,6 +187,7 @@ class Flow:
         create(self.target, self.remote(topic), partitions, **{"retention__ms": "-1", **(target or {})})
         if self.offsets_topic not in admin_of(self.target).list_topics(timeout=30).topics:
             create(self.target, self.offsets_topic, 5, cleanup__policy="compact")
+            create(self.target, self.ledger_topic, 1, cleanup__policy="compact")
             create(self.source, self.syncs_topic, 1, cleanup__policy="compact")
         return topic
 
@@ -202,6 +209,7 @@ class Flow:
             target=settings["target"],
             partitions=parts,
             offsets_topic=self.offsets_topic,
+            ledger_topic=self.ledger_topic,
             syncs=SyncsSpec(settings["source"], self.syncs_topic, 100),
             lanes=1,
         )
@@ -209,11 +217,25 @@ class Flow:
 
     @contextmanager
     def copying(self, spec: CopySpec, start: Mapping[Place, int | None] | None = None) -> Iterator[CopyJob]:
-        job = self.engine.open(spec, start or {})
+        """Copies from `start`, or from where ledger and offsets topic say."""
+
+        def starts(wanted: Iterable[Place]) -> dict[Place, Start]:
+            if start is not None:
+                return {tp: Start(start.get(tp), start.get(tp)) for tp in wanted}
+            committed, ledger = self.committed(spec), self.ledger()
+            return {tp: start_of(ledger.entry(tp), ledger.newest_chunk(tp), committed[tp]) for tp in wanted}
+
+        job = self.engine.open(spec, starts)
         try:
             yield job
         finally:
             assert job.stop(20), "the copying did not stop in time"
+
+    def ledger(self) -> Ledger:
+        ledger = Ledger()
+        for record in read(self.target, self.ledger_topic):
+            ledger.apply(record.key, record.value)
+        return ledger
 
     def committed(self, spec: CopySpec) -> dict[Place, int | None]:
         """Next offsets as the offsets topic has them, looked up by key bytes as Java does."""

@@ -268,9 +268,7 @@ class Copier:
         rows = link.start.result()["starts"]
         starts = {TopicPartition(topic, partition): Start.from_json(start) for topic, partition, start in rows}
         for tp, start in starts.items():
-            # While the ledger's entry is ahead of Connect's topic, that holds what the entry calls previous.
-            known = start.entry.previous if start.entry is not None and not start.clean else start.position
-            self._positions.start_at(tp, start.position if start.moved or start.entry is None else known)
+            self._positions.start_at(tp, start.committed)
         self._opening.begin(starts)
         return True
 
@@ -587,8 +585,9 @@ class Copier:
             if cursor.position < 0 or cursor.stopped or tp not in self._opening.sessions or cursor.skip:
                 continue
             clean = cursor.outbox.idle and cursor.outbox.acked == cursor.records
-            entry = self._entry(cursor).replace(previous=self._positions.committed.get(tp))
-            start = Start(cursor.position, entry, cursor.trail.newest, clean)
+            committed = self._positions.committed.get(tp)
+            entry = self._entry(cursor).replace(previous=committed)
+            start = Start(cursor.position, committed, entry, cursor.trail.newest, clean)
             rows.append([tp.topic, tp.partition, start.to_json()])
         return rows
 

@@ -31,18 +31,18 @@ def test_entry_survives_the_ledger() -> None:
 
 
 def test_start_survives_the_channel() -> None:
-    for start in (Start(None), Start(5), Start(120, ENTRY, Chunk(3, [Segment(1, 2, 3)]), True), Start(7, ENTRY.replace(session=None), moved=True)):
+    for start in (Start(None), Start(5), Start(120, 120, ENTRY, Chunk(3, [Segment(1, 2, 3)]), True), Start(7, 7, ENTRY.replace(session=None), moved=True)):
         assert Start.from_json(start.to_json()) == start
 
 
 @pytest.mark.parametrize("committed", [110, 120])
 def test_either_position_of_the_last_commit_goes_on_at_the_mark(committed: int) -> None:
-    assert start_of(ENTRY, None, committed) == Start(120, ENTRY)
+    assert start_of(ENTRY, None, committed) == Start(120, committed, ENTRY)
 
 
 def test_a_session_whose_first_position_was_never_written_goes_on() -> None:
     entry = ENTRY.replace(previous=None)
-    assert start_of(entry, None, None) == Start(120, entry)
+    assert start_of(entry, None, None) == Start(120, None, entry)
 
 
 @pytest.mark.parametrize("committed", [None, 0, 109, 111, 500])
@@ -56,7 +56,7 @@ def test_a_position_that_somebody_else_wrote_is_obeyed_and_ends_the_session(comm
 
 
 def test_without_a_ledger_the_committed_position_counts() -> None:
-    assert start_of(None, None, 17) == Start(17)
+    assert start_of(None, None, 17) == Start(17, 17)
 
 
 @given(st.integers(0, 1 << 40), st.integers(-1000, 1000))
