@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import time
@@ -11,7 +10,6 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-import psutil
 import pytest
 from confluent_kafka.admin import ResourceType
 from structlog.testing import capture_logs
@@ -35,6 +33,7 @@ from tests.integration.copy_flow import (
     read,
     rows_of,
 )
+from tests.integration.spark_workers import workers
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 FOREVER = str((1 << 63) - 1)
@@ -372,21 +371,6 @@ def test_the_job_is_visible_in_sparks_status_api(flow: Flow) -> None:
 
 
 # -- faults -------------------------------------------------------------------------------------------------------------
-
-
-def workers() -> list[psutil.Process]:
-    """Spark's Python workers: the forked children of its daemon."""
-
-    def is_daemon(process: psutil.Process | None) -> bool:
-        with contextlib.suppress(psutil.Error):  # ended meanwhile
-            return process is not None and "mm2.copy.executor.daemon" in process.cmdline()
-        return False
-
-    return [
-        process
-        for process in psutil.Process().children(recursive=True)
-        if is_daemon(process) and is_daemon(process.parent())
-    ]
 
 
 def assert_complete(flow: Flow, topic: str, *, most_doubled: int = 0) -> int:

@@ -1,0 +1,236 @@
+"""Copy sessions on real brokers: whoever dies, and whenever, nothing is lost and nothing is there twice."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka.admin import ResourceType
+
+from mm2.copy.driver.engine import CopyEngine
+from mm2.kafka.records.record import Record
+from mm2.kafka.structs import TopicPartition
+from mm2.sandbox.kafka import LocalKafka, start_pair
+from tests.integration.copy_flow import (
+    Flow,
+    Traffic,
+    admin_of,
+    alter,
+    batches,
+    create,
+    delete_before,
+    end_offset,
+    eventually,
+    producer_of,
+    read,
+    rows_of,
+)
+from tests.integration.spark_workers import workers
+from tests.integration.test_copy_engine import numbered, write
+
+ONE_SECOND_MS = 1000
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[CopyEngine]:
+    engine = CopyEngine({})
+    engine.start()
+    yield engine
+    engine.stop()
+
+
+@pytest.fixture
+def flow(engine: CopyEngine, kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str) -> Flow:
+    return Flow(engine, kafka_a, kafka_b, unique)
+
+
+def kill_workers() -> None:
+    for worker in workers():
+        worker.send_signal(signal.SIGKILL)
+
+
+def test_killed_again_and_again_nothing_is_lost_or_doubled(flow: Flow) -> None:
+    topic = flow.topic(partitions=3)
+    spec = flow.spec(topic, partitions=3)
+    random.seed(4)
+    with Traffic(flow.source, topic, 3, per_second=3000) as traffic, flow.copying(spec) as job:
+        for _ in range(6):
+            before = job.status()["records"]
+            eventually(lambda: job.status()["records"] > before + 200, why=job.status)  # noqa: B023
+            time.sleep(random.random())
+            kill_workers()
+        traffic.finish()
+        flow.wait_until_copied(job, spec)
+        assert job.status()["batches"] >= 6
+    for partition in range(3):
+        flow.assert_equal(topic, partition)
+    producers = {header.producer_id for header, _ in batches(flow.target, flow.remote(topic))}
+    assert len(producers) == 1, "one session all the way"
+
+
+def test_a_frozen_executor_that_wakes_up_doubles_nothing(flow: Flow) -> None:
+    topic = flow.topic()
+    spec = flow.spec(topic)
+    with Traffic(flow.source, topic, per_second=2000) as traffic, flow.copying(spec) as job:
+        eventually(lambda: job.status()["records"] > 500, why=job.status)
+        frozen = workers()
+        for worker in frozen:
+            worker.send_signal(signal.SIGSTOP)
+        eventually(lambda: job.status()["batches"] >= 2, why=job.status)
+        at = traffic.sent
+        eventually(lambda: sum(row.position for row in job.progress()) > at + 500, why=job.status)
+        for worker in frozen:
+            worker.send_signal(signal.SIGCONT)
+        time.sleep(1)
+        traffic.finish()
+        flow.wait_until_copied(job, spec)
+    flow.assert_equal(topic)
+
+
+def test_somebody_else_writes_to_the_remote_topic_and_the_count_holds(flow: Flow) -> None:
+    topic = flow.topic()
+    spec = flow.spec(topic)
+    with Traffic(flow.source, topic) as traffic, flow.copying(spec) as job:
+        eventually(lambda: job.status()["records"] > 200, why=job.status)
+        write(flow.target, flow.remote(topic), [Record(b"foreign", b"%d" % i) for i in range(7)])
+        at = job.status()["records"]
+        eventually(lambda: job.status()["records"] > at + 100, why=job.status)
+        kill_workers()
+        eventually(lambda: job.status()["records"] > at + 400, why=job.status)
+        write(flow.target, flow.remote(topic), [Record(b"foreign", b"more")])
+        traffic.finish()
+        flow.wait_until_copied(job, spec)
+        time.sleep(1.2)
+    wanted = [record.content for record in read(flow.source, topic)]
+    got = [record.content for record in read(flow.target, flow.remote(topic)) if record.key != b"foreign"]
+    assert got == wanted
+    entry = flow.ledger().entry(TopicPartition(topic, 0))
+    assert entry is not None
+    assert entry.foreign in {7, 8}, "all but those behind our last record are seen"
+
+
+def test_what_compaction_took_away_between_crash_and_restart_costs_nothing(flow: Flow) -> None:
+    """The records are on the target, uncommitted, and gone from the source when the successor counts."""
+    alter(flow.source, ResourceType.BROKER, "1", "log.cleaner.backoff.ms", "100")
+    compact = {
+        "cleanup__policy": "compact",
+        "segment__ms": "200",
+        "min__cleanable__dirty__ratio": "0.001",
+        "delete__retention__ms": "0",
+    }
+    topic = flow.topic(source=compact)
+    tp = TopicPartition(topic, 0)
+    spec = flow.spec(topic, commit_interval_ms=3_600_000)  # no commit after the session's first
+    write(flow.source, topic, numbered(0, 10), numbered(0, 10), numbered(20, 5))
+    with flow.copying(spec) as job:
+        eventually(lambda: tp in rows_of(job) and rows_of(job)[tp].position == 25, why=job.status)
+        time.sleep(0.3)
+        write(flow.source, topic, numbered(20, 5), [Record(b"last", b"1")])
+
+        def cleaned() -> bool:
+            time.sleep(0.25)
+            write(flow.source, topic, [Record(b"last", b"1")])
+            return len(read(flow.source, topic)) < end_offset(flow.source, topic) - 10
+
+        eventually(cleaned, 40)
+        eventually(lambda: rows_of(job)[tp].position == end_offset(flow.source, topic), why=job.status)
+        on_target = len(read(flow.target, flow.remote(topic)))
+        kill_workers()
+        eventually(lambda: job.status()["batches"] >= 2, why=job.status)
+        write(flow.source, topic, numbered(30, 5))
+        flow.wait_until_copied(job, spec)
+    got = read(flow.target, flow.remote(topic))
+    assert [record.content for record in got[-5:]] == [record.content for record in read(flow.source, topic)[-5:]]
+    assert len(got) == on_target + 5
+
+
+def test_records_that_go_between_crash_and_restart_are_a_gap_and_nothing_else(flow: Flow) -> None:
+    topic = flow.topic()
+    tp = TopicPartition(topic, 0)
+    spec = flow.spec(topic, commit_interval_ms=3_600_000)
+    write(flow.source, topic, numbered(0, 50), numbered(50, 50))
+    with flow.copying(spec) as job:
+        eventually(lambda: tp in rows_of(job) and rows_of(job)[tp].position == 100, why=job.status)
+        delete_before(flow.source, topic, 60)  # all copied, and nobody has committed it
+        kill_workers()
+        eventually(lambda: job.status()["batches"] >= 2, why=job.status)
+        write(flow.source, topic, numbered(100, 10))
+        eventually(lambda: rows_of(job)[tp].position == 110, why=job.status)
+    got = read(flow.target, flow.remote(topic))
+    assert [record.content for record in got] == [r.content for r in _as_read(numbered(0, 110))]
+
+
+def _as_read(records: list[Record]) -> list[_Content]:
+    return [_Content(record) for record in records]
+
+
+class _Content:
+    def __init__(self, record: Record) -> None:
+        self.content = (record.timestamp, record.key, record.value, ())
+
+
+def test_without_the_ledger_it_is_at_least_once_and_says_so(flow: Flow) -> None:
+    topic = flow.topic()
+    spec = flow.spec(topic)
+    write(flow.source, topic, numbered(0, 10))
+    with flow.copying(spec) as job:
+        flow.wait_until_copied(job, spec)
+        for done in admin_of(flow.target).delete_topics([flow.ledger_topic]).values():
+            done.result(30)
+        write(flow.source, topic, numbered(10, 10))
+        flow.wait_until_copied(job, spec)
+        eventually(lambda: any("at least once" in trouble for trouble in job.status()["troubles"]), why=job.status)
+        eventually(lambda: flow.committed(spec) == {TopicPartition(topic, 0): 20}, why=job.status)
+    create(flow.target, flow.ledger_topic, 1, cleanup__policy="compact")
+    flow.assert_equal(topic)
+
+
+def test_a_position_that_somebody_moved_is_obeyed(flow: Flow) -> None:
+    topic = flow.topic()
+    tp = TopicPartition(topic, 0)
+    spec = flow.spec(topic)
+    write(flow.source, topic, numbered(0, 20))
+    with flow.copying(spec) as job:
+        flow.wait_until_copied(job, spec)
+    assert flow.committed(spec) == {tp: 20}
+    with flow.copying(spec, {tp: 15}) as job:  # as Java would, knowing nothing of the ledger
+        flow.wait_until_copied(job, spec)
+    assert len(read(flow.target, flow.remote(topic))) == 25
+    entry = flow.ledger().entry(tp)
+    assert entry is not None
+    assert entry.session is not None
+    assert entry.session.start.source == 15
+
+
+@pytest.fixture(scope="module")
+def own_pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalKafka, LocalKafka]]:
+    with start_pair(tmp_path_factory.mktemp("sessions"), heap="384m") as pair:
+        yield pair
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_target_that_forgot_the_producer_of_old_records_takes_none_twice(
+    engine: CopyEngine, own_pair: tuple[LocalKafka, LocalKafka], unique: str
+) -> None:
+    """Brokers forget producers by the time of their records: after a restart nobody remembers a backfill's."""
+    flow = Flow(engine, *own_pair, unique)
+    topic = flow.topic()
+    spec = flow.spec(topic, commit_interval_ms=3_600_000)
+    producer = producer_of(flow.source)
+    for i in range(20_000):
+        producer.produce(topic, b"%d" % i, timestamp=1_600_000_000_000 + i)
+    assert producer.flush(60) == 0
+    with flow.copying(spec) as job:
+        flow.wait_until_copied(job, spec)
+        flow.target.kill9()
+        kill_workers()
+        flow.target.start()
+        for i in range(20_000, 30_000):
+            producer.produce(topic, b"%d" % i, timestamp=1_600_000_000_000 + i)
+        assert producer.flush(60) == 0
+        flow.wait_until_copied(job, spec, 90)
+    flow.assert_equal(topic)
