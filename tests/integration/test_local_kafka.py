@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from mm2.sandbox.cluster import LocalCluster
 from mm2.sandbox.errors import SandboxError
 from mm2.sandbox.kafka import LocalKafka
 from mm2.sandbox.proxy import Proxy
@@ -73,3 +74,24 @@ def test_clients_of_a_proxied_listener_are_led_back_to_the_proxy(tmp_path: Path)
             seen = AdminClient({"bootstrap.servers": address}).list_topics(timeout=10).brokers.values()
             assert [f"{node.host}:{node.port}" for node in seen] == [address]
         assert proxy.look()["bytes_down"] > 0
+
+
+@pytest.mark.slow
+def test_a_cluster_of_two_elects_the_other_broker(tmp_path: Path) -> None:
+    with LocalCluster("Q", tmp_path) as cluster:
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+        for done in admin.create_topics([NewTopic("t", replica_assignment=[[1, 2]])]).values():
+            done.result()
+
+        def leader() -> int:
+            return int(admin.list_topics("t", timeout=10).topics["t"].partitions[0].leader)
+
+        deadline = time.monotonic() + 20
+        for victim, heir in ((1, 2), (2, 1)):
+            while leader() != victim and time.monotonic() < deadline:
+                time.sleep(0.1)
+            cluster.broker(victim).kill9()
+            while leader() != heir and time.monotonic() < deadline:
+                time.sleep(0.1)
+            assert leader() == heir
+            cluster.broker(victim).start()
