@@ -80,18 +80,20 @@ def test_clients_of_a_proxied_listener_are_led_back_to_the_proxy(tmp_path: Path)
 def test_a_cluster_of_two_elects_the_other_broker(tmp_path: Path) -> None:
     with LocalCluster("Q", tmp_path) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
-        for done in admin.create_topics([NewTopic("t", replica_assignment=[[1, 2]])]).values():
+        for done in admin.create_topics([NewTopic("t", 1, replica_assignment=[[1, 2]])]).values():
             done.result()
 
-        def leader() -> int:
-            return int(admin.list_topics("t", timeout=10).topics["t"].partitions[0].leader)
+        def await_state(leader: int, in_sync: set[int]) -> None:
+            deadline = time.monotonic() + 20
+            while True:
+                found = admin.list_topics("t", timeout=10).topics["t"].partitions.get(0)
+                if found is not None and (found.leader, set(found.isrs)) == (leader, in_sync):
+                    return
+                assert time.monotonic() < deadline, found
+                time.sleep(0.1)
 
-        deadline = time.monotonic() + 20
         for victim, heir in ((1, 2), (2, 1)):
-            while leader() != victim and time.monotonic() < deadline:
-                time.sleep(0.1)
+            await_state(victim, {1, 2})
             cluster.broker(victim).kill9()
-            while leader() != heir and time.monotonic() < deadline:
-                time.sleep(0.1)
-            assert leader() == heir
+            await_state(heir, {heir})
             cluster.broker(victim).start()
