@@ -12,6 +12,7 @@ import uuid
 import weakref
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -38,8 +39,6 @@ appender.out.layout.pattern = %d{ISO8601} %-5p %c{1}: %m%n
 """
 
 _DEFAULTS = {
-    "process.roles": "broker,controller",
-    "node.id": "1",
     "controller.listener.names": "CONTROLLER",
     # One node cannot hold three copies.
     "default.replication.factor": "1",
@@ -60,6 +59,28 @@ _DEFAULTS = {
     "log.cleaner.dedupe.buffer.size": "8388608",
 }
 
+
+@dataclass(frozen=True)
+class Place:
+    """What a node is in its cluster: by default all of it. `cluster_id` is the same for all nodes."""
+
+    node_id: int = 1
+    is_broker: bool = True
+    is_controller: bool = True
+    cluster_id: str = ""
+    voters: str = ""
+    """`<node id>@<host>:<port>` of the controller, for nodes that are none."""
+
+    @property
+    def roles(self) -> str:
+        return ",".join(["broker"] * self.is_broker + ["controller"] * self.is_controller)
+
+
+def new_id() -> str:
+    """A random id as Kafka writes them: 16 bytes in URL-safe base64."""
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+
+
 _RUNNING: "weakref.WeakSet[LocalKafka]" = weakref.WeakSet()
 
 
@@ -70,7 +91,8 @@ class LocalKafka:
     to security protocols (default: one PLAINTEXT); the first is the one `bootstrap` names. `overrides` are broker
     settings that win over all else, `segment_bytes` is the size of log segments (Kafka allows 1 MiB and more),
     `format_args` go to `kafka-storage format` (e.g. `["--add-scram", "SCRAM-SHA-256=[name=a,password=b]"]`).
-    `proxied` listeners lead clients to another port, `advertised(name)`, at which a Proxy has to listen.
+    `proxied` listeners lead clients to another port, `advertised(name)`, at which a Proxy has to listen. `place` makes
+    it one node of several (see `cluster.LocalCluster`).
     Usable as a context manager. Not thread-safe.
     """
 
@@ -86,12 +108,14 @@ class LocalKafka:
         segment_bytes: int | None = None,
         jvm_options: Sequence[str] = (),
         proxied: Collection[str] = (),
+        place: Place | None = None,
     ) -> None:
         self.name = name
         self.folder = Path(data_dir)
-        self.cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        self.place = place or Place()
+        self.cluster_id = self.place.cluster_id or new_id()
         self.log_file = self.folder / "broker.log"
-        self._listeners = dict(listeners or {"PLAINTEXT": "PLAINTEXT"})
+        self._listeners = dict(listeners or {"PLAINTEXT": "PLAINTEXT"}) if self.place.is_broker else {}
         self._ports = dict(zip([*self._listeners, "CONTROLLER"], free_ports(len(self._listeners) + 1), strict=True))
         self._proxy_ports = dict(zip(proxied, free_ports(len(proxied)), strict=True)) if proxied else {}
         self._overrides = dict(overrides or {})
@@ -231,15 +255,21 @@ class LocalKafka:
         ]
 
     def _settings(self) -> dict[str, str]:
-        names = [*self._listeners, "CONTROLLER"]
+        place = self.place
+        names = [*self._listeners, *(["CONTROLLER"] if place.is_controller else [])]
         protocols = {**self._listeners, "CONTROLLER": "PLAINTEXT"}
+        broker = {
+            "advertised.listeners": ",".join(f"{name}://{self.advertised(name)}" for name in self._listeners),
+            "inter.broker.listener.name": names[0],
+        }
         return {
             **_DEFAULTS,
-            "controller.quorum.voters": f"1@{self.address('CONTROLLER')}",
+            "process.roles": place.roles,
+            "node.id": str(place.node_id),
+            "controller.quorum.voters": place.voters or f"{place.node_id}@{self.address('CONTROLLER')}",
             "listeners": ",".join(f"{name}://{self.address(name)}" for name in names),
-            "advertised.listeners": ",".join(f"{name}://{self.advertised(name)}" for name in self._listeners),
-            "listener.security.protocol.map": ",".join(f"{name}:{protocols[name]}" for name in names),
-            "inter.broker.listener.name": names[0],
+            "listener.security.protocol.map": ",".join(f"{name}:{protocol}" for name, protocol in protocols.items()),
+            **(broker if place.is_broker else {}),
             "log.dirs": str(self._data_folder),
             **self._overrides,
         }
@@ -264,9 +294,8 @@ class LocalKafka:
             return
         self._data_folder.mkdir()
         shutil.copyfile(features, self._data_folder / features.name)
-        directory_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         (self._data_folder / "meta.properties").write_text(
-            f"version=1\ncluster.id={self.cluster_id}\nnode.id=1\ndirectory.id={directory_id}\n"
+            f"version=1\ncluster.id={self.cluster_id}\nnode.id={self.place.node_id}\ndirectory.id={new_id()}\n"
         )
 
     def _format(self, jars: Path, *args: str) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from mm2.sandbox.cluster import LocalCluster
 from mm2.sandbox.errors import SandboxError
 from mm2.sandbox.kafka import LocalKafka
 from mm2.sandbox.proxy import Proxy
@@ -73,3 +74,26 @@ def test_clients_of_a_proxied_listener_are_led_back_to_the_proxy(tmp_path: Path)
             seen = AdminClient({"bootstrap.servers": address}).list_topics(timeout=10).brokers.values()
             assert [f"{node.host}:{node.port}" for node in seen] == [address]
         assert proxy.look()["bytes_down"] > 0
+
+
+@pytest.mark.slow
+def test_a_cluster_of_two_elects_the_other_broker(tmp_path: Path) -> None:
+    with LocalCluster("Q", tmp_path) as cluster:
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+        for done in admin.create_topics([NewTopic("t", 1, replica_assignment=[[1, 2]])]).values():
+            done.result()
+
+        def await_state(leader: int, in_sync: set[int]) -> None:
+            deadline = time.monotonic() + 20
+            while True:
+                found = admin.list_topics("t", timeout=10).topics["t"].partitions.get(0)
+                if found is not None and (found.leader, set(found.isrs)) == (leader, in_sync):
+                    return
+                assert time.monotonic() < deadline, found
+                time.sleep(0.1)
+
+        for victim, heir in ((1, 2), (2, 1)):
+            await_state(victim, {1, 2})
+            cluster.broker(victim).kill9()
+            await_state(heir, {heir})
+            cluster.broker(victim).start()

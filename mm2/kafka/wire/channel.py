@@ -11,13 +11,16 @@ import struct
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable
+from itertools import islice
 
 from mm2.kafka.connection import Connection
 from mm2.kafka.errors import CorruptBatch, DisconnectedFailure, KafkaFailure
 
 _WANT = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
-_MAX_VECTORS = 512  # Linux takes 1024 buffers in one sendmsg
+_MAX_VECTORS = 128  # more than the socket takes at once would be prepared in vain
+_TLS_RECORD_BYTES = 16 << 10
 _READS_PER_TURN = 64  # then the other channels of the loop get their turn
+_TLS_READS_PER_TURN = 512  # of one TLS record each
 
 
 class BufferPool:
@@ -79,7 +82,9 @@ class Channel:
         self._max_frame_bytes = max_frame_bytes
         self._socket = connection.sock
         self._vectored = not isinstance(self._socket, ssl.SSLSocket)
+        self._reads_per_turn = _READS_PER_TURN if self._vectored else _TLS_READS_PER_TURN
         self._out: deque[memoryview] = deque()
+        self._offered: memoryview | None = None
         self._writer_added = False
         self._expected: deque[int] = deque()
         self._head = bytearray(4)
@@ -99,7 +104,7 @@ class Channel:
         if self._lost:
             return
         self._expected.append(correlation_id)
-        self._out.extend(memoryview(buffer) for buffer in buffers)
+        self._out.extend(memoryview(buffer) for buffer in buffers if len(buffer))
         if not self._writer_added:
             self._flush()
 
@@ -120,24 +125,27 @@ class Channel:
         if self._writer_added:
             self._loop.remove_writer(self._file)
         self._out.clear()
-        self._body = None
+        self._offered = self._body = None
         self.connection.close()
 
     def _flush(self) -> None:
+        out = self._out
         try:
-            while self._out:
+            while out:
                 if self._vectored:
-                    batch = [self._out[index] for index in range(min(len(self._out), _MAX_VECTORS))]
-                    sent = self._socket.sendmsg(batch)
+                    sent = self._socket.sendmsg(islice(out, _MAX_VECTORS))
                 else:
-                    sent = self._socket.send(self._out[0])
+                    # What a write was tried with has to be offered again until it is through (SSL_write's rule).
+                    self._offered = self._offered or self._whole_records()
+                    sent = self._socket.send(self._offered)
+                    self._offered = None
                 while sent:
-                    first = self._out[0]
+                    first = out[0]
                     if sent >= len(first):
                         sent -= len(first)
-                        self._out.popleft()
+                        out.popleft()
                     else:
-                        self._out[0] = first[sent:]
+                        out[0] = first[sent:]
                         sent = 0
         except _WANT:
             pass
@@ -151,12 +159,29 @@ class Channel:
             self._loop.remove_writer(self._file)
             self._writer_added = False
 
+    def _whole_records(self) -> memoryview:
+        """What to write next through TLS: as many whole records as the front buffer fills, small ones joined to fill one.
+
+        Each write ends with a record, and a record costs as much for 60 bytes as for 16 KiB.
+        """
+        out = self._out
+        if len(out) > 1 and len(out[0]) < _TLS_RECORD_BYTES:
+            record = bytearray()
+            while out and len(record) < _TLS_RECORD_BYTES:
+                room = _TLS_RECORD_BYTES - len(record)
+                first = out.popleft()
+                record += first[:room]
+                if len(first) > room:
+                    out.appendleft(first[room:])
+            out.appendleft(memoryview(record))
+        first = out[0]
+        return first[: len(first) // _TLS_RECORD_BYTES * _TLS_RECORD_BYTES] if len(out) > 1 else first
+
     @property
     def _address(self) -> str:
         return f"{self.connection.host}:{self.connection.port}"
 
     def _readable(self) -> None:
-        # A TLS socket may hold decrypted bytes that no poll sees, so reading goes on until the socket wants more.
         reads = 0
         try:
             while not self._lost:
@@ -173,7 +198,10 @@ class Channel:
                 elif self._body is not None and self._filled == len(self._body):
                     self._finish_body()
                 reads += 1
-                if reads >= _READS_PER_TURN and self._vectored:
+                if reads >= self._reads_per_turn:
+                    if not self._vectored:
+                        # A TLS socket may hold decrypted bytes that no poll sees: it is looked at again in any case.
+                        self._loop.call_soon(self._readable)
                     return
         except _WANT:
             return

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import socket
+import ssl
 import types
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mm2.kafka.errors import CorruptBatch, DisconnectedFailure, KafkaFailure
 from mm2.kafka.wire.channel import BufferPool, Channel
+from mm2.sandbox import certificates
 
 
 def frame(body: bytes) -> bytes:
@@ -132,6 +136,124 @@ def test_a_peer_that_leaves_within_a_frame_is_told_once() -> None:
         assert frames == [answer(7, b"whole")]
 
     with_channel(play)
+
+
+# -- TLS ----------------------------------------------------------------------------------------------------------------
+
+
+class Peer:
+    """The far end of a TLS connection, which sees the records as they travel."""
+
+    def __init__(self, far: socket.socket, folder: Path) -> None:
+        authority = certificates.issue("authority")
+        issued = certificates.issue("broker", authority, address="127.0.0.1")
+        (folder / "pem").write_text(issued.key_pem() + issued.certificate_pem)
+        server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        server.load_cert_chain(folder / "pem")
+        self.client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        self.client.load_verify_locations(cadata=authority.certificate_pem)
+        self.far = far
+        self.raw = bytearray()
+        self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = server.wrap_bio(self._in, self._out, server_side=True)
+
+    def shake_hands(self) -> None:
+        self._until_done(self._tls.do_handshake)
+        self.raw.clear()
+
+    def read(self, size: int) -> bytes:
+        got = bytearray()
+        while len(got) < size:
+            got += self._until_done(functools.partial(self._tls.read, size - len(got)))
+        return bytes(got)
+
+    def write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[self._tls.write(view) :]
+        self.far.sendall(self._out.read())
+
+    def _until_done(self, step: Callable[[], Any]) -> Any:
+        while True:
+            try:
+                done = step()
+            except ssl.SSLWantReadError:
+                self.far.sendall(self._out.read())
+                data = self.far.recv(1 << 20)
+                self.raw += data
+                self._in.write(data)
+            else:
+                self.far.sendall(self._out.read())
+                return done
+
+    def records(self) -> list[int]:
+        """Sizes of the TLS records that have come since the handshake."""
+        sizes, at = [], 0
+        while at < len(self.raw):
+            sizes.append(int.from_bytes(self.raw[at + 3 : at + 5], "big"))
+            at += 5 + sizes[-1]
+        return sizes
+
+
+def with_tls_channel(play: Callable[[Channel, Peer, list[bytes], list[KafkaFailure]], Any], folder: Path) -> None:
+    async def scene() -> None:
+        near, far = socket.socketpair()
+        far.settimeout(5)
+        peer = Peer(far, folder)
+        shaking = asyncio.get_running_loop().run_in_executor(None, peer.shake_hands)
+        tls = await asyncio.to_thread(peer.client.wrap_socket, near, server_hostname="127.0.0.1")
+        await shaking
+        tls.setblocking(False)
+        frames: list[bytes] = []
+        losses: list[KafkaFailure] = []
+        connection: Any = types.SimpleNamespace(sock=tls, host="h", port=9, close=tls.close)
+        channel = Channel(
+            connection,
+            asyncio.get_running_loop(),
+            BufferPool(),
+            on_frame=lambda view: frames.append(bytes(view)),
+            on_lost=losses.append,
+        )
+        try:
+            await play(channel, peer, frames, losses)
+        finally:
+            channel.close()
+            far.close()
+
+    asyncio.run(scene())
+
+
+def test_small_buffers_share_tls_records(tmp_path: Path) -> None:
+    async def play(channel: Channel, peer: Peer, frames: list[bytes], losses: list[KafkaFailure]) -> None:
+        buffers = [bytes([i % 256]) * (60 if i % 2 else 5000 + i * 131 % 40_000) for i in range(400)]
+        for at in range(0, 400, 40):
+            channel.send(buffers[at : at + 40], at)
+            await asyncio.sleep(0)
+        wanted = b"".join(buffers)
+        assert await asyncio.to_thread(peer.read, len(wanted)) == wanted
+        assert len(peer.records()) <= len(wanted) / (16 << 10) + 11, "one that is not full for each send, at most"
+        assert not losses
+
+    with_tls_channel(play, tmp_path)
+
+
+def test_frames_come_whole_through_tls(tmp_path: Path) -> None:
+    bodies = [answer(1, b""), answer(2, bytes(range(256)) * 50_000), answer(3, b"last frame")]
+
+    async def play(channel: Channel, peer: Peer, frames: list[bytes], losses: list[KafkaFailure]) -> None:
+        channel.send([b"?" * 12], 1)
+        channel.send([b""], 2)
+        channel.send([b""], 3)
+        assert await asyncio.to_thread(peer.read, 12) == b"?" * 12
+        await asyncio.to_thread(peer.write, b"".join(map(frame, bodies)))
+        await until(lambda: len(frames) == 3 or losses)
+        assert frames == bodies
+        assert not losses
+
+    with_tls_channel(play, tmp_path)
+
+
+# -- buffers ------------------------------------------------------------------------------------------------------------
 
 
 def test_a_buffer_that_is_looked_at_is_not_given_out_again() -> None:

@@ -1,0 +1,344 @@
+"""Did the replica become what it has to be? Both clusters are read with confluent-kafka, which shares nothing with what
+is judged; so is the ledger, whose JSON is taken apart here once more.
+
+==== oracle (spec field §4.3) ============ how it is decided ==========================================================
+  O1 exactly once, O2 order, O3 bytes      every record of the source is looked for on the target by all it consists of
+  O4 every absent offset has a reason      source offsets without a record on the target against the gaps of the ledger
+  O5 no aborted record                     the source is read with the isolation the flow has
+  O11 the last record too                  both are read to their ends; what was acknowledged must be on the source
+=======================================================================================================================
+
+O6 to O10 are about time, groups and memory; the tests that need them look for themselves.
+"""
+
+import hashlib
+import json
+import time
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+_SHOWN = 5
+_READ_PATIENCE_S = 60.0
+
+
+@dataclass(frozen=True)
+class Place:
+    """A topic of a cluster."""
+
+    bootstrap: str
+    topic: str
+
+
+class Held(NamedTuple):
+    """A record as a cluster holds it: its offset, and all it consists of as a digest."""
+
+    offset: int
+    digest: bytes
+
+
+@dataclass
+class Judgment:
+    """What is wrong, one sentence each; empty lists mean that nothing is. `gaps` are the offsets the ledger explains."""
+
+    source_records: int = 0
+    target_records: int = 0
+    lost: list[str] = field(default_factory=list)
+    doubled: list[str] = field(default_factory=list)
+    reordered: list[str] = field(default_factory=list)
+    altered: list[str] = field(default_factory=list)
+    """Records on the target that the source does not have, foreign ones included."""
+    unexplained: list[str] = field(default_factory=list)
+    """Source offsets that are not on the target and not in the ledger."""
+    misexplained: list[str] = field(default_factory=list)
+    """Source offsets that the ledger says are missing and that are on the target."""
+    gaps: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def exactly_once(self) -> bool:
+        return not (self.lost or self.doubled or self.reordered or self.altered)
+
+    @property
+    def at_least_once(self) -> bool:
+        return not (self.lost or self.reordered or self.altered)
+
+    @property
+    def explained(self) -> bool:
+        return not (self.unexplained or self.misexplained)
+
+    def assert_exactly_once(self) -> None:
+        assert self.exactly_once, str(self)
+        assert self.source_records, "nothing was written, so nothing was shown"
+
+    def assert_at_least_once(self) -> None:
+        assert self.at_least_once, str(self)
+        assert self.source_records, "nothing was written, so nothing was shown"
+
+    def assert_explained(self) -> None:
+        assert self.explained, str(self)
+
+    def __str__(self) -> str:
+        lines = [f"{self.source_records:,} records on the source, {self.target_records:,} on the target"]
+        for what in ("lost", "doubled", "reordered", "altered", "unexplained", "misexplained"):
+            sentences = getattr(self, what)
+            lines += [f"{what}: {sentence}" for sentence in sentences[:_SHOWN]]
+            if len(sentences) > _SHOWN:
+                lines.append(f"{what}: and {len(sentences) - _SHOWN:,} more")
+        if self.gaps:
+            lines.append(f"missing with a reason: {dict(self.gaps)}")
+        return "\n".join(lines)
+
+
+class Ledger:
+    """The gaps of one flow as its ledger topic tells them: `gaps[topic, partition]` = [(first, after, reason), …]."""
+
+    def __init__(self, gaps: Mapping[tuple[str, int], list[tuple[int, int, str]]], entries: Mapping[Any, Any]) -> None:
+        self.gaps = gaps
+        self.entries = entries
+
+    @classmethod
+    def read(cls, bootstrap: str, source_alias: str) -> "Ledger":
+        """Raises KafkaException when there is none."""
+        newest: dict[bytes, bytes | None] = {}
+        reader = Reader(bootstrap, "read_committed")
+        try:
+            for message in reader.messages(f"mm2-ledger.{source_alias}.internal", 0):
+                newest[_bytes(message.key())] = message.value()
+        finally:
+            reader.close()
+        gaps: dict[tuple[str, int], list[tuple[int, int, str]]] = {}
+        entries: dict[tuple[str, int], dict[str, Any]] = {}
+        for key, value in newest.items():
+            if value is None:
+                continue
+            name, data = json.loads(key), json.loads(value)
+            where = (name["topic"], name["partition"])
+            if "chunk" in name:
+                gaps.setdefault(where, []).extend(gaps_of(data))
+            else:
+                entries[where] = data
+        return cls(gaps, entries)
+
+    def total(self, topic: str) -> Counter[str]:
+        """Missing offsets of a topic by reason, as the entries count them."""
+        found: Counter[str] = Counter()
+        for (name, _), entry in self.entries.items():
+            if name == topic:
+                found.update(entry["gaps"])
+        return found
+
+
+class Reader:
+    """Reads partitions to their ends. Not thread-safe."""
+
+    def __init__(self, bootstrap: str, isolation: str) -> None:
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": "oracle",  # demanded by the client, never used
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "isolation.level": isolation,
+                "check.crcs": True,
+                "fetch.wait.max.ms": 20,
+                "fetch.error.backoff.ms": 20,
+                "log_level": 2,
+            }
+        )
+
+    def messages(self, topic: str, partition: int) -> Iterator[Message]:
+        """All records from the beginning to the end as it is now. Raises KafkaException."""
+        self._consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
+        last_news = time.monotonic()
+        try:
+            while True:
+                for message in self._consumer.consume(2000, 0.1):
+                    error = message.error()
+                    if error is None:
+                        last_news = time.monotonic()
+                        yield message
+                    elif error.code() == KafkaError._PARTITION_EOF:
+                        return
+                    else:
+                        raise KafkaException(error)
+                if time.monotonic() - last_news > _READ_PATIENCE_S:
+                    raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"{topic}-{partition} has no end"))
+        finally:
+            self._consumer.unassign()
+
+    def partitions(self, topic: str) -> list[int]:
+        """Raises KafkaException when there is no such topic."""
+        found = self._consumer.list_topics(topic, timeout=30).topics[topic]
+        if found.error is not None:
+            raise KafkaException(found.error)
+        return sorted(found.partitions)
+
+    def range(self, topic: str, partition: int) -> tuple[int, int]:
+        """First and end offset."""
+        low, high = self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=30)
+        return int(low), int(high)
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+def judge(
+    source: "Place | Snapshot",
+    target: Place,
+    *,
+    isolation: str = "read_uncommitted",
+    target_isolation: str = "read_committed",
+    ledger: Ledger | None = None,
+    same_time: bool = True,
+) -> Judgment:
+    """Compares all partitions of two topics as they are now. Raises KafkaException when one cannot be read.
+
+    `isolation` is the flow's: how it reads the source. With a ledger each source offset without a record on the target
+    has to be in it, and none of the others. `same_time` False: timestamps are given by the target.
+    """
+    reader = Reader(target.bootstrap, target_isolation)
+    judgment = Judgment()
+    try:
+        there = set(reader.partitions(target.topic))
+        for partition, wanted, offsets in _partitions(source, isolation, same_time):
+            if partition not in there:
+                judgment.lost.append(f"partition {partition} is not on the target")
+                continue
+            topic = source.topic
+            gaps = [] if ledger is None else ledger.gaps.get((topic, partition), [])
+            got = [held(message, same_time) for message in reader.messages(target.topic, partition)]
+            copied = compare(judgment, partition, wanted, got, reasons_of(gaps, offsets))
+            if ledger is not None:
+                explain(judgment, partition, offsets, copied, reasons_of(gaps, offsets))
+    finally:
+        reader.close()
+    return judgment
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What a topic held at some moment: by partition its records and the range of its offsets."""
+
+    topic: str
+    partitions: Mapping[int, tuple[list[Held], range]]
+
+    @classmethod
+    def of(cls, place: Place, isolation: str = "read_uncommitted") -> "Snapshot":
+        """To be taken before something on the source goes away."""
+        return cls(place.topic, {index: (rows, offsets) for index, rows, offsets in _partitions(place, isolation)})
+
+
+def _partitions(
+    source: "Place | Snapshot", isolation: str, same_time: bool = True
+) -> Iterator[tuple[int, list[Held], range]]:
+    if isinstance(source, Snapshot):
+        for index, (rows, offsets) in source.partitions.items():
+            yield index, rows, offsets
+        return
+    reader = Reader(source.bootstrap, isolation)
+    try:
+        for index in reader.partitions(source.topic):
+            rows = [held(message, same_time) for message in reader.messages(source.topic, index)]
+            yield index, rows, range(*reader.range(source.topic, index))
+    finally:
+        reader.close()
+
+
+def reasons_of(gaps: Iterable[tuple[int, int, str]], offsets: range) -> dict[int, str]:
+    """Which of these offsets are missing, and why."""
+    return {
+        offset: reason
+        for first, after, reason in gaps
+        for offset in range(max(first, offsets.start), min(after, offsets.stop))
+    }
+
+
+def compare(
+    judgment: Judgment, partition: int, wanted: list[Held], got: list[Held], reasons: Mapping[int, str]
+) -> list[int]:
+    """Adds what differs to the judgment, but for source offsets that are missing for a reason; those that are there."""
+    judgment.source_records += len(wanted)
+    judgment.target_records += len(got)
+    if [record.digest for record in wanted] == [record.digest for record in got]:
+        return [record.offset for record in wanted]
+    places: dict[bytes, list[int]] = {}
+    for index, record in enumerate(wanted):
+        places.setdefault(record.digest, []).append(index)
+    seen = bytearray(len(wanted))
+    newest = -1
+    for record in got:
+        candidates = places.get(record.digest)
+        where = f"partition {partition}, target offset {record.offset}"
+        if candidates is None:
+            judgment.altered.append(f"{where}: the source has no such record")
+            continue
+        # Records that are equal in everything are told apart by their order only: the first not seen yet is meant.
+        at = bisect_left(candidates, newest + 1)
+        index = next((place for place in (*candidates[at:], *candidates[:at]) if not seen[place]), -1)
+        if index < 0:
+            judgment.doubled.append(f"{where}: source offset {wanted[candidates[-1]].offset} again")
+            continue
+        if index < newest:
+            judgment.reordered.append(f"{where}: source offset {wanted[index].offset} after {wanted[newest].offset}")
+        seen[index] = 1
+        newest = max(newest, index)
+    missing = (index for index, there in enumerate(seen) if not there and wanted[index].offset not in reasons)
+    for first, last in _runs(missing):
+        judgment.lost.append(
+            f"partition {partition}, source offsets {wanted[first].offset} to {wanted[last].offset}, "
+            f"{last - first + 1:,} records"
+        )
+    return [record.offset for record, there in zip(wanted, seen, strict=True) if there]
+
+
+def explain(judgment: Judgment, partition: int, offsets: range, copied: list[int], reasons: Mapping[int, str]) -> None:
+    """Holds the source offsets that are not on the target against the ledger's reasons."""
+    there = set(copied)
+    missing = [offset for offset in offsets if offset not in there]
+    judgment.gaps.update(reasons[offset] for offset in missing if offset in reasons)
+    for what, found in (
+        (judgment.unexplained, [offset for offset in missing if offset not in reasons]),
+        (judgment.misexplained, sorted(there & reasons.keys())),
+    ):
+        what += [f"partition {partition}, source offsets {first} to {last}" for first, last in _runs(found)]
+
+
+def held(message: Message, same_time: bool = True) -> Held:
+    """What of a record has to be the same on both sides, as a digest: key, value, headers in order, time."""
+    headers: Any = message.headers() or []
+    kind, stamp = message.timestamp()
+    parts: list[Any] = [message.key(), message.value()]
+    parts += [part for name, value in headers for part in (name.encode(), value)]
+    digest = hashlib.blake2b(digest_size=16)
+    digest.update(b"%d" % (stamp if same_time and kind else -1))
+    for part in parts:
+        digest.update(b"-" if part is None else b"%d:%b" % (len(part), part))
+    return Held(message.offset() or 0, digest.digest())
+
+
+def gaps_of(data: Mapping[str, Any]) -> list[tuple[int, int, str]]:
+    """Source offsets of a chunk of the ledger: first, after, reason; delta-coded in the topic."""
+    found, at = [], 0
+    for step, length, reason in data["gaps"]:
+        found.append((at + step, at + step + length, str(data["reasons"][reason])))
+        at += step + length
+    return found
+
+
+def _runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """Ascending numbers as (first, last) of each unbroken run."""
+    runs: list[tuple[int, int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1] = (runs[-1][0], number)
+        else:
+            runs.append((number, number))
+    return runs
+
+
+def _bytes(value: object) -> bytes:
+    return value if isinstance(value, bytes) else b""

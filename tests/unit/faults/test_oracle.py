@@ -1,0 +1,101 @@
+"""A judge that finds nothing is worth what its tests are worth."""
+
+import json
+from collections import Counter
+
+import pytest
+
+from tests.faults.oracle import Held, Judgment, compare, explain, gaps_of, reasons_of
+
+
+def rows(text: str, first: int = 0) -> list[Held]:
+    """One record a letter; equal letters are equal records."""
+    return [Held(first + index, letter.encode()) for index, letter in enumerate(text)]
+
+
+def verdict(source: str, target: str, gaps: list[tuple[int, int, str]] | None = None) -> Judgment:
+    judgment = Judgment()
+    reasons = reasons_of(gaps or [], range(len(source)))
+    copied = compare(judgment, 0, rows(source), rows(target, 100), reasons)
+    if gaps is not None:
+        explain(judgment, 0, range(len(source)), copied, reasons)
+    return judgment
+
+
+def test_the_same_records_in_the_same_order_are_exactly_once() -> None:
+    judgment = verdict("abcabc", "abcabc", [])
+    judgment.assert_exactly_once()
+    judgment.assert_explained()
+    assert (judgment.source_records, judgment.target_records) == (6, 6)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "lost"),
+    [
+        ("abcdef", "abef", "source offsets 2 to 3, 2 records"),
+        ("abcdef", "bcdef", "source offsets 0 to 0"),
+        ("abcdef", "abcde", "source offsets 5 to 5"),
+        ("abcdef", "", "source offsets 0 to 5"),
+        ("aaaa", "aaa", "source offsets 3 to 3"),
+    ],
+)
+def test_what_is_lost_is_named_also_at_the_end(source: str, target: str, lost: str) -> None:
+    judgment = verdict(source, target)
+    assert [sentence for sentence in judgment.lost if lost in sentence], str(judgment)
+    assert not any((judgment.doubled, judgment.reordered, judgment.altered))
+    assert not judgment.at_least_once
+
+
+@pytest.mark.parametrize(("source", "target", "count"), [("abc", "abcc", 1), ("abcd", "ababcd", 2), ("aab", "aaab", 1)])
+def test_what_came_twice_is_doubled_and_nothing_else(source: str, target: str, count: int) -> None:
+    judgment = verdict(source, target)
+    assert len(judgment.doubled) == count, str(judgment)
+    assert judgment.at_least_once
+    assert not judgment.exactly_once
+    assert "came" not in str(judgment)
+    assert "doubled: partition 0, target offset" in str(judgment)
+
+
+def test_a_record_that_comes_late_is_out_of_order_and_not_lost() -> None:
+    judgment = verdict("abcd", "acbd")
+    assert judgment.reordered == ["partition 0, target offset 102: source offset 1 after 2"]
+    assert not judgment.lost
+
+
+def test_a_record_that_the_source_never_had_is_altered() -> None:
+    judgment = verdict("abcd", "abXd")
+    assert judgment.altered == ["partition 0, target offset 102: the source has no such record"]
+    assert len(judgment.lost) == 1
+
+
+def test_a_missing_record_with_a_reason_is_not_lost_and_one_without_is_unexplained() -> None:
+    judgment = verdict("abcdef", "abf", [(2, 4, "retention")])
+    assert judgment.lost == ["partition 0, source offsets 4 to 4, 1 records"]
+    assert judgment.unexplained == ["partition 0, source offsets 4 to 4"]
+    assert judgment.gaps == Counter(retention=2)
+
+
+def test_a_reason_for_what_is_there_is_wrong_too() -> None:
+    judgment = verdict("abc", "abc", [(1, 2, "compacted")])
+    assert judgment.misexplained == ["partition 0, source offsets 1 to 1"]
+    with pytest.raises(AssertionError, match="misexplained"):
+        judgment.assert_explained()
+
+
+def test_offsets_without_any_record_need_a_reason() -> None:
+    judgment = Judgment()
+    wanted = [Held(0, b"a"), Held(3, b"b")]
+    copied = compare(judgment, 0, wanted, rows("ab", 7), {})
+    explain(judgment, 0, range(5), copied, {1: "compacted"})
+    assert judgment.exactly_once
+    assert judgment.unexplained == ["partition 0, source offsets 2 to 2", "partition 0, source offsets 4 to 4"]
+
+
+def test_nothing_written_is_nothing_shown() -> None:
+    with pytest.raises(AssertionError, match="nothing was written"):
+        Judgment().assert_exactly_once()
+
+
+def test_gaps_are_read_as_the_ledger_writes_them() -> None:
+    value = {"segments": [], "gaps": [[5, 2, 0], [0, 1, 1], [92, 10, 0]], "reasons": ["compacted", "control"]}
+    assert gaps_of(json.loads(json.dumps(value))) == [(5, 7, "compacted"), (7, 8, "control"), (100, 110, "compacted")]
