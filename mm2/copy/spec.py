@@ -105,6 +105,11 @@ class CopySpec:
         """The same job for some of its partitions: what one lane does."""
         return dataclasses.replace(self, partitions=partitions)
 
+    def limited_to(self, share: float) -> Self:
+        """The same job with a share of its limits."""
+        topics = {topic: limit * share for topic, limit in self.throttle_topics.items()}
+        return dataclasses.replace(self, throttle=self.throttle * share, throttle_topics=topics)
+
     def to_json(self) -> str:
         """One line, secrets included; for the executor only."""
         data: dict[str, Any] = {
