@@ -179,6 +179,9 @@ def start_of(entry: Entry | None, chunk: Chunk | None, committed: int | None) ->
     """Where to go on, from what the ledger says and the position in Connect's offsets topic (next source offset)."""
     if entry is None:
         return Start(committed, committed)
+    if entry.session is None:
+        # The mark may be ahead: in exactly-once mode what it counts counts only once the transaction is committed.
+        return Start(committed, committed, entry, chunk, moved=committed not in {entry.previous, entry.mark.source})
     if committed is not None and committed in {entry.previous, entry.mark.source}:
         return Start(entry.mark.source, committed, entry, chunk)
     if committed is None and entry.previous is None:

@@ -62,6 +62,7 @@ class MirrorSourceTask(SourceTask):
         self._ledger: LedgerLog | None = None
         self._ledger_lock = threading.Lock()
         self._job: CopyJob | None = None
+        self._own_engine: CopyEngine | None = None
         self._next_report = 0.0
         self._troubles: dict[str, float] = {}  # when each was last seen, in monotonic seconds
 
@@ -74,9 +75,7 @@ class MirrorSourceTask(SourceTask):
         if not isinstance(engine, CopyEngine):
             # On a plain Connect cluster nobody brings one: the task's own, stopped with it.
             engine = CopyEngine({key: value for key, value in props.items() if key.startswith("spark.")})
-            self._own_engine: CopyEngine | None = engine
-        else:
-            self._own_engine = None
+            self._own_engine = engine
         spec = copy_spec(props, self.context)
         self._source_alias = spec.source_alias
         self._start_from = parse_start_from(props.get(START_FROM_KEY, ""), source_alias=spec.source_alias)

@@ -75,6 +75,7 @@ class Batch:
     def start(self, starts: Mapping[TopicPartition, Start]) -> None:
         """Say where each partition begins; only now is anything read or written."""
         rows = [[tp.topic, tp.partition, start.to_json()] for tp, start in starts.items()]
+        self.heard_at = time.monotonic()  # it had nothing to say while it waited for this
         self._send({"type": "start", "starts": rows})
 
     def throttle(self, rate: float, topics: Mapping[str, float]) -> None:

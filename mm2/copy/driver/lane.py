@@ -102,7 +102,7 @@ class Lane:
             # A start and a hand-over take a while; only one that does not end is news.
             late = time.monotonic() - self._idle_since > PATIENCE_S
             return self._trouble or ("the Spark job is still starting" if late else "")
-        return current.failure or current.waiting_for or ("" if current.granted else self._trouble)
+        return current.failure or current.waiting_for or self._trouble
 
     @property
     def latency_ms(self) -> list[int]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -31,6 +31,7 @@ from mm2.copy.spec import PartitionProgress, PartitionSpec
 from mm2.copy.states import State, state_of
 from mm2.kafka.errors import BrokerFailure, CorruptBatch
 from mm2.kafka.records.batch import BatchHeader, BatchView, check_crc, iter_batches, read_header
+from mm2.kafka.records.merge import Merged, coalesce
 from mm2.kafka.records.record import Rewritten, decode_batch, rewrite, split
 from mm2.kafka.records.transactions import AbortedTransactions
 from mm2.kafka.structs import TopicPartition
@@ -40,6 +41,8 @@ log = structlog.get_logger(__name__)
 
 QUEUE_LIMIT_BYTES: Final = 4 << 20
 QUEUE_LIMIT_S: Final = 1.0
+#: So many tiny batches in a row are merged.
+MANY_BATCHES: Final = 16
 #: So many source offsets behind, a partition is catching up.
 BEHIND_OFFSETS: Final = 10_000
 _BLOCKED_AFTER_S: Final = 1.0
@@ -158,6 +161,7 @@ class Cursor:
     copied: int = 0
     bytes: int = 0
     reencoded: int = 0
+    merged: int = 0
     waiting_bytes: int = 0
     rate: float = 0.0
     entries: deque[Entry] = field(default_factory=deque)
@@ -185,7 +189,7 @@ class Cursor:
         """
         if self.held or self.waiting_bytes >= QUEUE_LIMIT_BYTES:
             return True
-        return bool(self.entries) and (self.stuck or time.monotonic() - self.entries[0].since > QUEUE_LIMIT_S)
+        return not self.idle and (self.stuck or time.monotonic() - self.entries[0].since > QUEUE_LIMIT_S)
 
     @property
     def stuck(self) -> bool:
@@ -200,7 +204,7 @@ class Cursor:
     @property
     def idle(self) -> bool:
         """Everything fetched is on the target or dropped."""
-        return not self.entries
+        return not self.entries or self.match is not None
 
     @property
     def stopped(self) -> bool:
@@ -221,8 +225,10 @@ class Cursor:
             return
         aborted = AbortedTransactions(fetched.aborted)
         try:
-            for view in iter_batches(fetched.records):
-                if not self._take_checked(view, aborted):
+            for view in self._batches(fetched):
+                if isinstance(view, Merged):
+                    self._take_merged(view)
+                elif not self._take_checked(view, aborted):
                     return
         except CorruptBatch as error:
             self._corrupt(error)
@@ -268,6 +274,11 @@ class Cursor:
         self.waiting_bytes = 0
         self.held = False
 
+    def move(self, offset: int) -> None:
+        """Go on elsewhere on the source; not while anything is on its way. What is on the target stays there."""
+        self._conclude()
+        self.offset = self.position = offset
+
     def when_idle(self, then: Callable[[], None]) -> None:
         """Call ``then`` once nothing is on its way."""
         if self.idle:
@@ -307,6 +318,7 @@ class Cursor:
         """Its record will not be on the target; what follows takes its sequences."""
         outbox = self.outbox
         parcel = outbox.queue.popleft()
+        offset, _ = next(entry.runs())
         if parcel.at >= 0:
             outbox.next = parcel.at
             for other in outbox.queue:
@@ -314,7 +326,13 @@ class Cursor:
         self.waiting_bytes -= entry.size
         entry.size = entry.count = 0
         entry.offsets = None
-        entry.reason = reason
+        place = self.entries.index(entry)
+        if entry.first < offset:
+            self.entries.insert(place, Entry(entry.first, offset, reason="compacted", done=True))
+        if offset + 1 < entry.next_offset:
+            index = self.entries.index(entry) + 1
+            self.entries.insert(index, Entry(offset + 1, entry.next_offset, reason="compacted", done=True))
+        entry.first, entry.next_offset, entry.reason = offset, offset + 1, reason
         self._done(entry)
 
     def progress(self) -> PartitionProgress:
@@ -375,6 +393,19 @@ class Cursor:
             return State.THROTTLED
         return State.CATCHING_UP if self.behind else State.RUNNING
 
+    def _batches(self, fetched: Fetched) -> Iterable[BatchView | Merged]:
+        if self.skip:
+            return iter_batches(fetched.records)
+        # A few go as they came. Compressed ones cost more to merge than to pass on, unless there are too many of them for
+        # the way to the target.
+        return coalesce(
+            fetched.records,
+            self.offset,
+            least=MANY_BATCHES,
+            compressed=self.behind,
+            transactional=not (self.read_committed and fetched.aborted),
+        )
+
     # -- batches -------------------------------------------------------------------------------------------------------
 
     def _corrupt(self, error: CorruptBatch) -> None:
@@ -390,12 +421,23 @@ class Cursor:
             self._take_batch(view, aborted)
         except CorruptBatch as error:
             header = view.header
+            if self.skip and self.match is None and self._corrupt_at == before:
+                self._ask_target()  # a predecessor may have read it whole, so there is no counting past it
+                return False
             if header is None or self._corrupt_at != before or not self.owner.corrupt(self, view, error):
                 raise
             after = max(header.last_offset + 1, before)
             self._drop(before, after, "quarantined")
             self.offset = after
         return not self.held
+
+    def _take_merged(self, merged: Merged) -> None:
+        if merged.first > self.offset:
+            self._drop(self.offset, merged.first, "compacted")
+        self.leader_epoch = merged.leader_epoch
+        self.merged += merged.batches
+        self._send(memoryview(merged.data), merged.header, merged.first, merged.after)
+        self.offset = merged.after
 
     def _take_batch(self, view: BatchView, aborted: AbortedTransactions) -> None:
         header = view.header
@@ -521,7 +563,10 @@ class Cursor:
     def _drop(self, first: int, after: int, reason: str) -> None:
         entry = Entry(first, after, reason=reason)
         self.entries.append(entry)
-        self._done(entry)
+        # While records are looked for, how many of them lay here is known when the next one is found. A position behind
+        # it with a count before it would have a successor take as many new records for old ones.
+        if self.match is None:
+            self._done(entry)
 
     # -- what is there already -----------------------------------------------------------------------------------------
 
@@ -559,6 +604,7 @@ class Cursor:
             for _ in range(place + 1):
                 match.popleft()
             offsets.append(record.offset)
+            self._settle_dropped()
             self.records += place  # they are gone from the source, and on the target
             self.skip -= place
             if not match:
@@ -567,13 +613,24 @@ class Cursor:
         if offsets:
             self._there(first, there, len(offsets), offsets)
         if match is None:
-            self.records += self.skip
-            self.skip, self.match = 0, None
+            self._conclude()
             if there < after:
                 self.offset = there
                 self._reencode(view, there, after)
         elif there < after:
             self._drop(there, after, "compacted")
+
+    def _conclude(self) -> None:
+        """What is left of what a predecessor has copied will not be read any more."""
+        if self.skip:
+            self.target = self.skip_base + self.skip if self.skip_base >= 0 else -1
+        self.records += self.skip
+        self.skip, self.skip_base, self.match = 0, -1, None
+        self._settle_dropped()
+
+    def _settle_dropped(self) -> None:
+        for entry in [entry for entry in self.entries if not entry.count and not entry.done]:
+            self._done(entry)
 
     def _there(self, first: int, after: int, count: int, offsets: list[int] | None = None) -> None:
         entry = Entry(first, after, 0, count, offsets, there=True, target_base=self.skip_base)

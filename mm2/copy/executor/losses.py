@@ -103,7 +103,8 @@ class Losses:
             )
             return
         cursor.outbox.queue.clear()
-        cursor.outbox.begin(session.producer, records, known=True)
+        # With its end the log may have lost what it knew of the producer.
+        cursor.outbox.begin(session.producer, records, known=False)
         cursor.outbox.end_offset = end
         cursor.begin(Mark(source + 1, end, records))
         cursor.held = True
@@ -124,7 +125,7 @@ class Losses:
         self._source.resume()
 
     def _go_on_at(self, cursor: Cursor, offset: int) -> None:
-        cursor.offset = cursor.position = offset
+        cursor.move(offset)
         self._commit(cursor, lambda: self._release(cursor))
 
     async def _out_of_range(self, cursor: Cursor) -> None:
@@ -158,6 +159,8 @@ class Losses:
             self._cut_off(cursor, end.offset, what)
 
     def _cut_off(self, cursor: Cursor, end_offset: int, what: str) -> None:
+        if cursor.held:
+            return  # it is on its way elsewhere; if not there, this is said again
         if self._stops or self._spec.auto_offset_reset == "none":
             cursor.fail(State.LOST_RANGE, f"{what}; source.data.loss is stop")
             return

@@ -401,6 +401,8 @@ class Sink(Brokers[_Broker]):
 
     def _align(self, outbox: Outbox, standing: Standing) -> None:
         there = standing.records
+        outbox.complaint = None
+        outbox.known = False  # the broker may have forgotten the producer, see `Outbox.depth`
         if there < outbox.acked:
             if outbox.on_truncated is not None:
                 outbox.on_truncated(there, standing.end)

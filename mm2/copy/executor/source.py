@@ -196,7 +196,9 @@ class Source(Brokers[_Broker]):
                         feed.throttled()
                         throttled_s = min(throttled_s or wait_s, wait_s)
                         continue
-                    size, max_bytes = int(min(size, room)), int(min(max_bytes, room))
+                    size = int(min(size, room))
+                    # The limit of one topic is no reason to ask for less of the others.
+                    max_bytes = int(min(max_bytes, self._throttle.flow_room(behind=feed.behind)))
                 intake.asked_for = feed.offset
                 wanted[tp] = Position(feed.offset, intake.leader_epoch, size, feed.leader_epoch)
         if throttled_s and not broker.recess:

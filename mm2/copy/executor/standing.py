@@ -5,6 +5,7 @@ Everything here blocks and is called on background threads.
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,13 +14,14 @@ from typing import Final
 from mm2.copy.session import SEQUENCES, count_after
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
-from mm2.kafka.errors import KafkaFailure
+from mm2.kafka.errors import KafkaFailure, TimeoutFailure
 from mm2.kafka.reader import Batch, BatchReader
 from mm2.kafka.records.batch import BatchHeader
 from mm2.kafka.records.record import Record, decode_batch
 from mm2.kafka.structs import LATEST, ProducerIdentity, TopicPartition
 
 _POLL_MS: Final = 100
+_PATIENCE_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +119,16 @@ class Inspector:
             reader = BatchReader(self._cluster, leader, topics)
             try:
                 reader.positions = dict(positions)
+                moved_s = time.monotonic()
                 while reader.positions:
+                    before = dict(reader.positions)
                     for batch in reader.poll(max_wait_ms=_POLL_MS):
                         yield batch.topic_partition, batch
+                    if reader.positions != before:
+                        moved_s = time.monotonic()
+                    elif time.monotonic() - moved_s > _PATIENCE_S:
+                        message = f"cluster {self._cluster.name} gives nothing of {', '.join(map(str, before))} any more"
+                        raise TimeoutFailure(message)
                     for tp in [tp for tp, at in reader.positions.items() if at >= ranges[tp][1]]:
                         del reader.positions[tp]
             finally:

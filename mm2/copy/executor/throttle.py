@@ -1,6 +1,7 @@
 """How many bytes per second may be read, for a flow and for single topics (``copy.throttle.bytes.per.sec``). Pure.
 
-Buckets of tokens, one token a byte, filled at the given rate and holding one second's worth. Asking needs a bucket that
+Buckets of tokens, one token a byte, filled at the given rate and holding one second's worth, or so much that
+asking pays. Asking needs a bucket that
 is not empty; what comes is taken out, even below zero. Partitions that are far behind may only use what is above half
 of the bucket: so the tail, which takes little, always finds tokens, and a backfill gets what the tail leaves over.
 """
@@ -13,6 +14,7 @@ from typing import Final
 
 _LEAST_ROOM: Final = 1024
 _RESERVED: Final = 0.5
+_LEAST_SIZE: Final = 4 * _LEAST_ROOM
 
 
 @dataclass(slots=True)
@@ -23,17 +25,22 @@ class Bucket:
     tokens: float = field(default=-1.0)
     filled_s: float = 0.0
 
+    @property
+    def size(self) -> float:
+        """The most tokens that it holds."""
+        return max(self.rate, _LEAST_SIZE)
+
     def fill(self, now_s: float) -> None:
         """Add what has come in since the last time."""
         if self.tokens == -1.0 and not self.filled_s:
-            self.tokens = self.rate
+            self.tokens = self.size
         else:
-            self.tokens = min(self.rate, self.tokens + (now_s - self.filled_s) * self.rate)
+            self.tokens = min(self.size, self.tokens + (now_s - self.filled_s) * self.rate)
         self.filled_s = now_s
 
     def room(self, *, behind: bool) -> float:
         """Bytes that may be asked for; 0 or less for none."""
-        return self.tokens - (self.rate * _RESERVED if behind else 0.0)
+        return self.tokens - (self.size * _RESERVED if behind else 0.0)
 
     def wait_s(self, *, behind: bool) -> float:
         """How long until there is room."""
@@ -71,6 +78,10 @@ class Throttle:
                 room = min(room, bucket.room(behind=behind))
                 wait_s = max(wait_s, bucket.wait_s(behind=behind))
         return (room, 0.0) if room >= _LEAST_ROOM else (0.0, wait_s)
+
+    def flow_room(self, *, behind: bool) -> float:
+        """Bytes of all topics together, as of the last `room`."""
+        return float("inf") if self._flow is None else self._flow.room(behind=behind)
 
     def came(self, topic: str, size: int) -> None:
         """So many bytes of a topic have come."""

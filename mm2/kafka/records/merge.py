@@ -108,18 +108,20 @@ def coalesce(
     offset: int,
     *,
     max_bytes: int = MAX_MERGED_BYTES,
+    least: int = 2,
     compressed: bool = False,
     transactional: bool = False,
 ) -> Iterator[BatchView | Merged]:
     """As `iter_batches`, with neighbouring tiny batches merged on the way.
 
-    What is merged are two or more plain batches of one codec, from ``offset`` on, without gaps between them, whose CRCs are
+    What is merged are ``least`` or more plain batches of one codec, from ``offset`` on, without gaps between them, whose CRCs are
     right and whose records add up. ``compressed``: also compressed ones, which costs decompressing and compressing them.
     ``transactional``: also those of transactions, which is right when none of them can have been aborted.
     Everything else comes as the view that it is, in order. So does a corrupt batch: whoever looks at it will find out.
     """
     ignored = _IGNORED if transactional else DELETE_HORIZON
     at: int | None = 0
+    too_few_until = 0
     while at is not None:
         start, at = at, None
         for view in iter_batches(buffer, start):
@@ -127,6 +129,7 @@ def coalesce(
             stop = start + len(view.data)
             if (
                 header is not None
+                and start >= too_few_until
                 and header.batch_length < TINY_BYTES
                 and header.base_offset >= offset
                 and (compressed or not header.codec)
@@ -136,7 +139,9 @@ def coalesce(
                 run = _Run(header)
                 data = bytes(buffer[start : start + max_bytes])  # whose slices cost less than a view's
                 run.take(data, 0, len(data), ignored, below=TINY_BYTES)
-                if run.batches > 1:
+                if run.batches < least:
+                    too_few_until = start + run.size
+                else:
                     at = start + run.size
                     yield run.finish()
                     break

@@ -1,0 +1,174 @@
+"""Batches as a source has them, and what surrounds a cursor that takes them."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import Any
+
+from crc32c import crc32c
+
+from mm2.copy.executor.cursor import Cursor, Entry
+from mm2.copy.executor.outbox import Outbox, Parcel
+from mm2.copy.session import Mark
+from mm2.copy.spec import PartitionSpec
+from mm2.kafka.errors import BrokerFailure, CorruptBatch
+from mm2.kafka.records.batch import CONTROL, TRANSACTIONAL, BatchView, iter_batches
+from mm2.kafka.records.record import Record, decode_batch, encode_batch
+from mm2.kafka.structs import ProducerIdentity, TopicPartition
+from mm2.kafka.wire.fetch import Fetched
+
+SPEC = PartitionSpec("t", 0, "A.t")
+TP = TopicPartition("t", 0)
+PRODUCER = ProducerIdentity(1, 0)
+
+
+class Owner:
+    """A copier that writes down what it is asked, and answers as the test says."""
+
+    def __init__(self) -> None:
+        self.parcels: list[Parcel] = []
+        self.acks: list[tuple[int, ...]] = []
+        self.told: list[tuple[Any, ...]] = []
+        self.takes_corrupt = False
+        self.takes_large = False
+
+    def put(self, outbox: Outbox, parcel: Parcel) -> None:
+        outbox.queue.append(parcel)
+        self.parcels.append(parcel)
+
+    def acked(self, _cursor: Cursor, first: int, last: int, target_base: int, count: int, _newest_ms: int) -> None:
+        self.acks.append((first, last, target_base, count))
+
+    def unreadable(self, _cursor: Cursor, failure: BrokerFailure) -> None:
+        self.told.append(("unreadable", failure.code))
+
+    def stopped(self, cursor: Cursor) -> None:
+        trouble = cursor.stop_trouble
+        self.told.append(("stopped", trouble and trouble.state))
+
+    def renewed(self, _cursor: Cursor, topic_id: str) -> None:
+        self.told.append(("renewed", topic_id))
+
+    def diverged(self, _cursor: Cursor, end_offset: int) -> None:
+        self.told.append(("diverged", end_offset))
+
+    def uncertain(self, cursor: Cursor) -> None:
+        self.told.append(("uncertain", cursor.offset, cursor.skip))
+
+    def too_large(self, _cursor: Cursor, entry: Entry, parcel: Parcel) -> bool:
+        self.told.append(("too large", entry.first, parcel.count))
+        return self.takes_large
+
+    def corrupt(self, cursor: Cursor, view: BatchView, _error: CorruptBatch) -> bool:
+        self.told.append(("corrupt", view.base_offset))
+        cursor.held = self.takes_corrupt
+        return self.takes_corrupt
+
+    def target_went_back(self, _cursor: Cursor, base_offset: int) -> None:
+        self.told.append(("went back", base_offset))
+
+
+class Bench:
+    """A cursor with its surroundings written down."""
+
+    def __init__(self, offset: int = 0, *, read_committed: bool = False, **begin: int) -> None:
+        self.owner = Owner()
+        self.outbox = Outbox(SPEC.target, PRODUCER)
+        self.cursor = Cursor(SPEC, self.outbox, self.owner, read_committed)
+        records = begin.pop("records", 0)
+        self.cursor.begin(Mark(offset, begin.pop("target", -1), records), **begin)
+        self.outbox.begin(PRODUCER, records + self.cursor.skip, known=True)
+
+    @property
+    def parcels(self) -> list[Parcel]:
+        return self.owner.parcels
+
+    @property
+    def gaps(self) -> dict[str, int]:
+        return self.cursor.trail.gaps
+
+    @property
+    def state(self) -> str:
+        return self.cursor.progress().state
+
+    def fetch(self, *batches: bytes | bytearray, end: int = 1000, stable: int = 900, **fields: Any) -> None:
+        """One answer of the source."""
+        records = memoryview(bytearray(b"".join(batches)))
+        values: dict[str, Any] = {"error_code": 0, "log_start_offset": 0, "aborted": (), **fields}
+        self.cursor.take(
+            Fetched(topic_partition=TP, high_watermark=end, last_stable_offset=stable, records=records, **values)
+        )
+
+    def ack(self, base: int) -> None:
+        """The target takes everything that waits, side by side from ``base``."""
+        queue = self.outbox.queue
+        while queue:
+            parcel = queue.popleft()
+            self.outbox.stamp(parcel)
+            parcel.acked(base)
+            base += parcel.count
+
+    def keys(self) -> list[list[bytes | None]]:
+        """Of the records in each parcel so far."""
+        return [[record.key for record in decode_batch(view_of(parcel.data))] for parcel in self.parcels]
+
+    def offsets(self) -> list[int]:
+        """Source offsets of the records in all parcels so far, by their keys."""
+        return [int((key or b"")[1:]) for keys in self.keys() for key in keys]
+
+
+def view_of(data: memoryview | bytes | bytearray) -> BatchView:
+    (view,) = iter_batches(memoryview(data))
+    return view
+
+
+def record(offset: int) -> Record:
+    """The record that stands at an offset, wherever a batch holds it."""
+    return Record(b"k%03d" % offset, b"v", (), 1000 + offset, offset)
+
+
+def batch(first: int, count: int, **options: Any) -> bytearray:
+    """Records ``first .. first+count-1``. Large enough to be passed on as it is."""
+    records = [record(offset) for offset in range(first, first + count)]
+    return encode_batch(records, base_offset=first, **options)
+
+
+def holed(first: int, last: int, kept: Iterable[int]) -> bytearray:
+    """A compacted batch over first..last of which only ``kept`` is left. Less than 64 offsets."""
+    out = bytearray()
+    kept = list(kept)
+    for offset in kept:
+        delta = offset - first
+        body = b"\x00" + varint(1000 + offset - (1000 + first)) + varint(delta) + b"\x08k%03d\x02v\x00" % offset
+        out += varint(len(body)) + body
+    data = encode_batch([Record(b"x", b"", timestamp=1000 + first)], base_offset=first)[:61] + out
+    struct.pack_into(">i", data, 8, len(data) - 12)
+    struct.pack_into(">i", data, 23, last - first)
+    struct.pack_into(">q", data, 35, 1000 + (kept[-1] if kept else first))
+    struct.pack_into(">i", data, 57, len(kept))
+    return checked(data)
+
+
+def varint(value: int) -> bytes:
+    """Zigzag, one or two bytes."""
+    coded = value << 1
+    return bytes((coded,)) if coded < 128 else bytes((coded & 0x7F | 0x80, coded >> 7))
+
+
+def checked(data: bytearray) -> bytearray:
+    """With the CRC that it should have."""
+    struct.pack_into(">I", data, 17, crc32c(memoryview(data)[21:]))
+    return data
+
+
+def spoiled(data: bytearray) -> bytearray:
+    """With another CRC."""
+    data[-1] ^= 1
+    return data
+
+
+def marker(offset: int, kind: int, producer: int = 5) -> bytearray:
+    """A transaction marker: 0 abort, 1 commit."""
+    row = Record(struct.pack(">hh", 0, kind), b"\x00" * 6, timestamp=1)
+    return encode_batch([row], base_offset=offset, attributes=TRANSACTIONAL | CONTROL, producer=(producer, 0, -1))
