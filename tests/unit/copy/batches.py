@@ -16,6 +16,7 @@ from mm2.kafka.errors import BrokerFailure, CorruptBatch
 from mm2.kafka.records.batch import CONTROL, TRANSACTIONAL, BatchView, iter_batches
 from mm2.kafka.records.record import Record, decode_batch, encode_batch
 from mm2.kafka.structs import ProducerIdentity, TopicPartition
+from mm2.kafka.varint import varint
 from mm2.kafka.wire.fetch import Fetched
 
 SPEC = PartitionSpec("t", 0, "A.t")
@@ -100,6 +101,11 @@ class Bench:
             Fetched(topic_partition=TP, high_watermark=end, last_stable_offset=stable, records=records, **values)
         )
 
+    def fetch_each(self, *batches: bytes | bytearray, **fields: Any) -> None:
+        """An answer for each batch: tiny ones that come together are merged."""
+        for one in batches:
+            self.fetch(one, **fields)
+
     def ack(self, base: int) -> None:
         """The target takes everything that waits, side by side from ``base``."""
         queue = self.outbox.queue
@@ -129,7 +135,7 @@ def record(offset: int) -> Record:
 
 
 def batch(first: int, count: int, **options: Any) -> bytearray:
-    """Records ``first .. first+count-1``. Large enough to be passed on as it is."""
+    """Records ``first .. first+count-1``."""
     records = [record(offset) for offset in range(first, first + count)]
     return encode_batch(records, base_offset=first, **options)
 
@@ -140,7 +146,7 @@ def holed(first: int, last: int, kept: Iterable[int]) -> bytearray:
     kept = list(kept)
     for offset in kept:
         delta = offset - first
-        body = b"\x00" + varint(1000 + offset - (1000 + first)) + varint(delta) + b"\x08k%03d\x02v\x00" % offset
+        body = b"\x00" + varint(delta) + varint(delta) + b"\x08k%03d\x02v\x00" % offset
         out += varint(len(body)) + body
     data = encode_batch([Record(b"x", b"", timestamp=1000 + first)], base_offset=first)[:61] + out
     struct.pack_into(">i", data, 8, len(data) - 12)
@@ -148,12 +154,6 @@ def holed(first: int, last: int, kept: Iterable[int]) -> bytearray:
     struct.pack_into(">q", data, 35, 1000 + (kept[-1] if kept else first))
     struct.pack_into(">i", data, 57, len(kept))
     return checked(data)
-
-
-def varint(value: int) -> bytes:
-    """Zigzag, one or two bytes."""
-    coded = value << 1
-    return bytes((coded,)) if coded < 128 else bytes((coded & 0x7F | 0x80, coded >> 7))
 
 
 def checked(data: bytearray) -> bytearray:

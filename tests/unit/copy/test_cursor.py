@@ -2,179 +2,81 @@
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterable
+import dataclasses
+import time
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mm2.copy.executor.cursor import QUEUE_LIMIT_BYTES, Cursor
-from mm2.copy.executor.outbox import Outbox, Parcel
-from mm2.copy.spec import PartitionSpec
-from mm2.kafka.errors import BrokerFailure
-from mm2.kafka.records.batch import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, BatchView, iter_batches, read_header
-from mm2.kafka.records.record import Record, decode_batch, encode_batch, rewrite
-from mm2.kafka.structs import ProducerIdentity, TopicPartition
-from mm2.kafka.wire.fetch import Fetched
-
-SPEC = PartitionSpec("t", 0, "A.t")
-TP = TopicPartition("t", 0)
+from mm2.copy.executor.cursor import BEHIND_OFFSETS, MANY_BATCHES, QUEUE_LIMIT_BYTES, Entry
+from mm2.copy.executor.outbox import Parcel
+from mm2.copy.segments import Gap, Segment
+from mm2.copy.session import Mark
+from mm2.copy.states import State
+from mm2.kafka.errors import BrokerFailure, DisconnectedFailure
+from mm2.kafka.records.batch import LOG_APPEND_TIME, TRANSACTIONAL, read_header
+from mm2.kafka.records.record import Record, decode_batch, encode_batch
+from tests.unit.copy.batches import Bench, batch, checked, holed, marker, spoiled, view_of
 
 
-class Bench:
-    """A cursor with its surroundings written down."""
-
-    def __init__(self, offset: int = 0, *, read_committed: bool = False) -> None:
-        self.parcels: list[Parcel] = []
-        self.acks: list[tuple[int, ...]] = []
-        self.failures: list[BrokerFailure] = []
-        self.over: list[str] = []
-        self.cursor = Cursor(
-            SPEC,
-            Outbox(SPEC.target, ProducerIdentity(1, 0)),
-            offset,
-            read_committed,
-            put=lambda _, parcel: self.parcels.append(parcel),
-            on_acked=lambda _, *ack: self.acks.append(ack[:4]),
-            on_failed=lambda _, failure: self.failures.append(failure),
-            on_over=lambda cursor: self.over.append(cursor.reason),
-            on_renewed=lambda cursor: cursor.jump(0, "truncated"),
-        )
-
-    def fetch(self, *batches: bytes | bytearray, end: int = 1000, stable: int = 900, **fields: Any) -> None:
-        records = memoryview(bytearray(b"".join(batches)))
-        values: dict[str, Any] = {"error_code": 0, "log_start_offset": 0, "aborted": (), **fields}
-        self.cursor.take(
-            Fetched(topic_partition=TP, high_watermark=end, last_stable_offset=stable, records=records, **values)
-        )
-
-    def keys(self) -> list[list[bytes | None]]:
-        return [[record.key for record in decode_batch(view_of(parcel.data))] for parcel in self.parcels]
+def segments(bench: Bench) -> list[Segment]:
+    return bench.cursor.trail.newest.segments
 
 
-def view_of(data: memoryview | bytes | bytearray) -> BatchView:
-    (view,) = iter_batches(memoryview(data))
-    return view
+def gaps(bench: Bench) -> list[Gap]:
+    return bench.cursor.trail.newest.gaps
 
 
-def batch(first: int, count: int, **options: Any) -> bytearray:
-    records = [Record(b"k%d" % offset, b"v", (), 1000 + offset) for offset in range(first, first + count)]
-    return encode_batch(records, base_offset=first, **options)
-
-
-def holed(first: int, last: int, kept: Iterable[int]) -> bytearray:
-    """A compacted batch over first..last of which only ``kept`` is left."""
-    out = bytearray()
-    deltas = [offset - first for offset in kept]
-    for delta in deltas:
-        body = b"\x00\x00" + bytes((delta << 1,)) + b"\x06k%02d" % delta + b"\x01\x00"
-        out += bytes((len(body) << 1,)) + body
-    data = encode_batch([Record(b"x", b"", timestamp=1000)], base_offset=first)[:61] + out
-    struct.pack_into(">i", data, 8, len(data) - 12)
-    struct.pack_into(">i", data, 23, last - first)
-    struct.pack_into(">i", data, 57, len(deltas))
-    return checked(data)
-
-
-def checked(data: bytearray) -> bytearray:
-    from crc32c import crc32c  # noqa: PLC0415
-
-    struct.pack_into(">I", data, 17, crc32c(memoryview(data)[21:]))
-    return data
-
-
-def marker(offset: int, kind: int, producer: int = 5) -> bytearray:
-    record = Record(struct.pack(">hh", 0, kind), b"\x00" * 6, timestamp=1)
-    return encode_batch([record], base_offset=offset, attributes=TRANSACTIONAL | CONTROL, producer=(producer, 0, -1))
+# -- batches in, parcels out ----------------------------------------------------------------------------------------------
 
 
 def test_a_dense_batch_goes_as_the_bytes_it_came_in() -> None:
     bench, data = Bench(), batch(0, 3, codec="lz4")
     bench.fetch(data)
+    cursor = bench.cursor
     assert bytes(bench.parcels[0].data) == bytes(data)
-    assert (bench.cursor.offset, bench.cursor.position, bench.cursor.reencoded) == (3, 0, 0)
+    assert (cursor.offset, cursor.position, cursor.reencoded) == (3, 0, 0)
     bench.parcels[0].acked(70)
-    assert (bench.cursor.position, bench.cursor.target_offset) == (3, 73)
-    assert (bench.cursor.records, bench.cursor.bytes, bench.cursor.waiting_bytes) == (3, len(data), 0)
-    assert bench.acks == [(0, 2, 70, 3)]
-    assert bench.cursor.idle
+    assert cursor.mark == Mark(3, 73, 3)
+    assert (cursor.copied, cursor.bytes, cursor.waiting_bytes) == (3, len(data), 0)
+    assert bench.owner.acks == [(0, 2, 70, 3)]
+    assert cursor.idle
 
 
 def test_positions_move_only_over_an_unbroken_row_of_acks() -> None:
     bench = Bench()
-    bench.fetch(batch(0, 2), batch(2, 2), batch(4, 2))
+    bench.fetch_each(batch(0, 2), batch(2, 2), batch(4, 2))
     bench.parcels[2].acked(14)
     bench.parcels[1].acked(12)
-    assert (bench.cursor.position, bench.acks) == (0, [])
+    assert (bench.cursor.position, bench.owner.acks) == (0, [])
     bench.parcels[0].acked(10)
-    assert bench.cursor.position == 6
-    assert [ack[0] for ack in bench.acks] == [0, 2, 4]
+    assert bench.cursor.mark == Mark(6, 16, 6)
+    assert [ack[0] for ack in bench.owner.acks] == [0, 2, 4]
 
 
 @given(st.permutations(range(8)))
 def test_acks_in_any_order_are_told_in_source_order(order: list[int]) -> None:
     bench = Bench()
-    bench.fetch(*(batch(i * 3, 3) for i in range(8)))
+    bench.fetch_each(*(batch(i * 3, 3) for i in range(8)))
     done: set[int] = set()
     for index in order:
         bench.parcels[index].acked(100 + index * 3)
         done.add(index)
         prefix = next(i for i in range(9) if i not in done)
-        assert bench.cursor.position == prefix * 3
-    assert [ack[2] for ack in bench.acks] == [100 + i * 3 for i in range(8)]
+        assert (bench.cursor.position, bench.cursor.records) == (prefix * 3, prefix * 3)
+    assert [ack[2] for ack in bench.owner.acks] == [100 + i * 3 for i in range(8)]
+    assert segments(bench) == [Segment(0, 100, 24)]
 
 
 def test_a_batch_begun_before_the_offset_is_cut_there() -> None:
     bench = Bench(12)
     bench.fetch(batch(0, 10), batch(10, 5))
-    assert bench.keys() == [[b"k12", b"k13", b"k14"]]
-    assert (bench.cursor.offset, bench.cursor.gaps, bench.cursor.reencoded) == (15, {}, 1)
+    assert bench.keys() == [[b"k012", b"k013", b"k014"]]
+    assert (bench.cursor.offset, bench.gaps, bench.cursor.reencoded) == (15, {}, 1)
     bench.parcels[0].acked(0)
-    assert bench.acks == [(12, 14, 0, 3)]
-
-
-def test_holes_between_and_within_batches_are_counted_as_compacted() -> None:
-    bench = Bench()
-    bench.fetch(batch(5, 2), holed(7, 12, [8, 11]))
-    assert bench.cursor.gaps == {"compacted": 5 + 4}
-    assert read_header(bench.parcels[1].data).is_dense
-    for index, parcel in enumerate(bench.parcels):
-        parcel.acked(index * 2)
-    assert (bench.cursor.position, bench.cursor.records, bench.cursor.target_offset) == (13, 4, 4)
-
-
-def test_a_batch_that_compaction_emptied_moves_the_position() -> None:
-    bench = Bench()
-    bench.fetch(holed(0, 4, []))
-    assert (bench.parcels, bench.cursor.position, bench.cursor.gaps) == ([], 5, {"compacted": 5})
-
-
-def test_control_batches_are_dropped_and_counted() -> None:
-    bench = Bench()
-    bench.fetch(batch(0, 2, attributes=TRANSACTIONAL, producer=(5, 0, 0)), marker(2, 1), batch(3, 1))
-    assert len(bench.parcels) == 2
-    bench.parcels[1].acked(2)
-    assert bench.cursor.position == 0
-    bench.parcels[0].acked(0)
-    assert (bench.cursor.position, bench.cursor.gaps) == (4, {"control": 1})
-
-
-@pytest.mark.parametrize("committed", [True, False])
-def test_aborted_batches_are_dropped_under_read_committed_only(committed: bool) -> None:
-    bench = Bench(read_committed=committed)
-    data = batch(0, 2, attributes=TRANSACTIONAL, producer=(5, 0, 0))
-    bench.fetch(data, marker(2, 0), batch(3, 1), aborted=((5, 0),) if committed else ())
-    assert len(bench.parcels) == (1 if committed else 2)
-    assert bench.cursor.gaps == ({"aborted": 2, "control": 1} if committed else {"control": 1})
-
-
-def test_the_end_is_the_last_stable_offset_under_read_committed() -> None:
-    for committed, end in ((True, 900), (False, 1000)):
-        bench = Bench(read_committed=committed)
-        bench.fetch()
-        assert bench.cursor.high_watermark == end
+    assert bench.owner.acks == [(12, 14, 0, 3)]
 
 
 def test_log_append_time_is_reencoded() -> None:
@@ -184,50 +86,258 @@ def test_log_append_time_is_reencoded() -> None:
     assert {r.timestamp for r in decode_batch(view_of(bench.parcels[0].data))} == {1001}
 
 
-def test_a_wrong_crc_stops_the_partition_behind_what_was_right() -> None:
-    bench, bad = Bench(), batch(2, 2)
-    bad[-1] ^= 1
-    bench.fetch(batch(0, 2), bad, batch(4, 2))
-    assert bench.cursor.state == "failed"
-    assert bench.cursor.reason.startswith("t-0: the record batch at offsets 2..3 has CRC-32C")
-    assert bench.over == [bench.cursor.reason]
+def test_many_tiny_batches_go_together_and_a_few_as_they_came() -> None:
+    bench, many = Bench(), MANY_BATCHES + 1
+    bench.fetch(*(batch(offset, 1) for offset in range(many)), holed(many, many + 2, [many + 1]), batch(many + 3, 1))
+    assert bench.offsets() == [*range(many), many + 1, many + 3]
+    assert [parcel.count for parcel in bench.parcels] == [many, 1, 1]
+    bench.ack(10)
+    assert bench.cursor.mark == Mark(many + 4, 10 + many + 2, many + 2)
+    assert segments(bench)[0] == Segment(0, 10, many)
+    assert gaps(bench) == [Gap(many, many + 1, "compacted"), Gap(many + 2, many + 3, "compacted")]
+    assert bench.cursor.merged == many
+
+
+# -- holes ----------------------------------------------------------------------------------------------------------------
+
+
+def test_holes_between_and_within_batches_are_counted_as_compacted() -> None:
+    bench = Bench()
+    bench.fetch(batch(5, 2), holed(7, 12, [8, 11]))
+    assert read_header(bench.parcels[1].data).is_dense
+    bench.ack(50)
+    assert bench.cursor.mark == Mark(13, 54, 4)
+    assert bench.gaps == {"compacted": 5 + 4}
+    assert segments(bench) == [Segment(5, 50, 2), Segment(8, 52, 1), Segment(11, 53, 1)]
+    assert gaps(bench) == [
+        Gap(0, 5, "compacted"),
+        Gap(7, 8, "compacted"),
+        Gap(9, 11, "compacted"),
+        Gap(12, 13, "compacted"),
+    ]
+    assert bench.owner.acks[1] == (7, 11, 52, 2)
+
+
+def test_a_batch_that_compaction_emptied_moves_the_position() -> None:
+    bench = Bench()
+    bench.fetch(holed(0, 4, []))
+    assert (bench.parcels, bench.cursor.mark, bench.gaps) == ([], Mark(5, -1, 0), {"compacted": 5})
+
+
+def test_control_batches_are_dropped_and_counted() -> None:
+    bench = Bench()
+    bench.fetch(batch(0, 2, attributes=TRANSACTIONAL, producer=(5, 0, 0)), marker(2, 1), batch(3, 1))
+    bench.parcels[1].acked(2)
+    assert bench.cursor.position == 0
+    bench.parcels[0].acked(0)
+    assert (bench.cursor.mark, bench.gaps) == (Mark(4, 3, 3), {"control": 1})
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_aborted_batches_are_dropped_under_read_committed_only(committed: bool) -> None:
+    bench = Bench(read_committed=committed)
+    data = batch(0, 2, attributes=TRANSACTIONAL, producer=(5, 0, 0))
+    bench.fetch(data, marker(2, 0), batch(3, 1), aborted=((5, 0),) if committed else ())
+    assert bench.offsets() == ([3] if committed else [0, 1, 3])
+    bench.ack(0)
+    assert bench.gaps == ({"aborted": 2, "control": 1} if committed else {"control": 1})
+
+
+def test_runs_of_an_entry() -> None:
+    assert list(Entry(3, 8, count=5).runs()) == [(3, 5)]
+    assert list(Entry(0, 9, count=4, offsets=[2, 3, 5, 8]).runs()) == [(2, 2), (5, 1), (8, 1)]
+
+
+# -- corrupt batches ------------------------------------------------------------------------------------------------------
+
+
+def test_a_corrupt_batch_is_fetched_once_more_and_then_stops_the_partition_behind_what_was_right() -> None:
+    bench = Bench()
+    bench.fetch(batch(0, 2), spoiled(batch(2, 2)), batch(4, 2))
+    assert (bench.cursor.stopped, bench.cursor.offset) == (False, 2)
+    bench.fetch(spoiled(batch(2, 2)), batch(4, 2))
+    progress = bench.cursor.progress()
+    assert (progress.state, progress.stopped, progress.offset) == (State.CORRUPT, True, 2)
+    assert progress.reason.startswith("t-0: the record batch at offsets 2..3 has CRC-32C")
+    assert bench.owner.told == [("corrupt", 2), ("stopped", State.CORRUPT)]
     bench.parcels[0].acked(0)
     assert (len(bench.parcels), bench.cursor.position) == (1, 2)
 
 
+def test_a_wire_that_lied_once_is_forgiven() -> None:
+    bench = Bench()
+    for first in (0, 2):
+        bench.fetch(spoiled(batch(first, 2)))
+        bench.fetch(batch(first, 2))
+    assert (bench.offsets(), bench.owner.told) == ([0, 1, 2, 3], [])
+
+
+def test_what_follows_a_batch_in_quarantine_waits_until_the_owner_is_done_with_it() -> None:
+    bench = Bench()
+    bench.owner.takes_corrupt = True
+    for _ in range(2):
+        bench.fetch(spoiled(batch(0, 2)), batch(2, 2))
+    assert bench.owner.told == [("corrupt", 0)]
+    assert (bench.cursor.mark, bench.gaps, bench.parcels) == (Mark(2, -1, 0), {"quarantined": 2}, [])
+    bench.fetch(batch(2, 2))
+    assert bench.parcels == [], "it is held"
+    bench.cursor.held = False
+    bench.fetch(batch(2, 2))
+    assert bench.offsets() == [2, 3]
+
+
+def test_an_error_of_ours_stops_the_partition_and_not_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    monkeypatch.setattr(bench.owner, "put", lambda *_: 1 // 0)
+    bench.fetch(batch(0, 1))
+    assert bench.cursor.progress().state == State.FAILED
+    assert "ZeroDivisionError" in bench.cursor.progress().reason
+
+
+# -- states ---------------------------------------------------------------------------------------------------------------
+
+
 def test_a_failed_partition_stays_failed() -> None:
     bench = Bench()
-    bench.cursor.fail("over")
+    bench.cursor.fail(State.RECREATED, "over")
+    bench.cursor.fail(State.CORRUPT, "again")
     bench.cursor.refused(None)
     bench.cursor.failed(BrokerFailure.of(6))
     bench.fetch(batch(0, 1))
-    assert (bench.cursor.state, bench.cursor.reason) == ("failed", "over")
+    progress = bench.cursor.progress()
+    assert (progress.state, progress.reason, progress.stopped) == (State.RECREATED, "over", True)
+    assert bench.owner.told.count(("stopped", State.RECREATED)) == 1
 
 
 def test_the_sources_trouble_is_shown_until_it_answers() -> None:
-    bench, failure = Bench(), BrokerFailure.of(6, subject="reading t-0")
+    bench, failure = Bench(40), BrokerFailure.of(6, subject="reading t-0")
     bench.cursor.failed(failure)
-    assert (bench.cursor.state, bench.cursor.reason) == ("waiting", str(failure))
-    assert bench.failures == [failure]
+    before = bench.cursor.progress()
+    assert (before.state, before.reason, before.offset) == (State.UNREACHABLE, str(failure), 40)
+    assert bench.owner.told == [("unreadable", 6)]
     bench.fetch()
-    assert (bench.cursor.state, bench.cursor.reason) == ("copying", "")
+    after = bench.cursor.progress()
+    assert (after.state, after.reason, after.offset, after.since_ms) == (State.RUNNING, "", -1, -1)
+
+
+def test_the_same_trouble_keeps_its_time() -> None:
+    bench = Bench()
+    bench.cursor.say(State.UNREACHABLE, "one")
+    assert bench.cursor.read_trouble is not None
+    bench.cursor.read_trouble.since_ms = 5
+    bench.cursor.say(State.UNREACHABLE, "two")
+    assert (bench.cursor.read_trouble.since_ms, bench.cursor.read_trouble.reason) == (5, "two")
+    bench.cursor.say(State.UNAUTHORIZED, "three")
+    assert bench.cursor.read_trouble.since_ms > 5
+
+
+@pytest.mark.parametrize(
+    ("code", "state"),
+    [
+        (29, State.UNAUTHORIZED),
+        (31, State.UNAUTHORIZED),
+        (56, State.TARGET_FULL),
+        (3, State.DELETED),
+        (6, State.UNREACHABLE),
+        (19, State.UNREACHABLE),
+        (87, State.REFUSED),
+    ],
+)
+def test_a_brokers_word_becomes_a_state(code: int, state: State) -> None:
+    bench = Bench()
+    bench.outbox.complaint = BrokerFailure.of(code, subject="writing to A.t-0")
+    assert bench.state == state
+    bench.outbox.complaint = None
+    assert bench.state == State.RUNNING
+
+
+def test_a_broker_that_is_gone_is_unreachable() -> None:
+    bench = Bench()
+    bench.outbox.complaint = DisconnectedFailure("gone")
+    assert bench.state == State.UNREACHABLE
 
 
 def test_the_targets_refusal_is_shown_until_it_accepts() -> None:
     bench = Bench()
+    bench.fetch(batch(0, 1))
+    bench.outbox.refused = True
     bench.cursor.refused(BrokerFailure.of(10, subject="writing to A.t-0"))
     assert bench.cursor.stuck
+    assert bench.state == State.TOO_LARGE
     assert bench.cursor.progress().reason.startswith("writing to A.t-0: MESSAGE_TOO_LARGE")
+    assert bench.owner.told == [("too large", 0, 1)]
     bench.fetch()
-    assert bench.cursor.state == "refused"
+    assert bench.state == State.TOO_LARGE
+    bench.outbox.refused = False
     bench.cursor.refused(None)
-    assert (bench.cursor.state, bench.cursor.stuck) == ("copying", False)
+    assert (bench.state, bench.cursor.stuck) == (State.RUNNING, False)
 
 
-def test_a_complaint_of_the_target_is_shown_as_waiting() -> None:
+def test_a_record_that_the_owner_has_put_away_is_no_trouble() -> None:
     bench = Bench()
-    bench.cursor.outbox.complaint = BrokerFailure.of(19, subject="writing to A.t-0")
-    assert (bench.cursor.progress().state, bench.cursor.state) == ("waiting", "copying")
+    bench.owner.takes_large = True
+    bench.fetch(batch(0, 1))
+    bench.cursor.refused(BrokerFailure.of(10))
+    assert bench.state == State.RUNNING
+
+
+def test_behind_an_open_transaction_for_a_while_is_blocked_by_it() -> None:
+    bench = Bench(900, read_committed=True)
+    bench.fetch(end=1000, stable=900)
+    assert bench.state == State.RUNNING
+    bench.cursor._behind_lso_s -= 2
+    assert bench.state == State.BLOCKED_BY_OPEN_TXN
+    bench.fetch(batch(900, 1), end=1000, stable=950)
+    assert bench.state == State.RUNNING
+
+
+def test_only_a_reader_of_what_is_committed_is_blocked() -> None:
+    bench = Bench(900)
+    bench.fetch(end=1000, stable=900)
+    assert not bench.cursor._behind_lso_s
+
+
+def test_a_limit_of_ours_is_shown_while_it_holds_something_up() -> None:
+    bench = Bench(90)
+    bench.fetch(end=100)
+    bench.cursor.throttled()
+    assert bench.state == State.THROTTLED
+    bench.fetch(batch(90, 10), end=100)
+    assert bench.state == State.RUNNING, "there is nothing left to read"
+    bench.fetch(end=200)
+    bench.cursor._throttled_s -= 5
+    assert bench.state == State.RUNNING
+
+
+def test_far_behind_is_catching_up() -> None:
+    bench = Bench(10)
+    bench.fetch(end=10 + BEHIND_OFFSETS)
+    assert bench.state == State.RUNNING
+    bench.fetch(end=11 + BEHIND_OFFSETS)
+    assert bench.state == State.CATCHING_UP
+
+
+def test_a_note_is_shown_where_nothing_else_is_to_be_said() -> None:
+    bench = Bench()
+    bench.cursor.note = "at least once"
+    assert bench.cursor.progress().reason == "at least once"
+    bench.cursor.say(State.UNREACHABLE, "away")
+    assert bench.cursor.progress().reason == "away"
+
+
+def test_the_rate_is_of_the_last_seconds() -> None:
+    bench = Bench()
+    bench.cursor.measure(100.0)
+    bench.cursor.bytes = 50_000
+    bench.cursor.measure(100.5)
+    assert bench.cursor.rate == 0
+    bench.cursor.measure(110.0)
+    assert bench.cursor.rate == 5_000
+    bench.cursor.measure(111.0)
+    assert bench.cursor.rate == 4_500
+
+
+# -- going elsewhere ------------------------------------------------------------------------------------------------------
 
 
 def test_lost_records_are_counted_once_skipped() -> None:
@@ -235,21 +345,71 @@ def test_lost_records_are_counted_once_skipped() -> None:
     bench.fetch(batch(0, 2))
     bench.cursor.jump(10, "retention")
     bench.fetch(batch(10, 1))
-    assert (bench.cursor.gaps, bench.cursor.position) == ({"retention": 8}, 0)
+    assert bench.cursor.position == 0
     bench.parcels[0].acked(0)
-    assert bench.cursor.position == 10
+    assert (bench.gaps, bench.cursor.position) == ({"retention": 8}, 10)
 
 
-def test_a_log_that_begins_anew_is_read_from_there() -> None:
+def test_a_jump_back_waits_for_nothing_when_nothing_is_on_its_way() -> None:
     bench = Bench(50)
     bench.cursor.jump(0, "truncated")
-    assert (bench.cursor.offset, bench.cursor.position, bench.cursor.gaps) == (0, 0, {})
+    assert (bench.cursor.offset, bench.cursor.position, bench.gaps) == (0, 0, {})
+    bench.fetch(batch(0, 2))
+    bench.cursor.jump(1, "truncated")
+    assert (bench.cursor.offset, bench.cursor.position) == (1, 0)
+
+
+def test_a_beginning_forgets_what_was_on_its_way() -> None:
+    bench = Bench()
+    bench.fetch(batch(0, 2))
+    bench.cursor.held = True
+    bench.cursor.begin(Mark(40, 90, 7))
+    assert (bench.cursor.mark, bench.cursor.offset) == (Mark(40, 90, 7), 40)
+    assert (bench.cursor.idle, bench.cursor.waiting_bytes, bench.cursor.held) == (True, 0, False)
+
+
+def test_a_held_cursor_takes_nothing() -> None:
+    bench = Bench()
+    bench.cursor.held = True
+    bench.fetch(batch(0, 2))
+    assert (bench.parcels, bench.cursor.offset, bench.cursor.full, bench.cursor.stuck) == ([], 0, True, True)
+
+
+def test_who_waits_for_the_end_of_what_is_on_its_way_is_called_once() -> None:
+    bench, calls = Bench(), []
+    bench.cursor.when_idle(lambda: calls.append("at once"))
+    bench.fetch_each(batch(0, 1), batch(1, 1))
+    bench.cursor.when_idle(lambda: calls.append("later"))
+    bench.parcels[0].acked(0)
+    assert calls == ["at once"]
+    bench.parcels[1].acked(1)
+    bench.fetch(batch(2, 1))
+    bench.parcels[2].acked(2)
+    assert calls == ["at once", "later"]
+
+
+def test_lost_ranges_are_kept_with_their_time() -> None:
+    bench = Bench()
+    bench.cursor.lose(3, 9, "retention")
+    ((first, after, reason, at_ms),) = bench.cursor.lost
+    assert (first, after, reason) == (3, 9, "retention")
+    assert abs(at_ms - time.time() * 1000) < 10_000
+    assert bench.cursor.progress().lost == 1
+
+
+def test_what_the_source_says_goes_to_the_owner() -> None:
+    bench = Bench()
+    bench.cursor.renewed("id2")
+    bench.cursor.diverged(17)
+    assert bench.owner.told == [("renewed", "id2"), ("diverged", 17)]
+
+
+# -- how much may wait ----------------------------------------------------------------------------------------------------
 
 
 def test_too_much_waiting_makes_it_full() -> None:
     bench = Bench()
-    big = encode_batch([Record(None, bytes(QUEUE_LIMIT_BYTES), timestamp=1)])
-    bench.fetch(big)
+    bench.fetch(encode_batch([Record(None, bytes(QUEUE_LIMIT_BYTES), timestamp=1)]))
     assert bench.cursor.full
     bench.parcels[0].acked(0)
     assert not bench.cursor.full
@@ -266,12 +426,58 @@ def test_what_waits_for_long_makes_it_full_however_little_it_is() -> None:
     bench.parcels[0].acked(0)
     bench.fetch(batch(1, 1))
     seen.append(bench.cursor.full)
-    bench.cursor.refused(BrokerFailure.of(29))
+    bench.outbox.refused = True
     seen.append(bench.cursor.full)
     assert seen == [False, False, True, False, True]
 
 
-# -- parcels that are cut -----------------------------------------------------------------------------------------------
+# -- the target's side ----------------------------------------------------------------------------------------------------
+
+
+def test_records_of_others_on_the_target_are_counted() -> None:
+    bench = Bench(target=100)
+    bench.fetch_each(batch(0, 2), batch(2, 2))
+    bench.ack(103)
+    assert (bench.cursor.foreign, bench.cursor.mark) == (3, Mark(4, 107, 4))
+    bench.fetch(batch(4, 1))
+    bench.ack(110)
+    assert bench.cursor.progress().foreign == 6
+    assert segments(bench) == [Segment(0, 103, 4), Segment(4, 110, 1)]
+
+
+def test_markers_of_our_own_transactions_are_not_foreign() -> None:
+    bench = Bench(target=100)
+    bench.cursor.markers = 1
+    bench.fetch(batch(0, 2))
+    bench.ack(101)
+    assert (bench.cursor.foreign, bench.cursor.markers, bench.owner.told) == (0, 0, [])
+
+
+def test_where_the_target_was_is_not_known_nothing_is_foreign() -> None:
+    bench = Bench()
+    bench.fetch(batch(0, 2))
+    bench.ack(500)
+    assert (bench.cursor.foreign, bench.cursor.target) == (0, 502)
+
+
+def test_a_target_offset_that_was_given_before_is_told() -> None:
+    bench = Bench(target=100)
+    bench.fetch(batch(0, 2))
+    bench.ack(40)
+    assert (bench.owner.told, bench.cursor.mark) == ([("went back", 40)], Mark(2, 42, 2))
+
+
+def test_an_unknown_place_makes_the_next_one_known_again() -> None:
+    bench = Bench(target=100)
+    bench.fetch_each(batch(0, 2), batch(2, 2))
+    bench.parcels[0].acked(-1)
+    assert bench.cursor.mark == Mark(2, -1, 2)
+    bench.parcels[1].acked(102)
+    assert (bench.cursor.mark, bench.cursor.foreign) == (Mark(4, 104, 4), 0)
+    assert segments(bench) == [Segment(2, 102, 2)]
+
+
+# -- parcels that are cut -------------------------------------------------------------------------------------------------
 
 
 def cut(parcel: Parcel) -> list[Parcel]:
@@ -281,31 +487,52 @@ def cut(parcel: Parcel) -> list[Parcel]:
     return pieces
 
 
-def test_a_cut_parcel_is_done_when_all_its_pieces_are() -> None:
+def test_the_pieces_of_a_parcel_move_the_position_one_by_one() -> None:
     bench = Bench()
-    bench.fetch(batch(0, 5), batch(5, 1))
+    bench.fetch_each(batch(0, 5), batch(5, 1))
+    size = bench.cursor.waiting_bytes
     first, second = cut(bench.parcels[0])
     assert (first.count, second.count) == (3, 2)
-    deeper = cut(first)
+    assert bench.cursor.waiting_bytes == size - len(bench.parcels[0].data) + len(first.data) + len(second.data)
     bench.parcels[1].acked(15)
-    for piece, base in ((deeper[0], 10), (deeper[1], 12)):
+    deeper = cut(first)
+    positions = []
+    for piece, base in ((deeper[0], 10), (deeper[1], 12), (second, 13)):
         piece.acked(base)
-        assert bench.cursor.position == 0
-    second.acked(13)
-    assert (bench.cursor.position, bench.cursor.target_offset) == (6, 16)
-    assert bench.acks[0] == (0, 4, 10, 5)
-    assert bench.cursor.records == 6
+        positions.append(bench.cursor.position)
+    assert positions == [2, 3, 6]
+    assert bench.owner.acks == [(0, 1, 10, 2), (2, 2, 12, 1), (3, 4, 13, 2), (5, 5, 15, 1)]
+    assert (bench.cursor.mark, bench.cursor.waiting_bytes) == (Mark(6, 16, 6), 0)
+    assert segments(bench) == [Segment(0, 10, 6)]
 
 
-def test_a_piece_that_was_there_already_leaves_the_place_unknown() -> None:
-    # The place of the second piece would promise more than is there.
+def test_pieces_of_a_batch_with_holes_keep_their_offsets() -> None:
+    bench = Bench()
+    bench.fetch(holed(0, 9, [1, 2, 6, 8]))
+    pieces = cut(bench.parcels[0])
+    assert [piece.count for piece in pieces] == [2, 2]
+    assert [(entry.first, entry.next_offset) for entry in bench.cursor.entries] == [(0, 6), (6, 10)]
+    for index, piece in enumerate(pieces):
+        piece.acked(20 + 2 * index)
+    assert bench.cursor.mark == Mark(10, 24, 4)
+    assert segments(bench) == [Segment(1, 20, 2), Segment(6, 22, 1), Segment(8, 23, 1)]
+    assert gaps(bench) == [
+        Gap(0, 1, "compacted"),
+        Gap(3, 6, "compacted"),
+        Gap(7, 8, "compacted"),
+        Gap(9, 10, "compacted"),
+    ]
+
+
+def test_a_piece_that_was_there_already_leaves_its_own_place_unknown() -> None:
     bench = Bench()
     bench.fetch(batch(0, 4))
     first, second = cut(bench.parcels[0])
     first.acked(-1)
     second.acked(12)
-    assert (bench.cursor.position, bench.cursor.target_offset) == (4, -1)
-    assert bench.acks == [(0, 3, -1, 4)]
+    assert bench.cursor.mark == Mark(4, 14, 4)
+    assert bench.owner.acks == [(0, 1, -1, 2), (2, 3, 12, 2)]
+    assert segments(bench) == [Segment(2, 12, 2)]
 
 
 def test_a_single_record_cannot_be_cut() -> None:
@@ -323,36 +550,94 @@ def test_a_batch_that_is_wrong_inside_cannot_be_cut() -> None:
     assert bench.parcels[0].split() is None
 
 
-# -- any log ------------------------------------------------------------------------------------------------------------
+def test_without_its_first_records_a_parcel_holds_the_rest() -> None:
+    bench = Bench(target=7)
+    bench.fetch(holed(0, 9, [1, 4, 5, 8]))
+    whole = bench.parcels[0]
+    bench.outbox.stamp(whole)
+    assert whole.without is not None
+    rest = whole.without(3)
+    assert [record.key for record in decode_batch(view_of(rest.data))] == [b"k008"]
+    assert bench.cursor.mark == Mark(8, -1, 3), "where the others lie nobody said"
+    rest.acked(30)
+    assert bench.cursor.mark == Mark(10, 31, 4)
+    assert (segments(bench), bench.cursor.copied) == ([Segment(8, 30, 1)], 1)
+    assert bench.cursor.waiting_bytes == 0
 
 
-@given(
-    st.lists(st.tuples(st.sampled_from(["batch", "control", "holes", "gap"]), st.integers(1, 9)), max_size=12),
-    st.integers(0, 40),
-)
-def test_every_offset_is_copied_or_has_a_reason(plan: list[tuple[str, int]], start: int) -> None:
+# -- records that are put away --------------------------------------------------------------------------------------------
+
+
+def test_a_buried_record_leaves_its_sequence_to_the_next_one() -> None:
+    bench = Bench()
+    bench.fetch_each(batch(0, 1), batch(1, 2))
+    large, other = bench.outbox.queue
+    bench.outbox.stamp(large)
+    bench.outbox.stamp(other)
+    bench.cursor.bury(bench.cursor.entries[0], "quarantined")
+    assert (bench.cursor.mark, bench.gaps) == (Mark(1, -1, 0), {"quarantined": 1})
+    bench.ack(50)
+    assert (other.at, read_header(other.data).base_sequence) == (0, 0)
+    assert (bench.cursor.mark, bench.outbox.next, bench.cursor.waiting_bytes) == (Mark(3, 52, 2), 2, 0)
+
+
+def test_holes_around_a_buried_record_keep_their_own_reason() -> None:
+    bench = Bench()
+    bench.fetch(holed(0, 6, [3]))
+    bench.cursor.bury(bench.cursor.entries[0], "quarantined")
+    assert gaps(bench) == [Gap(0, 3, "compacted"), Gap(3, 4, "quarantined"), Gap(4, 7, "compacted")]
+    assert (bench.cursor.mark, bench.cursor.idle) == (Mark(7, -1, 0), True)
+
+
+# -- any log --------------------------------------------------------------------------------------------------------------
+
+PLAN = st.lists(st.tuples(st.sampled_from(["batch", "control", "holes", "gap"]), st.integers(1, 9)), max_size=12)
+
+
+def log_of(plan: list[tuple[str, int]]) -> tuple[list[bytearray], list[int]]:
+    """The batches of a log, and the offsets that hold a record."""
     log: list[bytearray] = []
+    kept: list[int] = []
     end = 0
     for kind, size in plan:
+        after = end + (1 if kind == "control" else size)
         if kind == "batch":
             log.append(batch(end, size))
+            kept += range(end, after)
         elif kind == "holes":
-            log.append(holed(end, end + size - 1, range(end, end + size, 2)))
+            log.append(holed(end, after - 1, range(end, after, 2)))
+            kept += range(end, after, 2)
         elif kind == "control":
             log.append(marker(end, 1))
-            size = 1  # noqa: PLW2901
-        end += size
+        end = after
+    return log, kept
+
+
+@given(PLAN, st.integers(0, 40), st.integers(0, 5), st.booleans())
+def test_every_offset_is_copied_or_has_a_reason(
+    plan: list[tuple[str, int]], start: int, base: int, together: bool
+) -> None:
+    log, kept = log_of(plan)
     bench = Bench(start)
-    bench.fetch(*log)
-    for parcel in bench.parcels:
-        parcel.acked(0)
+    (bench.fetch if together else bench.fetch_each)(*log)
+    wanted = [offset for offset in kept if offset >= start]
+    assert bench.offsets() == wanted
+    bench.ack(base)
     cursor = bench.cursor
     assert cursor.position == cursor.offset
-    assert cursor.records + sum(cursor.gaps.values()) == cursor.position - start
-    wanted = []
-    for data in log:
-        view = view_of(data)
-        assert view.header is not None
-        kept = None if view.header.is_control else rewrite(view, keep=lambda offset: offset >= start)
-        wanted += [] if kept is None else [r.timestamp for r in decode_batch(view_of(kept.data))]
-    assert [r.timestamp for p in bench.parcels for r in decode_batch(view_of(p.data))] == wanted
+    assert cursor.records == len(wanted)
+    assert cursor.records + sum(bench.gaps.values()) == cursor.position - start
+    found: dict[int, int] = {}
+    for segment in segments(bench):
+        found |= {segment.source + i: segment.target + i for i in range(segment.records)}
+    assert found == {offset: base + index for index, offset in enumerate(wanted)}
+    assert not {offset for gap in gaps(bench) for offset in range(gap.first, gap.after)} & set(wanted)
+
+
+def test_progress_is_all_of_it() -> None:
+    bench = Bench(5, target=8, records=3)
+    bench.fetch(batch(5, 2), end=9)
+    bench.ack(8)
+    row: Any = dataclasses.asdict(bench.cursor.progress())
+    assert (row["topic"], row["partition"], row["position"], row["target_offset"]) == ("t", 0, 7, 10)
+    assert (row["high_watermark"], row["records"], row["gaps"], row["lost"]) == (9, 2, {}, 0)

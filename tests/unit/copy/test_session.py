@@ -31,7 +31,12 @@ def test_entry_survives_the_ledger() -> None:
 
 
 def test_start_survives_the_channel() -> None:
-    for start in (Start(None), Start(5), Start(120, 120, ENTRY, Chunk(3, [Segment(1, 2, 3)]), True), Start(7, 7, ENTRY.replace(session=None), moved=True)):
+    for start in (
+        Start(None),
+        Start(5),
+        Start(120, 120, ENTRY, Chunk(3, [Segment(1, 2, 3)]), True),
+        Start(7, 7, ENTRY.replace(session=None), moved=True),
+    ):
         assert Start.from_json(start.to_json()) == start
 
 

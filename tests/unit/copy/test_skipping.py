@@ -1,0 +1,292 @@
+"""Reading past what a predecessor has put on the target: counted where the source is whole, looked for where it is not."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections import deque
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mm2.copy.executor.standing import fingerprint
+from mm2.copy.segments import Gap, Segment
+from mm2.copy.session import Mark
+from mm2.kafka.records.batch import TRANSACTIONAL
+from mm2.kafka.records.record import Record, decode_batch, encode_batch
+from tests.unit.copy.batches import Bench, batch, holed, marker, record, spoiled, view_of
+
+
+def answered(bench: Bench, there: Iterable[int]) -> None:
+    """The copier has looked: these source offsets' records are what is on the target behind the mark."""
+    bench.cursor.match = deque(fingerprint(record(offset)) for offset in there)
+    bench.cursor.skip_base = -1
+    bench.cursor.held = False
+
+
+# -- counting -------------------------------------------------------------------------------------------------------------
+
+
+def test_whole_batches_are_read_past() -> None:
+    bench = Bench(100, target=200, records=50, skip=6, skip_base=200)
+    bench.fetch(batch(100, 3), batch(103, 3), batch(106, 2))
+    assert bench.offsets() == [106, 107]
+    assert (bench.cursor.mark, bench.cursor.skip) == (Mark(106, 206, 56), 0)
+    bench.ack(206)
+    assert (bench.cursor.mark, bench.cursor.copied, bench.cursor.foreign) == (Mark(108, 208, 58), 2, 0)
+    assert bench.owner.acks == [(100, 102, 200, 3), (103, 105, 203, 3), (106, 107, 206, 2)]
+    assert bench.cursor.trail.newest.segments == [Segment(100, 200, 8)]
+
+
+def test_of_a_batch_that_is_there_in_part_the_rest_is_sent() -> None:
+    bench = Bench(100, target=200, records=50, skip=4, skip_base=200)
+    bench.fetch(batch(100, 3), batch(103, 3))
+    assert bench.offsets() == [104, 105]
+    assert bench.cursor.mark == Mark(104, 204, 54)
+    bench.ack(204)
+    assert bench.parcels[0].at == 54, "its sequence is its count"
+    assert bench.cursor.mark == Mark(106, 206, 56)
+
+
+def test_a_batch_begun_before_the_mark_counts_from_there() -> None:
+    bench = Bench(102, target=200, skip=2, skip_base=200)
+    bench.fetch(batch(100, 5))
+    assert (bench.offsets(), bench.cursor.mark) == ([104], Mark(104, 202, 2))
+
+
+def test_what_is_never_copied_is_not_counted() -> None:
+    bench = Bench(0, read_committed=True, target=0, skip=3, skip_base=0)
+    bench.fetch_each(
+        batch(0, 2),
+        marker(2, 1),
+        batch(3, 2, attributes=TRANSACTIONAL, producer=(5, 0, 0)),
+        aborted=((5, 3),),
+    )
+    assert (bench.cursor.mark, bench.gaps) == (Mark(5, 2, 2), {"control": 1, "aborted": 2})
+    bench.fetch(marker(5, 0), batch(6, 2))
+    assert bench.cursor.mark == Mark(7, 3, 3)
+    assert (bench.offsets(), bench.gaps) == ([7], {"control": 2, "aborted": 2})
+
+
+def test_where_it_lies_on_the_target_may_be_unknown() -> None:
+    bench = Bench(0, target=10, skip=2)
+    bench.fetch(batch(0, 3))
+    assert (bench.cursor.mark, bench.owner.acks) == (Mark(2, -1, 2), [(0, 1, -1, 2)])
+    assert bench.cursor.trail.newest.segments == []
+    bench.ack(40)
+    assert (bench.cursor.mark, bench.cursor.foreign) == (Mark(3, 41, 3), 0)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["batch", "control", "aborted"]), st.integers(1, 6)), min_size=1, max_size=10),
+    st.data(),
+)
+def test_whatever_the_predecessor_got_to_the_successor_goes_on_there(
+    plan: list[tuple[str, int]], data: st.DataObject
+) -> None:
+    log: list[bytearray] = []
+    kept: list[int] = []
+    end = 0
+    for kind, size in plan:
+        if kind == "batch":
+            log.append(batch(end, size))
+            kept += range(end, end + size)
+            end += size
+        else:
+            if kind == "aborted":
+                log.append(batch(end, size, attributes=TRANSACTIONAL, producer=(5, 0, 0)))
+                end += size
+            log.append(marker(end, 0))
+            end += 1
+    marked = data.draw(st.integers(0, len(kept)))
+    there = data.draw(st.integers(marked, len(kept)))
+    source = kept[marked] if marked < len(kept) else end
+    bench = Bench(source, read_committed=True, target=marked, records=marked, skip=there - marked, skip_base=marked)
+    for one in log:
+        header = view_of(one).header
+        assert header is not None
+        aborted = ((5, header.base_offset),) if header.is_transactional and not header.is_control else ()
+        bench.fetch(one, aborted=aborted)
+    assert bench.offsets() == kept[there:]
+    bench.ack(there)
+    assert bench.cursor.mark == Mark(end, len(kept) if source < end or marked else bench.cursor.target, len(kept))
+    assert (bench.cursor.foreign, bench.cursor.skip) == (0, 0)
+    assert [parcel.at for parcel in bench.parcels] == sorted(parcel.at for parcel in bench.parcels)
+    assert not bench.parcels or bench.parcels[0].at == there
+
+
+# -- where counting leads nowhere -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("skip", "fetched"),
+    [
+        (3, [batch(2, 2)]),  # a hole before a batch
+        (3, [holed(0, 4, [0, 2, 4])]),  # holes within one
+        (9, [holed(0, 4, [])]),  # nothing left of one
+    ],
+)
+def test_a_hole_makes_the_owner_look_at_the_target(skip: int, fetched: list[bytearray]) -> None:
+    bench = Bench(0, target=0, skip=skip)
+    bench.fetch(*fetched, batch(50, 1))
+    assert bench.owner.told == [("uncertain", 0, skip)]
+    assert (bench.cursor.held, bench.parcels, bench.gaps) == (True, [], {})
+    assert bench.cursor.mark == Mark(0, 0, 0)
+
+
+def test_a_hole_behind_what_was_counted_is_none_of_its_business() -> None:
+    bench = Bench(0, target=0, skip=2, skip_base=0)
+    bench.fetch(batch(0, 2), batch(4, 1))
+    assert (bench.owner.told, bench.offsets(), bench.gaps) == ([], [4], {"compacted": 2})
+
+
+def test_a_legacy_batch_is_looked_for() -> None:
+    bench = Bench(0, target=0, skip=1)
+    message = struct.pack(">bbqii", 1, 0, 5, -1, 1) + b"x"  # magic 1, no key, one byte
+    bench.fetch(struct.pack(">qiI", 0, len(message) + 4, zlib.crc32(message)) + message)
+    assert bench.owner.told == [("uncertain", 0, 1)]
+
+
+def test_retention_that_ate_what_is_there_is_looked_at_before_anything_is_given_up() -> None:
+    bench = Bench(0, target=0, skip=5)
+    bench.cursor.jump(4, "retention")
+    assert (bench.owner.told, bench.cursor.offset, bench.gaps) == ([("uncertain", 0, 5)], 0, {})
+
+
+def test_a_corrupt_batch_cannot_be_counted() -> None:
+    # A predecessor may have read it whole: the records behind it would be taken for its own.
+    bench = Bench(0, target=0, skip=2)
+    bench.owner.takes_corrupt = True
+    for _ in range(2):
+        bench.fetch(spoiled(batch(0, 2)), batch(2, 2))
+    assert bench.owner.told == [("uncertain", 0, 2)]
+    answered(bench, [0, 1])
+    bench.fetch(spoiled(batch(0, 2)), batch(2, 2))
+    assert bench.owner.told[-1] == ("corrupt", 0)
+    bench.cursor.held = False
+    bench.fetch(batch(2, 2))
+    bench.ack(2)
+    assert (bench.offsets(), bench.cursor.mark) == ([2, 3], Mark(4, 4, 4))
+
+
+# -- looking for it -------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_record_that_is_not_found_is_new() -> None:
+    bench = Bench(0, target=0, skip=4)
+    bench.fetch(holed(0, 5, [1, 3, 4, 5]))
+    answered(bench, [0, 1, 2, 3])
+    bench.fetch(holed(0, 5, [1, 3, 4, 5]))
+    assert (bench.offsets(), bench.cursor.records, bench.cursor.skip) == ([4, 5], 4, 0)
+    bench.ack(4)
+    assert (bench.cursor.mark, bench.cursor.foreign) == (Mark(6, 6, 6), 0)
+    assert bench.parcels[0].at == 4
+    assert bench.cursor.match is None
+
+
+def test_survivors_only() -> None:
+    bench = Bench(10, target=0, records=100, skip=5)
+    bench.fetch(batch(12, 1))
+    answered(bench, range(10, 15))
+    bench.fetch(batch(12, 1), batch(14, 1))
+    assert (bench.parcels, bench.cursor.mark) == ([], Mark(15, -1, 105))
+    bench.fetch(batch(15, 1))
+    bench.ack(5)
+    assert (bench.offsets(), bench.cursor.mark) == ([15], Mark(16, 6, 106))
+
+
+def test_a_new_record_at_once_and_everything_else_is_gone() -> None:
+    bench = Bench(10, target=3, records=100, skip=5)
+    bench.fetch(batch(30, 2))
+    answered(bench, range(10, 15))
+    bench.fetch(batch(30, 2))
+    assert (bench.offsets(), bench.cursor.records, bench.cursor.target) == ([30, 31], 105, -1)
+    bench.ack(8)
+    assert bench.cursor.mark == Mark(32, 10, 107)
+    assert bench.cursor.foreign == 0, "what the predecessor wrote is nobody else's"
+
+
+def test_the_rest_of_a_batch_behind_the_last_one_found() -> None:
+    bench = Bench(0, target=0, skip=2)
+    bench.fetch(holed(0, 6, [1, 3, 5]))
+    answered(bench, [1, 3])
+    bench.fetch(holed(0, 6, [1, 3, 5]))
+    assert (bench.offsets(), bench.cursor.position) == ([5], 4)
+    bench.ack(2)
+    assert bench.cursor.mark == Mark(7, 3, 3)
+    assert bench.cursor.trail.newest.gaps == [Gap(4, 5, "compacted"), Gap(6, 7, "compacted")]
+
+
+def test_a_position_never_passes_what_may_have_been_there() -> None:
+    """Else a successor would take the next new records for what the predecessor copied."""
+    bench = Bench(0, target=0, skip=4)
+    bench.fetch(batch(5, 1))
+    answered(bench, range(4))
+    bench.fetch(holed(0, 9, []))
+    assert bench.cursor.mark == Mark(0, 0, 0)
+    bench.cursor.jump(20, "retention")
+    assert bench.cursor.mark == Mark(0, 0, 0)
+    bench.fetch(marker(20, 1))
+    assert (bench.cursor.mark, bench.cursor.offset) == (Mark(0, 0, 0), 21)
+    assert not bench.cursor.full, "nothing is held for them"
+    bench.fetch(batch(21, 1))
+    assert bench.cursor.mark == Mark(21, -1, 4)
+    bench.ack(4)
+    assert bench.cursor.mark == Mark(22, 5, 5)
+    assert bench.gaps == {"compacted": 10, "retention": 10, "control": 1}
+
+
+def test_a_partition_that_goes_on_elsewhere_meanwhile_leaves_what_is_there_behind() -> None:
+    for looking in (False, True):
+        bench, calls = Bench(50, target=7, records=20, skip=4), []
+        if looking:
+            bench.fetch(batch(60, 1))
+            answered(bench, range(50, 54))
+            bench.fetch(holed(50, 59, []))
+        bench.cursor.when_idle(lambda calls=calls: calls.append(1))  # type: ignore[misc]
+        bench.cursor.move(0)
+        assert (calls, bench.cursor.mark, bench.cursor.offset) == ([1], Mark(0, -1, 24), 0)
+        bench.fetch(batch(0, 2))
+        assert bench.offsets() == [0, 1], "another topic's first records are not taken for the old one's"
+
+
+def test_equal_records_are_found_one_by_one() -> None:
+    same = [Record(b"k", b"v", (), 5)] * 3
+    data = encode_batch(same, base_offset=4)
+    bench = Bench(0, target=0, skip=2)
+    bench.fetch(data)
+    bench.cursor.match = deque(fingerprint(row) for row in decode_batch(view_of(data)))
+    bench.cursor.match.pop()
+    bench.cursor.held = False
+    bench.fetch(data)
+    assert [parcel.count for parcel in bench.parcels] == [1]
+    assert bench.cursor.records == 2
+
+
+@given(st.sets(st.integers(0, 29)), st.integers(0, 30), st.integers(0, 30), st.integers(1, 7))
+def test_after_any_compaction_everything_that_is_left_is_on_the_target_once(
+    gone: set[int], marked: int, there: int, size: int
+) -> None:
+    """The predecessor copied ``there`` of 30 records, the ledger knows of ``marked``; then the source is compacted."""
+    marked, there = min(marked, there), max(marked, there)
+    bench = Bench(marked, target=marked, records=marked, skip=there - marked, skip_base=marked)
+    log = [
+        holed(first, min(first + size, 30) - 1, [o for o in range(first, min(first + size, 30)) if o not in gone])
+        for first in range(0, 30, size)
+    ]
+    for _ in range(2):
+        for one in log:
+            bench.fetch(one)
+            mark = bench.cursor.mark
+            assert mark.records == min(mark.source, there), "whoever takes over here would count wrong"
+        if bench.cursor.held:
+            answered(bench, range(there - bench.cursor.skip, there))
+    left = [offset for offset in range(there, 30) if offset not in gone]
+    assert bench.offsets() == left
+    if left:
+        assert bench.outbox.next == there
+        bench.ack(there)
+        assert bench.cursor.mark == Mark(30, there + len(left), there + len(left))
+        assert (bench.cursor.foreign, bench.cursor.skip) == (0, 0)
