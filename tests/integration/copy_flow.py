@@ -240,7 +240,8 @@ class Flow:
     def committed(self, spec: CopySpec) -> dict[Place, int | None]:
         """Next offsets as the offsets topic has them, looked up by key bytes as Java does."""
         last: dict[bytes | None, bytes | None] = {}
-        for records in read_all(self.target, self.offsets_topic, range(5)).values():
+        isolation = "read_uncommitted" if spec.transactions is None else "read_committed"
+        for records in read_all(self.target, self.offsets_topic, range(5), isolation=isolation).values():
             last.update((record.key, record.value) for record in records)
         found: dict[Place, int | None] = {}
         for part in spec.partitions:
@@ -261,7 +262,7 @@ class Flow:
     def assert_equal(self, topic: str, partition: int = 0, *, isolation: str = "read_uncommitted") -> list[Read]:
         """Same records in the same order on both sides; returns the source's."""
         wanted = read(self.source, topic, partition, isolation=isolation)
-        got = read(self.target, self.remote(topic), partition)
+        got = read(self.target, self.remote(topic), partition, isolation=isolation)
         seen = [record.content for record in got]
         expected = [record.content for record in wanted]
         differs = next((i for i, pair in enumerate(zip(seen, expected, strict=False)) if pair[0] != pair[1]), None)

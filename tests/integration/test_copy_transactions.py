@@ -1,0 +1,161 @@
+"""Exactly-once mode of the copy engine on real brokers: what a read_committed consumer of the target sees."""
+
+from __future__ import annotations
+
+import random
+import struct
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from mm2.copy.driver.engine import CopyEngine
+from mm2.copy.spec import CopySpec, TransactionsSpec
+from mm2.kafka.cluster import Cluster
+from mm2.kafka.settings import ClientSettings
+from mm2.kafka.structs import TopicPartition
+from mm2.kafka.transactions import TransactionCoordinatorClient
+from mm2.sandbox.kafka import LocalKafka
+from tests.integration.copy_flow import Flow, Traffic, batches, end_offset, eventually, read, rows_of
+from tests.integration.spark_workers import workers
+from tests.integration.test_copy_engine import numbered, write
+
+COMMITTED = "read_committed"
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[CopyEngine]:
+    engine = CopyEngine({})
+    engine.start()
+    yield engine
+    engine.stop()
+
+
+@pytest.fixture
+def flow(engine: CopyEngine, kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str) -> Flow:
+    return Flow(engine, kafka_a, kafka_b, unique)
+
+
+def transactional(flow: Flow, topic: str, partitions: int = 1, *, interval_ms: int | None = None) -> CopySpec:
+    transactions = TransactionsSpec(f"{flow.name}-0", 30_000, interval_ms)
+    return flow.spec(topic, partitions=partitions, read_committed=True, transactions=transactions)
+
+
+def test_killed_again_and_again_a_committed_reader_sees_every_record_once(flow: Flow) -> None:
+    topic = flow.topic(partitions=3)
+    spec = transactional(flow, topic, 3)
+    random.seed(5)
+    with Traffic(flow.source, topic, 3, per_second=3000) as traffic, flow.copying(spec) as job:
+        for _ in range(5):
+            before = job.status()
+            eventually(lambda: job.status()["records"] > before["records"] + 100, why=job.status)  # noqa: B023
+            time.sleep(random.random())
+            for worker in workers():
+                worker.kill()
+            eventually(lambda: job.status()["batches"] > before["batches"], why=job.status)  # noqa: B023
+        traffic.finish()
+        flow.wait_until_copied(job, spec, 60)
+    for partition in range(3):
+        flow.assert_equal(topic, partition, isolation=COMMITTED)
+    assert flow.committed(spec) == {part.source: end_offset(flow.source, *part.source) for part in spec.partitions}
+
+
+def test_positions_are_in_the_transaction_of_their_records(flow: Flow) -> None:
+    topic = flow.topic()
+    spec = transactional(flow, topic)
+    write(flow.source, topic, numbered(0, 10))
+    with flow.copying(spec) as job:
+        eventually(lambda: flow.committed(spec) == {TopicPartition(topic, 0): 10}, why=job.status)
+        write(flow.source, topic, numbered(10, 10))
+        eventually(lambda: flow.committed(spec) == {TopicPartition(topic, 0): 20}, why=job.status)
+    headers = [header for header, _ in batches(flow.target, flow.remote(topic))]
+    data = [header for header in headers if not header.is_control]
+    assert all(header.is_transactional for header in data)
+    assert len({(header.producer_id, header.producer_epoch) for header in data}) == len(data)
+    stored = [
+        header
+        for partition in range(5)
+        for header, _ in batches(flow.target, flow.offsets_topic, partition)
+        if not header.is_control
+    ]
+    assert {(h.producer_id, h.producer_epoch) for h in stored} == {(h.producer_id, h.producer_epoch) for h in data}
+
+
+def test_syncs_name_true_target_offsets_behind_markers(flow: Flow) -> None:
+    topic = flow.topic()
+    spec = transactional(flow, topic)
+    with flow.copying(spec) as job:
+        for number in range(5):
+            write(flow.source, topic, numbered(number * 10, 10))
+            tp = TopicPartition(topic, 0)
+            eventually(lambda: flow.committed(spec) == {tp: number * 10 + 10}, why=job.status)  # noqa: B023
+    wanted = read(flow.source, topic, isolation=COMMITTED)
+    got = {record.offset: record.content for record in read(flow.target, flow.remote(topic), isolation=COMMITTED)}
+    pairs = [struct.unpack(">qq", record.value or b"") for record in read(flow.source, flow.syncs_topic)]
+    assert len(pairs) >= 5
+    by_offset = {record.offset: record.content for record in wanted}
+    for upstream, downstream in pairs:
+        assert by_offset[upstream] == got[downstream]
+    assert pairs[-1] == (49, 53), "one marker for each transaction before the last"
+
+
+def test_an_interval_makes_few_transactions(flow: Flow) -> None:
+    topic = flow.topic()
+    spec = transactional(flow, topic, interval_ms=1500)
+    with Traffic(flow.source, topic, per_second=500) as traffic, flow.copying(spec) as job:
+        eventually(lambda: job.status()["records"] > 2000, why=job.status)
+        traffic.finish()
+        flow.wait_until_copied(job, spec)
+        eventually(lambda: flow.committed(spec) == {TopicPartition(topic, 0): traffic.sent}, why=job.status)
+    flow.assert_equal(topic, isolation=COMMITTED)
+    markers = [header for header, _ in batches(flow.target, flow.remote(topic)) if header.is_control]
+    assert 2 <= len(markers) <= 8
+
+
+def test_hand_overs_between_micro_batches_keep_the_count(flow: Flow) -> None:
+    topic = flow.topic(partitions=2)
+    spec = replace(transactional(flow, topic, 2), batch_duration_ms=500)
+    with Traffic(flow.source, topic, 2, per_second=1000) as traffic, flow.copying(spec) as job:
+        eventually(lambda: job.status()["batches"] >= 6, why=job.status)
+        traffic.finish()
+        flow.wait_until_copied(job, spec)
+    for partition in range(2):
+        flow.assert_equal(topic, partition, isolation=COMMITTED)
+
+
+def test_whoever_takes_the_transactional_id_fences_us(flow: Flow) -> None:
+    """Java's task with the same id, or our own successor elsewhere."""
+    topic = flow.topic()
+    spec = transactional(flow, topic)
+    tp = TopicPartition(topic, 0)
+    with flow.copying(spec) as job:
+        write(flow.source, topic, numbered(0, 10))
+        eventually(lambda: flow.committed(spec) == {tp: 10}, why=job.status)
+        settings = ClientSettings.from_props({"bootstrap.servers": flow.target.bootstrap}, client_id="other")
+        cluster = Cluster(settings, name="B")
+        assert spec.transactions is not None
+        try:
+            TransactionCoordinatorClient(cluster, spec.transactions.transactional_id).init_producer_id(30_000)
+        finally:
+            cluster.close()
+        before = job.status()["batches"]
+        write(flow.source, topic, numbered(10, 10))
+        # This micro-batch is fenced; the next one takes the id back, as a restarted task would.
+        eventually(lambda: job.status()["batches"] > before, why=job.status)
+        eventually(lambda: flow.committed(spec) == {tp: 20}, why=job.status)
+        assert rows_of(job)[tp].position == 20
+    flow.assert_equal(topic, isolation=COMMITTED)
+
+
+def test_a_record_that_is_too_large_holds_up_its_partition_only(flow: Flow) -> None:
+    topic = flow.topic(partitions=2, target={"max__message__bytes": "100000"})
+    spec = transactional(flow, topic, 2)
+    bad, good = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    write(flow.source, topic, numbered(0, 3), numbered(3, 1, size=150_000), numbered(4, 3), partition=0)
+    with flow.copying(spec) as job:
+        eventually(lambda: bad in rows_of(job) and rows_of(job)[bad].state == "TOO_LARGE", why=job.status)
+        for number in range(3):
+            write(flow.source, topic, numbered(number * 5, 5), partition=1)
+            eventually(lambda: flow.committed(spec) == {bad: 3, good: number * 5 + 5}, why=job.status)  # noqa: B023
+    flow.assert_equal(topic, 1, isolation=COMMITTED)
