@@ -234,7 +234,8 @@ def rewrite(
             offset = header.base_offset + offset_delta
             if (keep is None or keep(offset)) and (keep_index is None or keep_index(place)):
                 stamp = b"\x00" if append_time is not None else data[delta_at:offset_at]
-                newest = max(newest, base if append_time is not None else base + delta)
+                timestamp = base if append_time is not None else base + delta
+                newest = max(newest, timestamp) if offsets else timestamp
                 index = varint(len(offsets))
                 out += varint(1 + len(stamp) + len(index) + stop - rest_at)
                 out.append(data[at])
