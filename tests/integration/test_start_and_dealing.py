@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from mm2.cli.mm2 import main
 from mm2.sandbox.kafka import LocalKafka
+from tests.integration.asking import asked
 from tests.integration.copy_flow import create, producer_of
 from tests.integration.mirror_process import MirrorProcess, ends, is_running, records, table, write_config
 
@@ -151,8 +151,8 @@ def test_beside_a_running_process_the_ledger_tells_how_far_it_is(
     scene: Scene, running: MirrorProcess, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def answer(verb: str) -> tuple[int, dict[tuple[str, int], dict[str, Any]]]:
-        code = main([verb, str(scene.folder / "mm2.properties"), "file->B", "--json"])
-        rows = json.loads(capsys.readouterr().out)["partitions"]
+        code, out, _ = asked(capsys, verb, scene.folder / "mm2.properties", "file->B", "--json")
+        rows = json.loads(out)["partitions"]
         return code, {(row["topic"], row["partition"]): row for row in rows}
 
     running.eventually(lambda: answer("status")[1][TOPIC, 0]["lag"] == 0)
