@@ -14,7 +14,8 @@ RUN export PIP_CONSTRAINT=constraints.txt PIP_NO_CACHE_DIR=1 \
     && pip install --no-deps pyjks javaobj-py3 pyasn1 pyasn1_modules pycryptodomex
 COPY setup.cfg pyproject.toml README.md ./
 COPY mm2 mm2
-RUN pip install --no-cache-dir --no-deps --no-build-isolation .
+# The classes of Spark's JVM in one file: it starts twice as fast.
+RUN pip install --no-cache-dir --no-deps --no-build-isolation . && python -P -m mm2.copy.driver.archive
 
 RUN useradd --system --create-home mm2
 USER mm2

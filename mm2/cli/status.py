@@ -17,10 +17,14 @@ from mm2.mirror.clients import Side
 
 @dataclass(frozen=True)
 class PartitionStatus:
-    """One partition; ``end`` is the next offset that the source will give away, None when it could not be asked."""
+    """One partition; ``end`` is the next offset that the source will give away, None when it could not be asked.
+
+    ``rate`` is bytes per second lately.
+    """
 
     entry: Entry
     end: int | None
+    rate: int
 
     @property
     def lag(self) -> int | None:
@@ -46,7 +50,7 @@ class PartitionStatus:
             "source_end": self.end,
             "lag": self.lag,
             "target_offset": _known(entry.mark.target),
-            "bytes_per_s": entry.rate,
+            "bytes_per_s": self.rate,
             "foreign_records": entry.foreign,
             "session": session,
         }
@@ -70,7 +74,8 @@ def run(options: Any) -> int:
     ledger = flow.ledger()
     entries = [entry for source in ledger.partitions() if (entry := ledger.entry(source)) is not None]
     ends, trouble = ends_of(flow, [entry.source for entry in entries])
-    rows = [PartitionStatus(entry, ends.get(entry.source)) for entry in entries]
+    rates = ledger.rates()
+    rows = [PartitionStatus(entry, ends.get(entry.source), int(rates.get(entry.source, 0))) for entry in entries]
     if options.json:
         document = {"flow": str(flow.pair), "partitions": [row.to_json() for row in rows], "trouble": trouble}
         sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
@@ -104,7 +109,7 @@ def _tell(out: TextIO, flow: Flow, rows: list[PartitionStatus]) -> None:
             number(row.end),
             number(row.lag),
             number(_known(row.entry.mark.target)),
-            number(row.entry.rate),
+            number(row.rate),
             _session(row.entry),
         )
         for row in rows

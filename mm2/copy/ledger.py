@@ -34,6 +34,8 @@ LEDGER_CONFIGS: Final = {
     "compression.type": "producer",
 }
 
+_RATE_HOLDS_MS: Final = 30_000
+
 
 def ledger_topic(source_alias: str) -> str:
     """Name of the ledger of what comes from a source cluster."""
@@ -84,9 +86,10 @@ class Ledger:
         self._lock = threading.Lock()
         self._entries: dict[TopicPartition, bytes] = {}
         self._chunks: dict[TopicPartition, dict[int, bytes]] = {}
+        self._written_ms: dict[TopicPartition, int] = {}
 
-    def apply(self, key: bytes | None, value: bytes | None) -> None:
-        """Take in one record."""
+    def apply(self, key: bytes | None, value: bytes | None, written_ms: int = -1) -> None:
+        """Take in one record; ``written_ms`` is its timestamp."""
         named = None if key is None else parse_key(key)
         if named is None:
             log.warning("ledger record with a foreign key", key=repr(key))
@@ -97,6 +100,7 @@ class Ledger:
                     self._entries.pop(named.source, None)
                 else:
                     self._entries[named.source] = value
+                    self._written_ms[named.source] = written_ms
             elif value is None:
                 self._chunks.get(named.source, {}).pop(named.chunk, None)
             else:
@@ -142,12 +146,19 @@ class Ledger:
         return chunks[-1] if chunks and chunks[-1].number == entry.chunk else Chunk(entry.chunk + 1)
 
     def rates(self) -> dict[TopicPartition, float]:
-        """Bytes per second of each partition, as last measured."""
+        """Bytes per second of each partition, as last measured.
+
+        0 for one whose entry is older than the newest by more than half a minute: while records come it is written
+        every second, and the last one says how fast they came then.
+        """
         found = {}
+        with self._lock:
+            written_ms = dict(self._written_ms)
+        idle_before_ms = max(written_ms.values(), default=0) - _RATE_HOLDS_MS
         for source in self.partitions():
             entry = self.entry(source)
             if entry is not None:
-                found[source] = float(entry.rate)
+                found[source] = float(entry.rate) if written_ms.get(source, 0) >= idle_before_ms else 0.0
         return found
 
 
@@ -183,7 +194,7 @@ class LedgerLog:
         self._cluster.close()
 
     def _on_record(self, record: LogRecord) -> None:
-        self.ledger.apply(record.key, record.value)
+        self.ledger.apply(record.key, record.value, record.timestamp)
 
 
 def _json(data: dict[str, Any]) -> bytes:

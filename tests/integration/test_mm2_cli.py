@@ -15,6 +15,7 @@ from mm2.copy.segments import Chunk, Gap, Segment
 from mm2.copy.session import Entry, Lost, Mark, Session
 from mm2.kafka.structs import ProducerIdentity
 from mm2.sandbox.kafka import LocalKafka
+from tests.integration.asking import asked
 from tests.integration.mirror_flow import create, write
 from tests.integration.mirror_process import write_config
 
@@ -55,12 +56,6 @@ CHUNKS = [
 ]
 
 
-def asked(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    code = main([str(argument) for argument in arguments])
-    said = capsys.readouterr()
-    return code, said.out, said.err
-
-
 def test_gaps_are_told_by_reason_with_the_ranges_that_are_known(
     kafka_b: LocalKafka, file: Path, unique: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -91,7 +86,7 @@ def test_gaps_are_told_by_reason_with_the_ranges_that_are_known(
     assert (second["partition"], second["gaps"], second["ranges"]) == (1, {}, [])
 
 
-def test_gaps_that_are_meant_to_be_are_no_loss(
+def test_gaps_that_are_meant_to_be_are_no_loss_but_what_went_with_its_topic_is(
     kafka_b: LocalKafka, file: Path, unique: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     entry = orders(unique)[0].replace(gaps={"compacted": 5, "aborted": 1}, lost=())
@@ -99,6 +94,12 @@ def test_gaps_that_are_meant_to_be_are_no_loss(
     code, out, _ = asked(capsys, "gaps", file, f"{unique}->B")
     assert code == 0
     assert out.splitlines()[-1] == f"1 partition of {unique}->B: aborted 1, compacted 5"
+    # A topic that was created anew takes its end with it; its offsets are used again, so there is no hole.
+    anew = entry.replace(gaps={}, lost=(Lost(5, 9, "recreated", FOUND_MS),))
+    write(kafka_b, ledger_topic(unique), [(row.key, row.value) for row in [entry_record(anew)]], 0)
+    code, out, _ = asked(capsys, "gaps", file, f"{unique}->B")
+    assert code == 1
+    assert out.splitlines()[0] == f"{unique}-0  found at 2023-11-14 22:13:20 UTC: 5-8 recreated"
     code, out, err = asked(capsys, "gaps", file, f"{unique}->B", "--topic", "other")
     assert (code, out, err) == (2, "", f"mm2: The ledger of {unique}->B has no topic other.\n")
 
@@ -154,7 +155,7 @@ def test_status_without_the_source_tells_what_the_ledger_knows(
 def test_what_cannot_be_answered_is_said_in_one_sentence(
     file: Path, unique: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: str
 ) -> None:
-    def sentence(*arguments: object) -> str:
+    def sentence(*arguments: str | Path) -> str:
         code, out, err = asked(capsys, verb, *arguments)
         assert (code, out, err.count("\n")) == (2, "", 1)
         return err

@@ -1,26 +1,30 @@
-"""The process's one Spark context and the copy jobs that run on it."""
+"""The process's Spark and the copy jobs that run on it."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
-import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
 import structlog
 
 from mm2.copy.driver.batch import Batch
+from mm2.copy.driver.identity import Identity
+from mm2.copy.driver.jvm import SparkUnavailable, is_local
 from mm2.copy.driver.lane import Lane, Starts
 from mm2.copy.driver.server import ChannelServer
-from mm2.copy.spec import Assignment, CopySpec, PartitionProgress
+from mm2.copy.driver.slots import Slots
+from mm2.copy.driver.spark import Spark, failure_of
+from mm2.copy.spec import Assignment, CopySpec, PartitionProgress, PartitionSpec
 
 _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
 # A small young generation and little free heap: per-job leftovers go early, and memory stays where it is for years.
@@ -54,38 +58,57 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "spark.cleaner.periodicGC.interval": "5min",
 }
 _LOOPBACK: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+#: Port of the progress channel, for those whose firewall must know it; any free one by default.
+_CHANNEL_PORT_KEY: Final = "spark.mm2.channel.port"
+_SETTLE_S: Final = 1.5
+_SETTLE_AT_MOST_S: Final = 15.0
+_ENCRYPTION_KEYS: Final = ("spark.ssl.rpc.enabled", "spark.authenticate", "spark.network.crypto.enabled")
+_ASK_FOR_SLOTS_S: Final = 2.0
+_LAST_SHARE_S: Final = 3.0
+_RESULT_S: Final = 2.0
+
+
+def spark_props(user: Mapping[str, str]) -> dict[str, str]:
+    """All settings of Spark, from the user's ``spark.*`` keys.
+
+    Speculation is refused: two copies of a task would both write. On a cluster Spark chooses the driver's address as
+    usual, unless the master is on loopback too.
+    """
+    props = {**DEFAULTS, **user, "spark.speculation": "false"}
+    props.setdefault("spark.driver.extraJavaOptions", _JVM_OPTIONS)
+    if is_local(props):
+        # The folder somebody happens to stand in is no place to import modules from.
+        return {**_LOOPBACK, "spark.executorEnv.PYTHONSAFEPATH": "1", **props}
+    if props["spark.master"].startswith(("spark://127.", "spark://localhost:", "spark://[::1]")):
+        props = {**_LOOPBACK, **props}
+    if path := os.environ.get("PYTHONPATH"):
+        props.setdefault("spark.executorEnv.PYTHONPATH", path)
+    return props
 
 
 class CopyEngine:
     """Starts Spark in the background and opens copy jobs; one engine serves all flows of a process.
 
-    ``spark_props`` are the user's ``spark.*`` keys. Speculation is refused: two copies of a task would both write.
+    ``user_props`` are the user's ``spark.*`` keys.
     """
 
-    def __init__(self, spark_props: Mapping[str, str]) -> None:
-        self._props = {**DEFAULTS, **spark_props, "spark.speculation": "false"}
-        if self._props["spark.master"].startswith("local"):
-            self._props = {**_LOOPBACK, **self._props}
-            if "spark.driver.extraJavaOptions" not in spark_props:
-                self._props["spark.driver.extraJavaOptions"] = _JVM_OPTIONS
-        self._context: Future[Any] | None = None
+    def __init__(self, user_props: Mapping[str, str]) -> None:
+        self._props = spark_props(user_props)
+        self.is_local = is_local(self._props)
+        self.spark = Spark(self._props, on_up=self._spark_is_up)
+        self.slots = Slots(None if self.is_local else 0)
         self._server: ChannelServer | None = None
+        self._host = ""
         self._lock = threading.Lock()
         self._jobs: set[CopyJob] = set()
         self._submitters = ThreadPoolExecutor(512, thread_name_prefix="spark-job")
         self._running: set[str] = set()  # ids of batches whose Spark job has not returned
-        self._stopped = False
+        self._stopped = threading.Event()
         self._log = structlog.get_logger(__name__)
 
     def start(self) -> None:
         """Begin starting Spark; returns at once, idempotent."""
-        with self._lock:
-            if self._context is None:
-                self._server = ChannelServer(self._props.get("spark.driver.bindAddress", "127.0.0.1"))
-                self._context = Future()
-                threading.Thread(
-                    target=self._start_spark, args=(self._context,), name="spark-start", daemon=True
-                ).start()
+        self.spark.start()
 
     def open(self, spec: CopySpec, starts: Starts) -> CopyJob:
         """Begin copying ``spec.partitions``; ``starts`` says where, see `mm2.copy.driver.lane.Starts`."""
@@ -97,122 +120,139 @@ class CopyEngine:
         return job
 
     def stop(self, timeout_s: float = 10.0) -> None:
-        """Stop what is still copying, then Spark."""
-        with self._lock:
-            self._stopped = True
-            jobs = list(self._jobs)
+        """Stop what is still copying, then Spark; what does not stop in time is killed. Idempotent."""
         deadline = time.monotonic() + timeout_s
+        with self._lock:
+            self._stopped.set()
+            jobs = list(self._jobs)
         for job in jobs:
             job.signal_stop()
+        share_s = min(_LAST_SHARE_S, timeout_s / 2)
         for job in jobs:
-            job.stop(max(0.1, deadline - time.monotonic()))
+            job.stop(max(0.1, deadline - share_s - time.monotonic()))
         # Spark complains when its context goes while a task's result is on its way.
         self._submitters.shutdown(wait=False, cancel_futures=True)
-        while self._running and time.monotonic() < deadline:
+        patience = min(deadline - share_s, time.monotonic() + _RESULT_S)
+        while self._running and time.monotonic() < patience:
             time.sleep(0.01)
-        if self._context is not None and self._context.done() and self._context.exception() is None:
-            with contextlib.suppress(Exception):  # a JVM that is gone already needs no stopping
-                self._context.result().stop()
+        self.spark.stop(max(0.5, deadline - time.monotonic()))
         if self._server is not None:
             self._server.close()
 
     # -- for the lanes ---------------------------------------------------------------------------------------------
 
-    def submit(self, batch: Batch) -> None:
-        """Start a batch's Spark job in a thread of its own."""
-        server = self._server
-        if server is None or self._stopped:
-            batch.ended("the copy engine is stopped")
-            return
-        server.expect(batch)
-        self._running.add(batch.id)
-        self._submitters.submit(self._run_job, batch, server)
+    def submit(self, lane: str, batch: Batch) -> None:
+        """Start a batch's Spark job in a thread of its own, once there is a slot for it."""
+        with self._lock:
+            if not self._stopped.is_set():
+                self._running.add(batch.id)
+                self._submitters.submit(self._run_job, lane, batch)
+                return
+        batch.ended("the copy engine is stopped")
 
     def cancel(self, batch: Batch) -> None:
-        """Make sure that a batch's task ends: by hanging up on it, then through Spark."""
+        """Make sure that a batch's task ends: by hanging up on it, then through Spark. Returns at once."""
         if self._server is not None:
             self._server.forget(batch)
         batch.ended("cancelled")
-        if self._context is not None and self._context.done() and not self._stopped:
-            with contextlib.suppress(Exception):  # the lane goes on whether Spark could cancel or not
-                self._context.result().cancelJobGroup(batch.job_group)
+        if batch.id in self._running:
+            self.spark.cancel(batch.job_group)
 
     def closed(self, job: CopyJob) -> None:
         """A job is over."""
         with self._lock:
             self._jobs.discard(job)
 
-    def _run_job(self, batch: Batch, server: ChannelServer) -> None:
-        from mm2.copy.executor.task import run  # noqa: PLC0415  (pulled in when Spark is)
+    def share(self, until: threading.Event) -> int | None:
+        """How many lanes a job may have, once Spark is up and its executors have come; None = as many as it likes.
 
+        Raises SparkUnavailable when ``until`` is set before.
+        """
+        if self.is_local:
+            return None
+        self.spark.context(until=until)
+        slots = self.slots
+        count, since = slots.count, time.monotonic()
+        deadline = since + _SETTLE_AT_MOST_S
+        while time.monotonic() < deadline and not until.wait(0.25):
+            if slots.count != count:
+                count, since = slots.count, time.monotonic()
+            elif count and time.monotonic() - since > _SETTLE_S:
+                break
+        # One slot is kept for whichever lane is handing over.
+        return None if count is None else max(1, (count - 1) // max(1, len(self._jobs)))
+
+    def _run_job(self, lane: str, batch: Batch) -> None:
+        def trouble(reason: str) -> None:
+            batch.received({"type": "waiting", "reason": reason})
+
+        server = None
         try:
-            context = self._spark()
-            if batch.over.is_set():
+            context = self.spark.context(until=batch.over, on_trouble=trouble)
+            if not self.slots.enter(batch.id, lane, batch.over, trouble):
                 return
-            host, port = server.address
-            assignment = Assignment(batch.id, self._props.get("spark.driver.host", host), port, batch.secret)
-            # Job group and description are properties of this thread (pinned mode), so they name this job only.
-            context.setJobGroup(batch.job_group, batch.name)
-            rdd = context.parallelize([json.dumps(asdict(assignment))], 1).setName(batch.name)
-            results = rdd.mapPartitions(run).setName(batch.name).collect()
-            report = json.loads(results[0]) if results else {}
+            trouble("")
+            server = self._server
+            if server is None:
+                return
+            server.expect(batch)
+            report = self._copied(context, batch, server)
             if report.get("state") == "stopped":
                 # The same word as on the channel, which a busy machine may hear later than Spark's.
                 batch.received(report)
             batch.ended(str(report.get("reason") or "the Spark job ended"))
+        except SparkUnavailable as error:
+            batch.ended(str(error))
         except Exception as error:  # noqa: BLE001
-            batch.ended(f"the Spark job failed: {_first_line(error)}")
-            if not self._stopped:
-                self._replace_lost_jvm()
+            batch.ended(f"the Spark job failed: {failure_of(error)}")
+            self.spark.doubt()
         finally:
-            server.forget(batch)
+            if server is not None:
+                server.forget(batch)
+            self.slots.leave(batch.id)
             self._running.discard(batch.id)
 
-    def _spark(self) -> Any:
-        context = self._context
-        if context is None:
-            message = "the copy engine was not started"
-            raise RuntimeError(message)
-        return context.result(timeout=120)
+    def _copied(self, context: Any, batch: Batch, server: ChannelServer) -> dict[str, Any]:
+        """Run the job; what its task returned."""
+        from mm2.copy.executor.task import run  # noqa: PLC0415  (pulled in when Spark is)
 
-    def _start_spark(self, promise: Future[Any]) -> None:
-        started = time.monotonic()
-        try:
-            # PySpark would start whatever "python3" is on the PATH for its workers, without our packages.
-            os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-            from pyspark import SparkConf, SparkContext  # noqa: PLC0415  (half a second, in this thread)
+        assignment = Assignment(batch.id, self._host, server.address[1], batch.secret, server.fingerprint)
+        # Job group and description are properties of this thread (pinned mode), so they name this job only.
+        context.setJobGroup(batch.job_group, batch.name)
+        rdd = context.parallelize([json.dumps(asdict(assignment))], 1).setName(batch.name)
+        results = rdd.mapPartitions(run).setName(batch.name).collect()
+        return dict(json.loads(results[0])) if results else {}
 
-            conf = SparkConf().setAll(list(self._props.items()))
-            promise.set_result(SparkContext(conf=conf))
-            self._log.info(
-                "Spark is up", master=self._props["spark.master"], seconds=round(time.monotonic() - started, 1)
-            )
-        except Exception as error:  # noqa: BLE001
-            self._log.error("Spark does not start", error=_first_line(error))
-            promise.set_exception(error)
+    def _spark_is_up(self, context: Any) -> None:
+        """Listen where Spark's own driver does: the address is known when it runs. Raises OSError."""
+        if self._server is None:
+            conf = context.getConf()
+            self._host = conf.get("spark.driver.host", "127.0.0.1")
+            bind = conf.get("spark.driver.bindAddress", self._host)
+            identity = None if self.is_local else Identity.create()
+            self._server = ChannelServer(bind, int(self._props.get(_CHANNEL_PORT_KEY, "0")), identity)
+            if not (self.is_local or _is_encrypted(conf)):
+                self._log.warning(
+                    "Spark's own connections are not encrypted: whoever can read them can ask for a copy job, with the "
+                    "clusters' credentials. Set spark.authenticate and spark.network.crypto.enabled."
+                )
+        if not self.is_local:
+            threading.Thread(target=self._count_slots, args=(context,), name="spark-slots", daemon=True).start()
+        elif not self._running:
+            threading.Thread(target=self._warm_up, args=(context,), name="spark-warm-up", daemon=True).start()
 
-    def _replace_lost_jvm(self) -> None:
-        """Start Spark anew when its JVM is gone; the lanes' next batches wait for it."""
-        with self._lock:
-            context = self._context
-            if context is None or not context.done():
-                return
-            if context.exception() is None:
-                spark = context.result()
-                try:
-                    if not spark._jsc.sc().isStopped():  # noqa: SLF001
-                        return
-                except Exception:  # noqa: BLE001
-                    self._log.error("the Spark JVM is gone, another is started")
-            from pyspark import SparkContext  # noqa: PLC0415
+    def _warm_up(self, context: Any) -> None:
+        with contextlib.suppress(Exception):  # if it cannot run, neither can what comes next, and that will be told
+            self.spark.warm_up(context)
 
-            # PySpark keeps its gateway in class attributes and has no public way to let go of a dead one.
-            with contextlib.suppress(Exception):
-                SparkContext._gateway.shutdown()  # type: ignore[union-attr]  # noqa: SLF001
-            for name in ("_gateway", "_jvm", "_active_spark_context"):
-                setattr(SparkContext, name, None)
-            self._context = Future()
-            threading.Thread(target=self._start_spark, args=(self._context,), name="spark-start", daemon=True).start()
+    def _count_slots(self, context: Any) -> None:
+        """As long as this context lives."""
+        spark = context._jsc.sc()  # noqa: SLF001
+        with contextlib.suppress(Exception):  # it is gone; whoever needs it will see
+            profile = spark.resourceProfileManager().defaultResourceProfile()
+            while not (self._stopped.is_set() or spark.isStopped()):
+                self.slots.resize(spark.maxNumConcurrentTasks(profile))
+                self._stopped.wait(_ASK_FOR_SLOTS_S)
 
 
 class CopyFailed(Exception):
@@ -225,24 +265,46 @@ class CopyJob:
     def __init__(self, engine: CopyEngine, spec: CopySpec, starts: Starts) -> None:
         self._engine = engine
         self._spec = spec
+        self._starts = starts
         self._news = threading.Condition()
         self._count = 0
-        self._lanes = [
-            Lane(
-                f"{spec.flow} {spec.connector}-{spec.task_id} lane {index}",
-                spec.with_partitions(partitions),
-                starts,
-                submit=engine.submit,
-                cancel=engine.cancel,
-                on_news=self._heard,
-            )
-            for index, partitions in enumerate(_deal(spec))
-        ]
+        self._stopping = threading.Event()
+        self._dealing = threading.Lock()
+        self._lanes: tuple[Lane, ...] = ()
 
     def begin(self) -> None:
-        """Start the lanes."""
-        for lane in self._lanes:
-            lane.start()
+        """Start the lanes: at once, or on a cluster once it is known how many it has room for."""
+        if self._engine.is_local:
+            self._deal(None)
+        else:
+            name = f"deal-{self._spec.flow}-{self._spec.task_id}"
+            threading.Thread(target=self._deal_when_known, name=name, daemon=True).start()
+
+    def _deal_when_known(self) -> None:
+        with contextlib.suppress(SparkUnavailable):  # stopped meanwhile
+            self._deal(self._engine.share(self._stopping))
+
+    def _deal(self, most: int | None) -> None:
+        with self._dealing:
+            if self._stopping.is_set():
+                return
+            shares = _deal(self._spec, most)
+            self._spec = self._spec.limited_to(1 / len(shares))
+            self._lanes = tuple(self._lane(*share) for share in enumerate(shares))
+            for lane in self._lanes:
+                lane.start()
+
+    def _lane(self, index: int, partitions: tuple[PartitionSpec, ...]) -> Lane:
+        name = f"{self._spec.flow} {self._spec.connector}-{self._spec.task_id} lane {index}"
+        return Lane(
+            name,
+            self._spec.with_partitions(partitions),
+            self._starts,
+            submit=functools.partial(self._engine.submit, name),
+            cancel=self._engine.cancel,
+            on_news=self._heard,
+            slots=self._engine.slots,
+        )
 
     def wait(self, timeout_s: float) -> None:
         """Return on news or after ``timeout_s``. Raises CopyFailed when no partition can go on, or one cannot and
@@ -260,8 +322,12 @@ class CopyJob:
 
     def throttle(self, rate: float, topics: Mapping[str, float]) -> None:
         """Other limits from now on: bytes per second of this job, and of single topics; 0 for none."""
-        for lane in self._lanes:
-            lane.throttle(rate / len(self._lanes), {topic: limit / len(self._lanes) for topic, limit in topics.items()})
+        with self._dealing:
+            self._spec = replace(self._spec, throttle=rate, throttle_topics=dict(topics))
+            if self._lanes:
+                share = self._spec = self._spec.limited_to(1 / len(self._lanes))
+                for lane in self._lanes:
+                    lane.throttle(share.throttle, share.throttle_topics)
 
     def progress(self) -> list[PartitionProgress]:
         """Every partition that has been heard of."""
@@ -281,13 +347,13 @@ class CopyJob:
             "states": dict(Counter(row.state for row in rows)),
             "lost_ranges": sum(row.lost for row in rows),
             "foreign_records": sum(row.foreign for row in rows),
-            "troubles": sorted(
-                {lane.trouble for lane in self._lanes if lane.trouble} | {row.reason for row in rows if row.reason}
-            ),
+            "troubles": sorted({*self._troubles()} | {row.reason for row in rows if row.reason}),
         }
 
     def signal_stop(self) -> None:
         """Ask all lanes to stop."""
+        with self._dealing:
+            self._stopping.set()
         for lane in self._lanes:
             lane.signal_stop()
 
@@ -299,22 +365,33 @@ class CopyJob:
         self._engine.closed(self)
         return not left
 
+    def _troubles(self) -> list[str]:
+        if not self._lanes:
+            return [self._engine.spark.trouble] if self._engine.spark.trouble else []
+        return [lane.trouble for lane in self._lanes if lane.trouble]
+
     def _heard(self) -> None:
         with self._news:
             self._count += 1
             self._news.notify_all()
 
 
-def _deal(spec: CopySpec) -> list[tuple[Any, ...]]:
-    """Partitions for each lane, round-robin; 0 lanes = one for every two cores, with two partitions each at least.
+def _deal(spec: CopySpec, most: int | None = None) -> list[tuple[PartitionSpec, ...]]:
+    """Partitions for each lane, round-robin; at most so many lanes.
 
-    A transaction has one producer, so with transactions there is one lane.
-
-    One lane keeps a broker and a half busy, so on a machine that also runs brokers a second one only takes their time.
+    A transaction has one producer, so with transactions there is one lane. On this machine (``most`` None) 0 lanes = one
+    for every two cores, with two partitions each at least: one lane keeps a broker and a half busy, so where brokers run
+    too a second one only takes their time. On a cluster 0 = ``most``.
     """
-    lanes = spec.lanes or min((os.cpu_count() or 1) // 2, len(spec.partitions) // 2)
-    lanes = 1 if spec.transactions is not None else max(1, min(lanes, len(spec.partitions)))
+    automatic = (os.cpu_count() or 1) // 2 if most is None else most
+    lanes = spec.lanes or min(automatic, len(spec.partitions) // 2)
+    lanes = 1 if spec.transactions is not None else max(1, min(lanes, len(spec.partitions), most or lanes))
     return [spec.partitions[index::lanes] for index in range(lanes)]
+
+
+def _is_encrypted(conf: Any) -> bool:
+    ssl, authenticate, crypto = (str(conf.get(key, "false")).strip().lower() == "true" for key in _ENCRYPTION_KEYS)
+    return ssl or (authenticate and crypto)
 
 
 def _sum_gaps(rows: list[PartitionProgress]) -> dict[str, int]:
@@ -323,7 +400,3 @@ def _sum_gaps(rows: list[PartitionProgress]) -> dict[str, int]:
         for reason, count in row.gaps.items():
             total[reason] = total.get(reason, 0) + count
     return total
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n", 1)[0] or type(error).__name__

@@ -17,6 +17,7 @@ import structlog
 
 from mm2.copy.channel import LEASE_TIMEOUT_S
 from mm2.copy.driver.batch import Batch
+from mm2.copy.driver.slots import Slots
 from mm2.copy.session import Start
 from mm2.copy.spec import CopySpec, PartitionProgress
 from mm2.kafka.backoff import Backoff
@@ -52,12 +53,14 @@ class Lane:
         submit: Submit,
         cancel: Cancel,
         on_news: Callable[[], None],
+        slots: Slots | None = None,
     ) -> None:
         self.name = name
         self._spec = spec
         self._submit = submit
         self._cancel = cancel
         self._on_news = on_news
+        self._slots = slots or Slots(None)
         self._read_starts = starts
         self._known: dict[TopicPartition, Start] = {}  # handed over by the batch before, nothing has happened since
         self._limits: tuple[float, dict[str, float]] | None = None
@@ -216,7 +219,8 @@ class Lane:
 
     def _attend(self, batch: Batch) -> Batch | None:
         """Watch a running batch until its time is up, it is lost, or we stop; returns the batch standing by, if any."""
-        ends_at = time.monotonic() + self._spec.batch_duration_ms / 1000
+        began_at = time.monotonic()
+        ends_at = began_at + self._spec.batch_duration_ms / 1000
         standby_at = ends_at - min(STANDBY_S, self._spec.batch_duration_ms / 2000)
         standby: Batch | None = None
         while not self._stopping.is_set() and not batch.over.is_set():
@@ -225,7 +229,9 @@ class Lane:
                 # Frozen, or cut off; its own lease has run out by now, so it will not go on when it wakes up.
                 batch.failure = f"the executor said nothing for {SILENCE_S:.0f} s"
                 break
-            if standby is None and now >= standby_at:
+            if self._slots.is_over(now - began_at):
+                break
+            if standby is None and now >= standby_at and self._slots.may_stand_by():
                 standby = self._launch()
             if standby is not None and standby.over.is_set():
                 self._log.warning("the next batch did not start", reason=standby.failure)

@@ -50,6 +50,7 @@ _NOT_PLAIN: Final = CONTROL | LOG_APPEND_TIME
 _OF_THE_SOURCE: Final = TRANSACTIONAL | CONTROL | DELETE_HORIZON
 
 NO_PRODUCER: Final = (-1, -1, -1)
+NO_TIMESTAMP: Final = -1
 
 # A named tuple's own constructor costs as much again as all of the parsing.
 _tuple = tuple.__new__

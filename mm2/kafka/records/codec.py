@@ -29,8 +29,14 @@ _SNAPPY_EXPANSION: Final = 24  # a three-byte copy makes 64 bytes, nothing makes
 _LZ4_HEAD: Final = bytes.fromhex("04224d18604082")
 _LZ4_BLOCK_BYTES: Final = 64 * 1024
 _LZ4_STORED: Final = 0x80000000
+_LZ4_CONTENT_SIZE: Final = 0x08  # a flag: the descriptor holds eight bytes more
+_LZ4_DICTIONARY: Final = 0x01  # four bytes more
 _LZ4_START: Final = struct.Struct("<7sI")
 _LZ4_SIZE: Final = struct.Struct("<I")
+
+
+LZ4: Final = 3
+ZSTD: Final = 4
 
 
 class Codec(ABC):
@@ -122,7 +128,7 @@ class _Scratch(threading.local):
 class Lz4(Codec):
     """The LZ4 frame format with independent blocks: Java's reader refuses linked ones, cramjam's default."""
 
-    id, name = 3, "lz4"
+    id, name = LZ4, "lz4"
 
     def __init__(self) -> None:
         self._scratch = _Scratch()
@@ -163,10 +169,38 @@ class Lz4(Codec):
         return blocks[0] if len(blocks) == 1 else b"".join(blocks)
 
 
+def with_right_head(frame: bytes) -> bytes:
+    """An LZ4 frame out of a message of magic 0: its writers took the frame's magic number into the descriptor's checksum
+    (KAFKA-3160), so every other reader refuses it. ValueError when there is no descriptor."""
+    if len(frame) < len(_LZ4_HEAD):
+        message = f"an lz4 frame of {len(frame)} bytes"
+        raise ValueError(message)
+    flags = frame[4]
+    place = 6 + (8 if flags & _LZ4_CONTENT_SIZE else 0) + (4 if flags & _LZ4_DICTIONARY else 0)
+    checksum = _xxh32(frame[4:place]) >> 8 & 0xFF
+    return frame[:place] + bytes((checksum,)) + frame[place + 1 :]
+
+
+def _xxh32(data: bytes) -> int:
+    """XXH32 with seed 0 of less than 16 bytes, which no descriptor has: the rounds of four lanes are left out."""
+    mask = 0xFFFFFFFF
+    total = (0x165667B1 + len(data)) & mask
+    whole = len(data) & ~3
+    for (word,) in struct.iter_unpack("<I", data[:whole]):
+        total = (total + word * 0xC2B2AE3D) & mask
+        total = ((total << 17 | total >> 15) * 0x27D4EB2F) & mask
+    for byte in data[whole:]:
+        total = (total + byte * 0x165667B1) & mask
+        total = ((total << 11 | total >> 21) * 0x9E3779B1) & mask
+    total = ((total ^ total >> 15) * 0x85EBCA77) & mask
+    total = ((total ^ total >> 13) * 0xC2B2AE3D) & mask
+    return total ^ total >> 16
+
+
 class Zstd(Codec):
     """RFC 8878 (KIP-110)."""
 
-    id, name = 4, "zstd"
+    id, name = ZSTD, "zstd"
 
     def compress(self, data: bytes | bytearray | memoryview, *, fast: bool = False) -> bytes:
         return bytes(cramjam.zstd.compress(data, level=1 if fast else 3))

@@ -19,16 +19,17 @@ from mm2.kafka.records.batch import (
     HEADER_BYTES,
     LOG_APPEND_TIME,
     NO_PRODUCER,
+    NO_TIMESTAMP,
     BatchHeader,
     BatchView,
     assemble,
 )
 from mm2.kafka.records.codec import codec_of, decompress
+from mm2.kafka.records.legacy import read_message_set
 from mm2.kafka.varint import varint
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
-NO_TIMESTAMP: Final = -1
 _INT64_MIN: Final = -(1 << 63)
 _INT64_MAX: Final = (1 << 63) - 1
 
@@ -131,27 +132,7 @@ def _read_bytes(data: bytes, at: int) -> tuple[bytes | None, int]:
 
 
 def _decode_legacy(view: BatchView) -> list[Record]:
-    """Records of a message set; CorruptBatch also for snappy and lz4, which kafka-python reads only with extras."""
-    # Magic 0 and 1 only sit in logs older than Kafka 0.11; kafka-python reads them, we need no second reader.
-    from kafka.record.legacy_records import LegacyRecordBatch  # noqa: PLC0415  (rare, and workers start faster without)
-
-    try:
-        batch = LegacyRecordBatch(bytes(view.data), view.magic)
-        if not batch.validate_crc():
-            message = f"the message set at offset {view.base_offset} (magic {view.magic}) fails its CRC"
-            raise CorruptBatch(message)
-        return [
-            Record(record.key, record.value, (), _legacy_timestamp(record.timestamp), record.offset) for record in batch
-        ]
-    except CorruptBatch:
-        raise
-    except Exception as error:  # struct.error, AssertionError, zlib.error and kafka-python's own
-        message = f"the message set at offset {view.base_offset} (magic {view.magic}) does not parse: {error}"
-        raise CorruptBatch(message) from error
-
-
-def _legacy_timestamp(timestamp: int | None) -> int:
-    return NO_TIMESTAMP if timestamp is None else timestamp
+    return [Record(one.key, one.value, (), one.timestamp, one.offset) for one in read_message_set(view)]
 
 
 def encode_batch(
@@ -216,28 +197,30 @@ def rewrite(
     view: BatchView,
     *,
     keep: Callable[[int], bool] | None = None,
+    keep_index: Callable[[int], bool] | None = None,
     recompress: bool = True,
 ) -> Rewritten | None:
     """Re-encode a batch that a broker would refuse: holes closed, LogAppendTime turned into CreateTime, magic 0/1 to 2.
 
     Keys, values, headers and timestamps stay; so does the codec unless ``recompress`` is off. ``keep`` chooses records
-    by their absolute source offset. None when nothing is left (compaction keeps empty batches for the producer's sake).
+    by their absolute source offset, ``keep_index`` by their place in the batch (as `Produced.bad_records` counts them).
+    None when nothing is left (compaction keeps empty batches for the producer's sake).
+
+    Raises CorruptBatch when the records do not add up, and nothing else, whatever the bytes are.
     """
     header = view.header
     if header is None:
-        records = [record for record in _decode_legacy(view) if keep is None or keep(record.offset)]
-        if not records:
-            return None
-        return Rewritten(encode_batch(records, codec=view.legacy_codec), [record.offset for record in records])
+        return _rewrite_legacy(view, keep, keep_index, recompress=recompress)
     data = records_block(header, view.data)
     append_time = header.max_timestamp if header.is_log_append_time else None
     base = append_time if append_time is not None else header.base_timestamp
     newest = NO_TIMESTAMP
     out = bytearray()
     offsets: list[int] = []
+    previous = -1
     at = 0
     try:
-        for _ in range(header.records_count):
+        for place in range(header.records_count):
             length, at = read_varint(data, at)
             stop = at + length
             if stop > len(data):
@@ -245,12 +228,14 @@ def rewrite(
             delta_at = at + 1
             delta, offset_at = read_varint(data, delta_at)
             offset_delta, rest_at = read_varint(data, offset_at)
-            if stop < rest_at or not 0 <= offset_delta <= header.last_offset_delta:
+            if stop < rest_at or not previous < offset_delta <= header.last_offset_delta:
                 raise _corrupt(header, f"a record of {length} bytes has the offset delta {offset_delta}")
+            previous = offset_delta
             offset = header.base_offset + offset_delta
-            if keep is None or keep(offset):
+            if (keep is None or keep(offset)) and (keep_index is None or keep_index(place)):
                 stamp = b"\x00" if append_time is not None else data[delta_at:offset_at]
-                newest = max(newest, base if append_time is not None else base + delta)
+                timestamp = base if append_time is not None else base + delta
+                newest = max(newest, timestamp) if offsets else timestamp
                 index = varint(len(offsets))
                 out += varint(1 + len(stamp) + len(index) + stop - rest_at)
                 out.append(data[at])
@@ -280,17 +265,37 @@ def rewrite(
     )
 
 
+def _rewrite_legacy(
+    view: BatchView,
+    keep: Callable[[int], bool] | None,
+    keep_index: Callable[[int], bool] | None,
+    *,
+    recompress: bool,
+) -> Rewritten | None:
+    records = [
+        record
+        for place, record in enumerate(_decode_legacy(view))
+        if (keep is None or keep(record.offset)) and (keep_index is None or keep_index(place))
+    ]
+    if not records:
+        return None
+    stamps = [record.timestamp or 0 for record in records]
+    if max(stamps) - stamps[0] > _INT64_MAX or min(stamps) - stamps[0] < _INT64_MIN:
+        message = f"the message set at offset {view.base_offset} has timestamps from {min(stamps)} to {max(stamps)}"
+        raise CorruptBatch(message)
+    codec = view.legacy_codec if recompress else 0
+    return Rewritten(encode_batch(records, codec=codec), [record.offset for record in records])
+
+
 def split(view: BatchView, parts: int) -> list[Rewritten]:
     """Cut a batch into about ``parts`` smaller ones with the same records, for a target that takes less at a time."""
-    header = view.header
-    whole = rewrite(view)
-    if whole is None or header is None:
+    whole = rewrite(view, recompress=view.header is None)
+    if whole is None or view.header is None:
         return [] if whole is None else [whole]
     size = max(1, -(-len(whole.offsets) // parts))
     pieces = []
     for start in range(0, len(whole.offsets), size):
-        wanted = set(whole.offsets[start : start + size])
-        piece = rewrite(view, keep=wanted.__contains__)
+        piece = rewrite(view, keep_index=range(start, start + size).__contains__)
         if piece is not None:
             pieces.append(piece)
     return pieces

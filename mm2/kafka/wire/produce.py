@@ -27,7 +27,8 @@ Buffer = bytes | bytearray | memoryview
 
 @dataclass(frozen=True, slots=True)
 class Produced:
-    """The broker's word on one partition's batch."""
+    """The broker's word on one partition's batch. ``bad_records``: places in the batch of the records it refuses it for,
+    empty when it does not say (KIP-467)."""
 
     topic_partition: TopicPartition
     error_code: int
@@ -35,6 +36,7 @@ class Produced:
     log_append_time: int  # ms, -1 with CreateTime
     log_start_offset: int
     message: str | None
+    bad_records: tuple[int, ...] = ()
 
 
 class Answer(list[Produced]):
@@ -107,9 +109,10 @@ def _parse(version: int, frame: memoryview) -> Answer:
             index, error_code, base_offset, append_time = read.fields(_PARTITION)
             log_start = read.int64() if version >= 5 else -1
             message = None
+            bad_records = []
             if version >= 8:
                 for _ in range(max(0, read.length(compact=flexible))):
-                    read.int32()
+                    bad_records.append(read.int32())
                     detail = read.string(compact=flexible)
                     message = message or detail
                     if flexible:
@@ -118,7 +121,7 @@ def _parse(version: int, frame: memoryview) -> Answer:
             if flexible:
                 read.tags()
             tp = TopicPartition(topic, index)
-            produced.append(Produced(tp, error_code, base_offset, append_time, log_start, message))
+            produced.append(Produced(tp, error_code, base_offset, append_time, log_start, message, tuple(bad_records)))
         if flexible:
             read.tags()
     produced.throttle_ms = read.int32()

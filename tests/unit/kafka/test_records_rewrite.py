@@ -221,33 +221,19 @@ def test_split_keeps_every_record_once(parts: int, codec: int) -> None:
         check_crc(header, memoryview(piece.data))
 
 
-# -- magic 0 and 1 ------------------------------------------------------------------------------------------------------
+def test_records_can_be_chosen_by_their_place() -> None:
+    rewritten = rewrite(with_holes([1, 2, 7, 9]), keep_index=lambda place: place != 2)
+    assert rewritten is not None
+    assert rewritten.offsets == [101, 102, 109]
+    both = rewrite(with_holes([1, 2, 7, 9]), keep=lambda offset: offset > 101, keep_index=lambda place: place != 2)
+    assert both is not None
+    assert both.offsets == [102, 109]
 
 
-@pytest.mark.parametrize("magic", [0, 1])
-@pytest.mark.parametrize("codec", [0, 1])
-def test_old_message_sets_become_batches(magic: int, codec: int) -> None:
-    builder = MemoryRecordsBuilder(magic, codec, 1 << 20, offset=0)
-    for i in range(3):
-        builder.append(4000 + i, b"k%d" % i, None if i == 1 else b"v%d" % i)
-    builder.close()
-    got: list[Record] = []
-    for view in iter_batches(memoryview(bytes(builder._buffer))):
-        assert (view.magic, view.header) == (magic, None)
-        rewritten = rewrite(view)
-        assert rewritten is not None
-        assert read_header(rewritten.data).codec == codec
-        got += decode_batch(view_of(rewritten.data))
-        assert rewritten.offsets == [r.offset for r in decode_batch(view)]
-    assert [(r.key, r.value) for r in got] == [(b"k0", b"v0"), (b"k1", None), (b"k2", b"v2")]
-    assert [r.timestamp for r in got] == ([4000, 4001, 4002] if magic else [-1, -1, -1])
-
-
-def test_an_old_message_with_a_wrong_crc_is_corrupt() -> None:
-    builder = MemoryRecordsBuilder(1, 0, 1 << 20)
-    builder.append(1, b"k", b"v")
-    builder.close()
-    data = bytearray(builder._buffer)
-    data[-1] ^= 1
-    with pytest.raises(CorruptBatch, match="magic 1\\) fails its CRC"):
-        decode_batch(view_of(data))
+def test_records_out_of_order_are_corrupt() -> None:
+    view = batch(3)
+    data = bytes(view.data[HEADER_BYTES:])
+    size = data[0] // 2 + 1
+    swapped = data[size:] + data[:size]
+    with pytest.raises(CorruptBatch, match="offset delta 0"):
+        rewrite(edited(bytes(view.data[:HEADER_BYTES]) + swapped))

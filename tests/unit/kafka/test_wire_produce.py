@@ -99,7 +99,7 @@ def test_answers_are_read(version: int) -> None:
     answer = produce.response(version, frame_of(version))
     assert answer == [
         Produced(T0, 0, 1 << 40, -1, start, None),
-        Produced(T1, 87, -1, 1234, -1, message),
+        Produced(T1, 87, -1, 1234, -1, message, (2,) if version >= 8 else ()),
     ]
     assert answer.throttle_ms == 9
 

@@ -1,0 +1,109 @@
+"""`bin/fuzz`: millions of damaged bytes through everything that reads foreign ones, and surgery on drawn batches."""
+
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Any
+
+import configargparse
+from hypothesis import settings
+from rich.console import Console
+from rich.table import Table
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # started with -P, which leaves our own folder out
+
+from tests.fuzz import test_surgery
+from tests.fuzz.loop import Apart, Finding, Tally
+from tests.fuzz.targets import TARGETS, Target
+
+_ROUND = 100_000  # examples of one process; memory that leaks is seen by its limit, and the bar moves
+_SURGERY_SHARE = 200  # one drawn batch costs as much as so many damaged ones
+_SURGERY_ROUND = 5_000
+
+
+def _arguments(argv: Sequence[str]) -> Any:
+    parser = configargparse.ArgumentParser(prog="bin/fuzz", description=__doc__)
+    parser.add_argument("--examples", type=int, default=1_000_000, help="in all, shared out among the targets")
+    parser.add_argument("--seed", type=int, default=int(time.time()), help="the same seed makes the same examples")
+    parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
+    names = [target.name for target in TARGETS]
+    parser.add_argument("--only", nargs="+", choices=names, default=names, help="these targets, and no surgery")
+    return parser.parse_args(argv)
+
+
+def _rounds(target: Target, count: int, seed: int) -> Iterator[tuple[Target, int, int]]:
+    for number, start in enumerate(range(0, count, _ROUND)):
+        yield target, min(_ROUND, count - start), seed * 10_000 + number
+
+
+def _damage(arguments: Any, console: Console) -> dict[str, Tally]:
+    targets = [target for target in TARGETS if target.name in arguments.only]
+    whole = sum(target.share for target in targets)
+    rounds = [
+        entry
+        for target in targets
+        for entry in _rounds(target, arguments.examples * target.share // whole, arguments.seed)
+    ]
+    tallies = {target.name: Tally(target.name) for target in targets}
+    waiting, under_way = deque(rounds), list[Apart]()
+    while waiting or under_way:
+        while waiting and len(under_way) < arguments.jobs:
+            under_way.append(Apart(*waiting.popleft()))
+        ready = wait([one.answer for one in under_way])
+        for one in [one for one in under_way if one.answer in ready]:
+            under_way.remove(one)
+            tally = one.result()
+            total = tallies[tally.target]
+            total.examples += tally.examples
+            total.read += tally.read
+            total.findings += tally.findings
+            done = sum(each.examples for each in tallies.values())
+            found = sum(len(each.findings) for each in tallies.values())
+            console.print(f"{done:,} of {arguments.examples:,} examples ({tally.target}), {found} findings")
+    return tallies
+
+
+def _surgery(examples: int) -> Tally:
+    tests: list[Callable[[], None]] = [test for name, test in vars(test_surgery).items() if name.startswith("test_")]
+    tally = Tally("surgery")
+    each = max(100, examples // _SURGERY_SHARE // len(tests))
+    for test in tests:
+        try:
+            settings(max_examples=each, deadline=None, database=None)(test)()
+        except Exception as error:  # noqa: BLE001 (this is what is looked for)
+            tally.findings.append(Finding("surgery", b"", f"{test.__name__}: {error!r}"))
+        tally.examples += each
+        tally.read += each
+    return tally
+
+
+def main(argv: Sequence[str]) -> int:
+    """Exit code 0: no findings, 1: some, 130: interrupted."""
+    arguments = _arguments(argv)
+    console = Console()
+    console.print(f"Seed {arguments.seed}.")
+    begun = time.monotonic()
+    tallies = list(_damage(arguments, console).values())
+    if len(tallies) == len(TARGETS):
+        tallies.append(_surgery(arguments.examples))
+    table = Table("target", "examples", "read", "refused", "findings")
+    for tally in tallies:
+        counts = (tally.examples, tally.read, tally.examples - tally.read - len(tally.findings), len(tally.findings))
+        table.add_row(tally.target, *(f"{count:,}" for count in counts))
+    console.print(table)
+    total = sum(tally.examples for tally in tallies)
+    console.print(f"{total:,} examples in {time.monotonic() - begun:,.0f} s.")
+    findings = [finding for tally in tallies for finding in tally.findings]
+    for finding in findings[:10]:
+        console.print(f"\n{finding.target}: {finding.what}\n{finding.data.hex()}", markup=False)
+    return 1 if findings else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:
+        sys.exit(130)

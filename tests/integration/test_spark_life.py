@@ -1,0 +1,168 @@
+"""What happens to copying when Spark itself does not start, dies, or freezes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+from structlog.testing import capture_logs
+
+from mm2.copy.driver.engine import CopyEngine
+from mm2.copy.driver.jvm import MODULE_OPTIONS
+from mm2.sandbox.kafka import LocalKafka
+from tests.integration.copy_flow import Flow, Traffic, eventually
+
+_ENDED = "Spark's JVM ended with exit code 1 before it was up"
+
+
+@contextmanager
+def engine_of(**props: str) -> Iterator[CopyEngine]:
+    engine = CopyEngine({name.replace("__", "."): value for name, value in props.items()})
+    engine.start()
+    try:
+        yield engine
+    finally:
+        engine.stop()
+
+
+def pid_of(engine: CopyEngine) -> int:
+    assert engine.spark.pid is not None
+    return engine.spark.pid
+
+
+def stops_within(engine: CopyEngine, seconds: float) -> None:
+    pid = pid_of(engine)
+    started = time.monotonic()
+    engine.stop(5.0)
+    took = time.monotonic() - started
+    assert took < seconds, f"it took {took:.1f} s"
+    assert not psutil.pid_exists(pid)
+
+
+def test_spark_comes_up_silently_and_goes_without_a_trace(capfd: pytest.CaptureFixture[str]) -> None:
+    with engine_of() as engine:
+        context = engine.spark.context(60)
+        pid = pid_of(engine)
+        options = context._jvm.org.apache.spark.launcher.JavaModuleOptions.defaultModuleOptions().split()
+        assert set(options) - set(MODULE_OPTIONS) == {"--add-modules=jdk.incubator.vector"}
+        assert set(MODULE_OPTIONS) <= set(options)
+        assert context.parallelize([1, 2], 1).map(str).collect() == ["1", "2"]
+        temporary = Path(context._temp_dir)
+        assert temporary.is_dir()
+    assert not psutil.pid_exists(pid)
+    assert not temporary.exists()
+    assert "PYSPARK_GATEWAY_SECRET" not in os.environ
+    out, err = capfd.readouterr()
+    assert err == ""
+    assert [line for line in out.splitlines() if "Spark is up" not in line] == []
+
+
+def test_a_killed_jvm_is_replaced_and_copying_goes_on(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str) -> None:
+    with engine_of() as engine, capture_logs() as logs:
+        flow = Flow(engine, kafka_a, kafka_b, unique)
+        topic = flow.topic()
+        spec = flow.spec(topic)
+        with Traffic(flow.source, topic, per_second=200) as traffic, flow.copying(spec) as job:
+            eventually(lambda: job.status()["records"] > 100, why=job.status)
+            pid = pid_of(engine)
+            os.kill(pid, signal.SIGKILL)
+            at = traffic.sent
+            eventually(lambda: sum(row.position for row in job.progress()) > at + 100, why=job.status)
+            traffic.finish()
+            flow.wait_until_copied(job, spec)
+            assert pid_of(engine) != pid
+    lost = [line for line in logs if line["event"] == "Spark is lost, it is started again"]
+    assert [line["reason"] for line in lost] == ["its JVM has died"]
+
+
+def test_a_frozen_jvm_holds_up_neither_copying_nor_the_stop(
+    kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str
+) -> None:
+    with engine_of() as engine:
+        flow = Flow(engine, kafka_a, kafka_b, unique)
+        topic = flow.topic()
+        spec = flow.spec(topic, batch_duration_ms=500)
+        with Traffic(flow.source, topic, per_second=200) as traffic, flow.copying(spec) as job:
+            eventually(lambda: job.status()["records"] > 100, why=job.status)
+            os.kill(pid_of(engine), signal.SIGSTOP)
+            at = traffic.sent
+            eventually(lambda: sum(row.position for row in job.progress()) > at + 200, why=job.status)
+            traffic.finish()
+            stops_within(engine, 6.0)
+        assert flow.committed(spec) == {part.source: job.progress()[0].position for part in spec.partitions}
+
+
+def test_a_jvm_that_does_not_answer_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mm2.copy.driver.spark._ANSWER_TIMEOUT_S", 0.5)
+    with engine_of() as engine, capture_logs() as logs:
+        context = engine.spark.context(60)
+        pid = pid_of(engine)
+        os.kill(pid, signal.SIGSTOP)
+        engine.spark.doubt()
+        assert engine.spark.context(60) is not context
+        assert not psutil.pid_exists(pid)
+    assert any("not answered" in line.get("reason", "") for line in logs)
+
+
+@pytest.mark.parametrize("when", ["starting", "up"])
+def test_a_frozen_jvm_is_stopped_at_any_time(when: str) -> None:
+    engine = CopyEngine({})
+    engine.start()
+    if when == "up":
+        engine.spark.context(60)
+    eventually(lambda: engine.spark.pid)
+    os.kill(pid_of(engine), signal.SIGSTOP)
+    stops_within(engine, 6.0)
+
+
+def test_without_java_the_job_says_so_and_begins_when_there_is_one(
+    kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    home = os.environ.get("JAVA_HOME")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with capture_logs() as logs, engine_of() as engine:
+        flow = Flow(engine, kafka_a, kafka_b, unique)
+        topic = flow.topic()
+        spec = flow.spec(topic)
+        with flow.copying(spec) as job:
+            eventually(lambda: job.status()["troubles"], 5)
+            wanted = f"Spark needs Java 17 or newer, but JAVA_HOME is {tmp_path} and {tmp_path}/bin/java cannot be run"
+            assert job.status()["troubles"] == [f"Spark does not start: {wanted}"]
+            monkeypatch.delenv("JAVA_HOME") if home is None else monkeypatch.setenv("JAVA_HOME", home)
+            flow.wait_until_copied(job, spec)
+            eventually(lambda: not job.status()["troubles"], 5, why=job.status)
+    told = [line for line in logs if line["event"] == "Spark does not start"]
+    assert told
+    assert all(line["retry_in_s"] <= 10 for line in told)
+
+
+@pytest.mark.parametrize(
+    ("master", "sentence"),
+    [
+        ("nonsense", f"{_ENDED}: Master must either be yarn or start with spark, k8s, or local"),
+        ("local[none]", "Could not parse Master URL: 'local[none]'"),
+    ],
+)
+def test_a_master_that_spark_does_not_know_is_named(
+    master: str, sentence: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with capture_logs() as logs, engine_of(spark__master=master) as engine:
+        eventually(lambda: engine.spark.trouble, 30)
+        assert engine.spark.trouble == f"Spark does not start: {sentence}"
+    assert next(line["error"] for line in logs if line["event"] == "Spark does not start") == sentence
+    assert capfd.readouterr().err == "", "one sentence and no traces"
+
+
+def test_engines_follow_one_another_in_a_process() -> None:
+    pids = set()
+    for _ in range(2):
+        with engine_of() as engine:
+            engine.spark.context(60)
+            pids.add(pid_of(engine))
+    assert len(pids) == 2

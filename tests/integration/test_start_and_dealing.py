@@ -1,0 +1,203 @@
+"""Where a flow begins, and which task gets what, through the whole program.
+
+One process runs four flows from the same broker, each under an alias and with a beginning of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mm2.sandbox.kafka import LocalKafka
+from tests.integration.asking import asked
+from tests.integration.copy_flow import create, producer_of
+from tests.integration.mirror_process import MirrorProcess, ends, is_running, records, table, write_config
+
+pytestmark = pytest.mark.timeout(240)
+
+HOUR_MS = 3_600_000
+#: Records of each age in each partition, in hours before now; partition 1 has none that are young.
+AGES = {0: (3, 2, 1), 1: (3, 2)}
+PER_AGE = 10
+TOPIC = "start-t"
+SOURCES = ("time", "file", "latest", "recent")
+CONNECTOR = "MirrorSourceConnector"
+
+
+@dataclass
+class Scene:
+    """Two brokers, a file for the flows between them, and how to begin."""
+
+    source: LocalKafka
+    target: LocalKafka
+    folder: Path
+    now_ms: int
+    starts: int = 0
+
+    def start(self, *others: str, **start_from: str) -> MirrorProcess:
+        """A process with these flows, by alias of their source."""
+        aliases = (*start_from, *others)
+        props = {
+            "clusters": ", ".join((*aliases, "B")),
+            **{f"{alias}.bootstrap.servers": self.source.bootstrap for alias in aliases},
+            "B.bootstrap.servers": self.target.bootstrap,
+            **{f"{alias}->B.enabled": "true" for alias in aliases},
+            **{f"{alias}->B.start.from": value for alias, value in start_from.items()},
+            "tasks.max": "1",
+            "topics": "start-.*",
+            "heartbeats.replication.enabled": "false",
+        }
+        own = {
+            "latest->B.consumer.auto.offset.reset": "latest",
+            "recent->B.consumer.auto.offset.reset": "by_duration:PT90M",
+            "recent->B.tasks.max": "2",
+        }
+        props.update({key: value for key, value in own.items() if key.startswith(others)})
+        self.starts += 1
+        file = write_config(self.folder / "mm2.properties", props)
+        return MirrorProcess(file, self.folder / f"process-{self.starts}.log", "B")
+
+    def at(self, hours: float) -> int:
+        """So many hours ago, in ms."""
+        return self.now_ms - int(hours * HOUR_MS)
+
+    def write(self, topic: str, partition: int, value: bytes, *, age_h: float = 0, count: int = PER_AGE) -> None:
+        producer = producer_of(self.source)
+        for index in range(count):
+            producer.produce(topic, b"%s %d" % (value, index), partition=partition, timestamp=self.at(age_h))
+        assert producer.flush(30) == 0
+
+    def copied(self, alias: str) -> list[list[bytes | None]]:
+        return [[record.value for record in rows] for rows in records(self.target, f"{alias}.{TOPIC}")]
+
+    def shares(self, alias: str) -> list[str]:
+        """What the tasks of a flow are to copy, as the config topic has it."""
+        rows = table(self.target, f"mm2-configs.{alias}.internal")
+        found = []
+        for index in range(2):
+            value, _ = rows.get(b"task-%s-%d" % (CONNECTOR.encode(), index), (None, 0))
+            found.append("" if value is None else json.loads(value)["properties"]["task.assigned.partitions"])
+        return found
+
+
+@pytest.fixture(scope="module")
+def scene(kafka_pair: tuple[LocalKafka, LocalKafka], tmp_path_factory: pytest.TempPathFactory) -> Scene:
+    made = Scene(*kafka_pair, tmp_path_factory.mktemp("start"), int(time.time() * 1000))
+    create(made.source, TOPIC, 2)
+    for partition, ages in AGES.items():
+        for age in ages:
+            made.write(TOPIC, partition, b"%d h" % age, age_h=age)
+    return made
+
+
+@pytest.fixture(scope="module")
+def running(scene: Scene) -> Iterator[MirrorProcess]:
+    offsets = scene.folder / "offsets.csv"
+    offsets.write_text(f"# of the old cluster\n{TOPIC},0,17\n")
+    an_hour_and_a_half_ago = datetime.fromtimestamp(scene.at(1.5) / 1000, UTC).isoformat()
+    process = scene.start("latest", "recent", time=an_hour_and_a_half_ago, file=f"file:{offsets}")
+    yield process
+    process.clean_up()
+
+
+def values(*ages: int) -> list[bytes]:
+    return [b"%d h %d" % (age, index) for age in ages for index in range(PER_AGE)]
+
+
+EVERYTHING = [values(*ages) for ages in AGES.values()]
+
+
+def test_a_flow_begins_where_it_is_told_to(scene: Scene, running: MirrorProcess) -> None:
+    # From a time: at the first record that is not older; a partition that has none begins at its end.
+    running.eventually(lambda: ends(scene.target, f"time.{TOPIC}") == [10, 0], 90)
+    running.eventually(lambda: ends(scene.target, f"recent.{TOPIC}") == [10, 0])
+    # From a file: at these offsets; what it does not name begins as auto.offset.reset says.
+    running.eventually(lambda: ends(scene.target, f"file.{TOPIC}") == [13, 20])
+    assert scene.copied("time") == scene.copied("recent") == [values(1), []]
+    assert scene.copied("file") == [EVERYTHING[0][17:], EVERYTHING[1]]
+    running.eventually(lambda: ends(scene.target, f"latest.{TOPIC}") == [0, 0])
+    running.eventually(lambda: all(is_running(scene.target, alias) for alias in SOURCES))
+
+    # Nobody can see when the one that begins at the end has begun.
+    deadline = time.monotonic() + 30
+    while 0 in ends(scene.target, f"latest.{TOPIC}"):
+        assert time.monotonic() < deadline, running.tail()
+        for partition in range(2):
+            scene.write(TOPIC, partition, b"new", count=1)
+        time.sleep(0.5)
+    assert all(set(rows) == {b"new 0"} for rows in scene.copied("latest"))
+    now = ends(scene.source, TOPIC)
+    running.eventually(lambda: ends(scene.target, f"time.{TOPIC}") == [now[0] - 20, now[1] - 20])
+    assert scene.copied("time")[1][0] == b"new 0"
+
+
+def test_partitions_keep_their_task_when_a_topic_is_added(scene: Scene, running: MirrorProcess) -> None:
+    assert scene.shares("recent") == [f"{TOPIC}-0", f"{TOPIC}-1"], "Java's deal"
+    create(scene.source, "start-a", 2)  # dealt out one by one from the first on, all would change places
+    running.eventually(lambda: "start-a-1" in "".join(scene.shares("recent")))
+    assert scene.shares("recent") == [f"{TOPIC}-0,start-a-0", f"{TOPIC}-1,start-a-1"]
+    scene.write("start-a", 1, b"of a new topic")
+    running.eventually(lambda: ends(scene.target, "recent.start-a") == [0, PER_AGE])
+
+
+def test_beside_a_running_process_the_ledger_tells_how_far_it_is(
+    scene: Scene, running: MirrorProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def answer(verb: str) -> tuple[int, dict[tuple[str, int], dict[str, Any]]]:
+        code, out, _ = asked(capsys, verb, scene.folder / "mm2.properties", "file->B", "--json")
+        rows = json.loads(out)["partitions"]
+        return code, {(row["topic"], row["partition"]): row for row in rows}
+
+    running.eventually(lambda: answer("status")[1][TOPIC, 0]["lag"] == 0)
+    code, partitions = answer("status")
+    assert code == 0
+    assert all(partitions[TOPIC, index]["session"] for index in range(2))
+    copied = [partitions[TOPIC, index]["target_offset"] for index in range(2)]
+    assert copied == ends(scene.target, f"file.{TOPIC}")
+    code, partitions = answer("gaps")
+    assert (code, partitions[TOPIC, 0]["gaps"], partitions[TOPIC, 1]["gaps"]) == (0, {}, {})
+
+
+def test_a_partition_that_has_a_position_goes_on_from_there(scene: Scene, running: MirrorProcess) -> None:
+    before = {alias: ends(scene.target, f"{alias}.{TOPIC}") for alias in ("time", "file")}
+    assert running.stop()[0] == 0
+    offsets = scene.folder / "offsets.csv"
+    offsets.write_text(f"{TOPIC},0,0\n{TOPIC},1,0\n")
+    again = scene.start(time="0", file=f"file:{offsets}")
+    try:
+        for partition in range(2):
+            scene.write(TOPIC, partition, b"after the restart", count=5)
+        for alias, was in before.items():
+            wanted = [end + 5 for end in was]
+            again.eventually(lambda alias=alias, wanted=wanted: ends(scene.target, f"{alias}.{TOPIC}") == wanted, 90)  # type: ignore[misc]
+            assert all(rows[-1] == b"after the restart 4" for rows in scene.copied(alias))
+    finally:
+        again.clean_up()
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ("yesterday", "neither milliseconds since 1970 nor a time"),
+        ("file:{folder}/nowhere.csv", "nowhere.csv cannot be read: No such file or directory"),
+        ("file:{folder}/bad.csv", "line 2 of {folder}/bad.csv: 'seven' is no offset"),
+    ],
+)
+def test_a_start_that_cannot_be_had_ends_the_process_with_a_sentence(scene: Scene, value: str, reason: str) -> None:
+    (scene.folder / "bad.csv").write_text(f"{TOPIC},0,7\n{TOPIC},1,seven\n")
+    process = scene.start(time=value.format(folder=scene.folder))
+    deadline = time.monotonic() + 30
+    while process.is_running:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert process.exit_code == 2
+    (line,) = process.lines(level="error")
+    assert line["event"].startswith("Flow time->B: Invalid value")
+    assert reason.format(folder=scene.folder) in line["event"]
