@@ -591,7 +591,7 @@ class Cursor:
     def _skip_matching(self, view: BatchView, after: int) -> None:
         """Of the records that are on the target each one here is found again in the same order, until one is new."""
         match = self.match
-        first = self.offset
+        first = fresh = self.offset
         offsets = []
         for record in decode_batch(view):
             if record.offset < first or match is None:
@@ -599,7 +599,7 @@ class Cursor:
             try:
                 place = match.index(fingerprint(record))
             except ValueError:
-                match = None
+                match, fresh = None, record.offset
                 break
             for _ in range(place + 1):
                 match.popleft()
@@ -614,6 +614,9 @@ class Cursor:
             self._there(first, there, len(offsets), offsets)
         if match is None:
             self._conclude()
+            if there < fresh:
+                self._drop(there, fresh, "compacted")
+                there = fresh
             if there < after:
                 self.offset = there
                 self._reencode(view, there, after)
