@@ -4,7 +4,7 @@ import dataclasses
 import json
 
 from mm2.copy.driver.engine import _deal, _sum_gaps
-from mm2.copy.spec import CopySpec, PartitionProgress, PartitionSpec, SyncsSpec
+from mm2.copy.spec import CopySpec, PartitionProgress, PartitionSpec, SyncsSpec, TransactionsSpec
 from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import TopicPartition
 
@@ -33,7 +33,14 @@ def spec_of(partitions: int, lanes: int = 0) -> CopySpec:
         offsets_topic="mm2-offsets.A.internal",
         syncs=SyncsSpec(SECRET, "mm2-offset-syncs.B.internal", 100),
         read_committed=True,
-        lost_range_policy="stop",
+        source_data_loss="stop",
+        partition_error="fail",
+        ledger_topic="mm2-ledger.A.internal",
+        dead_letter_topic="mm2-dead-letters.A.internal",
+        throttle=1e6,
+        throttle_topics={"tö": 5e5},
+        start_timestamp_ms=1_700_000_000_000,
+        transactions=TransactionsSpec("group-connector-3", 30_000, 500),
         lanes=lanes,
     )
 
@@ -46,8 +53,8 @@ def test_a_spec_travels_as_json() -> None:
     assert {field.name for field in dataclasses.fields(CopySpec)} == set(json.loads(text))
 
 
-def test_a_spec_without_syncs_travels_as_json() -> None:
-    spec = dataclasses.replace(spec_of(1), syncs=None)
+def test_a_spec_with_as_little_as_possible_travels_as_json() -> None:
+    spec = CopySpec("A->B", "C", 0, "A", "B", PLAIN, PLAIN, (), "offsets")
     assert CopySpec.from_json(spec.to_json()) == spec
 
 
@@ -62,7 +69,8 @@ def test_partitions_know_both_ends() -> None:
 
 
 def progress(position: int = 5, high_watermark: int = 12) -> PartitionProgress:
-    return PartitionProgress("t", 0, position, 7, high_watermark, "copying", "", 5, 500, {"control": 2})
+    gaps = {"control": 2}
+    return PartitionProgress("t", 0, position, 7, high_watermark, "RUNNING", "", -1, -1, False, 5, 500, gaps, 1, 3)
 
 
 def test_progress_travels_as_a_row() -> None:
@@ -85,10 +93,14 @@ def test_gaps_add_up_by_reason() -> None:
 def test_lanes_share_the_partitions_evenly_and_completely() -> None:
     for partitions in (1, 2, 7, 50):
         for lanes in (0, 1, 3, 8, 100):
-            dealt = _deal(spec_of(partitions, lanes))
+            dealt = _deal(dataclasses.replace(spec_of(partitions, lanes), transactions=None))
             sizes = [len(lane) for lane in dealt]
             assert sum(sizes) == partitions
             assert max(sizes) - min(sizes) <= 1
             assert min(sizes) >= 1
             assert len(dealt) <= (lanes or partitions)
             assert {part for lane in dealt for part in lane} == set(spec_of(partitions).partitions)
+
+
+def test_a_transaction_has_one_producer_so_there_is_one_lane() -> None:
+    assert len(_deal(spec_of(50, 8))) == 1
