@@ -6,6 +6,7 @@ import random
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from confluent_kafka.admin import ResourceType
@@ -234,3 +235,52 @@ def test_a_target_that_forgot_the_producer_of_old_records_takes_none_twice(
         assert producer.flush(60) == 0
         flow.wait_until_copied(job, spec, 90)
     flow.assert_equal(topic)
+
+
+def test_a_remote_topic_created_anew_gets_nothing_more(flow: Flow) -> None:
+    topic = flow.topic(partitions=2)
+    tp = TopicPartition(topic, 0)
+    spec = flow.spec(topic, partitions=2)
+    write(flow.source, topic, numbered(0, 20))
+    with flow.copying(spec) as job:
+        flow.wait_until_copied(job, spec)
+        for done in admin_of(flow.target).delete_topics([flow.remote(topic)]).values():
+            done.result(30)
+        write(flow.source, topic, numbered(20, 5))
+        eventually(lambda: rows_of(job)[tp].state == "DELETED", why=job.status)
+        create(flow.target, flow.remote(topic), 2)
+        eventually(lambda: rows_of(job)[tp].state == "RECREATED", why=job.status)
+        assert "20 records that were copied to it are gone" in rows_of(job)[tp].reason
+    assert read(flow.target, flow.remote(topic)) == []
+    with flow.copying(spec) as job:  # and so does a successor
+        eventually(lambda: tp in rows_of(job) and rows_of(job)[tp].state == "RECREATED", why=job.status)
+    with flow.copying(spec, {tp: None}) as job:  # its position was reset
+        flow.wait_until_copied(job, spec)
+    flow.assert_equal(topic)
+
+
+def test_a_source_topic_created_anew_while_nobody_copies_is_copied_from_its_start(flow: Flow) -> None:
+    topic = flow.topic()
+    tp = TopicPartition(topic, 0)
+    spec = flow.spec(topic)
+    write(flow.source, topic, numbered(0, 20))
+    with flow.copying(spec) as job:
+        flow.wait_until_copied(job, spec)
+    for done in admin_of(flow.source).delete_topics([topic]).values():
+        done.result(30)
+    eventually(lambda: topic not in admin_of(flow.source).list_topics(timeout=10).topics)
+    create(flow.source, topic, 1, retention__ms="-1")
+    write(flow.source, topic, numbered(100, 30))  # beyond the old end, where MM2 goes on without a word
+    with flow.copying(spec) as job:
+        flow.wait_until_copied(job, spec)
+        eventually(lambda: flow.committed(spec) == {tp: 30}, why=job.status)
+    got = [record.value for record in read(flow.target, flow.remote(topic))]
+    assert got == [record.value for record in [*numbered(0, 20), *numbered(100, 30)]]
+    stopping = replace(spec, source_data_loss="stop")
+    for done in admin_of(flow.source).delete_topics([topic]).values():
+        done.result(30)
+    eventually(lambda: topic not in admin_of(flow.source).list_topics(timeout=10).topics)
+    create(flow.source, topic, 1, retention__ms="-1")
+    with flow.copying(stopping) as job:
+        eventually(lambda: tp in rows_of(job) and rows_of(job)[tp].state == "RECREATED", why=job.status)
+    assert len(read(flow.target, flow.remote(topic))) == 50

@@ -185,6 +185,7 @@ class Copier:
             cursor = self._cursors[part.source] = Cursor(part, outbox, self, spec.read_committed)
             cursor.held = True  # until its place to start is known: nothing may be concluded from an early end
             outbox.on_refused = cursor.refused
+            outbox.on_recreated = functools.partial(self._target_recreated, cursor)
             outbox.on_truncated = functools.partial(self._target_truncated, cursor)
         since = time.monotonic()
         while not self._link.stop.is_set():
@@ -361,6 +362,9 @@ class Copier:
             self._source.resume()
 
         self._commit_then(cursor, known)
+
+    def _target_recreated(self, cursor: Cursor) -> None:
+        self._losses.target_recreated(cursor)
 
     def _target_truncated(self, cursor: Cursor, records: int, end: int) -> None:
         self._losses.target_truncated(cursor, records, end)

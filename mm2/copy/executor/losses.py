@@ -110,6 +110,10 @@ class Losses:
         cursor.held = True
         self._commit(cursor, lambda: self._release(cursor))
 
+    def target_recreated(self, cursor: Cursor) -> None:
+        """The remote topic was deleted and created anew while we wrote to it."""
+        cursor.fail(State.RECREATED, self._opening.recreated(cursor.spec.target, cursor.records))
+
     def target_went_back(self, cursor: Cursor, base_offset: int) -> None:
         """The target gave an offset twice: its log was cut off, or it is another topic now."""
         cursor.fail(

@@ -131,12 +131,15 @@ class Opening:
         now = self._sink.topic_ids.get(entry.remote_topic, "")
         if not now or not entry.target_id or now == entry.target_id:
             return False
-        cursor.fail(
-            State.RECREATED,
-            f"{entry.target} of {self._spec.target_alias} was deleted and created anew, {entry.mark.records} records that "
-            "were copied to it are gone; reset the position of this partition to have it copied again",
-        )
+        cursor.fail(State.RECREATED, self.recreated(entry.target, entry.mark.records))
         return True
+
+    def recreated(self, target: TopicPartition, records: int) -> str:
+        """What to say of a remote topic that is another one now."""
+        return (
+            f"{target} of {self._spec.target_alias} was deleted and created anew, {records} records that were copied to it "
+            "are gone; reset the position of this partition to have it copied again"
+        )
 
     def _go_on(self, cursor: Cursor, entry: Entry, records: int, *, end: int = -1) -> None:
         session = entry.session

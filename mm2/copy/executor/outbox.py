@@ -64,6 +64,7 @@ class Outbox:
     transactional: bool = False
     on_refused: Callable[[KafkaFailure | None], None] | None = None
     on_truncated: Callable[[int, int], None] | None = None  # (records on the target, its end offset)
+    on_recreated: Callable[[], None] | None = None  # its topic is another one of the same name
     looked_up: bool = False
     held_back: bool = False
     next: int = 0

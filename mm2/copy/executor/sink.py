@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from mm2.copy.executor.brokers import WATCH_S, Brokers, Link, Place
 from mm2.copy.executor.outbox import MAX_IN_FLIGHT, Outbox, Parcel
@@ -33,7 +33,7 @@ from mm2.kafka.cluster import Cluster
 from mm2.kafka.connection import Connection
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, CorruptBatch, KafkaFailure, TimeoutFailure
-from mm2.kafka.structs import ProducerIdentity, TopicPartition
+from mm2.kafka.structs import ProducerIdentity, TopicPartition, topic_id_bytes
 from mm2.kafka.wire import produce
 from mm2.kafka.wire.channel import BufferPool, Channel
 
@@ -60,12 +60,20 @@ LookUp = Callable[
 ]
 
 
+class _UnderWay(NamedTuple):
+    """A request that is not answered; ``version`` is that of Produce."""
+
+    parcels: list[tuple[Outbox, Parcel]]
+    sent_s: float
+    version: int
+
+
 @dataclass(slots=True, eq=False)
 class _Broker(Link):
     """One connection to a broker: its ready outboxes and the requests it has not answered."""
 
     ready: deque[Outbox] = field(default_factory=deque)
-    under_way: deque[tuple[list[tuple[Outbox, Parcel]], float]] = field(default_factory=deque)
+    under_way: deque[_UnderWay] = field(default_factory=deque)
     scheduled: bool = False
 
 
@@ -93,6 +101,8 @@ class Sink(Brokers[_Broker]):
     ) -> None:
         super().__init__(cluster, loop, background, pool, connections=connections)
         self.topic_ids: dict[str, str] = {}
+        self._ids: dict[str, bytes] = {}
+        self._names: dict[bytes, str] = {}  # of all that were ever in use: answers may come late
         self.throttled_until = 0.0  # monotonic seconds, by the broker's quota
         self._max_request_bytes = max_request_bytes
         self._look_up = look_up
@@ -220,16 +230,20 @@ class Sink(Brokers[_Broker]):
             return
         connection = channel.connection
         correlation_id = connection.next_correlation_id()
+        version = broker.version
+        if version >= produce.TOPIC_IDS_FROM and not all(self._ids.get(tp.topic) for tp in batches):
+            version = produce.TOPIC_IDS_FROM - 1
         buffers = produce.request(
-            broker.version,
+            version,
             correlation_id,
             connection.client_id,
             batches,
             acks=-1,
             timeout_ms=int(self._request_timeout_s * 1000),
             transactional_id=self._transactional_id if transactional else None,
+            topic_ids=self._ids,
         )
-        broker.under_way.append((parcels, time.monotonic()))
+        broker.under_way.append(_UnderWay(parcels, time.monotonic(), version))
         channel.send(buffers, correlation_id)
 
     # -- answers ---------------------------------------------------------------------------------------------------
@@ -238,15 +252,18 @@ class Sink(Brokers[_Broker]):
         channel = broker.channel
         if channel is None or not broker.under_way:
             return
-        parcels, _ = broker.under_way.popleft()
+        request = broker.under_way[0]
         try:
-            results = {result.topic_partition: result for result in produce.response(broker.version, frame)}
+            answer = produce.response(request.version, frame, self._names)
         except CorruptBatch as error:
-            broker.under_way.appendleft((parcels, 0.0))
             channel.fail(error)
             return
+        broker.under_way.popleft()
         self._heard(broker)
-        for outbox, parcel in parcels:
+        if answer.throttle_ms:
+            self.throttled_until = time.monotonic() + answer.throttle_ms / 1000
+        results = {result.topic_partition: result for result in answer}
+        for outbox, parcel in request.parcels:
             parcel.under_way = False
             result = results.get(outbox.partition)
             code = ErrorCode.UNKNOWN_SERVER_ERROR if result is None else result.error_code
@@ -440,8 +457,8 @@ class Sink(Brokers[_Broker]):
         unanswered = list(broker.under_way)
         broker.under_way.clear()
         touched: dict[TopicPartition, Outbox] = {}
-        for parcels, _ in unanswered:
-            for outbox, parcel in parcels:
+        for request in unanswered:
+            for outbox, parcel in request.parcels:
                 parcel.under_way = False
                 parcel.failure = 0
                 outbox.draining = True
@@ -467,7 +484,8 @@ class Sink(Brokers[_Broker]):
 
     async def _find_leaders(self, topics: Iterable[str], *, fresh: bool = False) -> None:
         metadata = await self._in_background(self._cluster.metadata, sorted(topics), max_age_s=0.0 if fresh else 60.0)
-        self.topic_ids.update((name, info.topic_id) for name, info in metadata.topics.items())
+        for name, info in metadata.topics.items():
+            self._identified(name, info.topic_id)
         for outbox in self._outboxes.values():
             info = metadata.topics.get(outbox.partition.topic)
             if info is None:
@@ -485,6 +503,25 @@ class Sink(Brokers[_Broker]):
                 self._homeless.discard(outbox.partition)
                 self.wake(outbox)
 
+    def _identified(self, name: str, topic_id: str) -> None:
+        """A topic that was deleted and created anew gets nothing more: what was acknowledged is not in it."""
+        before = self.topic_ids.setdefault(name, topic_id)
+        if before == topic_id:
+            self._use_id(name, topic_id)
+            return
+        for outbox in self._outboxes.values():
+            if outbox.partition.topic == name and outbox.on_recreated is not None:
+                outbox.paused = True
+                outbox.on_recreated()
+        if not any(o.on_recreated is not None for o in self._outboxes.values() if o.partition.topic == name):
+            self.topic_ids[name] = topic_id
+            self._use_id(name, topic_id)
+
+    def _use_id(self, name: str, topic_id: str) -> None:
+        if topic_id:
+            data = topic_id_bytes(topic_id)
+            self._ids[name], self._names[data] = data, name
+
     def _move(self, outbox: Outbox, leader: int | None) -> None:
         place = None if leader is None else Place(leader, outbox.slot % self._connections)
         if place != outbox.place and outbox.sent:
@@ -500,7 +537,7 @@ class Sink(Brokers[_Broker]):
             channel = broker.channel
             if channel is None:
                 continue
-            if broker.under_way and now - broker.under_way[0][1] > self._request_timeout_s:
+            if broker.under_way and now - broker.under_way[0].sent_s > self._request_timeout_s:
                 seconds = self._request_timeout_s
                 channel.fail(
                     TimeoutFailure(f"broker {broker.node} did not answer a Produce request in {seconds:.0f} s")

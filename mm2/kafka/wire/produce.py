@@ -1,4 +1,4 @@
-"""Produce v3 to v12, one batch per partition, sent as a list of buffers so that no record byte is copied."""
+"""Produce v3 to v13, one batch per partition, sent as a list of buffers so that no record byte is copied."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from mm2.kafka.wire.primitives import INT32, Reader, array_head, request_header,
 API_KEY: Final = 0
 REQUEST: Final = ProduceRequest
 MIN_VERSION: Final = 3
-MAX_VERSION: Final = 12  # 13 names topics by id and brings nothing else
+MAX_VERSION: Final = 13
+#: From here on topics go by id, so that a batch never lands in another topic of the same name (KIP-516).
+TOPIC_IDS_FROM: Final = 13
 FLEXIBLE_FROM: Final = 9
 
 _PARTITION: Final = struct.Struct(">ihqq")  # index, error, base offset, log append time
@@ -55,8 +57,12 @@ def request(
     acks: int,
     timeout_ms: int,
     transactional_id: str | None = None,
+    topic_ids: Mapping[str, bytes] | None = None,
 ) -> list[Buffer]:
-    """The framed request as buffers to be written in order; the batches are passed through by reference."""
+    """The framed request as buffers to be written in order; the batches are passed through by reference.
+
+    ``topic_ids`` (16 bytes by name) are needed for every topic from version 13 on.
+    """
     flexible = version >= FLEXIBLE_FROM
     by_topic: dict[str, list[tuple[int, Buffer]]] = {}
     for tp, batch in batches.items():
@@ -71,7 +77,10 @@ def request(
     first = pending
     total = -4
     for topic, partitions in by_topic.items():
-        pending += string(topic, compact=flexible)
+        if version >= TOPIC_IDS_FROM:
+            pending += (topic_ids or {})[topic]
+        else:
+            pending += string(topic, compact=flexible)
         pending += array_head(len(partitions), compact=flexible)
         for index, batch in partitions:
             pending += INT32.pack(index)
@@ -88,23 +97,29 @@ def request(
     return out
 
 
-def response(version: int, frame: memoryview) -> Answer:
-    """Parse an answer (frame without size prefix, correlation id included); CorruptBatch when it does not parse."""
+def response(version: int, frame: memoryview, names: Mapping[bytes, str] | None = None) -> Answer:
+    """Parse an answer (frame without size prefix, correlation id included); CorruptBatch when it does not parse.
+
+    ``names`` by topic id are needed from version 13 on.
+    """
     try:
-        return _parse(version, frame)
+        return _parse(version, frame, names or {})
     except (struct.error, IndexError, UnicodeDecodeError) as error:
         message = f"a Produce answer of {len(frame)} bytes does not parse: {error}"
         raise CorruptBatch(message) from error
 
 
-def _parse(version: int, frame: memoryview) -> Answer:
+def _parse(version: int, frame: memoryview, names: Mapping[bytes, str]) -> Answer:
     flexible = version >= FLEXIBLE_FROM
     read = Reader(frame, 4)
     if flexible:
         read.tags()
     produced = Answer()
     for _ in range(read.length(compact=flexible)):
-        topic = read.string(compact=flexible) or ""
+        if version >= TOPIC_IDS_FROM:
+            topic = names.get(bytes(read.bytes_view(16)), "")
+        else:
+            topic = read.string(compact=flexible) or ""
         for _ in range(read.length(compact=flexible)):
             index, error_code, base_offset, append_time = read.fields(_PARTITION)
             log_start = read.int64() if version >= 5 else -1

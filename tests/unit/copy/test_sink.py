@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from mm2.copy.executor.brokers import Place
 from mm2.copy.executor.outbox import Outbox, Parcel
-from mm2.copy.executor.sink import Sink, _Broker
+from mm2.copy.executor.sink import Sink, _Broker, _UnderWay
+from mm2.copy.executor.standing import Standing
 from mm2.kafka.cluster import Cluster
-from mm2.kafka.errors import DisconnectedFailure
+from mm2.kafka.errors import BrokerFailure, DisconnectedFailure, KafkaFailure
 from mm2.kafka.records.batch import read_header
 from mm2.kafka.records.record import Record, encode_batch
 from mm2.kafka.settings import ClientSettings
@@ -24,6 +26,9 @@ from mm2.kafka.wire.channel import BufferPool
 TP = TopicPartition("t", 0)
 VERSION = 3
 TIMED_OUT = 7
+TOO_LARGE = 10
+OUT_OF_ORDER = 45
+GONE = DisconnectedFailure("gone")
 
 
 class Line:
@@ -32,17 +37,19 @@ class Line:
     def __init__(self, sink: Sink, node: int) -> None:
         self.lost = False
         self.requests: list[list[tuple[int, int]]] = []  # (sequence, records) of each batch
+        self.transactional: list[list[bool]] = []
         self.connection = SimpleNamespace(
             next_correlation_id=lambda: 1, client_id="c", maybe_reauthenticate=lambda: None
         )
         self._sink = sink
-        self.broker = sink._brokers.setdefault(node, _Broker(node))
+        self.broker = sink._brokers.setdefault(Place(node, 0), _Broker(node, 0))
         self.broker.version = VERSION
         self.broker.channel = cast(Any, self)
 
     def send(self, buffers: Iterable[Any], _correlation_id: int) -> None:
         headers = [read_header(data) for data in buffers if isinstance(data, memoryview)]
         self.requests.append([(header.base_sequence, header.records_count) for header in headers])
+        self.transactional.append([header.is_transactional for header in headers])
 
     def answer(self, *results: tuple[TopicPartition, int, int]) -> None:
         """One answer, with (partition, error code, base offset) for each batch."""
@@ -61,25 +68,57 @@ class Line:
 
 
 class Scene:
-    """A sink with outboxes that know producer 7 and leader 1."""
+    """A sink with outboxes that know producer 7 and leader 1. ``standing`` is what a look-up finds."""
 
     def __init__(self, settings: ClientSettings) -> None:
         self.cluster = Cluster(settings, name="B")
         self.background = ThreadPoolExecutor(1)
-        self.sink = Sink(self.cluster, asyncio.get_running_loop(), self.background, BufferPool())
         self.acked: list[tuple[str, int]] = []
         self.words: list[str | None] = []
+        self.standing: Standing | KafkaFailure = Standing(0, 0)
+        self.questions: list[dict[TopicPartition, tuple[int, int, int]]] = []
+        self.lost: list[int] = []
+        self.truncated: list[tuple[int, int]] = []
+        self.sink = Sink(
+            self.cluster,
+            asyncio.get_running_loop(),
+            self.background,
+            BufferPool(),
+            look_up=self._look_up,
+            on_lost=lambda _, failure: self.lost.append(cast(BrokerFailure, failure).code),
+        )
 
-    def outbox(self, tp: TopicPartition = TP) -> Outbox:
+    async def _look_up(
+        self, questions: Mapping[TopicPartition, tuple[ProducerIdentity, int, int]]
+    ) -> Mapping[TopicPartition, Standing | KafkaFailure]:
+        self.questions.append({tp: (who.producer_id, *rest) for tp, (who, *rest) in questions.items()})  # type: ignore[misc]
+        return dict.fromkeys(questions, self.standing)
+
+    def outbox(
+        self, tp: TopicPartition = TP, *, known: bool = False, looked_up: bool = False, **options: Any
+    ) -> Outbox:
         said = self.words
-        box = self.sink.outbox(tp, idempotent=True, on_refused=lambda f: said.append(None if f is None else str(f)))
-        box.identity, box.leader = ProducerIdentity(7, 0), 1
+        options.setdefault("idempotent", True)
+        box = self.sink.outbox(tp, on_refused=lambda f: said.append(None if f is None else str(f)), **options)
+        if options["idempotent"]:
+            box.begin(ProducerIdentity(7, 0), 0, known=known)
+        box.place = Place(1, 0)
+        box.looked_up = looked_up
+        box.on_truncated = lambda records, end: self.truncated.append((records, end))
         return box
 
-    def put(self, box: Outbox, name: str, count: int = 1) -> None:
+    def parcel(self, name: str, count: int) -> Parcel:
         data = encode_batch([Record(b"k", b"v", timestamp=1)] * count)
-        parcel = Parcel(memoryview(data), read_header(data), lambda base: self.acked.append((name, base)))
-        self.sink.put(box, parcel)
+        return Parcel(
+            memoryview(data),
+            read_header(data),
+            lambda base: self.acked.append((name, base)),
+            split=lambda: None if count < 2 else [self.parcel(f"{name}{i}", count // 2) for i in range(2)],
+            without=lambda there: self.parcel(f"{name}-{there}", count - there),
+        )
+
+    def put(self, box: Outbox, name: str, count: int = 1) -> None:
+        self.sink.put(box, self.parcel(name, count))
 
     def leaders(self, **nodes: int) -> None:
         """From now on metadata says this of partition 0 of each topic."""
@@ -135,13 +174,15 @@ def test_a_partition_whose_batch_was_not_taken_is_left_alone_for_the_pause() -> 
 def test_an_answer_never_stands_for_a_batch_that_was_not_in_the_request() -> None:
     async def scenario(scene: Scene) -> None:
         line, box = Line(scene.sink, 1), scene.outbox()
-        line.broker.under_way.extend(([], float("inf")) for _ in range(4))  # others' requests keep the line waiting
+        line.broker.under_way.extend(
+            _UnderWay([], float("inf"), VERSION) for _ in range(4)
+        )  # others' requests keep the line waiting
         scene.put(box, "a")
         await turn()
         scene.put(box, "b")
         line.broker.under_way.rotate(1)
         line.answer((TP, TIMED_OUT, -1))
-        line.broker.under_way.append(([], float("inf")))
+        line.broker.under_way.append(_UnderWay([], float("inf"), VERSION))
         await asyncio.sleep(0.1)
         line.broker.under_way.clear()
         scene.sink._schedule(line.broker)
@@ -210,7 +251,7 @@ def test_a_broker_that_does_not_answer_is_left_for_the_new_leader() -> None:
         await turn()
         scene.leaders(t=2)
         await scene.sink._find_leaders(["t"], fresh=True)
-        old.broker.under_way[0] = (old.broker.under_way[0][0], float("-inf"))
+        old.broker.under_way[0] = old.broker.under_way[0]._replace(sent_s=float("-inf"))
         scene.sink._watch()
         new = Line(scene.sink, 2)
         await turn()
@@ -222,7 +263,7 @@ def test_a_broker_that_does_not_answer_is_left_for_the_new_leader() -> None:
 def test_a_partition_without_a_leader_says_so_until_a_batch_is_taken() -> None:
     async def scenario(scene: Scene) -> None:
         line, box = Line(scene.sink, 1), scene.outbox()
-        box.leader = None
+        box.place = None
         scene.leaders(t=-1)
         scene.put(box, "a")
         await until(lambda: box.complaint)
@@ -231,5 +272,284 @@ def test_a_partition_without_a_leader_says_so_until_a_batch_is_taken() -> None:
         await until(lambda: line.requests)
         line.answer((TP, 0, 10))
         assert (box.complaint, scene.words) == (None, [None])
+
+    play(scenario)
+
+
+# -- looking up how far a producer got ------------------------------------------------------------------------------------
+
+
+def test_what_is_there_already_is_taken_for_acknowledged_and_not_sent_again() -> None:
+    async def scenario(scene: Scene) -> None:
+        line, box = Line(scene.sink, 1), scene.outbox(known=True, looked_up=True)
+        box.end_offset = 100
+        for name in "abc":
+            scene.put(box, name, 2)
+        await turn()
+        assert line.requests == [[(0, 2)], [(2, 2)], [(4, 2)]]
+        scene.standing = Standing(4, 104)
+        line.fail(GONE)
+        await turn()
+        assert scene.questions == [{TP: (7, 0, 100)}]
+        assert scene.acked == [("a", 100), ("b", 102)]
+        again = Line(scene.sink, 1)
+        scene.sink._pump(again.broker)
+        assert again.requests == [[(4, 2)]]
+        again.answer((TP, 0, 104))
+        assert (scene.acked[-1], box.acked, box.end_offset) == (("c", 104), 6, 106)
+
+    play(scenario)
+
+
+def test_among_records_of_others_the_places_are_not_known() -> None:
+    async def scenario(scene: Scene) -> None:
+        line, box = Line(scene.sink, 1), scene.outbox(known=True, looked_up=True)
+        box.end_offset = 100
+        scene.put(box, "a", 2)
+        await turn()
+        scene.standing = Standing(2, 109)
+        line.fail(GONE)
+        await turn()
+        assert (scene.acked, box.idle, box.complaint) == ([("a", -1)], True, None)
+
+    play(scenario)
+
+
+def test_a_batch_that_is_there_in_part_is_cut() -> None:
+    async def scenario(scene: Scene) -> None:
+        line, box = Line(scene.sink, 1), scene.outbox(known=True, looked_up=True)
+        scene.put(box, "a", 5)
+        scene.put(box, "b", 1)
+        await turn()
+        scene.standing = Standing(3, 3)
+        line.fail(GONE)
+        await turn()
+        again = Line(scene.sink, 1)
+        scene.sink._pump(again.broker)
+        assert again.requests == [[(3, 2)]], "alone: the broker may not know us any more"
+        again.answer((TP, 0, 3))
+        await turn()
+        assert again.requests == [[(3, 2)], [(5, 1)]]
+        again.answer((TP, 0, 5))
+        assert scene.acked == [("a-3", 3), ("b", 5)]
+
+    play(scenario)
+
+
+def test_a_target_that_lost_what_it_had_acknowledged_is_the_owners_business() -> None:
+    async def scenario(scene: Scene) -> None:
+        line, box = Line(scene.sink, 1), scene.outbox(known=True, looked_up=True)
+        scene.put(box, "a", 5)
+        await turn()
+        line.answer((TP, 0, 0))
+        scene.put(box, "b", 5)
+        await turn()
+        scene.standing = Standing(3, 3)
+        line.fail(GONE)
+        await turn()
+        assert (scene.truncated, scene.acked, box.paused) == ([(3, 3)], [("a", 0)], True)
+
+    play(scenario)
+
+
+def test_who_is_overtaken_has_lost_the_partition() -> None:
+    async def scenario(scene: Scene) -> None:
+        line, box = Line(scene.sink, 1), scene.outbox(known=True, looked_up=True)
+        scene.put(box, "a", 2)
+        await turn()
+        scene.standing = Standing(9, 9)
+        line.fail(GONE)
+        await turn()
+        assert (scene.acked, scene.lost, box.paused) == ([("a", -1)], [90], True)
+
+    play(scenario)
+
+
+def test_where_nobody_may_ask_it_is_sent_again_blindly() -> None:
+    async def scenario(scene: Scene) -> None:
+        line, box = Line(scene.sink, 1), scene.outbox(known=True, looked_up=True)
+        scene.put(box, "a")
+        await turn()
+        scene.standing = BrokerFailure.of(29)
+        line.fail(GONE)
+        await turn()
+        for _ in range(2):
+            again = Line(scene.sink, 1)
+            scene.sink._pump(again.broker)
+            assert again.requests == [[(0, 1)]]
+            again.fail(GONE)
+            await turn()
+        assert (len(scene.questions), box.looked_up) == (1, False)
+
+    play(scenario)
+
+
+def test_a_target_that_does_not_answer_the_question_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mm2.copy.executor.sink._LOOK_UP_AGAIN_S", 0.01)
+
+    async def scenario(scene: Scene) -> None:
+        line, box = Line(scene.sink, 1), scene.outbox(known=True, looked_up=True)
+        scene.put(box, "a")
+        await turn()
+        scene.standing = DisconnectedFailure("away")
+        line.fail(GONE)
+        await until(lambda: len(scene.questions) > 1)
+        assert (box.complaint, scene.acked) == (scene.standing, [])
+        scene.standing = Standing(1, 1)
+        await until(lambda: scene.acked)
+        assert (box.complaint, box.idle) == (None, True), "nothing is wrong any more"
+
+    play(scenario)
+
+
+def test_a_broker_that_forgot_our_producer_is_asked_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(scene: Scene) -> None:
+        line, box = Line(scene.sink, 1), scene.outbox(known=True, looked_up=True)
+        scene.put(box, "a", 2)
+        scene.put(box, "b", 2)
+        await turn()
+        scene.standing = Standing(2, 2)
+        line.answer((TP, OUT_OF_ORDER, -1))
+        line.answer((TP, OUT_OF_ORDER, -1))
+        await until(lambda: len(line.requests) == 3)
+        assert (scene.acked, line.requests[2], scene.lost) == ([("a", -1)], [(2, 2)], [])
+        for count in range(4, 8):  # but not for ever
+            line.answer((TP, OUT_OF_ORDER, -1))
+            await until(lambda count=count: len(line.requests) == count or scene.lost)  # type: ignore[misc]
+            if scene.lost:
+                break
+        assert scene.lost == [OUT_OF_ORDER]
+
+    play(scenario)
+
+
+def test_without_a_look_up_a_producer_that_is_not_known_is_lost_at_once() -> None:
+    async def scenario(scene: Scene) -> None:
+        line, box = Line(scene.sink, 1), scene.outbox(known=True)
+        scene.put(box, "a")
+        await turn()
+        line.answer((TP, OUT_OF_ORDER, -1))
+        await turn()
+        assert (scene.lost, scene.questions, box.paused) == ([OUT_OF_ORDER], [], True)
+
+    play(scenario)
+
+
+# -- refusals -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_that_is_too_large_is_cut_and_what_follows_keeps_its_numbers() -> None:
+    async def scenario(scene: Scene) -> None:
+        line, box = Line(scene.sink, 1), scene.outbox(known=True, looked_up=True)
+        scene.put(box, "a", 4)
+        scene.put(box, "b", 1)
+        await turn()
+        line.answer((TP, TOO_LARGE, -1))
+        line.answer((TP, OUT_OF_ORDER, -1))
+        await turn()
+        assert line.requests[2:] == [[(0, 2)], [(2, 2)], [(4, 1)]]
+        assert (scene.words, scene.questions) == ([], [])
+
+    play(scenario)
+
+
+def test_a_record_that_is_too_large_is_offered_again_in_case_somebody_mends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mm2.copy.executor.sink._REFUSED_RETRY_S", 0.01)
+
+    async def scenario(scene: Scene) -> None:
+        line, box = Line(scene.sink, 1), scene.outbox(known=True, looked_up=True)
+        scene.put(box, "a")
+        await turn()
+        line.answer((TP, TOO_LARGE, -1))
+        assert (box.refused, len(scene.words)) == (True, 1)
+        await until(lambda: len(line.requests) == 2)
+        line.answer((TP, 0, 3))
+        assert (scene.acked, scene.words[-1], box.refused) == ([("a", 3)], None, False)
+
+    play(scenario)
+
+
+def test_what_the_owner_has_dealt_with_is_not_offered_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mm2.copy.executor.sink._REFUSED_RETRY_S", 0.01)
+
+    async def scenario(scene: Scene) -> None:
+        line, box = Line(scene.sink, 1), scene.outbox(known=True)
+
+        def bury(_failure: KafkaFailure | None) -> None:
+            box.refused, box.paused = False, True
+
+        box.on_refused = bury
+        scene.put(box, "a")
+        await turn()
+        line.answer((TP, TOO_LARGE, -1))
+        await asyncio.sleep(0.05)
+        assert len(line.requests) == 1
+
+    play(scenario)
+
+
+# -- transactions ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_was_never_sent_waits_while_a_transaction_ends_and_the_rest_goes_on() -> None:
+    async def scenario(scene: Scene) -> None:
+        line = Line(scene.sink, 1)
+        data = scene.outbox(known=True, transactional=True)
+        offsets = scene.outbox(TopicPartition("o", 0), known=True, transactional=True, held_back=False)
+        scene.put(data, "a")
+        await turn()
+        scene.sink.hold(new=True)
+        scene.put(data, "b")
+        scene.put(offsets, "o")
+        await turn()
+        assert line.requests == [[(0, 1)], [(0, 1)]]
+        line.answer((TP, TIMED_OUT, -1))
+        await until(lambda: len(line.requests) == 3)
+        assert line.requests[2] == [(0, 1)], "what was sent goes again"
+        scene.sink.hold(new=False)
+        await turn()
+        assert line.requests[3] == [(1, 1)]
+        assert line.transactional == [[True]] * 4
+
+    play(scenario, **{"retry.backoff.ms": "20"})
+
+
+def test_a_request_belongs_to_the_transaction_or_not() -> None:
+    async def scenario(scene: Scene) -> None:
+        line = Line(scene.sink, 1)
+        boxes = [
+            scene.outbox(TopicPartition("t", index), known=True, transactional=index % 2 == 0) for index in range(4)
+        ]
+        plain = scene.outbox(TopicPartition("ledger", 0), idempotent=False)
+        for box in (*boxes, plain):
+            scene.put(box, "x")
+        await turn()
+        assert sorted(line.transactional) == [[False] * 3, [True] * 2]
+
+    play(scenario)
+
+
+def test_one_batch_of_a_partition_is_in_a_request() -> None:
+    async def scenario(scene: Scene) -> None:
+        line, one, two = Line(scene.sink, 1), scene.outbox(known=True), scene.outbox(TopicPartition("u", 0), known=True)
+        for box in (one, one, two):
+            scene.put(box, "x")
+        await turn()
+        assert line.requests == [[(0, 1), (0, 1)], [(1, 1)]]
+
+    play(scenario)
+
+
+def test_nothing_is_sent_for_a_producer_without_a_name() -> None:
+    async def scenario(scene: Scene) -> None:
+        line, box = Line(scene.sink, 1), scene.sink.outbox(TP, idempotent=True)
+        box.place = Place(1, 0)
+        scene.put(box, "a")
+        await turn()
+        assert line.requests == []
+        box.begin(ProducerIdentity(9, 0), 41, known=True)
+        scene.sink.go_on(box)
+        await turn()
+        assert line.requests == [[(41, 1)]]
 
     play(scenario)

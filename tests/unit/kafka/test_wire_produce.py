@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import uuid
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,8 +21,21 @@ VERSIONS = range(MIN_VERSION, MAX_VERSION + 1)
 T0, T1, U0 = TopicPartition("A.orders", 0), TopicPartition("A.orders", 1), TopicPartition("A.clicks-ü", 5)
 
 
+def id_of(name: str) -> uuid.UUID:
+    return uuid.uuid5(uuid.NAMESPACE_DNS, name)
+
+
 def ours(version: int, batches: Mapping[TopicPartition, Buffer], transactional_id: str | None = None) -> list[Buffer]:
-    return produce.request(version, 5, "mm2", batches, acks=-1, timeout_ms=30_000, transactional_id=transactional_id)
+    return produce.request(
+        version,
+        5,
+        "mm2",
+        batches,
+        acks=-1,
+        timeout_ms=30_000,
+        transactional_id=transactional_id,
+        topic_ids={tp.topic: id_of(tp.topic).bytes for tp in batches},
+    )
 
 
 def theirs(version: int, batches: Mapping[TopicPartition, Buffer], transactional_id: str | None = None) -> bytes:
@@ -34,7 +48,9 @@ def theirs(version: int, batches: Mapping[TopicPartition, Buffer], transactional
         transactional_id=transactional_id,
         acks=-1,
         timeout_ms=30_000,
-        topic_data=[topic_class(name=name, partition_data=parts) for name, parts in topics.items()],
+        topic_data=[
+            topic_class(name=name, topic_id=id_of(name), partition_data=parts) for name, parts in topics.items()
+        ],
     )
     request.API_VERSION = version
     request.with_header(correlation_id=5, client_id="mm2")
@@ -48,7 +64,7 @@ def test_requests_are_theirs_byte_for_byte(version: int, transactional_id: str |
     assert b"".join(ours(version, batches, transactional_id)) == theirs(version, batches, transactional_id)
 
 
-@pytest.mark.parametrize("version", [3, 9, 12])
+@pytest.mark.parametrize("version", [3, 9, 12, 13])
 @settings(max_examples=50, deadline=None)
 @given(st.dictionaries(st.builds(TopicPartition, st.sampled_from("abc"), st.integers(0, 9)), st.binary(max_size=300)))
 def test_any_set_of_batches(version: int, batches: dict[TopicPartition, bytes]) -> None:
@@ -86,7 +102,9 @@ def frame_of(version: int) -> memoryview:
         ),
     ]
     response = ProduceResponse(
-        responses=[topic_class(name="A.orders", partition_responses=rows)], throttle_time_ms=9, node_endpoints=[]
+        responses=[topic_class(name="A.orders", topic_id=id_of("A.orders"), partition_responses=rows)],
+        throttle_time_ms=9,
+        node_endpoints=[],
     )
     body = bytes(response.encode(version=version))
     return memoryview((5).to_bytes(4, "big") + (b"\x00" if version >= 9 else b"") + body)
@@ -96,7 +114,7 @@ def frame_of(version: int) -> memoryview:
 def test_answers_are_read(version: int) -> None:
     start = 3 if version >= 5 else -1
     message = "one record is bad" if version >= 8 else None
-    answer = produce.response(version, frame_of(version))
+    answer = produce.response(version, frame_of(version), {id_of("A.orders").bytes: "A.orders"})
     assert answer == [
         Produced(T0, 0, 1 << 40, -1, start, None),
         Produced(T1, 87, -1, 1234, -1, message, (2,) if version >= 8 else ()),
@@ -104,7 +122,7 @@ def test_answers_are_read(version: int) -> None:
     assert answer.throttle_ms == 9
 
 
-@pytest.mark.parametrize("version", [3, 8, 9, 12])
+@pytest.mark.parametrize("version", [3, 8, 9, 12, 13])
 @settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_damaged_answers_end_in_corrupt_batch(version: int, data: st.DataObject) -> None:

@@ -1,4 +1,4 @@
-"""Positions and offset syncs: MM2's bytes (spec mirrormaker §2.3, §2.5) and its rule (§4.4)."""
+"""Offset syncs: MM2's bytes (spec mirrormaker §2.3) and its rule (§4.4)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mm2.copy.executor.outbox import Outbox, Parcel, parcel_of
-from mm2.copy.executor.positions import Positions, offset_key, offset_value
+from mm2.copy.executor.outbox import Outbox, Parcel
 from mm2.copy.executor.syncs import Syncs, sync_record
-from mm2.kafka.partitioner import partition_for
 from mm2.kafka.records.batch import iter_batches
 from mm2.kafka.records.record import Record, decode_batch
 from mm2.kafka.structs import TopicPartition
@@ -43,7 +41,7 @@ class RecordRule:
 
 
 class Desk:
-    """What `Positions` and `Syncs` need of a sink: outboxes, and parcels that stay until they are acknowledged."""
+    """What `Syncs` needs of a sink: outboxes, and parcels that stay until they are acknowledged."""
 
     def __init__(self) -> None:
         self.parcels: list[tuple[Outbox, Parcel]] = []
@@ -72,107 +70,12 @@ def syncs_of(desk: Desk) -> list[tuple[int, int]]:
     return [struct.unpack(">qq", record.value or b"") for _, record in desk.ack()]
 
 
-# -- bytes --------------------------------------------------------------------------------------------------------------
-
-
-def test_keys_and_values_of_positions_are_javas() -> None:
-    # spec mirrormaker §2.5 [probe]
-    key = offset_key("MirrorSourceConnector", "A", T)
-    assert key == b'["MirrorSourceConnector",{"cluster":"A","partition":3,"topic":"t"}]'
-    assert offset_value(42) == b'{"offset":41}'
-
-
-def test_names_outside_ascii_are_not_escaped() -> None:
-    key = offset_key("Mirror", "Ä", TopicPartition('q"ö', 0))
-    assert key == '["Mirror",{"cluster":"Ä","partition":0,"topic":"q\\"ö"}]'.encode()
-
-
 def test_bytes_of_offset_syncs_are_javas() -> None:
     # spec mirrormaker §2.3 [probe]: offset sync (t-3, 100, 57)
     record = sync_record(T, 100, 57)
     assert (record.key or b"").hex() == "00017400000003"
     assert (record.value or b"").hex() == "00000000000000640000000000000039"
     assert record.headers == ()
-
-
-def test_a_parcel_holds_its_records_without_a_producer() -> None:
-    parcel = parcel_of([Record(b"a", b"1"), Record(b"b", None)], lambda: None)
-    assert (parcel.count, parcel.header.producer_id, parcel.sequence) == (2, -1, -1)
-
-
-# -- positions ----------------------------------------------------------------------------------------------------------
-
-
-def positions_of(desk: Desk, partitions: int = 25) -> Positions:
-    return Positions(desk, "offsets", partitions, "MirrorSourceConnector", "A")  # type: ignore[arg-type]
-
-
-def test_positions_go_to_the_partition_of_their_key() -> None:
-    desk = Desk()
-    positions_of(desk).commit([(T, 42, 0)])
-    ((place, record),) = desk.ack()
-    key = offset_key("MirrorSourceConnector", "A", T)
-    assert place == TopicPartition("offsets", partition_for(key, 25))
-    assert (record.key, record.value) == (key, b'{"offset":41}')
-
-
-def test_a_position_is_written_once() -> None:
-    desk = Desk()
-    positions = positions_of(desk)
-    positions.start_at(T, 42)
-    positions.commit([(T, 42, 0)])
-    assert (desk.parcels, positions.committed) == ([], {T: 42})
-    positions.commit([(T, 43, 0)])
-    positions.commit([(T, 43, 0)])
-    assert len(desk.parcels) == 1
-
-
-def test_a_position_counts_when_it_is_acknowledged() -> None:
-    desk = Desk()
-    positions = positions_of(desk)
-    positions.commit([(T, 1, 0)])
-    assert (positions.committed, positions.idle) == ({}, False)
-    desk.ack()
-    assert (positions.committed, positions.idle) == ({T: 1}, True)
-
-
-def test_while_one_write_is_under_way_the_next_waits() -> None:
-    desk = Desk()
-    positions = positions_of(desk, 1)
-    other = TopicPartition("u", 0)
-    positions.commit([(T, 1, 0)])
-    positions.commit([(T, 2, 0), (other, 9, 0)])
-    assert [record.value for _, record in desk.ack()] == [b'{"offset":0}']
-    positions.commit([(T, 3, 0), (other, 9, 0)])
-    assert [record.value for _, record in desk.ack()] == [b'{"offset":2}', b'{"offset":8}']
-
-
-@pytest.mark.parametrize("position", [-1, 0])
-def test_nothing_is_written_before_the_first_offset(position: int) -> None:
-    desk = Desk()
-    positions_of(desk).commit([(T, position, 0)])
-    assert desk.parcels == []
-
-
-def test_the_mark_of_a_position_comes_back_when_it_is_in() -> None:
-    desk = Desk()
-    marks: list[tuple[TopicPartition, int]] = []
-    positions = Positions(desk, "offsets", 25, "Mirror", "A", lambda tp, mark: marks.append((tp, mark)))  # type: ignore[arg-type]
-    positions.commit([(T, 7, 1_000)])
-    before = list(marks)
-    desk.ack()
-    assert (before, marks) == ([], [(T, 1_000)])
-
-
-def test_a_rewind_is_written_too() -> None:
-    desk = Desk()
-    positions = positions_of(desk)
-    positions.start_at(T, 50)
-    positions.commit([(T, 7, 0)])
-    assert [record.value for _, record in desk.ack()] == [b'{"offset":6}']
-
-
-# -- syncs --------------------------------------------------------------------------------------------------------------
 
 
 def syncs_to(desk: Desk, lag_max: int = 100) -> Syncs:

@@ -1,0 +1,319 @@
+"""Commits: the ledger first, then Connect's offsets topic; whatever dies in between, a successor finds its place."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mm2.copy.executor.outbox import Outbox, Parcel, parcel_of
+from mm2.copy.executor.positions import Commit, Positions, Stage, offset_key, offset_value
+from mm2.copy.ledger import Ledger
+from mm2.copy.segments import Chunk, Segment
+from mm2.copy.session import Entry, Mark, Session, start_of
+from mm2.kafka.partitioner import partition_for
+from mm2.kafka.records.batch import iter_batches
+from mm2.kafka.records.record import Record, decode_batch
+from mm2.kafka.structs import ProducerIdentity, TopicPartition
+
+T = TopicPartition("t", 3)
+U = TopicPartition("u", 0)
+SESSION = Session(ProducerIdentity(7, 0), Mark(0, 0, 0))
+
+
+def entry_of(position: int, source: TopicPartition = T, *, session: Session | None = SESSION) -> Entry:
+    return Entry(
+        source.topic, source.partition, f"A.{source.topic}", Mark(position, position, position), session=session
+    )
+
+
+@dataclass
+class Desk:
+    """Two topics that take batches when the test says so, in the order in which they were sent."""
+
+    sent: list[tuple[str, Outbox, Parcel]] = field(default_factory=list)
+    log: list[tuple[str, int, Record]] = field(default_factory=list)
+    committed: list[tuple[TopicPartition, int]] = field(default_factory=list)
+
+    def stage(self, topic: str) -> Stage:
+        def put(outbox: Outbox, parcel: Parcel) -> None:
+            assert outbox.idle, "one batch of a partition at a time"
+            outbox.queue.append(parcel)
+            self.sent.append((topic, outbox, parcel))
+
+        return Stage(lambda place: Outbox(TopicPartition(topic, place), None), put)
+
+    def positions(self, partitions: int = 25, *, offsets: bool = True, ledger: bool = True) -> Positions:
+        return Positions(
+            self.stage("offsets") if offsets else None,
+            self.stage("ledger") if ledger else None,
+            partitions=partitions,
+            connector="MirrorSourceConnector",
+            source_alias="A",
+            on_committed=lambda source, entry: self.committed.append((source, entry.mark.source)),
+        )
+
+    def ack(self) -> bool:
+        """The oldest batch is in; False when there is none."""
+        if not self.sent:
+            return False
+        topic, outbox, parcel = self.sent.pop(0)
+        outbox.queue.remove(parcel)
+        (view,) = iter_batches(parcel.data)
+        self.log += [(topic, outbox.partition.partition, record) for record in decode_batch(view)]
+        parcel.acked(0)
+        return True
+
+    def settle(self) -> None:
+        while self.ack():
+            pass
+
+    def values(self, topic: str) -> list[bytes | None]:
+        return [record.value for name, _, record in self.log if name == topic]
+
+
+def commit(positions: Positions, *rows: tuple[TopicPartition, int]) -> None:
+    for source, position in rows:
+        positions.commit(Commit(entry_of(position, source)))
+    positions.flush()
+
+
+# -- bytes ----------------------------------------------------------------------------------------------------------------
+
+
+def test_keys_and_values_of_positions_are_javas() -> None:
+    # spec mirrormaker §2.5 [probe]
+    key = offset_key("MirrorSourceConnector", "A", T)
+    assert key == b'["MirrorSourceConnector",{"cluster":"A","partition":3,"topic":"t"}]'
+    assert offset_value(42) == b'{"offset":41}'
+
+
+def test_names_outside_ascii_are_not_escaped() -> None:
+    key = offset_key("Mirror", "Ä", TopicPartition('q"ö', 0))
+    assert key == '["Mirror",{"cluster":"Ä","partition":0,"topic":"q\\"ö"}]'.encode()
+
+
+def test_a_parcel_holds_its_records_without_a_producer() -> None:
+    parcel = parcel_of([Record(b"a", b"1"), Record(b"b", None)], lambda: None)
+    assert (parcel.count, parcel.header.producer_id, parcel.at) == (2, -1, -1)
+
+
+# -- the order of things --------------------------------------------------------------------------------------------------
+
+
+def test_positions_go_to_the_partition_of_their_key() -> None:
+    desk = Desk()
+    commit(desk.positions(), (T, 42))
+    desk.settle()
+    key = offset_key("MirrorSourceConnector", "A", T)
+    (row,) = [row for row in desk.log if row[0] == "offsets"]
+    assert row[1] == partition_for(key, 25)
+    assert (row[2].key, row[2].value) == (key, b'{"offset":41}')
+
+
+def test_the_ledger_goes_first_and_says_what_the_offsets_topic_holds() -> None:
+    desk = Desk()
+    positions = desk.positions()
+    positions.start_at(T, 30)
+    commit(positions, (T, 42))
+    assert [topic for topic, _, _ in desk.sent] == ["ledger"]
+    assert (positions.busy(T), positions.idle) == (True, False)
+    desk.ack()
+    assert [topic for topic, _, _ in desk.sent] == ["offsets"]
+    assert (desk.committed, positions.committed[T]) == ([], 30)
+    desk.ack()
+    assert (desk.committed, positions.committed[T]) == ([(T, 42)], 42)
+    assert (positions.busy(T), positions.idle) == (False, True)
+    assert json.loads(desk.values("ledger")[0] or b"")["previous"] == 30
+
+
+def test_what_comes_meanwhile_goes_together() -> None:
+    desk = Desk()
+    positions = desk.positions(1)
+    commit(positions, (T, 1))
+    commit(positions, (U, 9), (TopicPartition("v", 0), 8))
+    assert len(desk.sent) == 1
+    desk.ack()
+    assert [(topic, parcel.count) for topic, _, parcel in desk.sent] == [("offsets", 1), ("ledger", 2)]
+    desk.settle()
+    assert desk.values("offsets") == [b'{"offset":0}', b'{"offset":8}', b'{"offset":7}']
+    assert positions.idle
+
+
+def test_chunks_and_what_is_forgotten_go_with_the_entry() -> None:
+    desk = Desk()
+    positions = desk.positions()
+    positions.commit(Commit(entry_of(5), (Chunk(66, [Segment(0, 0, 5)]),), (2,)))
+    positions.flush()
+    desk.ack()
+    keys = [json.loads(record.key or b"").get("chunk") for _, _, record in desk.log]
+    assert (keys, desk.values("ledger")[1]) == ([66, 2, None], None)
+
+
+def test_a_long_batch_of_the_ledger_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mm2.copy.executor.positions._BATCH_BYTES", 100)
+    desk = Desk()
+    positions = desk.positions(1)
+    commit(positions, *((TopicPartition("t", index), 1) for index in range(3)))
+    desk.settle()
+    assert len(desk.values("ledger")) == len(desk.committed) == 3
+    assert positions.idle
+
+
+def test_a_position_that_is_there_is_not_written_again_but_the_ledger_may_have_news() -> None:
+    desk = Desk()
+    positions = desk.positions()
+    positions.start_at(T, 42)
+    commit(positions, (T, 42))
+    desk.settle()
+    assert (len(desk.values("ledger")), desk.values("offsets"), desk.committed) == (1, [], [(T, 42)])
+
+
+def test_nothing_is_written_before_the_first_offset() -> None:
+    desk = Desk()
+    commit(desk.positions(), (T, 0))
+    desk.settle()
+    assert (desk.values("offsets"), desk.committed) == ([], [(T, 0)])
+
+
+def test_a_rewind_is_written_too() -> None:
+    desk = Desk()
+    positions = desk.positions()
+    positions.start_at(T, 50)
+    commit(positions, (T, 7))
+    desk.settle()
+    assert desk.values("offsets") == [b'{"offset":6}']
+
+
+def test_in_a_transaction_only_the_ledger_is_written_here() -> None:
+    desk = Desk()
+    positions = desk.positions(offsets=False)
+    commit(positions, (T, 7))
+    desk.settle()
+    assert ([topic for topic, _, _ in desk.log], desk.committed) == (["ledger"], [(T, 7)])
+    place, record = positions.offset_record(T, 7)
+    assert (place, record.value) == (partition_for(record.key or b"", 25), b'{"offset":6}')
+
+
+# -- without a ledger -----------------------------------------------------------------------------------------------------
+
+
+def test_without_a_ledger_positions_go_at_once() -> None:
+    desk = Desk()
+    commit(desk.positions(ledger=False), (T, 7))
+    desk.settle()
+    assert ([topic for topic, _, _ in desk.log], desk.committed) == (["offsets"], [(T, 7)])
+
+
+@pytest.mark.parametrize("under_way", [True, False])
+def test_a_ledger_that_takes_nothing_is_given_up_and_holds_up_no_position(under_way: bool) -> None:
+    desk = Desk()
+    positions = desk.positions(1)
+    commit(positions, (T, 7))
+    commit(positions, (U, 8))
+    ((_, outbox, stuck),) = desk.sent
+    if under_way:
+        outbox.queue.remove(stuck)
+        outbox.sent.append(stuck)
+    desk.sent.clear()
+    positions.without_ledger()
+    desk.settle()
+    assert desk.values("offsets") == [b'{"offset":6}', b'{"offset":7}']
+    assert (positions.idle, desk.committed) == (True, [(T, 7), (U, 8)])
+    stuck.acked(5)
+    assert (desk.sent, desk.committed) == ([], [(T, 7), (U, 8)]), "a late answer changes nothing"
+    commit(positions, (T, 9))
+    desk.settle()
+    assert desk.values("offsets")[-1] == b'{"offset":8}'
+
+
+# -- whatever dies in between ---------------------------------------------------------------------------------------------
+
+
+def state_after(log: list[tuple[str, int, Record]]) -> tuple[Entry | None, int | None]:
+    """What a successor reads: the ledger's entry, and the position."""
+    ledger, position = Ledger(), None
+    for topic, _, record in log:
+        if topic == "ledger":
+            ledger.apply(record.key, record.value)
+        else:
+            position = json.loads(record.value or b"")["offset"] + 1
+    return ledger.entry(T), position
+
+
+@given(
+    st.lists(st.integers(0, 60), min_size=1, max_size=8),
+    st.none() | st.integers(1, 60),
+    st.data(),
+)
+def test_at_every_crash_point_a_successor_goes_on_at_the_mark_or_the_position(
+    marks: list[int], committed: int | None, data: st.DataObject
+) -> None:
+    """``marks`` may go back: a source that was truncated. Each stands for as many records of the session."""
+    desk = Desk()
+    positions = desk.positions()
+    positions.start_at(T, committed)
+    said: list[Mark] = []
+    for count, source in enumerate(marks):
+        mark = Mark(source, 100 + count, count)
+        said.append(mark)
+        positions.commit(Commit(entry_of(0).replace(mark=mark)))
+        positions.flush()
+        desk.settle()
+    crash = data.draw(st.integers(0, len(desk.log)))
+    entry, position = state_after(desk.log[:crash])
+    position = committed if position is None else position
+    start = start_of(entry, None, position)
+    if entry is None:
+        assert (start.position, start.entry) == (committed, None)
+        return
+    assert start.entry is not None
+    assert (start.moved, start.entry.session) == (False, SESSION)
+    assert start.position == entry.mark.source, "source and count are those of one mark"
+    assert entry.mark == said[sum(topic == "ledger" for topic, _, _ in desk.log[:crash]) - 1]
+    assert entry.previous == position or entry.mark.source == position
+
+
+@given(st.lists(st.integers(1, 60), min_size=1, max_size=6, unique=True).map(sorted), st.data())
+def test_a_position_of_java_or_a_user_wins_over_any_ledger(marks: list[int], data: st.DataObject) -> None:
+    desk = Desk()
+    positions = desk.positions()
+    for source in marks:
+        commit(positions, (T, source))
+        desk.settle()
+    entry, position = state_after(desk.log)
+    assert entry is not None
+    foreign = data.draw(st.integers(0, 99).filter(lambda at: at not in (position, entry.previous)))
+    start = start_of(entry, None, foreign)
+    assert (start.position, start.moved) == (foreign, True)
+    assert start.entry is not None
+    assert start.entry.session is None
+
+
+@given(st.lists(st.integers(1, 60), min_size=1, max_size=6, unique=True).map(sorted), st.integers(0, 6))
+def test_without_a_session_only_the_position_counts(marks: list[int], crash: int) -> None:
+    """In exactly-once mode the ledger is outside of the transaction: its mark may never have been committed."""
+    desk = Desk()
+    positions = desk.positions(offsets=False)
+    for source in marks:
+        positions.commit(Commit(entry_of(source, session=None)))
+        positions.flush()
+        desk.settle()
+    entry, _ = state_after(desk.log)
+    committed = None if crash == 0 else marks[min(crash, len(marks)) - 1] - 1
+    assert start_of(entry, None, committed).position == committed
+
+
+def test_commits_that_were_given_up_with_the_ledger_are_found_by_nobody() -> None:
+    desk = Desk()
+    positions = desk.positions()
+    commit(positions, (T, 5))
+    desk.settle()
+    positions.without_ledger()
+    commit(positions, (T, 9))
+    desk.settle()
+    start = start_of(*[state_after(desk.log)[0], None, state_after(desk.log)[1]])  # type: ignore[arg-type]
+    assert (start.position, start.moved) == (9, True)
