@@ -6,10 +6,13 @@ ready. It holds for this Java and these jars at this place; Java ignores it othe
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import tempfile
 from pathlib import Path
+
+import structlog
 
 from mm2.copy.driver.engine import spark_props
 from mm2.copy.driver.jvm import SparkUnavailable, archive_file
@@ -43,6 +46,7 @@ def build(target: Path) -> None:
 
 def main() -> int:
     """The exit code: 1 when there is no archive now, which costs a second at each start and nothing else."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     try:
         build(archive_file())
     except (SparkUnavailable, OSError) as error:

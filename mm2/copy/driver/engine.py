@@ -253,6 +253,8 @@ class CopyEngine:
             while not (self._stopped.is_set() or spark.isStopped()):
                 self.slots.resize(spark.maxNumConcurrentTasks(profile))
                 self._stopped.wait(_ASK_FOR_SLOTS_S)
+        self.slots.resize(0)
+        self.spark.doubt()
 
 
 class CopyFailed(Exception):

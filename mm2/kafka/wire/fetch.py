@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from kafka.protocol.consumer import FetchRequest
 
@@ -31,8 +31,7 @@ _DIVERGING_EPOCH: Final = 0  # a tag of a partition's share
 FULL_SESSION: Final = (0, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
+class Position(NamedTuple):
     """Where to read a partition on from.
 
     ``leader_epoch`` is that of the leader as metadata knows it: the broker refuses when it knows better. ``last_fetched_epoch``
@@ -47,8 +46,7 @@ class Position:
     last_fetched_epoch: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Fetched:
+class Fetched(NamedTuple):
     """One partition of a Fetch answer. ``records`` is a view into the frame; offsets as the broker gives them.
 
     ``diverging`` is (epoch, end offset) when what was read before is not in this log: of what was read, only records

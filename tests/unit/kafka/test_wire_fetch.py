@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import uuid
 from collections.abc import Mapping
 from typing import Any
@@ -153,7 +152,7 @@ def test_every_part_of_a_position_counts_as_a_change(field: str) -> None:
     ask(fetch, 12, WANTED)
     fetch.response(12, answer(12, {}))
     old = WANTED[T1]
-    new = dataclasses.replace(old, **{field: 5})
+    new = old._replace(**{field: 5})
     assert ask(fetch, 12, {**WANTED, T1: new}) == theirs(12, {T1: new}, [], 99, 1)
 
 

@@ -1,0 +1,207 @@
+"""A real Spark standalone cluster on this machine, from PySpark's own jars: a master and workers, on 127.0.0.1 only."""
+
+import atexit
+import importlib.util
+import os
+import subprocess
+import time
+import weakref
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from mm2.sandbox.errors import SandboxError
+from mm2.sandbox.java import java_executable
+from mm2.sandbox.ports import free_ports
+from mm2.sandbox.process import end, spawn
+
+_MASTER = "org.apache.spark.deploy.master.Master"
+_WORKER = "org.apache.spark.deploy.worker.Worker"
+_MASTER_READY = b"New state: ALIVE"
+_WORKER_READY = b"Successfully registered with master"
+_TAIL_LINES = 25
+
+_LOGGING = """\
+status = error
+rootLogger.level = warn
+rootLogger.appenderRef.out.ref = out
+logger.master.name = org.apache.spark.deploy.master.Master
+logger.master.level = info
+logger.worker.name = org.apache.spark.deploy.worker
+logger.worker.level = info
+appender.out.type = Console
+appender.out.name = out
+appender.out.layout.type = PatternLayout
+appender.out.layout.pattern = %d{ISO8601} %-5p %c{1}: %m%n
+"""
+
+# Those of org.apache.spark.launcher.JavaModuleOptions that a master and a worker need.
+_OPENED = ("java.lang", "java.lang.invoke", "java.nio", "java.util", "java.util.concurrent", "sun.nio.ch", "java.net")
+
+_RUNNING: "weakref.WeakSet[LocalSpark]" = weakref.WeakSet()
+
+
+class LocalSpark:
+    """One cluster. It keeps its port and its folder through `stop` and `start`.
+
+    `data_dir` gets the logs, and each worker's folder with what its executors say. Every worker has `cores` slots and
+    `memory_mb` for executors, which take `executor_mb` each (Spark wants 450 at least). With a `secret` all connections
+    are authenticated and encrypted. Usable as a context manager. Not thread-safe.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path,
+        *,
+        workers: int = 2,
+        cores: int = 1,
+        memory_mb: int = 1024,
+        executor_mb: int = 512,
+        secret: str | None = None,
+        heap: str = "192m",
+    ) -> None:
+        self.folder = Path(data_dir)
+        self._port = free_ports(1)[0]
+        self._workers = workers
+        self._cores = cores
+        self._memory_mb = memory_mb
+        self._executor_mb = executor_mb
+        self._secret = secret
+        self._heap = heap
+        self._master: subprocess.Popen[bytes] | None = None
+        self._worker_processes: list[subprocess.Popen[bytes]] = []
+
+    def __repr__(self) -> str:
+        return f"LocalSpark({self._workers} workers at {self.url})"
+
+    @property
+    def url(self) -> str:
+        """What `spark.master` is to be."""
+        return f"spark://127.0.0.1:{self._port}"
+
+    @property
+    def props(self) -> dict[str, str]:
+        """The settings of an application that is to run here."""
+        found = {
+            "spark.master": self.url,
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.executor.memory": f"{self._executor_mb}m",
+        }
+        return {**found, **self._security()}
+
+    @property
+    def worker_pids(self) -> list[int]:
+        """Process ids of the workers; executors are their children."""
+        return [process.pid for process in self._worker_processes]
+
+    @property
+    def is_running(self) -> bool:
+        """All of its processes live."""
+        processes = [self._master, *self._worker_processes]
+        return all(process is not None and process.poll() is None for process in processes)
+
+    def start(self, timeout_s: float = 90.0) -> Self:
+        """Start master and workers and wait until they know each other. Raises SandboxError."""
+        deadline = time.monotonic() + timeout_s
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "log4j2.properties").write_text(_LOGGING)
+        settings = {"spark.master.rest.enabled": "false", **self._security()}
+        (self.folder / "spark.properties").write_text("".join(f"{key} {value}\n" for key, value in settings.items()))
+        (self.folder / "spark.properties").chmod(0o600)
+        _RUNNING.add(self)
+        try:
+            self._master = self._spawn(_MASTER, "master", "--port", str(self._port))
+            self._await("master", self._master, _MASTER_READY, deadline)
+            for index in range(self._workers):
+                self._worker_processes.append(self._spawn_worker(index))
+            for index, process in enumerate(self._worker_processes):
+                self._await(f"worker{index}", process, _WORKER_READY, deadline)
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """Stop all of it, executors first; does nothing when it does not run."""
+        for process in self._worker_processes:
+            if process.poll() is None:
+                process.terminate()  # all at once: each takes a moment to end its executors
+        for process in self._worker_processes:
+            end(process)
+        self._worker_processes.clear()
+        if self._master is not None:
+            end(self._master)
+            self._master = None
+        _RUNNING.discard(self)
+
+    def log_tail(self, name: str, lines: int = _TAIL_LINES) -> str:
+        """The end of what `master` or `worker0`, `worker1` and so on said."""
+        return "\n".join(self._log(name).read_text(errors="replace").splitlines()[-lines:])
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, _type: type[BaseException] | None, _exc: BaseException | None, _tb: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _spawn_worker(self, index: int) -> subprocess.Popen[bytes]:
+        resources = ("--cores", str(self._cores), "--memory", f"{self._memory_mb}m")
+        work = ("--work-dir", str(self.folder / f"worker{index}"))
+        return self._spawn(_WORKER, f"worker{index}", *resources, *work, self.url)
+
+    def _spawn(self, main: str, name: str, *args: str) -> subprocess.Popen[bytes]:
+        home = _spark_home()
+        command = [
+            *(java_executable(), f"-Xmx{self._heap}", "-XX:+UseSerialGC", "-Xshare:auto"),
+            *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED),
+            *(f"-Dlog4j2.configurationFile={self.folder / 'log4j2.properties'}", "-cp", f"{home}/jars/*", main),
+            *("--host", "127.0.0.1", "--webui-port", "0"),
+            *("--properties-file", str(self.folder / "spark.properties"), *args),
+        ]
+        # Their web pages listen everywhere unless this says otherwise.
+        environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_HOME": str(home)}
+        # What Spark's scripts would set; a worker asks for it before it starts an executor.
+        environment["SPARK_SCALA_VERSION"] = _scala_version(home)
+        self._log(name).write_bytes(b"")
+        return spawn(command, output=self._log(name), folder=self.folder, environment=environment)
+
+    def _await(self, name: str, process: subprocess.Popen[bytes], ready: bytes, deadline: float) -> None:
+        while ready not in self._log(name).read_bytes():
+            if process.poll() is not None:
+                raise SandboxError(
+                    f"Spark's {name} died with exit code {process.returncode}; the end of its log:\n{self.log_tail(name)}"
+                )
+            if time.monotonic() > deadline:
+                raise SandboxError(f"Spark's {name} did not start in time.\n{self.log_tail(name)}")
+            time.sleep(0.05)
+
+    def _security(self) -> dict[str, str]:
+        if self._secret is None:
+            return {}
+        on = dict.fromkeys(("spark.authenticate", "spark.network.crypto.enabled"), "true")
+        return {**on, "spark.authenticate.secret": self._secret}
+
+    def _log(self, name: str) -> Path:
+        return self.folder / f"{name}.log"
+
+
+def _spark_home() -> Path:
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or not spec.submodule_search_locations:
+        raise SandboxError("PySpark, whose jars the cluster is made of, is not installed.")
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+def _scala_version(home: Path) -> str:
+    for jar in (home / "jars").glob("spark-core_*.jar"):
+        return jar.name.removeprefix("spark-core_").partition("-")[0]
+    raise SandboxError(f"There is no Spark in {home}.")
+
+
+@atexit.register
+def _stop_what_still_runs() -> None:
+    for cluster in list(_RUNNING):
+        cluster.stop()

@@ -1,0 +1,174 @@
+"""Copying on a real Spark standalone cluster: a master, two workers, executors that are killed on the way."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from mm2.copy.driver.engine import CopyEngine
+from mm2.kafka.cluster import Cluster
+from mm2.kafka.settings import ClientSettings
+from mm2.sandbox.compare import compare_topics
+from mm2.sandbox.kafka import LocalKafka
+from mm2.sandbox.spark import LocalSpark
+from tests.integration.copy_flow import Flow, Traffic, create, eventually, producer_of
+from tests.integration.mirror_process import MirrorProcess, has_all, write_config
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+PARTITIONS = 6
+BACKLOG = 30_000
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSpark]:
+    """Two executors with two slots each; everything authenticated and encrypted."""
+    with LocalSpark(tmp_path_factory.mktemp("spark"), workers=2, cores=2, secret="the secret of the test") as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def engine(cluster: LocalSpark) -> Iterator[CopyEngine]:
+    engine = CopyEngine(cluster.props)
+    engine.start()
+    eventually(lambda: engine.slots.count == 4, 120)
+    yield engine
+    engine.stop()
+
+
+def executors(cluster: LocalSpark) -> list[psutil.Process]:
+    """The executors' JVMs."""
+    found = []
+    for pid in cluster.worker_pids:
+        for process in psutil.Process(pid).children():
+            with contextlib.suppress(psutil.Error):
+                if any("CoarseGrainedExecutorBackend" in word for word in process.cmdline()):
+                    found.append(process)
+    return found
+
+
+def python_workers(executor: psutil.Process) -> list[psutil.Process]:
+    """The workers that its Python daemon has forked."""
+    with contextlib.suppress(psutil.Error):
+        return [worker for daemon in executor.children() for worker in daemon.children()]
+    return []
+
+
+def busy(cluster: LocalSpark) -> list[psutil.Process]:
+    """Executors on which something is being copied: their workers hold connections."""
+    found = []
+    for executor in executors(cluster):
+        with contextlib.suppress(psutil.Error):
+            if any(len(worker.net_connections("inet")) > 2 for worker in python_workers(executor)):
+                found.append(executor)
+    return found
+
+
+def fill(flow: Flow, partitions: int) -> str:
+    topic = flow.topic(partitions=partitions)
+    producer = producer_of(flow.source, compression__type="lz4")
+    for number in range(BACKLOG):
+        producer.produce(topic, b"value %d " % number * 10, key=b"%d" % number, partition=number % partitions)
+        producer.poll(0)
+    assert producer.flush(60) == 0
+    return topic
+
+
+def client(broker: LocalKafka) -> Cluster:
+    return Cluster(ClientSettings.from_props({"bootstrap.servers": broker.bootstrap}, client_id="compare"), name="any")
+
+
+def assert_equal(source: LocalKafka, target: LocalKafka, topic: str, remote: str) -> int:
+    """Record by record; how many there are."""
+    with contextlib.ExitStack() as stack:
+        here, there = (stack.enter_context(contextlib.closing(client(broker))) for broker in (source, target))
+        comparison = compare_topics(here, there, topic, remote)
+    assert comparison.equal, str(comparison.difference)
+    return comparison.records
+
+
+@pytest.mark.parametrize("victim", ["executor", "python worker"])
+def test_an_executor_is_killed_on_the_way_and_everything_arrives_once(
+    cluster: LocalSpark, engine: CopyEngine, kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, victim: str
+) -> None:
+    flow = Flow(engine, kafka_a, kafka_b, unique)
+    topic = fill(flow, PARTITIONS)
+    spec = flow.spec(topic, partitions=PARTITIONS, lanes=0, batch_duration_ms=3_000)
+    with Traffic(flow.source, topic, PARTITIONS, per_second=500) as traffic, flow.copying(spec) as job:
+        eventually(lambda: job.status()["records"] > BACKLOG, 120, why=job.status)
+        assert job.status()["troubles"] == []
+        eventually(lambda: len(busy(cluster)) == 2, 30, why=job.status)
+        killed = busy(cluster)[0]
+        for process in [killed] if victim == "executor" else python_workers(killed):
+            process.send_signal(signal.SIGKILL)
+        at, batches = traffic.sent, job.status()["batches"]
+        eventually(lambda: sum(row.position for row in job.progress()) > BACKLOG + at + 500, 120, why=job.status)
+        eventually(lambda: engine.slots.count == 4, 60)
+        eventually(lambda: job.status()["batches"] >= batches + 3, 60, why=job.status)
+        traffic.finish()
+        flow.wait_until_copied(job, spec, 120)
+        eventually(lambda: job.status()["troubles"] == [], 20, why=job.status)
+    assert assert_equal(flow.source, flow.target, topic, flow.remote(topic)) == BACKLOG + traffic.sent
+
+
+def test_more_lanes_than_slots_take_turns(
+    engine: CopyEngine, kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mm2.copy.driver.slots.TURN_S", 1.0)
+    flow = Flow(engine, kafka_a, kafka_b, unique)
+    topics = [flow.topic(f"t{index}", partitions=2) for index in range(6)]
+    with contextlib.ExitStack() as stack:
+        specs = [flow.spec(topic, partitions=2, lanes=2, connector=f"C{topic[-1]}") for topic in topics]
+        jobs = [stack.enter_context(flow.copying(spec)) for spec in specs]
+        for _ in range(2):
+            for topic in topics:
+                producer = producer_of(flow.source)
+                for number in range(100):
+                    producer.produce(topic, b"%d" % number, partition=number % 2)
+                assert producer.flush(30) == 0
+            for job, spec in zip(jobs, specs, strict=True):
+                flow.wait_until_copied(job, spec, 120)
+        assert len(engine.slots._holders) <= 4
+    for topic in topics:
+        assert assert_equal(flow.source, flow.target, topic, flow.remote(topic)) == 200
+
+
+def test_the_whole_program_on_a_cluster(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, tmp_path: Path) -> None:
+    topic = f"{unique}-t"
+    create(kafka_a, topic, PARTITIONS)
+    with LocalSpark(tmp_path / "spark", workers=2, cores=2) as cluster:
+        props = {
+            "clusters": "east, west",
+            "east.bootstrap.servers": kafka_a.bootstrap,
+            "west.bootstrap.servers": kafka_b.bootstrap,
+            "east->west.enabled": "true",
+            "east->west.topics": topic,
+            "west->east.enabled": "false",
+            "copy.batch.duration.ms": "4000",
+            **cluster.props,
+        }
+        process = MirrorProcess(write_config(tmp_path / "mm2.properties", props), tmp_path / "mm2.log", "west")
+        try:
+            with Traffic(kafka_a, topic, PARTITIONS, per_second=500) as traffic:
+                process.says("Spark is up", master=cluster.url, timeout_s=120)
+                process.says("Copied so far.", timeout_s=180)
+                eventually(lambda: len(executors(cluster)) == 2, 30)
+                eventually(lambda: busy(cluster), 60)
+                busy(cluster)[0].kill()
+                at = traffic.sent
+                process.eventually(lambda: traffic.sent > at + 3_000, 60)
+            remote = f"east.{topic}"
+            process.eventually(lambda: has_all(kafka_a, topic, kafka_b, remote), 180)
+            assert process.lines(event="Spark's own connections are not encrypted")
+            code, seconds = process.stop()
+        finally:
+            process.clean_up()
+        assert code == 0
+        assert seconds < 15
+        assert assert_equal(kafka_a, kafka_b, topic, remote) == traffic.sent
+        eventually(lambda: not executors(cluster), 30)
