@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mm2.copy.executor.cursor import BEHIND_OFFSETS, MANY_BATCHES, QUEUE_LIMIT_BYTES, Entry
@@ -56,6 +56,7 @@ def test_positions_move_only_over_an_unbroken_row_of_acks() -> None:
     assert [ack[0] for ack in bench.owner.acks] == [0, 2, 4]
 
 
+@settings(deadline=None)
 @given(st.permutations(range(8)))
 def test_acks_in_any_order_are_told_in_source_order(order: list[int]) -> None:
     bench = Bench()
@@ -613,6 +614,7 @@ def log_of(plan: list[tuple[str, int]]) -> tuple[list[bytearray], list[int]]:
     return log, kept
 
 
+@settings(deadline=None)
 @given(PLAN, st.integers(0, 40), st.integers(0, 5), st.booleans())
 def test_every_offset_is_copied_or_has_a_reason(
     plan: list[tuple[str, int]], start: int, base: int, together: bool

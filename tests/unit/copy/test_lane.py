@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import queue
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,9 +14,12 @@ from structlog.testing import capture_logs
 
 from mm2.copy.driver.batch import Batch
 from mm2.copy.driver.lane import Lane
+from mm2.copy.session import Entry, Mark, Session, Start
 from mm2.copy.spec import CopySpec, PartitionProgress, PartitionSpec
+from mm2.kafka.backoff import Backoff
+from mm2.kafka.errors import DisconnectedFailure
 from mm2.kafka.settings import ClientSettings
-from mm2.kafka.structs import TopicPartition
+from mm2.kafka.structs import ProducerIdentity, TopicPartition
 
 SETTINGS = ClientSettings.from_props({"bootstrap.servers": "localhost:1"}, client_id="c")
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -38,25 +41,37 @@ def spec_of(duration_ms: int) -> CopySpec:
 
 
 def row(tp: TopicPartition, position: int, **changes: Any) -> PartitionProgress:
-    base = PartitionProgress(*tp, position, position, 100, "copying", "", max(0, position), 10 * position, {})
+    base = PartitionProgress(
+        *tp, position, position, 100, "RUNNING", "", -1, -1, False, max(0, position), 10 * position, {}, 0, 0
+    )
     return dataclasses.replace(base, **changes)
 
 
 class Stage:
     """Batches as the lane submits them, in order, and what it did with them."""
 
-    def __init__(self, duration_ms: int, start: dict[TopicPartition, int | None] | None = None) -> None:
+    def __init__(self, duration_ms: int) -> None:
+        self.positions: dict[TopicPartition, int] = {}  # what ledger and offsets topic say
+        self.read: list[list[TopicPartition]] = []
+        self.failures: list[Exception] = []  # of the next readings
         self.submitted: queue.Queue[Batch] = queue.Queue()
         self.cancelled: list[Batch] = []
         self.sent: dict[str, list[dict[str, Any]]] = {}
         self.lane = Lane(
             "A->B MirrorSourceConnector-0 lane 0",
             spec_of(duration_ms),
-            start or {},
+            self._starts,
             submit=self._submit,
             cancel=self._cancel,
             on_news=lambda: None,
         )
+
+    def _starts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Start]:
+        wanted = list(partitions)
+        self.read.append(wanted)
+        if self.failures:
+            raise self.failures.pop(0)
+        return {tp: Start(self.positions.get(tp)) for tp in wanted}
 
     def _submit(self, batch: Batch) -> None:
         told = self.sent.setdefault(batch.id, [])
@@ -73,14 +88,29 @@ class Stage:
     def told(self, batch: Batch, kind: str) -> list[dict[str, Any]]:
         return [message for message in self.sent[batch.id] if message["type"] == kind]
 
-    def leased(self, batch: Batch) -> dict[TopicPartition, int | None]:
+    def begun(self, batch: Batch) -> dict[TopicPartition, int | None]:
+        """Play an executor up to its start; where it is to begin."""
+        batch.received({"type": "ready"})
         wait(lambda: self.told(batch, "lease"))
-        (lease,) = self.told(batch, "lease")
-        return {TopicPartition(topic, partition): offset for topic, partition, offset in lease["offsets"]}
+        batch.received({"type": "claimed"})
+        wait(lambda: self.told(batch, "start"))
+        (message,) = self.told(batch, "start")
+        return {TopicPartition(topic, part): Start.from_json(row).position for topic, part, row in message["starts"]}
 
-    def final(self, batch: Batch, *rows: PartitionProgress) -> None:
+    def final(self, batch: Batch, *rows: PartitionProgress, starts: dict[TopicPartition, Start] | None = None) -> None:
         wait(lambda: self.told(batch, "stop"))
-        batch.received({"type": "final", "partitions": [item.to_row() for item in rows]})
+        end(batch, *rows, starts=starts)
+
+
+def end(batch: Batch, *rows: PartitionProgress, starts: dict[TopicPartition, Start] | None = None, **more: str) -> None:
+    batch.received(
+        {
+            "type": "final",
+            "partitions": [item.to_row() for item in rows],
+            "starts": [[*tp, start.to_json()] for tp, start in (starts or {}).items()],
+            **more,
+        }
+    )
 
 
 def wait(condition: Callable[[], object]) -> None:
@@ -109,108 +139,152 @@ def running(stage: Stage) -> Iterator[Lane]:
         assert stage.lane.join(10)
 
 
-def test_nothing_is_leased_before_the_executor_is_ready() -> None:
-    stage = Stage(60_000, {T0: 5})
+def test_nothing_is_leased_before_the_executor_is_ready_and_nothing_begins_before_it_has_claimed() -> None:
+    stage = Stage(60_000)
+    stage.positions = {T0: 5}
     with running(stage):
         batch = stage.next()
         assert batch.name == "A->B MirrorSourceConnector-0 lane 0 batch 1"
         time.sleep(0.05)
         assert stage.sent[batch.id] == []
         batch.received({"type": "ready"})
-        assert stage.leased(batch) == {T0: 5, T1: None}
+        wait(lambda: stage.told(batch, "lease"))
+        time.sleep(0.05)
+        assert (stage.told(batch, "start"), stage.read) == ([], []), "a predecessor may still be writing"
+        assert stage.begun(batch) == {T0: 5, T1: None}
+        assert stage.read == [[T0, T1]]
 
 
-def test_the_next_batch_is_leased_what_the_last_one_ended_with_and_not_before() -> None:
+def test_the_next_batch_begins_where_the_last_one_ended_and_not_before() -> None:
     stage = Stage(200)
+    entry = Entry("t", 0, "A.t", Mark(9, 9, 9), session=Session(ProducerIdentity(7, 0), Mark(0, 0, 0)))
     with running(stage) as lane:
         first = stage.next()
-        first.received({"type": "ready"})
+        stage.begun(first)
         second = stage.next()
         second.received({"type": "ready"})
         report(first, row(T0, 7), row(T1, 3))
         wait(lambda: stage.told(first, "stop"))
         time.sleep(0.05)
         assert not stage.told(second, "lease"), "never two with the right to write"
-        stage.final(first, row(T0, 9), row(T1, 3, records=1))
-        assert stage.leased(second) == {T0: 9, T1: 3}
+        stage.positions = {T0: 1, T1: 2}
+        handed_over = Start(9, 9, entry, clean=True)
+        stage.final(first, row(T0, 9), row(T1, 3, records=1), starts={T0: handed_over})
+        assert stage.begun(second) == {T0: 9, T1: 2}
+        assert stage.read == [[T0, T1], [T1]], "only what was not handed over is read"
+        (message,) = stage.told(second, "start")
+        assert {tuple(tp): Start.from_json(start) for *tp, start in message["starts"]}[T0] == handed_over
         report(second, row(T0, 12, records=3))
         rows = {item.source: item for item in lane.progress()}
         assert (rows[T0].records, rows[T0].position, rows[T1].records) == (12, 12, 1)
         assert lane.batches == 2
-        second.received({"type": "final", "partitions": []})
+        end(second)
 
 
 def test_a_running_batch_goes_on_until_the_next_is_ready() -> None:
     stage = Stage(100)
     with running(stage):
         first = stage.next()
-        first.received({"type": "ready"})
+        stage.begun(first)
         second = stage.next()
         time.sleep(0.3)
         assert not stage.told(first, "stop")
         second.received({"type": "ready"})
         wait(lambda: stage.told(first, "stop"))
         stage.final(first)
-        second.received({"type": "final", "partitions": []})
+        end(second)
 
 
-def test_a_lost_batch_is_taken_up_from_its_last_report() -> None:
+def test_after_a_loss_everything_is_read_anew() -> None:
     stage = Stage(60_000)
     with capture_logs() as logs, running(stage) as lane:
         first = stage.next()
-        first.received({"type": "ready"})
-        stage.leased(first)
+        stage.begun(first)
         report(first, row(T0, 40, gaps={"control": 2}), row(T1, 4))
+        stage.positions = {T0: 38, T1: 4}
         first.ended("the executor closed the progress channel")
         second = stage.next()
         assert stage.cancelled == [first]
         assert lane.trouble == "the executor closed the progress channel"
-        second.received({"type": "ready"})
-        assert stage.leased(second) == {T0: 40, T1: 4}
+        assert stage.begun(second) == {T0: 38, T1: 4}
         wait(lambda: not lane.trouble)
-        report(second, row(T0, 41, records=1, gaps={"control": 1}))
-        assert {item.source: item.gaps for item in lane.progress()}[T0] == {"control": 3}
+        report(second, row(T0, 41, records=1, gaps={"control": 3}))
+        found = {item.source: item for item in lane.progress()}[T0]
+        assert (found.records, found.gaps) == (41, {"control": 3})
     warnings = [line for line in logs if line["log_level"] == "warning"]
     assert warnings[0]["reason"] == "the executor closed the progress channel"
     assert warnings[0]["batch"] == first.name
 
 
-def test_batches_that_end_by_themselves_are_not_started_again_at_once() -> None:
+def test_batches_that_end_by_themselves_are_not_started_again_at_once_and_hand_nothing_over() -> None:
     stage = Stage(60_000)
     with running(stage) as lane:
         for position in (5, 6, 7):
             batch = stage.next()
-            batch.received({"type": "ready"})
-            assert stage.leased(batch)[T0] == (position - 1 if position > 5 else None)
-            rows = [row(T0, position).to_row()]
-            batch.received({"type": "final", "reason": "an error of ours", "partitions": rows})
+            assert stage.begun(batch)[T0] == (position - 1 if position > 5 else None)
+            stage.positions = {T0: position}
+            end(batch, row(T0, position), starts={T0: Start(99)}, reason="an error of ours")
             wait(lambda: lane.trouble == "an error of ours")
         assert lane._losses == 3
 
 
-def test_a_batch_that_was_stopped_before_it_had_a_position_moves_nothing() -> None:
-    stage = Stage(60_000, {T0: 40})
-    with running(stage):
-        first = stage.next()
-        first.received({"type": "ready"})
-        stage.leased(first)
-        first.received({"type": "final", "partitions": [row(T0, -1).to_row(), row(T1, -1).to_row()]})
-        second = stage.next()
-        second.received({"type": "ready"})
-        assert stage.leased(second) == {T0: 40, T1: None}
-
-
-def test_a_failed_partition_keeps_how_far_it_came() -> None:
+def test_a_reading_that_fails_is_tried_again_and_shown_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Backoff, "delay_s", lambda *_: 0.2)
     stage = Stage(60_000)
-    with running(stage):
+    stage.positions = {T0: 5}
+    stage.failures = [DisconnectedFailure("B is away"), DisconnectedFailure("B is away")]
+    with running(stage) as lane:
+        batch = stage.next()
+        batch.received({"type": "ready"})
+        wait(lambda: stage.told(batch, "lease"))
+        batch.received({"type": "claimed"})
+        wait(lambda: lane.trouble == "B is away")
+        assert stage.begun(batch) == {T0: 5, T1: None}
+        wait(lambda: not lane.trouble)
+        assert (len(stage.read), lane.batches) == (3, 1)
+
+
+def test_a_position_that_is_none_ends_the_lane() -> None:
+    stage = Stage(60_000)
+    stage.failures = [ValueError("The committed position of t-0 is 'x', which is no offset.")]
+    stage.lane.start()
+    batch = stage.next()
+    batch.received({"type": "ready"})
+    wait(lambda: stage.told(batch, "lease"))
+    batch.received({"type": "claimed"})
+    assert stage.lane.join(10)
+    assert stage.lane.failure == "The committed position of t-0 is 'x', which is no offset."
+    assert (stage.told(batch, "start"), stage.cancelled) == ([], [batch])
+
+
+def test_a_long_reading_is_no_silence_of_the_executor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mm2.copy.driver.lane.SILENCE_S", 0.5)
+    monkeypatch.setattr(Backoff, "delay_s", lambda *_: 0.4)
+    stage = Stage(60_000)
+    stage.failures = [DisconnectedFailure("B is away")] * 2
+    with running(stage) as lane:
+        batch = stage.next()
+        stage.begun(batch)
+        report(batch, row(T0, 1))
+        time.sleep(0.1)
+        assert (lane.batches, stage.cancelled) == (1, [])
+
+
+def test_other_limits_reach_the_running_batch_and_those_to_come() -> None:
+    stage = Stage(200)
+    with running(stage) as lane:
         first = stage.next()
-        first.received({"type": "ready"})
-        stage.leased(first)
-        report(first, row(T0, 33, state="failed", reason="corrupt"), row(T1, 5))
-        first.ended("gone")
+        stage.begun(first)
+        assert stage.told(first, "throttle") == []
+        lane.throttle(5e6, {"t": 1e6})
+        limits = {"type": "throttle", "rate": 5e6, "topics": {"t": 1e6}}
+        assert stage.told(first, "throttle") == [limits]
         second = stage.next()
         second.received({"type": "ready"})
-        assert stage.leased(second) == {T0: 33, T1: 5}
+        stage.final(first)
+        stage.begun(second)
+        assert stage.told(second, "throttle") == [limits]
+        end(second)
 
 
 def test_a_cluster_that_is_away_is_the_trouble_shown() -> None:
@@ -219,8 +293,7 @@ def test_a_cluster_that_is_away_is_the_trouble_shown() -> None:
         batch = stage.next()
         batch.received({"type": "waiting", "reason": "B does not answer"})
         wait(lambda: lane.trouble == "B does not answer")
-        batch.received({"type": "ready"})
-        stage.leased(batch)
+        stage.begun(batch)
         wait(lambda: lane.trouble == "")
 
 
@@ -228,8 +301,7 @@ def test_a_lane_that_is_stopped_waits_for_the_last_word() -> None:
     stage = Stage(60_000)
     stage.lane.start()
     batch = stage.next()
-    batch.received({"type": "ready"})
-    stage.leased(batch)
+    stage.begun(batch)
     stage.lane.signal_stop()
     assert not stage.lane.join(0.1)
     stage.final(batch, row(T0, 8))
@@ -241,9 +313,7 @@ def test_a_next_batch_that_spark_is_still_starting_does_not_hold_up_the_stop() -
     stage = Stage(200)
     stage.lane.start()
     first = stage.next()
-    first.ready.set()
-    first._on_news()
-    stage.leased(first)
+    stage.begun(first)
     second = stage.next()
     started = time.monotonic()
     stage.lane.signal_stop()
@@ -268,10 +338,9 @@ def test_an_executor_that_falls_silent_is_given_up_for_another(monkeypatch: pyte
     stage = Stage(60_000)
     with running(stage):
         frozen = stage.next()
-        frozen.received({"type": "ready"})
-        stage.leased(frozen)
+        stage.begun(frozen)
         report(frozen, row(T0, 7))
+        stage.positions = {T0: 6}
         successor = stage.next()
         assert frozen in stage.cancelled
-        successor.received({"type": "ready"})
-        assert stage.leased(successor)[T0] == 7
+        assert stage.begun(successor)[T0] == 6

@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mm2.copy.ledger import Key, Ledger, chunk_record, chunk_tombstone, entry_record, key_bytes, parse_key
@@ -64,6 +64,7 @@ def test_without_a_ledger_the_committed_position_counts() -> None:
     assert start_of(None, None, 17) == Start(17, 17)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 1 << 40), st.integers(-1000, 1000))
 def test_count_after_is_the_nearest_count_with_that_sequence(known: int, ahead: int) -> None:
     count = max(1, known + ahead)
@@ -116,6 +117,7 @@ def test_old_chunks_are_forgotten_by_a_tombstone() -> None:
     assert forgotten == [0, 1]
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(-1000, 1 << 40), st.integers(-1000, 1 << 40), st.integers(1, 1 << 20)), max_size=30),
     st.lists(st.tuples(st.integers(0, 1 << 40), st.integers(1, 100), st.sampled_from(["control", "aborted"]))),
@@ -146,3 +148,38 @@ def test_what_cannot_be_read_is_as_good_as_missing() -> None:
 
 def _pair(record: object) -> tuple[bytes | None, bytes | None]:
     return record.key, record.value  # type: ignore[attr-defined]
+
+
+def test_a_full_chunk_is_written_with_what_its_last_segment_has_grown_to() -> None:
+    trail = Trail()
+    for index in range(CHUNK_SIZE):
+        trail.copied(index * 2, index, 1)
+    trail.take_changed()
+    trail.copied(CHUNK_SIZE * 2 - 1, CHUNK_SIZE, 4)
+    assert trail.take_changed() == ([], [])
+    trail.missing(CHUNK_SIZE * 2 + 3, CHUNK_SIZE * 2 + 5, "control")
+    changed, _ = trail.take_changed()
+    assert [(chunk.number, len(chunk.segments), len(chunk.gaps)) for chunk in changed] == [
+        (0, CHUNK_SIZE, 0),
+        (1, 0, 1),
+    ]
+    assert changed[0].segments[-1].records == 5
+
+
+def test_an_exactly_once_position_is_the_committed_one_wherever_the_ledger_is() -> None:
+    entry = ENTRY.replace(session=None, previous=None)
+    assert start_of(entry, None, None) == Start(None, None, entry)
+    assert start_of(entry, None, 120).position == 120
+    behind = start_of(entry.replace(previous=110), None, 110)
+    assert (behind.position, behind.moved) == (110, False)
+    ahead = start_of(entry, None, 130)
+    assert (ahead.position, ahead.moved) == (130, True)
+
+
+def test_a_successor_goes_on_in_the_chunk_of_the_entry_or_in_the_next() -> None:
+    ledger = Ledger()
+    assert ledger.newest_chunk(TP) is None
+    ledger.apply(*_pair(entry_record(ENTRY)))
+    assert ledger.newest_chunk(TP) == Chunk(3)
+    ledger.apply(*_pair(chunk_record(TP, Chunk(2, [Segment(100, 200, 1)]))))
+    assert ledger.newest_chunk(TP) == Chunk(2, [Segment(100, 200, 20)])

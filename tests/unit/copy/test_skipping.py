@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mm2.copy.executor.standing import fingerprint
@@ -79,6 +79,7 @@ def test_where_it_lies_on_the_target_may_be_unknown() -> None:
     assert (bench.cursor.mark, bench.cursor.foreign) == (Mark(3, 41, 3), 0)
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from(["batch", "control", "aborted"]), st.integers(1, 6)), min_size=1, max_size=10),
     st.data(),
@@ -265,6 +266,7 @@ def test_equal_records_are_found_one_by_one() -> None:
     assert bench.cursor.records == 2
 
 
+@settings(deadline=None)
 @given(st.sets(st.integers(0, 29)), st.integers(0, 30), st.integers(0, 30), st.integers(1, 7))
 def test_after_any_compaction_everything_that_is_left_is_on_the_target_once(
     gone: set[int], marked: int, there: int, size: int

@@ -6,7 +6,7 @@ import struct
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mm2.copy.executor.outbox import Outbox, Parcel
@@ -181,6 +181,7 @@ def test_for_batches_of_one_record_the_rule_is_mm2s() -> None:
         assert rule.update(up, down) == due
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 40), st.integers(0, 2), st.integers(-1, 2)), max_size=40), st.integers(0, 100))
 def test_our_syncs_are_no_staler_than_mm2s(plan: list[tuple[int, int, int]], lag_max: int) -> None:
     desk, rule = Desk(), RecordRule(lag_max)

@@ -1,0 +1,93 @@
+"""Limits: held over time, fair to the tail, and never so small that nothing moves."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mm2.copy.executor.throttle import Bucket, Throttle
+
+
+def copied(throttle: Throttle, seconds: float, *, topic: str = "t", behind: bool = False, batch: int = 0) -> int:
+    """Bytes that come in that time when as much is taken as may be, in batches of at least ``batch``."""
+    now, total = 100.0, 0
+    while now < 100.0 + seconds:
+        room, wait_s = throttle.room(topic, now, behind=behind)
+        if room:
+            size = max(int(room), batch)
+            throttle.came(topic, size)
+            total += size
+            now += 0.01
+        else:
+            now += max(wait_s, 0.001)
+    return total
+
+
+@settings(deadline=None)
+@given(st.sampled_from([100.0, 1_000.0, 5_000.0, 1e6]), st.booleans(), st.integers(0, 200_000))
+def test_a_rate_is_held_over_time_however_large_the_batches(rate: float, behind: bool, batch: int) -> None:
+    seconds = 100 + 4 * (batch + 4096) / rate
+    total = copied(Throttle(rate), seconds, behind=behind, batch=batch)
+    most = rate * seconds + max(rate, 4096) + max(batch, rate, 4096)
+    assert 0.5 * rate * seconds - batch <= total <= most
+
+
+@pytest.mark.parametrize("rate", [10.0, 500.0, 1_500.0])
+def test_a_small_limit_shared_by_many_still_lets_a_backfill_through(rate: float) -> None:
+    throttle = Throttle(rate)
+    room, _ = throttle.room("t", 1.0, behind=True)
+    assert room >= 1024
+    throttle.came("t", 100_000)
+    room, wait_s = throttle.room("t", 1.0, behind=True)
+    assert room == 0
+    room, _ = throttle.room("t", 1.0 + wait_s + 0.01, behind=True)
+    assert room >= 1024
+
+
+def test_the_tail_finds_room_where_a_backfill_has_used_its_share() -> None:
+    throttle = Throttle(100_000)
+    backfill, _ = throttle.room("t", 1.0, behind=True)
+    throttle.came("t", int(backfill))
+    assert throttle.room("t", 1.0, behind=True)[0] == 0
+    tail, _ = throttle.room("u", 1.0, behind=False)
+    assert tail == 50_000
+
+
+def test_a_topics_limit_is_its_own_and_the_flows_is_everybodys() -> None:
+    throttle = Throttle(100_000, {"slow": 10_000})
+    assert throttle.room("slow", 1.0, behind=False)[0] == 10_000
+    throttle.came("slow", 10_000)
+    assert throttle.room("slow", 1.0, behind=False)[0] == 0
+    assert throttle.room("fast", 1.0, behind=False)[0] == 90_000
+    assert throttle.flow_room(behind=False) == 90_000
+
+
+def test_without_limits_there_is_all_the_room() -> None:
+    throttle = Throttle()
+    assert not throttle.active
+    assert throttle.room("t", 1.0, behind=True) == (float("inf"), 0.0)
+    assert throttle.flow_room(behind=True) == float("inf")
+
+
+def test_other_rates_take_effect_at_once_and_those_that_stay_keep_what_was_used() -> None:
+    throttle = Throttle(100_000, {"t": 10_000, "u": 0})
+    throttle.room("t", 1.0, behind=False)
+    throttle.came("t", 10_000)
+    throttle.set(50_000, {"t": 10_000})
+    assert throttle.room("t", 1.0, behind=False)[0] == 0
+    throttle.set(0, {"t": 20_000})
+    assert throttle.room("t", 1.0, behind=False)[0] == 20_000
+    throttle.set(0, {})
+    assert not throttle.active
+
+
+def test_a_bucket_holds_a_second_and_no_more() -> None:
+    bucket = Bucket(10_000)
+    bucket.fill(5.0)
+    bucket.fill(500.0)
+    assert bucket.tokens == 10_000
+    bucket.tokens -= 30_000
+    bucket.fill(501.0)
+    assert (bucket.tokens, bucket.room(behind=False) < 0) == (-10_000, True)
+    assert bucket.wait_s(behind=False) == pytest.approx(1.1, rel=0.01)
