@@ -1,4 +1,4 @@
-"""mm2: questions about what is replicated, one verb each. Exit codes as of diff: 0 well, 1 not well, 2 trouble."""
+"""mm2: questions about what is replicated, and limits, one verb each. Exit codes as of diff: 0 well, 1 not well, 2 trouble."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import configargparse
 
 from mm2 import __version__
-from mm2.cli import gaps, status
+from mm2.cli import gaps, status, throttle
 from mm2.cli.flow import EXIT_TROUBLE, Trouble
 from mm2.cli.logs import configure_logging
 from mm2.config.configdef import ConfigException
@@ -29,7 +29,7 @@ def parser() -> Any:
     made = _Parser(prog="mm2", description="Questions about what is replicated.")
     made.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     verbs = made.add_subparsers(metavar="VERB", required=True)
-    for verb in (gaps, status):
+    for verb in (gaps, status, throttle):
         verb.add(verbs)
     return made
 

@@ -5,6 +5,7 @@ Compacted, JSON, one partition. Java neither reads nor replicates it. Losing it 
 ==== key ================================================== value ======================================================
   {"partition":0,"topic":"orders"}                          the partition's entry, see `mm2.copy.session.Entry.to_json`
   {"chunk":3,"partition":0,"topic":"orders"}                segments and gaps, see `mm2.copy.segments.Chunk.to_json`
+  {"throttle":"orders"}, {"throttle":""} for the flow       {"bytes.per.sec":1000000}: in place of the configured limit
 ========================================================================================================================
 """
 
@@ -64,6 +65,11 @@ def parse_key(data: bytes) -> Key | None:
         return None
 
 
+def throttle_record(topic: str, limit: int | None) -> Record:
+    """Another limit (bytes per second, 0 for none) for a topic, "" for the flow; None: as configured again."""
+    return Record(_json({"throttle": topic}), None if limit is None else _json({"bytes.per.sec": limit}))
+
+
 def entry_record(entry: Entry) -> Record:
     """The record of a partition's entry."""
     return Record(key_bytes(Key(entry.source, None)), _json(entry.to_json()))
@@ -86,10 +92,14 @@ class Ledger:
         self._lock = threading.Lock()
         self._entries: dict[TopicPartition, bytes] = {}
         self._chunks: dict[TopicPartition, dict[int, bytes]] = {}
+        self._throttles: dict[str, int] = {}
         self._written_ms: dict[TopicPartition, int] = {}
 
     def apply(self, key: bytes | None, value: bytes | None, written_ms: int = -1) -> None:
         """Take in one record; ``written_ms`` is its timestamp."""
+        if key is not None and key.startswith(b'{"throttle":'):
+            self._apply_throttle(key, value)
+            return
         named = None if key is None else parse_key(key)
         if named is None:
             log.warning("ledger record with a foreign key", key=repr(key))
@@ -105,6 +115,24 @@ class Ledger:
                 self._chunks.get(named.source, {}).pop(named.chunk, None)
             else:
                 self._chunks.setdefault(named.source, {})[named.chunk] = value
+
+    def _apply_throttle(self, key: bytes, value: bytes | None) -> None:
+        try:
+            topic = str(json.loads(key)["throttle"])
+            limit = None if value is None else max(0, int(json.loads(value)["bytes.per.sec"]))
+        except (ValueError, KeyError, TypeError) as error:
+            log.warning("ledger throttle that cannot be read", key=repr(key), error=repr(error))
+            return
+        with self._lock:
+            if limit is None:
+                self._throttles.pop(topic, None)
+            else:
+                self._throttles[topic] = limit
+
+    def throttles(self) -> dict[str, int]:
+        """Limits in place of the configured ones: bytes per second by topic, "" for the flow."""
+        with self._lock:
+            return dict(self._throttles)
 
     def partitions(self) -> list[TopicPartition]:
         """All source partitions that have an entry, in order."""

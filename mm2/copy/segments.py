@@ -146,7 +146,9 @@ class Trail:
     def _room(self) -> Chunk:
         newest = self._chunks[-1]
         if newest.full:
-            self._changed.add(newest.number)  # its last segment may have grown, and the ledger only lets the newest grow
+            self._changed.add(
+                newest.number
+            )  # its last segment may have grown, and the ledger only lets the newest grow
             newest = Chunk(newest.number + 1)
             if len(self._chunks) == CHUNKS_KEPT:
                 self._changed.discard(self._chunks[0].number)

@@ -16,7 +16,7 @@ from mm2.mirror.clients import SOURCE_ALIAS_KEY
 LEDGER_FACTOR_KEY: Final = "ledger.topic.replication.factor"
 DEAD_LETTER_KEY: Final = "dead.letter.topic"
 DEAD_LETTER_FACTOR_KEY: Final = "dead.letter.topic.replication.factor"
-#: In task configs: how many tasks share the limits of ``copy.throttle.bytes.per.sec``. Only there when there are limits.
+#: In task configs: how many tasks share the limits of ``copy.throttle.bytes.per.sec``.
 TASKS_KEY: Final = "copy.tasks"
 
 _DEAD_LETTER_CONFIGS: Final = {

@@ -14,7 +14,7 @@ from typing import Final
 import structlog
 
 from mm2.config.configdef import ConfigException
-from mm2.config.mirror_keys import MIRROR_SOURCE_CONFIG, THROTTLE_KEY, TOPIC_THROTTLE_PREFIX, topic_throttles
+from mm2.config.mirror_keys import MIRROR_SOURCE_CONFIG, topic_throttles
 from mm2.connect.api import RetriableError, Task
 from mm2.copy.ledger import LedgerLog, ledger_topic
 from mm2.kafka.error_codes import ErrorCode
@@ -311,8 +311,7 @@ class MirrorSourceConnector(MirrorConnector):
         if ready is None:
             raise RetriableError(f"The topics of the flow {self._clients.flow} have not been loaded yet.")
         shares = self._deal.shares(ready, max_tasks)
-        limited = any(key == THROTTLE_KEY or key.startswith(TOPIC_THROTTLE_PREFIX) for key in self._props)
-        common = {**self._props, TASKS_KEY: str(len(shares))} if limited else self._props
+        common = {**self._props, TASKS_KEY: str(len(shares))}
         return [
             {**common, ASSIGNED_PARTITIONS_KEY: encode_partitions(share), TASK_INDEX_KEY: str(index)}
             for index, share in enumerate(shares)

@@ -61,6 +61,7 @@ class MirrorSourceTask(SourceTask):
     def __init__(self) -> None:
         self._ledger: LedgerLog | None = None
         self._ledger_lock = threading.Lock()
+        self._said_limits: dict[str, int] = {}
         self._job: CopyJob | None = None
         self._own_engine: CopyEngine | None = None
         self._next_report = 0.0
@@ -80,6 +81,8 @@ class MirrorSourceTask(SourceTask):
         self._source_alias = spec.source_alias
         self._start_from = parse_start_from(props.get(START_FROM_KEY, ""), source_alias=spec.source_alias)
         self._new_ledger = functools.partial(_ledger_log, props)
+        self._tasks = int(props.get(TASKS_KEY, "1"))
+        self._limits = (spec.throttle, spec.throttle_topics)
         self._job = engine.open(spec, self._starts)
 
     def poll(self) -> list[SourceRecord] | None:
@@ -92,6 +95,7 @@ class MirrorSourceTask(SourceTask):
         except CopyFailed as failure:
             message = f"No partition can be copied any more: {failure}"
             raise ConnectError(message) from failure
+        self._follow_limits(job)
         status = job.status()
         self.context.report(status)
         self._complain(status["troubles"])
@@ -110,6 +114,20 @@ class MirrorSourceTask(SourceTask):
             self._own_engine.stop()
         if self._ledger is not None:
             self._ledger.stop()
+
+    def _follow_limits(self, job: CopyJob) -> None:
+        """Limits that ``mm2 throttle`` has written to the ledger hold at once, in place of the configured ones."""
+        if self._ledger is None:
+            return
+        said = self._ledger.ledger.throttles()
+        if said == self._said_limits:
+            return
+        self._said_limits = said
+        rate, topics = self._limits
+        topics = {**topics, **{topic: limit / self._tasks for topic, limit in said.items() if topic}}
+        rate = said[""] / self._tasks if "" in said else rate
+        log.info("The limits are others now.", bytes_per_sec=rate, topics=topics)
+        job.throttle(rate, topics)
 
     def _starts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Start]:
         """Where partitions go on, as the ledger and Connect's offsets topic say now (`mm2.copy.driver.lane.Starts`)."""

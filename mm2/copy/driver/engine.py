@@ -25,6 +25,7 @@ from mm2.copy.driver.server import ChannelServer
 from mm2.copy.driver.slots import Slots
 from mm2.copy.driver.spark import Spark, failure_of
 from mm2.copy.spec import Assignment, CopySpec, PartitionProgress, PartitionSpec
+from mm2.copy.states import WELL
 
 _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
 # A small young generation and little free heap: per-job leftovers go early, and memory stays where it is for years.
@@ -257,6 +258,10 @@ class CopyEngine:
         self.spark.doubt()
 
 
+#: Partitions that a status lists with state and reason; all of them are counted.
+_NOT_WELL_SHOWN: Final = 100
+
+
 class CopyFailed(Exception):
     """A copy job that can do nothing any more, or is not to go on without all of its partitions."""
 
@@ -349,6 +354,7 @@ class CopyJob:
             "states": dict(Counter(row.state for row in rows)),
             "lost_ranges": sum(row.lost for row in rows),
             "foreign_records": sum(row.foreign for row in rows),
+            "not_well": [_told(row) for row in rows if row.state not in WELL][:_NOT_WELL_SHOWN],
             "troubles": sorted({*self._troubles()} | {row.reason for row in rows if row.reason}),
         }
 
@@ -394,6 +400,11 @@ def _deal(spec: CopySpec, most: int | None = None) -> list[tuple[PartitionSpec, 
 def _is_encrypted(conf: Any) -> bool:
     ssl, authenticate, crypto = (str(conf.get(key, "false")).strip().lower() == "true" for key in _ENCRYPTION_KEYS)
     return ssl or (authenticate and crypto)
+
+
+def _told(row: PartitionProgress) -> dict[str, Any]:
+    names = ("topic", "partition", "state", "reason", "offset", "since_ms", "stopped")
+    return {name: getattr(row, name) for name in names}
 
 
 def _sum_gaps(rows: list[PartitionProgress]) -> dict[str, int]:

@@ -127,7 +127,9 @@ class Inspector:
                     if reader.positions != before:
                         moved_s = time.monotonic()
                     elif time.monotonic() - moved_s > _PATIENCE_S:
-                        message = f"cluster {self._cluster.name} gives nothing of {', '.join(map(str, before))} any more"
+                        message = (
+                            f"cluster {self._cluster.name} gives nothing of {', '.join(map(str, before))} any more"
+                        )
                         raise TimeoutFailure(message)
                     for tp in [tp for tp, at in reader.positions.items() if at >= ranges[tp][1]]:
                         del reader.positions[tp]

@@ -1,0 +1,71 @@
+"""`mm2 throttle`: other limits for a flow that runs, without a restart. They hold until they are taken back."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from typing import Any, Final
+
+from mm2.cli.flow import EXIT_WELL, Flow, Trouble, add_flow, number
+from mm2.copy.ledger import ledger_topic, throttle_record
+from mm2.kafka.cluster import Cluster
+from mm2.kafka.producer import Producer
+from mm2.mirror.clients import Kind, MirrorClients, Side
+
+_SIZE: Final = re.compile(r"(\d+)\s*(|k|m|g)b?", re.IGNORECASE)
+_FACTOR: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
+_WRITE_S: Final = 30.0
+
+
+def bytes_per_sec(text: str) -> int:
+    """``250000``, ``250k``, ``10MB``; ``none`` = 0. Raises Trouble."""
+    if text.strip().lower() == "none":
+        return 0
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise Trouble(f"{text!r} is no number of bytes per second; write for instance 500000, 500k, 20MB or none.")
+    return int(match[1]) * _FACTOR[match[2].lower()]
+
+
+def add(verbs: Any) -> None:
+    """The verb's own arguments."""
+    parser = verbs.add_parser(
+        "throttle",
+        help="limit a running flow, or one of its topics, in bytes per second",
+        description="Shows the limits given this way; with LIMIT, sets one for the flow or with --topic for a topic; with "
+        "--reset, what the properties file says holds again. Running tasks follow within seconds.",
+    )
+    add_flow(parser)
+    parser.add_argument("limit", metavar="LIMIT", nargs="?", help="bytes per second: 500000, 500k, 20MB, or none")
+    parser.add_argument("--topic", metavar="T", default="", help="a topic of the source instead of the whole flow")
+    parser.add_argument("--reset", action="store_true", help="take the limit back")
+    parser.set_defaults(run=run)
+
+
+def run(options: Any) -> int:
+    """Exit code. Raises Trouble, ConfigException or KafkaFailure."""
+    if options.limit is not None and options.reset:
+        raise Trouble("Give a limit or --reset, not both.")
+    limit = None if options.limit is None else bytes_per_sec(options.limit)
+    flow = Flow.of(options.config, options.flow)
+    ledger = flow.ledger()
+    if limit is not None or options.reset:
+        record = throttle_record(options.topic, limit)
+        settings = MirrorClients(flow.props).settings(Side.TARGET, Kind.PRODUCER, "ledger-producer")
+        cluster = Cluster(settings, name=flow.pair.target)
+        try:
+            Producer(cluster).send(ledger_topic(flow.pair.source), [record], 0, timeout_s=_WRITE_S)
+        finally:
+            cluster.close()
+        ledger.apply(record.key, record.value)
+    limits = ledger.throttles()
+    if options.json:
+        sys.stdout.write(json.dumps({"flow": str(flow.pair), "bytes.per.sec": limits}, indent=2) + "\n")
+        return EXIT_WELL
+    for topic, said in sorted(limits.items()):
+        told = "no limit" if not said else f"{number(said)} bytes/s"
+        sys.stdout.write(f"{topic or f'{flow.pair}, all topics together'}: {told}\n")
+    if not limits:
+        sys.stdout.write(f"{flow.pair}: as the properties file says\n")
+    return EXIT_WELL
