@@ -143,6 +143,10 @@ class LocalKafka:
         """Where metadata lead the clients of that listener: `address`, unless the listener is `proxied`."""
         return f"127.0.0.1:{self._proxy_ports.get(listener, self._ports[listener])}"
 
+    def advertise(self, listener: str, port: int) -> None:
+        """From its next start on, clients of that `proxied` listener are led to another port."""
+        self._proxy_ports[listener] = port
+
     @property
     def pid(self) -> int:
         """Process id of the running broker. Raises SandboxError when it does not run."""

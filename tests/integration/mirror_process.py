@@ -41,6 +41,11 @@ class MirrorProcess:
         )
 
     @property
+    def pid(self) -> int:
+        """Of the main process, and the number of the session that all it has started is in."""
+        return self._process.pid
+
+    @property
     def is_running(self) -> bool:
         return self._process.poll() is None
 

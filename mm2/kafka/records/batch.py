@@ -29,11 +29,13 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from mm2.kafka.errors import CorruptBatch
+from mm2.kafka.records.checksum import with_other_head
 
 HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 HEADER_BYTES: Final = 61
 LOG_OVERHEAD: Final = 12  # baseOffset + batchLength: what precedes the counted bytes
 CRC_FROM: Final = 21
+_DERIVED_FROM: Final = 64 << 10  # summing up so many bytes takes longer than deriving their sum
 _LEAST_OLD_BYTES: Final = 18  # until the attributes of a message of magic 0
 _PREFIX: Final = struct.Struct(">qiib")  # enough to walk over batches of any magic
 _PRODUCER: Final = struct.Struct(">qhi")
@@ -195,9 +197,10 @@ def patch(
 ) -> None:
     """Make a fetched batch acceptable to another cluster, in place; the records themselves stay untouched.
 
-    ``producer`` is (id, epoch, base sequence). The delete horizon goes (the target's cleaner would drop tombstones at
-    once), so does the source's transaction. A transactional batch without a producer id would be taken by a broker
-    without complaint and never become readable, hence the assertion.
+    ``header`` is the one the records came with, its CRC right (`check_crc`): that of a large batch is derived from it. What
+    was patched may be patched again, with the same header. ``producer`` is (id, epoch, base sequence). The delete horizon
+    goes (the target's cleaner would drop tombstones at once), so does the source's transaction. A transactional batch
+    without a producer id would be taken by a broker without complaint and never become readable, hence the ValueError.
     """
     producer_id, epoch, sequence = producer
     if transactional and producer_id < 0:
@@ -206,7 +209,16 @@ def patch(
     attributes = header[5]
     if transactional or attributes & _OF_THE_SOURCE:
         attributes = attributes & ~_OF_THE_SOURCE | (TRANSACTIONAL if transactional else 0)
-        _ATTRIBUTES.pack_into(data, CRC_FROM, attributes)
+    if len(data) >= _DERIVED_FROM:
+        old = HEADER.pack(*header)
+        new = HEADER.pack(
+            *(0, header[1], -1, 2, 0, attributes), *header[6:9], producer_id, epoch, sequence, header.records_count
+        )
+        crc = with_other_head(header[4], old[CRC_FROM:], new[CRC_FROM:], len(data) - HEADER_BYTES)
+        data[:HEADER_BYTES] = new
+        _CRC.pack_into(data, 17, crc)
+        return
+    _ATTRIBUTES.pack_into(data, CRC_FROM, attributes)
     _PRODUCER.pack_into(data, 43, producer_id, epoch, sequence)
     _UNTIL_CRC.pack_into(data, 0, 0, header[1], -1, 2, crc32c(data[CRC_FROM:]))
 

@@ -1,0 +1,374 @@
+"""What the rows are played on: two brokers behind bad networks, the product between them, records that say who they are.
+
+Clients of the tests talk to the brokers directly; only the product goes through the proxies.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import psutil
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+
+from bench.arrivals import Arrivals
+from mm2.kafka.cluster import Cluster
+from mm2.kafka.errors import KafkaFailure
+from mm2.kafka.settings import ClientSettings
+from mm2.sandbox.kafka import LocalKafka, start_pair
+from mm2.sandbox.proxy import Proxy
+from tests.endurance.growth import Growth
+from tests.endurance.traffic import Traffic
+from tests.faults.oracle import Judgment, Ledger, Place, Snapshot, judge
+from tests.integration.mirror_process import MirrorProcess, write_config
+
+LISTENERS = {"PLAINTEXT": "PLAINTEXT", "PROXIED": "PLAINTEXT"}
+HELD_UP, GOES_ON = "Copying is held up.", "Copying goes on."
+_ARRIVAL_PATIENCE_S = 90.0
+
+
+class Addressed(Protocol):
+    """A broker or a cluster of them."""
+
+    @property
+    def bootstrap(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Source A and target B, each with a proxy that is a good network between tests."""
+
+    folder: Path
+    a: LocalKafka
+    b: LocalKafka
+    network_a: Proxy
+    network_b: Proxy
+
+    def heal(self) -> None:
+        """As it was before the test: nothing frozen, nothing dead, a good network."""
+        for broker in (self.a, self.b):
+            if broker.is_running:
+                broker.resume()
+            else:
+                broker.start()
+        for network in (self.network_a, self.network_b):
+            network.heal()
+
+
+@contextmanager
+def stage(folder: Path, **options: Any) -> Iterator[Stage]:
+    """`options` go to both brokers."""
+    with (
+        start_pair(folder, listeners=LISTENERS, proxied=["PROXIED"], **options) as (a, b),
+        Proxy.before(a) as network_a,
+        Proxy.before(b) as network_b,
+    ):
+        yield Stage(folder, a, b, network_a, network_b)
+
+
+class Mirror:
+    """connect-mirror-maker for one flow, started, killed and started again.
+
+    The source's alias is in the names of all internal topics and of the group, so flows under other ones know nothing of
+    it. `topics` have been made for the rows; each takes one.
+    """
+
+    def __init__(
+        self, folder: Path, alias: str, source: str, target: str, topics: Sequence[str], settings: Mapping[str, str]
+    ) -> None:
+        self.alias = alias
+        self.unused = list(topics)
+        self._folder = folder
+        self._starts = 0
+        self._processes: list[MirrorProcess] = []
+        flow = f"{alias}->B"
+        folder.mkdir(parents=True, exist_ok=True)
+        self.file = write_config(
+            folder / "mm2.properties",
+            {
+                "clusters": f"{alias}, B",
+                f"{alias}.bootstrap.servers": source,
+                "B.bootstrap.servers": target,
+                f"{flow}.enabled": "true",
+                f"{flow}.topics": ", ".join(topics),
+                f"B->{alias}.enabled": "false",
+                f"B->{alias}.emit.heartbeats.enabled": "false",
+                **settings,
+            },
+        )
+
+    @property
+    def process(self) -> MirrorProcess:
+        """The newest."""
+        return self._processes[-1]
+
+    def start(self) -> MirrorProcess:
+        """Another one; those before it may still live."""
+        self._starts += 1
+        process = MirrorProcess(self.file, self._folder / f"{self._starts}.log", "B")
+        self._processes.append(process)
+        return process
+
+    def stop(self) -> None:
+        """A clean end of the newest. Fails when it is none."""
+        code, _ = self.process.stop()
+        assert code == 0, f"exit code {code}: {self.process.tail()}"
+
+    def clean_up(self) -> None:
+        for process in self._processes:
+            for member in process.family():
+                with suppress(psutil.Error):
+                    member.send_signal(signal.SIGCONT)
+            process.clean_up()
+
+    def remote(self, topic: str) -> str:
+        return f"{self.alias}.{topic}"
+
+    def lines(self, event: str, **wanted: object) -> list[dict[str, Any]]:
+        """What all starts so far have said."""
+        return [line for process in self._processes for line in process.lines(event=event, **wanted)]
+
+
+@contextmanager
+def mirror(
+    folder: Path,
+    alias: str,
+    *,
+    source: Addressed,
+    target: Addressed,
+    through: tuple[str, str] | None = None,
+    topics: int,
+    partitions: int = 2,
+    settings: Mapping[str, str] | None = None,
+) -> Iterator[Mirror]:
+    """A running product and so many topics for it, on both sides. `through`: where it is told that the clusters are."""
+    names = [f"{alias}-{number}" for number in range(topics)]
+    Topics(source).create(*names, partitions=partitions)
+    addresses = through or (source.bootstrap, target.bootstrap)
+    flow = Mirror(folder, alias, *addresses, names, settings or {})
+    try:
+        flow.start()
+        there = Topics(target)
+        remote = [flow.remote(name) for name in names]
+        until(lambda: all(there.partitions(name) for name in remote), "creation of remote topics", 60, flow)
+        flow.process.says("Copying starts.")
+        yield flow
+        flow.stop()
+    finally:
+        flow.clean_up()
+
+
+def role_of(process: psutil.Process, leader: int) -> str:
+    """`driver`, `jvm`, `daemon` or `worker` (an executor)."""
+    if process.pid == leader:
+        return "driver"
+    if process.name() == "java":
+        return "jvm"
+    parent = process.parent()
+    return "worker" if parent is not None and parent.name() != "java" and parent.pid != leader else "daemon"
+
+
+def members(process: MirrorProcess, role: str) -> list[psutil.Process]:
+    """The processes of the product that play that role, the longest-lived first."""
+    found = []
+    for member in process.family():
+        with suppress(psutil.Error):
+            if role_of(member, process.pid) == role:
+                found.append(member)
+    return sorted(found, key=psutil.Process.create_time)
+
+
+@contextmanager
+def stopped(*processes: psutil.Process) -> Iterator[None]:
+    """SIGSTOP, and SIGCONT at the end for those that still live."""
+    for process in processes:
+        process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for process in processes:
+            with suppress(psutil.Error):
+                process.send_signal(signal.SIGCONT)
+
+
+def kill(processes: Iterable[psutil.Process]) -> int:
+    """SIGKILL; how many of them still lived."""
+    killed = 0
+    for process in processes:
+        with suppress(psutil.Error):
+            os.kill(process.pid, signal.SIGKILL)
+            killed += 1
+    return killed
+
+
+class Topics:
+    """Makes topics on a cluster."""
+
+    def __init__(self, broker: Addressed) -> None:
+        self._admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+
+    def create(self, *names: str, partitions: int = 1, replicas: int = 1, **configs: str) -> None:
+        """Returns when the broker shows them; `__` in a config's name stands for `.`."""
+        settings = {name.replace("__", "."): value for name, value in configs.items()}
+        new = [NewTopic(name, partitions, replicas, config=settings) for name in names]
+        for done in self._admin.create_topics(new).values():
+            done.result(30)
+        until(lambda: all(self.partitions(name) == partitions for name in names), f"creation of {names}")
+
+    def delete(self, name: str) -> None:
+        """Returns when the broker does not show it any more."""
+        for done in self._admin.delete_topics([name]).values():
+            done.result(30)
+        until(lambda: self.partitions(name) == 0, f"deletion of {name}")
+
+    def grow(self, name: str, partitions: int) -> None:
+        for done in self._admin.create_partitions([NewPartitions(name, partitions)]).values():
+            done.result(30)
+        until(lambda: self.partitions(name) == partitions, f"growth of {name}")
+
+    def delete_before(self, name: str, offsets: Mapping[int, int]) -> None:
+        """Take the records before an offset away, by partition."""
+        wanted = [TopicPartition(name, partition, offset) for partition, offset in offsets.items()]
+        for done in self._admin.delete_records(wanted).values():
+            done.result(30)
+
+    def partitions(self, name: str) -> int:
+        """0 when there is no such topic."""
+        found = self._admin.list_topics(timeout=10).topics.get(name)
+        return 0 if found is None or found.error else len(found.partitions)
+
+
+class Play:
+    """One topic of one row: traffic into it, and the judgment of its replica."""
+
+    def __init__(self, source: Addressed, target: Addressed, mirror: Mirror, topic: str, partitions: int) -> None:
+        self.topic = topic
+        self.partitions = partitions
+        self._mirror = mirror
+        self._source = source
+        self._target = target
+        self._traffic: Traffic | None = None
+        # Only for looking how far it is: what arrived is judged by the oracle, with another client.
+        looking = {"bootstrap.servers": target.bootstrap, "request.timeout.ms": "3000"}
+        self._arrivals = Arrivals(Cluster(ClientSettings.from_props(looking), name="B"), self.remote, partitions)
+        self._ends: dict[int, int] = {}
+
+    @property
+    def remote(self) -> str:
+        return self._mirror.remote(self.topic)
+
+    @property
+    def written(self) -> int:
+        return self.traffic.records
+
+    @property
+    def traffic(self) -> Traffic:
+        assert self._traffic is not None, "no traffic was started"
+        return self._traffic
+
+    @contextmanager
+    def load(self, rate: float = 400.0, *, size_bytes: int = 300, producers: int = 1) -> Iterator[Traffic]:
+        """Records flow inside the `with` block and end with sentinels."""
+        traffic = self._traffic = Traffic(
+            self._source.bootstrap,
+            self.topic,
+            self.partitions,
+            run=secrets.token_bytes(8),
+            rate=rate,
+            size_bytes=size_bytes,
+            producers=producers,
+        )
+        traffic.start()
+        try:
+            yield traffic
+        except BaseException:
+            traffic.halt()
+            raise
+        traffic.finish()
+
+    def ends(self) -> dict[int, int]:
+        """End offset of each partition of the replica, as far as somebody can tell."""
+        with suppress(KafkaFailure):
+            self._ends.update(self._arrivals.ends())
+        return dict(self._ends)
+
+    def arrived(self) -> int:
+        """How far the replica reaches, all partitions together."""
+        return sum(self.ends().values())
+
+    @contextmanager
+    def watched(self, interval_s: float = 0.05) -> Iterator[Growth]:
+        """Looks at the replica's ends inside the `with` block."""
+        cluster = Cluster(ClientSettings.from_props({"bootstrap.servers": self._target.bootstrap}), name="B")
+        growth = Growth(Arrivals(cluster, self.remote, self.partitions), interval_s)
+        growth.start()
+        try:
+            yield growth
+        finally:
+            growth.stop()
+            cluster.close()
+
+    def await_flow(self, patience_s: float = _ARRIVAL_PATIENCE_S, *, records: int = 100) -> float:
+        """Waits until so many more records have arrived; after how many seconds."""
+        began_s, before = time.monotonic(), self.arrived()
+        until(lambda: self.arrived() >= before + records, f"copying of {self.topic}", patience_s, self._mirror)
+        return time.monotonic() - began_s
+
+    def judge_so_far(self) -> Judgment:
+        """Of what is on the target by now; what has not arrived yet is not called lost."""
+        source, target = Place(self._source.bootstrap, self.topic), Place(self._target.bootstrap, self.remote)
+        judgment = judge(source, target)
+        judgment.lost.clear()
+        return judgment
+
+    def judge(
+        self,
+        *,
+        isolation: str = "read_uncommitted",
+        patience_s: float = _ARRIVAL_PATIENCE_S,
+        ledger: bool = False,
+        settle_s: float = 0.0,
+        source: Snapshot | None = None,
+    ) -> Judgment:
+        """Waits until everything has arrived, then judges. `settle_s`: how long somebody might still write too much.
+
+        `source`: what was there, if it is not any more. With `ledger` what is missing may have a reason.
+        """
+        target = Place(self._target.bootstrap, self.remote)
+        wanted = source or Place(self._source.bootstrap, self.topic)
+
+        def look() -> Judgment:
+            found = Ledger.read(self._target.bootstrap, self._mirror.alias) if ledger else None
+            return judge(wanted, target, isolation=isolation, ledger=found)
+
+        deadline = time.monotonic() + patience_s
+        if self._traffic is not None and not ledger:  # reading is dear: only when there is about enough
+            while self.arrived() < self._traffic.records and time.monotonic() < deadline:
+                time.sleep(0.1)
+        judgment = look()
+        while (judgment.lost or judgment.unexplained) and time.monotonic() < deadline:
+            time.sleep(1.0)
+            judgment = look()
+        if settle_s:
+            time.sleep(settle_s)
+            judgment = look()
+        if self._traffic is not None and source is None:
+            assert judgment.source_records >= self._traffic.records, "the source does not have what it acknowledged"
+        return judgment
+
+
+def until(condition: Callable[[], object], what: str, patience_s: float = 30.0, mirror: Mirror | None = None) -> None:
+    """Waits; fails with the end of the product's log."""
+    deadline = time.monotonic() + patience_s
+    while not condition():
+        tail = mirror.process.tail() if mirror is not None and mirror._processes else ""
+        assert time.monotonic() < deadline, f"{what}: not within {patience_s:.0f} s\n{tail}"
+        time.sleep(0.1)

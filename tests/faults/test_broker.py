@@ -1,0 +1,112 @@
+"""B: a broker dies, freezes, moves, or is not there yet (spec field §4.4)."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from mm2.sandbox.ports import free_ports
+from mm2.sandbox.proxy import Proxy
+from tests.faults.stage import GOES_ON, HELD_UP, Mirror, Play, Stage, Topics, until
+from tests.faults.stage import mirror as running_mirror
+
+_RECOVERY_S = 30.0
+SHORT = {
+    f"{cluster}.{client}.request.timeout.ms": "5000"
+    for cluster in ("K", "B")
+    for client in ("consumer", "producer", "admin")
+}
+
+
+@pytest.fixture(scope="module")
+def mirror(shared_stage: Stage) -> Iterator[Mirror]:
+    stage = shared_stage
+    with running_mirror(stage.folder / "K", "K", source=stage.a, target=stage.b, topics=6, settings=SHORT) as flow:
+        yield flow
+
+
+@pytest.mark.parametrize("side", ["b1-source", "b2-target"])
+def test_b1_b2_a_broker_that_is_killed_and_comes_back(play: Play, mirror: Mirror, stage: Stage, side: str) -> None:
+    broker = stage.a if side == "b1-source" else stage.b
+    with play.load():
+        play.await_flow()
+        broker.kill9()
+        time.sleep(2)
+        broker.start()
+        assert play.await_flow(_RECOVERY_S) < _RECOVERY_S
+    assert mirror.process.is_running
+    play.judge().assert_exactly_once()
+
+
+def test_b3_a_frozen_target_is_told_and_copying_goes_on_when_it_wakes(play: Play, mirror: Mirror, stage: Stage) -> None:
+    _freeze(play, mirror, stage, 8)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_b3_a_target_frozen_for_a_minute(play: Play, mirror: Mirror, stage: Stage) -> None:
+    _freeze(play, mirror, stage, 60)
+
+
+def _freeze(play: Play, mirror: Mirror, stage: Stage, seconds: float) -> None:
+    """O8: red within 30 s of the stall, green within 30 s of the recovery."""
+    with play.load():
+        play.await_flow()
+        red, green = len(mirror.lines(HELD_UP)), len(mirror.lines(GOES_ON))
+        stage.b.pause()
+        time.sleep(seconds)
+        stage.b.resume()
+        until(lambda: len(mirror.lines(HELD_UP)) > red, "telling that nothing is copied", 30 - min(seconds, 25), mirror)
+        play.await_flow(_RECOVERY_S)
+        until(lambda: len(mirror.lines(GOES_ON)) > green, "telling that it goes on", 30, mirror)
+    play.judge().assert_exactly_once()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_b4_a_broker_that_moves_to_another_port_is_found_by_another_bootstrap_address(stage: Stage) -> None:
+    old, (new,) = stage.network_b.address, free_ports(1)
+    through = (stage.a.bootstrap, f"{old},127.0.0.1:{new}")
+    folder = stage.folder / "moved"
+    try:
+        with running_mirror(folder, "moved", source=stage.a, target=stage.b, through=through, topics=1) as flow:
+            play = Play(stage.a, stage.b, flow, flow.unused.pop(), 2)
+            with play.load():
+                play.await_flow()
+                stage.b.stop()
+                stage.network_b.stop()
+                stage.b.advertise("PROXIED", new)
+                stage.b.start()
+                with Proxy(stage.b.address("PROXIED"), folder / "proxy.log", address=f"127.0.0.1:{new}"):
+                    play.await_flow(_RECOVERY_S)
+                    play.judge_so_far().assert_exactly_once()
+                    flow.stop()  # while the new address is there
+                    flow.start()
+                    play.await_flow()
+                    flow.stop()
+                stage.network_b.start()
+                flow.start()
+                play.await_flow()
+            play.judge().assert_exactly_once()
+    finally:
+        stage.b.stop()
+        stage.b.advertise("PROXIED", int(old.rsplit(":", 1)[1]))
+        stage.heal()
+
+
+@pytest.mark.timeout(180)
+def test_b5_a_source_that_is_away_at_the_start_is_told_and_copied_when_it_comes(stage: Stage) -> None:
+    Topics(stage.a).create("late-0", partitions=2)
+    stage.a.kill9()
+    flow = Mirror(stage.folder / "late", "late", stage.a.bootstrap, stage.b.bootstrap, ["late-0"], SHORT)
+    try:
+        flow.start()
+        flow.process.says("cluster late cannot be reached", timeout_s=30)
+        stage.a.start()
+        play = Play(stage.a, stage.b, flow, "late-0", 2)
+        with play.load():
+            play.await_flow(60)
+        play.judge().assert_exactly_once()
+        flow.stop()
+    finally:
+        flow.clean_up()
