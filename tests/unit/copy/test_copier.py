@@ -10,60 +10,78 @@ import pytest
 
 from mm2.copy import channel
 from mm2.copy.executor.copier import Copier
+from mm2.copy.executor.link import DriverLink
 from mm2.copy.spec import Assignment
-from mm2.kafka.errors import BrokerFailure
-from mm2.kafka.structs import TopicPartition
+
+ASSIGNMENT = Assignment("b", "localhost", 1, "00")
 
 
-def copier() -> Copier:
-    return Copier(Assignment("b", "localhost", 1, "00"), 0)
-
-
-def hear(own: Copier, *messages: dict[str, Any]) -> None:
+def hear(link: DriverLink, *messages: dict[str, Any]) -> None:
     async def listen() -> None:
+        loop = asyncio.get_running_loop()
+        link.lease, link.start = loop.create_future(), loop.create_future()
         reader = asyncio.StreamReader()
         reader.feed_data(b"".join(map(channel.encode, messages)))
         reader.feed_eof()
-        await own._listen(reader, asyncio.get_running_loop().create_future())
+        await link._listen(reader)
 
     asyncio.run(listen())
 
 
 def test_an_answer_renews_the_lease_from_the_time_of_the_question() -> None:
     # A process that was frozen finds the answers of long ago.
-    own = copier()
-    own._last_word, own._asked_at = 100.0, 130.0
-    hear(own, {"type": "go"}, {"type": "stop", "drain_s": 3})
-    assert own._last_word == 130.0
-    own._asked_at = 120.0
-    hear(own, {"type": "go"})
-    assert own._last_word == 130.0
+    link = DriverLink(ASSIGNMENT, 0, 8)
+    link._last_word, link._asked_at = 100.0, 130.0
+    hear(link, {"type": "go"}, {"type": "stop", "drain_s": 3})
+    assert (link._last_word, link.drain_s, link.reason) == (130.0, 3.0, "the driver said stop")
+    link._asked_at = 120.0
+    hear(link, {"type": "go"})
+    assert link._last_word == 130.0
+
+
+def test_lease_and_start_come_once_and_everything_else_is_passed_on() -> None:
+    link, words = DriverLink(ASSIGNMENT, 0, 8), []
+    link.on_word = words.append
+    throttle = {"type": "throttle", "rate": 1, "topics": {}}
+    hear(link, {"type": "lease"}, {"type": "start", "starts": []}, {"type": "start", "starts": [1]}, throttle)
+    assert (link.start.result()["starts"], words) == ([], [throttle])
+    assert link.lease.done()
+
+
+def test_a_driver_that_is_gone_ends_it_and_the_first_reason_counts() -> None:
+    link = DriverLink(ASSIGNMENT, 0, 8)
+    hear(link)
+    link.end("later")
+    assert (link.stop.is_set(), link.reason) == (True, "the driver is gone")
+
+
+def test_nonsense_on_the_channel_ends_it() -> None:
+    link = DriverLink(ASSIGNMENT, 0, 8)
+    hear(link, {"no": "type"})
+    assert link.reason.startswith("the progress channel broke")
+
+
+def test_a_wait_is_cut_short_by_the_stop() -> None:
+    async def run() -> None:
+        link = DriverLink(ASSIGNMENT, 0, 8)
+        never: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_soon(link.end, "over")
+        assert not await link.until_stop(never)
+        await asyncio.wait_for(link.pause(60), 5)
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize(("silence_s", "commits"), [(1.0, True), (60.0, False)])
 def test_positions_of_long_ago_are_not_committed(silence_s: float, commits: bool) -> None:
-    own = copier()
-    own._last_word, own._drain_s = time.monotonic() - silence_s, 0.01
-    own._syncs = None
     committed: list[int] = []
-    own._commit = lambda: committed.append(1)  # type: ignore[method-assign]
-    own._positions = cast(Any, type("Idle", (), {"idle": True}))
-    asyncio.run(own._drain(cast(Any, None)))
+
+    async def run() -> None:
+        own = Copier(ASSIGNMENT, 0)
+        own._link._last_word, own._link.drain_s = time.monotonic() - silence_s, 0.01
+        own._commit = lambda: committed.append(1)  # type: ignore[method-assign]
+        own._positions = cast(Any, type("Idle", (), {"idle": True}))
+        await own._drain(cast(Any, None))
+
+    asyncio.run(run())
     assert bool(committed) is commits
-
-
-def test_a_range_is_asked_for_once_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    own, cursor = copier(), cast(Any, type("C", (), {"partition": TopicPartition("t", 0)}))
-    asked: list[int] = []
-
-    async def never_answered(_cursor: Any) -> None:
-        asked.append(1)
-
-    async def fail_twice() -> None:
-        monkeypatch.setattr(own, "_out_of_range", never_answered)
-        for _ in range(2):
-            own._source_failed(cursor, BrokerFailure.of(1))
-            await asyncio.sleep(0)
-
-    asyncio.run(fail_twice())
-    assert len(asked) == 1

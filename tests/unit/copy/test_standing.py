@@ -46,7 +46,7 @@ class Target:
                 yield tp, Batch(tp, view_of(data))
 
     def remembers(self, tp: TopicPartition, last_sequence: int, identity: ProducerIdentity = OURS) -> None:
-        producer, epoch = identity
+        producer, epoch = identity.producer_id, identity.producer_epoch
         self.producers[tp] = {producer: ProducerState(producer, epoch, last_sequence, 0, -1, -1)}
 
     def ask(self, known: int, behind: int) -> Any:
@@ -86,9 +86,9 @@ def test_what_the_broker_forgot_its_tail_tells() -> None:
     target = Target()
     target.ends[T] = OffsetInfo(259, -1, -1)
     target.tails = [
-        (T, batch(250, 3, producer=(*OURS, 100))),
+        (T, batch(250, 3, producer=(7, 2, 100))),
         (T, batch(253, 2, producer=(9, 0, 0))),
-        (T, batch(255, 4, producer=(*OURS, 103))),
+        (T, batch(255, 4, producer=(7, 2, 103))),
     ]
     assert target.ask(100, 250) == Standing(107, 259)
     assert target.read == [{T: (250, 259)}]
@@ -130,7 +130,7 @@ def test_a_tail_that_cannot_be_read_is_asked_for_again_and_only_that() -> None:
 
 def test_fingerprints_are_of_our_records_in_that_range() -> None:
     target = Target()
-    target.tails = [(T, batch(8, 4, producer=(*OURS, 0))), (T, batch(12, 1, producer=(9, 0, 0)))]
+    target.tails = [(T, batch(8, 4, producer=(7, 2, 0))), (T, batch(12, 1, producer=(9, 0, 0)))]
     found = target.inspector.fingerprints(T, 9, 11, OURS)
     assert found == [fingerprint(record(9)), fingerprint(record(10))]
 

@@ -1,0 +1,222 @@
+"""What is done when the source no longer has what was to be copied, or the target no longer has what was."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from mm2.copy.executor.cursor import Cursor
+from mm2.copy.executor.losses import Losses
+from mm2.copy.session import Mark, Session
+from mm2.copy.spec import CopySpec
+from mm2.copy.states import State
+from mm2.kafka.errors import BrokerFailure, DisconnectedFailure, KafkaFailure
+from mm2.kafka.settings import ClientSettings
+from mm2.kafka.structs import EARLIEST, OffsetInfo, ProducerIdentity, TopicPartition
+from tests.unit.copy.batches import SPEC, TP, Bench, batch
+
+SETTINGS = ClientSettings.from_props({"bootstrap.servers": "localhost:1"}, client_id="c")
+COPY = CopySpec("A->B", "C", 0, "A", "B", SETTINGS, SETTINGS, (SPEC,), "offsets")
+OUT_OF_RANGE = BrokerFailure.of(1)
+
+
+class Scene:
+    """A cursor at offset 10 whose source has the range that the test says."""
+
+    def __init__(self, *, records: int = 10, **changes: Any) -> None:
+        self.bench = Bench(10, target=100 + records, records=records)
+        self.cursor = self.bench.cursor
+        self.range = (0, 50)
+        self.failure: KafkaFailure | None = None
+        self.asked = 0
+        self.committed: list[tuple[Mark, bool]] = []  # (mark, held)
+        self.waiting: list[Callable[[], None]] = []
+        self.sessions: dict[TopicPartition, Session] = {}
+        self.losses = Losses(
+            dataclasses.replace(COPY, **changes),
+            cast(Any, self),
+            cast(Any, self),
+            cast(Any, self),
+            self._call,
+            self._commit,
+        )
+
+    # as source, admin and opening
+    def resume(self) -> None:
+        """Nothing is fetched here."""
+
+    def list_offsets(self, wanted: dict[TopicPartition, int]) -> dict[TopicPartition, Any]:
+        self.asked += 1
+        if self.failure is not None:
+            raise self.failure
+        return {tp: OffsetInfo(self.range[spec != EARLIEST], -1, -1) for tp, spec in wanted.items()}
+
+    async def _call(self, call: Callable[..., Any], *args: Any) -> Any:
+        await asyncio.sleep(0)
+        return call(*args)
+
+    def _commit(self, cursor: Cursor, then: Callable[[], None]) -> None:
+        self.committed.append((cursor.mark, cursor.held))
+        self.waiting.append(then)
+
+    def written(self) -> None:
+        self.waiting.pop(0)()
+
+    def unreadable(self) -> None:
+        async def run() -> None:
+            self.losses.unreadable(self.cursor, OUT_OF_RANGE)
+            self.losses.unreadable(self.cursor, OUT_OF_RANGE)
+            await asyncio.gather(*self.losses._tasks)
+
+        asyncio.run(run())
+
+
+def stopped(scene: Scene) -> State | None:
+    trouble = scene.cursor.stop_trouble
+    return trouble.state if trouble is not None else None
+
+
+# -- the source -----------------------------------------------------------------------------------------------------------
+
+
+def test_what_retention_took_is_a_lost_range_and_copying_goes_on_behind_it() -> None:
+    scene = Scene()
+    scene.range = (30, 50)
+    scene.unreadable()
+    assert scene.asked == 2, "one question for the start and one for the end, however often it is said"
+    assert (scene.cursor.mark, scene.bench.gaps) == (Mark(30, 110, 10), {"retention": 20})
+    assert [lost[:3] for lost in scene.cursor.lost] == [(10, 30, "retention")]
+
+
+def test_or_it_stops_the_partition() -> None:
+    scene = Scene(source_data_loss="stop")
+    scene.range = (30, 50)
+    scene.unreadable()
+    assert (stopped(scene), scene.cursor.position, scene.cursor.lost) == (State.LOST_RANGE, 10, [])
+    trouble = scene.cursor.stop_trouble
+    assert trouble is not None
+    assert trouble.reason.startswith("offsets 10..29 of t-0 were deleted on A")
+
+
+def test_what_may_have_been_copied_is_no_lost_range_yet() -> None:
+    scene = Scene()
+    scene.cursor.begin(Mark(10, 110, 10), skip=3)
+    scene.range = (30, 50)
+    scene.unreadable()
+    assert (scene.bench.owner.told, scene.cursor.lost, scene.cursor.position) == ([("uncertain", 10, 3)], [], 10)
+
+
+def test_a_source_that_ends_earlier_was_truncated_and_is_gone_on_with_at_its_end_once_the_ledger_knows() -> None:
+    scene = Scene()
+    scene.range = (0, 6)
+    scene.cursor.leader_epoch = 4
+    scene.unreadable()
+    assert scene.committed == [(Mark(6, 110, 10), True)]
+    assert (scene.cursor.offset, scene.cursor.held, scene.cursor.leader_epoch) == (6, True, -1)
+    assert [lost[:3] for lost in scene.cursor.lost] == [(6, 10, "truncated")]
+    scene.written()
+    assert not scene.cursor.held
+
+
+def test_a_range_that_cannot_be_asked_for_changes_nothing() -> None:
+    scene = Scene()
+    scene.failure = DisconnectedFailure("gone")
+    scene.unreadable()
+    assert (scene.cursor.mark, stopped(scene)) == (Mark(10, 110, 10), None)
+    scene.failure, scene.range = None, (20, 50)
+    scene.unreadable()
+    assert scene.cursor.position == 20, "and it is asked for again"
+
+
+def test_other_failures_are_not_its_business() -> None:
+    scene = Scene()
+    scene.losses.unreadable(scene.cursor, BrokerFailure.of(6))
+    assert scene.asked == 0
+
+
+@pytest.mark.parametrize("skip", [0, 7])
+def test_another_topic_of_the_same_name_is_copied_from_its_start_and_nothing_of_it_is_taken_for_the_old_one(
+    skip: int,
+) -> None:
+    scene = Scene()
+    scene.cursor.begin(Mark(10, 110, 10), skip=skip)
+    scene.cursor.high_watermark = 25
+    scene.losses.renewed(scene.cursor, "new")
+    assert scene.committed[0][0][::2] == (0, 10 + skip)
+    scene.written()
+    scene.bench.fetch(batch(0, 2))
+    assert scene.bench.offsets() == [0, 1]
+    assert [lost[:3] for lost in scene.cursor.lost] == [(10, 25, "recreated")]
+
+
+def test_what_is_under_way_is_waited_for() -> None:
+    scene = Scene()
+    scene.bench.fetch(batch(10, 2))
+    scene.losses.renewed(scene.cursor, "new")
+    assert (scene.committed, scene.cursor.held) == ([], True)
+    scene.bench.ack(110)
+    assert scene.committed == [(Mark(0, 112, 12), True)]
+
+
+def test_a_new_topic_stops_the_partition_if_that_is_wanted() -> None:
+    scene = Scene(source_data_loss="stop")
+    scene.losses.renewed(scene.cursor, "new")
+    assert (stopped(scene), scene.committed) == (State.RECREATED, [])
+
+
+@pytest.mark.parametrize("changes", [{"source_data_loss": "stop"}, {"auto_offset_reset": "none"}])
+def test_a_source_that_was_cut_off_stops_the_partition_where_that_is_wanted(changes: dict[str, str]) -> None:
+    scene = Scene(**changes)
+    scene.losses.diverged(scene.cursor, 4)
+    assert (stopped(scene), scene.committed) == (State.LOST_RANGE, [])
+
+
+def test_a_cut_that_is_said_twice_is_one() -> None:
+    scene = Scene()
+    scene.losses.diverged(scene.cursor, 4)
+    scene.losses.diverged(scene.cursor, 4)
+    assert (len(scene.committed), len(scene.cursor.lost), scene.cursor.offset) == (1, 1, 4)
+
+
+# -- the target -----------------------------------------------------------------------------------------------------------
+
+
+def copied(scene: Scene, count: int) -> None:
+    scene.bench.outbox.begin(ProducerIdentity(1, 0), 10, known=True)
+    scene.bench.fetch(batch(10, count))
+    scene.bench.ack(110)
+    scene.bench.outbox.acked = 10 + count
+
+
+def test_what_the_target_lost_is_sent_again_under_the_same_sequences() -> None:
+    scene = Scene()
+    scene.sessions[TP] = Session(ProducerIdentity(1, 0), Mark(0, 100, 0))
+    copied(scene, 8)
+    scene.losses.target_truncated(scene.cursor, 15, 115)
+    assert scene.committed == [(Mark(15, 115, 15), True)]
+    outbox = scene.bench.outbox
+    assert (outbox.next, outbox.acked, outbox.known, outbox.end_offset) == (15, 15, False, 115)
+    outbox.paused = True
+    scene.written()
+    assert (scene.cursor.held, outbox.paused, scene.cursor.offset) == (False, False, 15)
+
+
+@pytest.mark.parametrize("case", ["no session", "foreign", "out of sight"])
+def test_where_it_is_not_known_which_they_were_the_partition_stops(case: str) -> None:
+    scene = Scene()
+    if case != "no session":
+        scene.sessions[TP] = Session(ProducerIdentity(1, 0), Mark(0, 100, 0))
+    copied(scene, 8)
+    scene.cursor.foreign = 1 if case == "foreign" else 0
+    scene.losses.target_truncated(scene.cursor, 3, 103 if case == "out of sight" else 115)
+    assert (stopped(scene), scene.committed) == (State.LOST_RANGE, [])
+
+
+def test_a_target_that_gives_an_offset_twice_stops_the_partition() -> None:
+    scene = Scene()
+    scene.losses.target_went_back(scene.cursor, 3)
+    assert stopped(scene) == State.LOST_RANGE
