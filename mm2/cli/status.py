@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, TextIO
 
 from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, Flow, add_flow, number, table
@@ -53,6 +54,8 @@ class PartitionStatus:
             "bytes_per_s": self.rate,
             "foreign_records": entry.foreign,
             "session": session,
+            "trouble": None if entry.trouble is None else entry.trouble._asdict(),
+            "note": entry.note,
         }
 
 
@@ -61,8 +64,8 @@ def add(verbs: Any) -> None:
     parser = verbs.add_parser(
         "status",
         help="how far each partition of a flow has been copied",
-        description="How far each partition of a flow has been copied. Exit code: 0 answered in full, 1 the source could "
-        "not say where it ends, 2 the question could not be answered.",
+        description="How far each partition of a flow has been copied. Exit code: 0 answered in full, 1 a partition does "
+        "not go on or the source could not say where it ends, 2 the question could not be answered.",
     )
     add_flow(parser)
     parser.set_defaults(run=run)
@@ -83,7 +86,7 @@ def run(options: Any) -> int:
         _tell(sys.stdout, flow, rows)
     for sentence in trouble:
         sys.stderr.write(f"mm2: {sentence}\n")
-    return EXIT_NOT_WELL if trouble else EXIT_WELL
+    return EXIT_NOT_WELL if trouble or any(row.entry.trouble for row in rows) else EXIT_WELL
 
 
 def ends_of(flow: Flow, sources: Iterable[TopicPartition]) -> tuple[Mapping[TopicPartition, int], list[str]]:
@@ -116,6 +119,12 @@ def _tell(out: TextIO, flow: Flow, rows: list[PartitionStatus]) -> None:
     ]
     if cells:
         table(out, header, cells)
+    for entry in (row.entry for row in rows):
+        if entry.trouble is not None:
+            since = datetime.fromtimestamp(entry.trouble.since_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+            out.write(f"{entry.source}  {entry.trouble.state} since {since}: {entry.trouble.reason}\n")
+        elif entry.note:
+            out.write(f"{entry.source}  {entry.note}\n")
     behind = sum(row.lag or 0 for row in rows)
     count = f"{number(len(rows))} partition{'' if len(rows) == 1 else 's'}"
     out.write(f"{count} of {flow.pair}, {number(behind)} offsets to go\n")

@@ -46,6 +46,15 @@ class Lost(NamedTuple):
     at_ms: int
 
 
+class Trouble(NamedTuple):
+    """Why a partition does not go on: one of `mm2.copy.states.State`, from which source offset on, since when (ms)."""
+
+    state: str
+    reason: str
+    offset: int
+    since_ms: int
+
+
 @dataclass(frozen=True, slots=True)
 class Session:
     """``start`` is where its count was 0."""
@@ -62,7 +71,8 @@ class Entry:
     read (-1 unknown), by which a truncated source is found out. ``session`` is None in exactly-once mode and where it
     could not be kept. ``previous`` is the position that Connect's offsets topic held, None for none. ``gaps`` counts
     source offsets that are not on the target by reason, ``foreign`` records on the target that are not ours, ``rate`` is
-    bytes per second lately, ``chunk`` the number of the newest chunk of segments.
+    bytes per second lately, ``chunk`` the number of the newest chunk of segments. ``note`` is something to be known that
+    stops nothing, for instance that copying is at least once only.
     """
 
     topic: str
@@ -79,6 +89,8 @@ class Entry:
     foreign: int = 0
     rate: int = 0
     chunk: int = 0
+    trouble: Trouble | None = None
+    note: str = ""
 
     @property
     def source(self) -> TopicPartition:
@@ -108,6 +120,10 @@ class Entry:
             "rate": self.rate,
             "chunk": self.chunk,
         }
+        if self.trouble is not None:
+            data["trouble"] = list(self.trouble)
+        if self.note:
+            data["note"] = self.note
         if self.session is not None:
             producer = self.session.producer
             data["session"] = {
@@ -119,7 +135,7 @@ class Entry:
     @classmethod
     def from_json(cls, topic: str, partition: int, data: dict[str, Any]) -> Self:
         """The inverse of `to_json`. KeyError, TypeError or ValueError for anything else."""
-        session = data.get("session")
+        session, trouble = data.get("session"), data.get("trouble")
         return cls(
             topic,
             partition,
@@ -135,6 +151,8 @@ class Entry:
             int(data["foreign"]),
             int(data["rate"]),
             int(data["chunk"]),
+            None if trouble is None else Trouble(*trouble),
+            str(data.get("note", "")),
         )
 
 

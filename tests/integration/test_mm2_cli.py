@@ -12,7 +12,7 @@ from mm2.cli.gaps import merged
 from mm2.cli.mm2 import main
 from mm2.copy.ledger import LEDGER_CONFIGS, chunk_record, entry_record, ledger_topic
 from mm2.copy.segments import Chunk, Gap, Segment
-from mm2.copy.session import Entry, Lost, Mark, Session
+from mm2.copy.session import Entry, Lost, Mark, Session, Trouble
 from mm2.kafka.structs import ProducerIdentity
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.asking import asked
@@ -134,6 +134,8 @@ def test_status_tells_positions_lag_and_session(
         "bytes_per_s": 1_234,
         "foreign_records": 0,
         "session": {"producer_id": 4001, "producer_epoch": 2, "start": {"source": 0, "target": 0}, "records": 7},
+        "trouble": None,
+        "note": "",
     }
     assert (second["session"], second["target_offset"], second["lag"]) == (None, None, 0)
 
@@ -175,3 +177,38 @@ def test_what_cannot_be_answered_is_said_in_one_sentence(
 def test_ranges_are_joined_within_their_reason() -> None:
     gaps = [Gap(5, 9, "a"), Gap(0, 5, "a"), Gap(3, 4, "b"), Gap(8, 12, "a"), Gap(13, 14, "a"), Gap(0, 5, "a")]
     assert merged(gaps) == [Gap(0, 12, "a"), Gap(3, 4, "b"), Gap(13, 14, "a")]
+
+
+def test_status_tells_what_holds_a_partition_up(
+    kafka_a: LocalKafka, kafka_b: LocalKafka, file: Path, unique: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    create(kafka_a, unique, 2)
+    entries = orders(unique)
+    trouble = Trouble("TOO_LARGE", "A record is too large.", 9, FOUND_MS)
+    write_ledger(
+        kafka_b, unique, [entries[0].replace(trouble=trouble), entries[1].replace(note="at least once")], CHUNKS
+    )
+    code, out, _ = asked(capsys, "status", file, f"{unique}->B")
+    assert code == 1
+    assert f"{unique}-0  TOO_LARGE since 2023-11-14 22:13:20 UTC: A record is too large." in out
+    assert f"{unique}-1  at least once" in out
+
+
+def test_throttle_sets_shows_and_takes_back_limits(
+    kafka_b: LocalKafka, file: Path, unique: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flow = f"{unique}->B"
+    write_ledger(kafka_b, unique, orders(unique), CHUNKS)
+    assert asked(capsys, "throttle", file, flow) == (0, f"{flow}: as the properties file says\n", "")
+    assert asked(capsys, "throttle", file, flow, "20MB") == (
+        0,
+        f"{flow}, all topics together: 20,000,000 bytes/s\n",
+        "",
+    )
+    assert asked(capsys, "throttle", file, flow, "none", "--topic", "t")[0] == 0
+    code, out, _ = asked(capsys, "throttle", file, flow, "--json")
+    assert (code, json.loads(out)["bytes.per.sec"]) == (0, {"": 20_000_000, "t": 0})
+    assert asked(capsys, "throttle", file, flow, "--reset")[1] == "t: no limit\n"
+    code, out, err = asked(capsys, "throttle", file, flow, "fast")
+    assert (code, out) == (2, "")
+    assert err == "mm2: 'fast' is no number of bytes per second; write for instance 500000, 500k, 20MB or none.\n"

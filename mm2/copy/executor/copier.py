@@ -33,7 +33,7 @@ from mm2.copy.executor.source import FetchLimits, Source
 from mm2.copy.executor.syncs import Syncs
 from mm2.copy.executor.throttle import Throttle
 from mm2.copy.executor.transaction import Transactions
-from mm2.copy.session import LOST_KEPT, Mark, Start
+from mm2.copy.session import LOST_KEPT, Start, Trouble
 from mm2.copy.session import Entry as LedgerEntry
 from mm2.copy.spec import Assignment
 from mm2.kafka.admin import Admin
@@ -63,7 +63,7 @@ class Copier:
         self._assignment = assignment
         self._link = DriverLink(assignment, attempt, DRAIN_TIMEOUT_S)
         self._cursors: dict[TopicPartition, Cursor] = {}
-        self._written: dict[TopicPartition, tuple[Mark, int, int]] = {}  # what the last commit of each said
+        self._written: dict[TopicPartition, tuple[Any, ...]] = {}  # what the last commit of each said
         self._waiting: dict[TopicPartition, list[Callable[[], None]]] = {}  # for a commit of the present state
         self._reported: dict[TopicPartition, list[Any]] = {}
         self._latencies: list[int] = []
@@ -448,7 +448,7 @@ class Copier:
         tp = cursor.partition
         if cursor.position < 0 or self._positions.busy(tp):
             return
-        state = (cursor.mark, len(cursor.lost), cursor.foreign)
+        state = self._state_of(cursor)
         if self._written.get(tp) == state and not force:
             return
         self._written[tp] = state
@@ -482,6 +482,7 @@ class Copier:
 
     def _entry(self, cursor: Cursor) -> LedgerEntry:
         part = cursor.spec
+        trouble = cursor.current_trouble()
         return LedgerEntry(
             part.topic,
             part.partition,
@@ -497,7 +498,16 @@ class Copier:
             cursor.foreign,
             int(cursor.rate),
             cursor.trail.newest.number,
+            None if trouble is None else Trouble(str(trouble.state), trouble.reason, trouble.offset, trouble.since_ms),
+            cursor.note,
         )
+
+    @staticmethod
+    def _state_of(cursor: Cursor) -> tuple[Any, ...]:
+        """What the ledger is to say; bytes per second alone are no reason to write."""
+        trouble = cursor.current_trouble()
+        what = "" if trouble is None else f"{trouble.state} {trouble.offset}"
+        return cursor.mark, len(cursor.lost), cursor.foreign, what, cursor.note
 
     def _watch_ledger(self) -> None:
         """A ledger that cannot be written must hold up nothing: go on without, and say what that means."""
@@ -640,7 +650,7 @@ class Copier:
 
     def _all_written(self) -> bool:
         return all(
-            cursor.position < 0 or self._written.get(tp) == (cursor.mark, len(cursor.lost), cursor.foreign)
+            cursor.position < 0 or self._written.get(tp, ())[:3] == self._state_of(cursor)[:3]
             for tp, cursor in self._cursors.items()
         )
 

@@ -337,7 +337,7 @@ class Cursor:
 
     def progress(self) -> PartitionProgress:
         """A snapshot for the driver."""
-        trouble = self.stop_trouble or self._current_trouble()
+        trouble = self.current_trouble()
         state = trouble.state if trouble is not None else self._well()
         return PartitionProgress(
             self.spec.topic,
@@ -369,7 +369,10 @@ class Cursor:
             self.rate += ((self.bytes - seen) / passed - self.rate) * weight
             self._rated = (now_s, self.bytes)
 
-    def _current_trouble(self) -> Trouble | None:
+    def current_trouble(self) -> Trouble | None:
+        """What keeps it from going on now."""
+        if self.stop_trouble is not None:
+            return self.stop_trouble
         complaint = self.outbox.complaint
         if complaint is not None:
             self.write_trouble = self._trouble(self.write_trouble, state_of(complaint), str(complaint), self.position)

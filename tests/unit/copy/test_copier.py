@@ -40,7 +40,8 @@ def test_an_answer_renews_the_lease_from_the_time_of_the_question() -> None:
 
 
 def test_lease_and_start_come_once_and_everything_else_is_passed_on() -> None:
-    link, words = DriverLink(ASSIGNMENT, 0, 8), []
+    link = DriverLink(ASSIGNMENT, 0, 8)
+    words: list[dict[str, Any]] = []
     link.on_word = words.append
     throttle = {"type": "throttle", "rate": 1, "topics": {}}
     hear(link, {"type": "lease"}, {"type": "start", "starts": []}, {"type": "start", "starts": [1]}, throttle)

@@ -169,7 +169,7 @@ def test_a_new_topic_stops_the_partition_if_that_is_wanted() -> None:
 
 
 @pytest.mark.parametrize("changes", [{"source_data_loss": "stop"}, {"auto_offset_reset": "none"}])
-def test_a_source_that_was_cut_off_stops_the_partition_where_that_is_wanted(changes: dict[str, str]) -> None:
+def test_a_source_that_was_cut_off_stops_the_partition_where_that_is_wanted(changes: dict[str, Any]) -> None:
     scene = Scene(**changes)
     scene.losses.diverged(scene.cursor, 4)
     assert (stopped(scene), scene.committed) == (State.LOST_RANGE, [])

@@ -241,7 +241,8 @@ def test_a_position_never_passes_what_may_have_been_there() -> None:
 
 def test_a_partition_that_goes_on_elsewhere_meanwhile_leaves_what_is_there_behind() -> None:
     for looking in (False, True):
-        bench, calls = Bench(50, target=7, records=20, skip=4), []
+        bench = Bench(50, target=7, records=20, skip=4)
+        calls: list[int] = []
         if looking:
             bench.fetch(batch(60, 1))
             answered(bench, range(50, 54))

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
-from mm2.copy.executor.source import FetchLimits, Source
+from mm2.copy.executor.brokers import Place
+from mm2.copy.executor.source import FetchLimits, Source, _Broker, _Intake
+from mm2.copy.executor.throttle import Throttle
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import BrokerFailure, DisconnectedFailure
 from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import Metadata, PartitionInfo, TopicInfo, TopicPartition, topic_id_text
 from mm2.kafka.wire.channel import BufferPool
-from mm2.kafka.wire.fetch import Fetched
+from mm2.kafka.wire.fetch import Fetched, Position
 
 SETTINGS = ClientSettings.from_props({"bootstrap.servers": "localhost:1", "reconnect.backoff.ms": "1"}, client_id="c")
 
@@ -22,27 +25,81 @@ SETTINGS = ClientSettings.from_props({"bootstrap.servers": "localhost:1", "recon
 class Feed:
     """A receiver that takes down what it is told."""
 
-    full = stuck = False
+    full = stuck = behind = False
+    leader_epoch = -1
 
     def __init__(self, partition: TopicPartition) -> None:
         self.partition = partition
         self.offset = 40
         self.failures: list[BrokerFailure] = []
+        self.taken: list[int] = []
+        self.ends: list[int] = []
+        self.limited = 0
 
     def take(self, fetched: Fetched) -> None:
-        """Not called: no broker answers."""
+        self.taken.append(len(fetched.records))
 
     def failed(self, failure: BrokerFailure) -> None:
         self.failures.append(failure)
 
-    def renewed(self) -> None:
+    def renewed(self, topic_id: str) -> None:
         self.offset = 0
+
+    def diverged(self, end_offset: int) -> None:
+        self.ends.append(end_offset)
+
+    def throttled(self) -> None:
+        self.limited += 1
+
+
+class Line:
+    """A broker's end of a channel: what each request asks for; answers when the test says so."""
+
+    lost = False
+
+    def __init__(self, source: Source, feeds: Iterable[Feed]) -> None:
+        self.source = source
+        self.asked: list[dict[TopicPartition, Position]] = []
+        self.max_bytes: list[int] = []
+        self.answers: list[list[Fetched]] = []
+        self.connection = SimpleNamespace(
+            next_correlation_id=lambda: 1, client_id="c", maybe_reauthenticate=lambda: None
+        )
+        session = SimpleNamespace(request=self._request, response=lambda *_: self.answers.pop(0))
+        self.broker = source._brokers[Place(1, 0)] = _Broker(1, 0, session=cast(Any, session))
+        self.broker.channel = cast(Any, self)
+        self.broker.intakes = {feed.partition: source._intakes[feed.partition] for feed in feeds}
+
+    def _request(
+        self, _version: int, _correlation: int, _client: str, wanted: dict[TopicPartition, Position], **more: Any
+    ) -> bytes:
+        self.asked.append(wanted)
+        self.max_bytes.append(more["max_bytes"])
+        return b""
+
+    def ask(self) -> None:
+        self.source._ask(self.broker)
+
+    def send(self, _buffers: Any, _correlation_id: int) -> None:
+        """Nothing goes anywhere."""
+
+    def answer(self, *rows: Fetched) -> None:
+        self.answers.append(list(rows))
+        self.source._answered(self.broker, memoryview(b""))
+
+    def close(self) -> None:
+        self.lost = True
+
+
+def fetched(tp: TopicPartition, size: int = 0, **fields: Any) -> Fetched:
+    values: dict[str, Any] = {"error_code": 0, "records": memoryview(bytes(size)), **fields}
+    return Fetched(tp, high_watermark=99, last_stable_offset=99, log_start_offset=0, aborted=(), **values)
 
 
 class Scene:
     """A source whose cluster refuses every connection and has the leaders and topic ids that the test says."""
 
-    def __init__(self) -> None:
+    def __init__(self, throttle: Throttle | None = None) -> None:
         self.cluster = Cluster(SETTINGS, name="A")
         self.background = ThreadPoolExecutor(1)
         self.opened: list[int] = []
@@ -55,11 +112,18 @@ class Scene:
             FetchLimits(),
             read_committed=False,
             room=lambda: True,
+            throttle=throttle or Throttle(),
         )
 
     def _open(self, node_id: int | None, *, timeout_s: float | None = None) -> Any:
         self.opened.append(-1 if node_id is None else node_id)
         raise DisconnectedFailure("nobody there")
+
+    def line(self, *feeds: Feed) -> Line:
+        """A broker that leads these feeds' partitions, and answers when the test says so."""
+        for feed in feeds:
+            self.source._intakes[feed.partition] = _Intake(feed, 1 << 20)
+        return Line(self.source, feeds)
 
     def say(self, leader: int, topic_id: str = "") -> None:
         """From now on metadata says this of t-0."""
@@ -68,15 +132,15 @@ class Scene:
         self.cluster.metadata = lambda *_args, **_kwargs: found  # type: ignore[method-assign]
 
 
-def play(scenario: Callable[[Scene], Awaitable[None]]) -> None:
+def play(scenario: Callable[[Scene], Awaitable[None]], throttle: Throttle | None = None) -> None:
     async def run() -> None:
         mishaps: list[Any] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: mishaps.append(context))
-        scene = Scene()
+        scene = Scene(throttle)
         try:
             await scenario(scene)
         finally:
-            scene.source.stop()
+            scene.source.close()
             scene.background.shutdown()
             scene.cluster.close()
         assert not mishaps
@@ -111,3 +175,95 @@ def test_a_topic_of_the_same_name_but_another_id_is_read_from_its_start() -> Non
         assert (before, feed.offset) == (40, 0)
 
     play(scenario)
+
+
+def test_an_id_that_was_known_before_tells_another_topic_from_the_start() -> None:
+    async def scenario(scene: Scene) -> None:
+        feed = Feed(TopicPartition("t", 0))
+        scene.source.expect("t", "")
+        scene.source.expect("t", topic_id_text(uuid.UUID(int=1)))
+        scene.say(1, topic_id_text(uuid.UUID(int=2)))
+        scene.source.add([feed])
+        await asyncio.sleep(0.1)
+        assert (feed.offset, scene.source.topic_id("t")) == (0, topic_id_text(uuid.UUID(int=2)))
+
+    play(scenario)
+
+
+def test_an_answer_for_an_offset_that_is_no_longer_wanted_is_dropped() -> None:
+    async def scenario(scene: Scene) -> None:
+        feed = Feed(TopicPartition("t", 0))
+        line = scene.line(feed)
+        line.ask()
+        feed.offset = 7
+        line.answer(fetched(feed.partition, 100))
+        assert (feed.taken, line.asked[-1][feed.partition].offset) == ([], 7)
+        line.answer(fetched(feed.partition, 100))
+        assert feed.taken == [100]
+
+    play(scenario)
+
+
+def test_a_log_that_was_cut_off_is_told_with_its_end() -> None:
+    async def scenario(scene: Scene) -> None:
+        feed = Feed(TopicPartition("t", 0))
+        feed.leader_epoch = 5
+        line = scene.line(feed)
+        line.ask()
+        assert line.asked[0][feed.partition].last_fetched_epoch == 5
+        line.answer(fetched(feed.partition, diverging=(4, 33)))
+        assert (feed.ends, feed.taken) == ([33], [])
+
+    play(scenario)
+
+
+def test_a_partition_that_was_given_up_is_asked_for_no_more() -> None:
+    async def scenario(scene: Scene) -> None:
+        one, two = Feed(TopicPartition("t", 0)), Feed(TopicPartition("t", 1))
+        line = scene.line(one, two)
+        for intake in line.broker.intakes.values():
+            intake.place = Place(1, 0)
+        line.ask()
+        scene.source.remove(one.partition)
+        line.answer(fetched(one.partition, 5), fetched(two.partition, 6))
+        assert (one.taken, two.taken, [*line.asked[-1]]) == ([], [6], [two.partition])
+
+    play(scenario)
+
+
+def test_a_full_partition_is_left_out() -> None:
+    async def scenario(scene: Scene) -> None:
+        one, two = Feed(TopicPartition("t", 0)), Feed(TopicPartition("t", 1))
+        line = scene.line(one, two)
+        one.full = True
+        line.ask()
+        assert [*line.asked[-1]] == [two.partition]
+
+    play(scenario)
+
+
+def test_the_limit_of_one_topic_holds_up_no_other() -> None:
+    async def scenario(scene: Scene) -> None:
+        slow, fast = Feed(TopicPartition("slow", 0)), Feed(TopicPartition("fast", 0))
+        line = scene.line(slow, fast)
+        line.ask()
+        assert (line.asked[0][slow.partition].max_bytes, line.max_bytes) == (10_000, [8 << 20])
+        line.answer(fetched(slow.partition, 30_000), fetched(fast.partition, 500_000))
+        assert [*line.asked[1]] == [fast.partition]
+        assert (line.asked[1][fast.partition].max_bytes, line.max_bytes[1], slow.limited) == (1 << 20, 8 << 20, 1)
+
+    play(scenario, Throttle(0, {"slow": 10_000}))
+
+
+def test_a_flows_limit_is_that_of_a_whole_answer_and_is_waited_for() -> None:
+    async def scenario(scene: Scene) -> None:
+        one, two = Feed(TopicPartition("t", 0)), Feed(TopicPartition("u", 0))
+        line = scene.line(one, two)
+        line.ask()
+        assert line.max_bytes == [200_000]
+        line.answer(fetched(one.partition, 215_000))
+        assert (len(line.asked), one.limited, two.limited) == (1, 1, 1)
+        await asyncio.sleep(0.3)
+        assert [*line.asked[1]] == [one.partition, two.partition]
+
+    play(scenario, Throttle(200_000))

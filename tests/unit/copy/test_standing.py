@@ -32,7 +32,7 @@ class Target:
         self.read: list[dict[TopicPartition, tuple[int, int]]] = []
         self.failure: Exception | None = None
         self.inspector = Inspector(Cluster(SETTINGS, name="B"))
-        self.inspector._admin.describe_producers = lambda wanted: {tp: self.producers[tp] for tp in wanted}  # type: ignore[method-assign]
+        self.inspector._admin.describe_producers = lambda partitions: {tp: self.producers[tp] for tp in partitions}  # type: ignore[method-assign]
         self.inspector._admin.list_offsets = lambda wanted, **_: {tp: self.ends[tp] for tp in wanted}  # type: ignore[method-assign]
         self.inspector._batches = self._batches  # type: ignore[method-assign]
 

@@ -1,0 +1,351 @@
+"""Where partitions begin, and under which producer. The test plays both clusters."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from mm2.copy.executor.cursor import Cursor
+from mm2.copy.executor.link import DriverLink
+from mm2.copy.executor.opening import Opening, duration_ms
+from mm2.copy.executor.outbox import Outbox
+from mm2.copy.executor.standing import Standing, fingerprint
+from mm2.copy.segments import Chunk, Segment
+from mm2.copy.session import Entry, Lost, Mark, Session, Start
+from mm2.copy.spec import Assignment, CopySpec, TransactionsSpec
+from mm2.copy.states import State
+from mm2.kafka.cluster import Cluster
+from mm2.kafka.errors import BrokerFailure, DisconnectedFailure, KafkaFailure
+from mm2.kafka.settings import ClientSettings
+from mm2.kafka.structs import EARLIEST, LATEST, OffsetInfo, ProducerIdentity, TopicPartition
+from tests.unit.copy.batches import SPEC, TP, Bench, batch, record
+
+SETTINGS = ClientSettings.from_props({"bootstrap.servers": "localhost:1"}, client_id="c")
+COPY = CopySpec("A->B", "C", 0, "A", "B", SETTINGS, SETTINGS, (SPEC,), "offsets", ledger_topic="ledger")
+SESSION = Session(ProducerIdentity(7, 1), Mark(0, 100, 0))
+ENTRY = Entry(
+    "t", 0, "A.t", Mark(50, 150, 50), 40, "src", "dst", 3, SESSION, {"control": 2}, (Lost(1, 2, "retention", 5),), 4, 9
+)
+
+
+class Scene:
+    """One cursor and what it is opened with."""
+
+    def __init__(self, **changes: Any) -> None:
+        self.bench = Bench()
+        self.cursor, self.outbox = self.bench.cursor, self.bench.outbox
+        self.outbox.identity = ProducerIdentity(-1, -1)
+        self.cursor.position = self.cursor.offset = -1
+        self.cursor.held = True
+        self.link = DriverLink(Assignment("b", "localhost", 1, "00"), 0, 8)
+        self.reading: list[Cursor] = []
+        self.expected: list[tuple[str, str]] = []
+        self.woken: list[Outbox] = []
+        self.truncated: list[tuple[int, int]] = []
+        self.committed: list[Callable[[], None]] = []
+        self.standings: list[Standing | KafkaFailure] = []
+        self.offsets: dict[int, list[int | KafkaFailure]] = {EARLIEST: [3], LATEST: [70]}  # answers, the last one stays
+        self.asked: list[int] = []
+        self.prints: list[int] = []
+        self.topic_ids = {"A.t": "dst"}
+        source, target = Cluster(SETTINGS, name="A"), Cluster(SETTINGS, name="B")
+        self.opening = Opening(
+            dataclasses.replace(COPY, **changes),
+            self.link,
+            cast(Any, self),
+            cast(Any, self),
+            source,
+            target,
+            {TP: self.cursor},
+            self._call,
+            lambda _, then: self.committed.append(then),
+            lambda _, records, end: self.truncated.append((records, end)),
+        )
+        opening: Any = self.opening
+        opening._source_admin = opening._target_admin = self
+        opening._inspector = SimpleNamespace(standings=self._standings, fingerprints=lambda *_: self.prints)
+        opening._new_identity = lambda: ProducerIdentity(9, 0)
+
+    # as source and sink
+    def add(self, feeds: Iterable[Cursor]) -> None:
+        self.reading += feeds
+
+    def resume(self) -> None:
+        """Nothing is fetched here."""
+
+    def expect(self, topic: str, topic_id: str) -> None:
+        self.expected.append((topic, topic_id))
+
+    def wake(self, outbox: Outbox) -> None:
+        self.woken.append(outbox)
+
+    def go_on(self, outbox: Outbox) -> None:
+        outbox.paused = False
+        self.woken.append(outbox)
+
+    # as the clusters
+    def list_offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, Any]:
+        found: dict[TopicPartition, Any] = {}
+        for tp, when in wanted.items():
+            self.asked.append(when)
+            answers = self.offsets[when]
+            answer = answers.pop(0) if len(answers) > 1 else answers[0]
+            found[tp] = OffsetInfo(answer, -1, -1) if isinstance(answer, int) else answer
+        return found
+
+    def _standings(self, questions: Mapping[TopicPartition, Any]) -> dict[TopicPartition, Standing | KafkaFailure]:
+        answer = self.standings.pop(0)
+        return dict.fromkeys(questions, answer)
+
+    async def _call(self, call: Callable[..., Any], *args: Any) -> Any:
+        await asyncio.sleep(0)
+        return call(*args)
+
+    # what happens
+    def begin(self, start: Start) -> None:
+        self.opening.begin({TP: start})
+
+
+def play(scene: Scene, action: Callable[[], object]) -> None:
+    """Until there is nothing more to do."""
+
+    async def run() -> None:
+        action()
+        async with asyncio.timeout(5):
+            while scene.opening._tasks:  # noqa: ASYNC110  (tasks start tasks)
+                await asyncio.sleep(0.001)
+
+    asyncio.run(run())
+    assert scene.link.reason == ""
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mm2.copy.executor.opening._AGAIN_S", 0.001)
+    monkeypatch.setattr("mm2.copy.executor.opening._FRESH_AGAIN_S", 0.001)
+
+
+# -- a session that goes on -----------------------------------------------------------------------------------------------
+
+
+def test_what_was_handed_over_cleanly_goes_on_at_once() -> None:
+    scene, chunk = Scene(), Chunk(6, [Segment(40, 140, 10)])
+    play(scene, lambda: scene.begin(Start(50, 50, ENTRY, chunk, clean=True)))
+    cursor, outbox = scene.cursor, scene.outbox
+    assert (cursor.mark, cursor.offset, cursor.held, scene.reading) == (Mark(50, 150, 50), 50, False, [cursor])
+    assert (outbox.identity, outbox.next, outbox.acked) == (ProducerIdentity(7, 1), 50, 50)
+    assert (outbox.end_offset, outbox.looked_up) == (150, True)
+    assert scene.opening.sessions == {TP: SESSION}
+    assert (cursor.trail.newest, cursor.trail.gaps, cursor.lost, cursor.foreign) == (
+        chunk,
+        {"control": 2},
+        [*ENTRY.lost],
+        4,
+    )
+    assert (cursor.leader_epoch, scene.expected) == (3, [("t", "src")])
+    assert (scene.asked, scene.committed) == ([], [])
+
+
+@pytest.mark.parametrize(("end", "base"), [(157, 150), (160, -1)])
+def test_after_a_crash_the_target_says_how_far_it_got(end: int, base: int) -> None:
+    scene = Scene()
+    scene.standings = [DisconnectedFailure("away"), Standing(57, end)]
+    play(scene, lambda: scene.begin(Start(50, 40, ENTRY)))
+    assert (scene.cursor.mark, scene.cursor.skip, scene.cursor.skip_base) == (Mark(50, 150, 50), 7, base)
+    assert (scene.outbox.next, scene.outbox.acked, scene.outbox.end_offset) == (57, 57, -1)
+    scene.bench.fetch(batch(50, 10))
+    scene.bench.ack(end)
+    assert (scene.bench.offsets(), scene.cursor.mark) == ([57, 58, 59], Mark(60, end + 3, 60))
+
+
+def test_nothing_was_written_since_the_mark() -> None:
+    scene = Scene()
+    scene.standings = [Standing(50, 150)]
+    play(scene, lambda: scene.begin(Start(50, 50, ENTRY)))
+    assert (scene.cursor.skip, scene.outbox.end_offset, scene.reading) == (0, 150, [scene.cursor])
+
+
+def test_a_target_that_has_less_than_was_acknowledged_is_told() -> None:
+    scene = Scene()
+    scene.standings = [Standing(44, 144)]
+    play(scene, lambda: scene.begin(Start(50, 50, ENTRY)))
+    assert scene.truncated == [(44, 144)]
+    assert (scene.cursor.mark, scene.cursor.held) == (Mark(50, 150, 50), True)
+
+
+def test_where_nobody_may_ask_it_is_at_least_once_from_the_mark() -> None:
+    scene = Scene()
+    scene.standings = [BrokerFailure.of(29)]
+    play(scene, lambda: scene.begin(Start(50, 40, ENTRY)))
+    assert (scene.cursor.mark, scene.cursor.note.startswith("at least once")) == (Mark(50, 70, 0), True)
+    assert scene.opening.sessions == {TP: Session(ProducerIdentity(9, 0), Mark(50, 70, 0))}
+
+
+def test_another_target_topic_of_the_same_name_stops_the_partition() -> None:
+    scene = Scene()
+    scene.topic_ids = {"A.t": "other"}
+    play(scene, lambda: scene.begin(Start(50, 50, ENTRY, clean=True)))
+    trouble = scene.cursor.stop_trouble
+    assert trouble is not None
+    assert (trouble.state, scene.reading) == (State.RECREATED, [])
+    assert "50 records" in trouble.reason
+
+
+# -- a session that begins ------------------------------------------------------------------------------------------------
+
+
+def test_a_new_session_is_in_the_ledger_before_anything_is_sent() -> None:
+    scene = Scene()
+    play(scene, lambda: scene.begin(Start(12, 12)))
+    mark = Mark(12, 70, 0)
+    assert (scene.cursor.mark, scene.reading, scene.outbox.nameless) == (mark, [scene.cursor], True)
+    assert scene.opening.sessions == {TP: Session(ProducerIdentity(9, 0), mark)}
+    (known,) = scene.committed
+    scene.bench.fetch(batch(12, 2))
+    known()
+    assert (scene.outbox.identity, scene.outbox.end_offset, scene.woken) == (ProducerIdentity(9, 0), 70, [scene.outbox])
+    scene.bench.ack(70)
+    assert (scene.bench.parcels[0].at, scene.cursor.mark) == (0, Mark(14, 72, 2))
+
+
+def test_a_position_that_somebody_else_wrote_begins_a_session_with_the_old_counts() -> None:
+    scene = Scene()
+    moved = Start(7, 7, ENTRY.replace(session=None), moved=True)
+    play(scene, lambda: scene.begin(moved))
+    assert (scene.cursor.mark, scene.cursor.trail.gaps, scene.cursor.foreign) == (Mark(7, 70, 0), {"control": 2}, 4)
+    assert (scene.cursor.leader_epoch, scene.expected) == (-1, []), "the source may be another one"
+
+
+def test_a_target_that_is_away_is_waited_for() -> None:
+    scene = Scene()
+    scene.offsets[LATEST] = [BrokerFailure.of(5), DisconnectedFailure("gone"), 71]
+    play(scene, lambda: scene.begin(Start(12, 12)))
+    assert (scene.cursor.mark, scene.outbox.complaint) == (Mark(12, 71, 0), None)
+
+
+def test_a_target_that_may_be_written_only_is_written_without_knowing_where() -> None:
+    scene = Scene()
+    scene.offsets[LATEST] = [BrokerFailure.of(29)]
+    play(scene, lambda: scene.begin(Start(12, 12)))
+    assert scene.cursor.mark == Mark(12, -1, 0)
+
+
+def test_without_a_ledger_nothing_waits() -> None:
+    scene = Scene(ledger_topic=None)
+    play(scene, lambda: scene.begin(Start(12, 12)))
+    assert (scene.outbox.identity, scene.committed, scene.outbox.looked_up) == (ProducerIdentity(9, 0), [], False)
+    assert scene.opening.sessions == {}
+
+
+def test_in_a_transaction_only_the_position_counts() -> None:
+    scene = Scene(transactions=TransactionsSpec("id"))
+    play(scene, lambda: scene.begin(Start(12, 12, ENTRY)))
+    assert (scene.cursor.mark, scene.asked, scene.committed) == (Mark(12, -1, 0), [], [])
+    assert scene.reading == [scene.cursor]
+
+
+def test_a_session_that_cannot_go_on_is_followed_by_another() -> None:
+    scene = Scene()
+    play(scene, lambda: scene.begin(Start(50, 50, ENTRY, clean=True)))
+    play(scene, lambda: scene.opening.open_again(scene.cursor, scene.cursor.mark))
+    assert scene.opening.sessions == {TP: Session(ProducerIdentity(9, 0), Mark(50, 70, 0))}
+    assert scene.cursor.trail.gaps == {"control": 2}
+
+
+# -- where there is no position -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "asked", "position"),
+    [
+        ({}, [EARLIEST], 3),
+        ({"auto_offset_reset": "latest"}, [LATEST], 70),
+        ({"start_timestamp_ms": 5_000}, [5_000], 40),
+        ({"start_timestamp_ms": 9_000}, [9_000, LATEST], 70),  # nothing is as young as that
+        ({"start_timestamp_ms": 5_000, "auto_offset_reset": "none"}, [5_000], 40),
+    ],
+)
+def test_the_beginning_without_a_position(changes: dict[str, Any], asked: list[int], position: int) -> None:
+    scene = Scene(**changes)
+    scene.offsets |= {5_000: [40], 9_000: [-1]}
+    play(scene, lambda: scene.begin(Start(None)))
+    assert (scene.asked[: len(asked)], scene.cursor.position) == (asked, position)
+
+
+def test_no_position_and_no_word_where_to_begin_stops_the_partition() -> None:
+    scene = Scene(auto_offset_reset="none")
+    play(scene, lambda: scene.begin(Start(None)))
+    assert (scene.cursor.stopped, scene.asked) == (True, [])
+
+
+def test_a_source_that_cannot_be_asked_is_asked_again_and_shown() -> None:
+    scene = Scene()
+    scene.offsets[EARLIEST] = [BrokerFailure.of(29), DisconnectedFailure("gone"), 8]
+    play(scene, lambda: scene.begin(Start(None)))
+    assert (scene.bench.owner.told, scene.cursor.position) == ([("unreadable", 29)], 8)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("P3DT12H", 302_400_000), ("PT1.5S", 1_500), ("PT2M", 120_000), ("P1D", 86_400_000)],
+)
+def test_durations(text: str, expected: int) -> None:
+    assert duration_ms(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "P", "PT", "3D", "P1W", "P-1D"])
+def test_no_durations(text: str) -> None:
+    with pytest.raises(ValueError, match="is not an ISO 8601 duration"):
+        duration_ms(text)
+
+
+# -- looking for records by content ---------------------------------------------------------------------------------------
+
+
+def uncertain(scene: Scene, there: Iterable[int]) -> None:
+    scene.standings = [Standing(57, 157)]
+    scene.prints = [fingerprint(record(offset)) for offset in there]
+    play(scene, lambda: scene.begin(Start(50, 40, ENTRY)))
+    scene.bench.fetch(batch(53, 1))
+    assert scene.cursor.held
+    play(scene, lambda: scene.opening.match(scene.cursor))
+
+
+def test_what_is_on_the_target_is_found_by_its_content() -> None:
+    scene = Scene()
+    uncertain(scene, range(50, 57))
+    scene.bench.fetch(batch(53, 1), batch(55, 4))
+    scene.bench.ack(157)
+    assert (scene.bench.offsets(), scene.cursor.mark) == ([57, 58], Mark(59, 159, 59))
+    assert (scene.outbox.next, scene.cursor.note) == (59, "")
+
+
+def test_only_the_last_of_them_count() -> None:
+    scene = Scene()
+    uncertain(scene, range(40, 57))  # read from before the mark
+    assert scene.cursor.match is not None
+    assert len(scene.cursor.match) == 7
+
+
+def test_what_compaction_took_from_the_target_counts_as_there() -> None:
+    scene = Scene()
+    uncertain(scene, [55, 56])
+    assert (scene.cursor.records, scene.cursor.skip, scene.cursor.held) == (55, 2, False)
+    scene.bench.fetch(batch(55, 3))
+    assert (scene.bench.offsets(), scene.cursor.records) == ([57], 57)
+
+
+def test_a_target_that_cannot_be_looked_at_makes_it_at_least_once() -> None:
+    scene = Scene()
+    scene.standings = [Standing(57, 157)]
+    play(scene, lambda: scene.begin(Start(50, 40, ENTRY)))
+    scene.bench.fetch(batch(53, 1))
+    scene.offsets[LATEST] = [BrokerFailure.of(29)]
+    play(scene, lambda: scene.opening.match(scene.cursor))
+    assert scene.cursor.note.startswith("at least once")
+    assert (scene.cursor.mark, scene.cursor.skip, scene.cursor.held) == (Mark(50, -1, 0), 0, False)
