@@ -1,17 +1,21 @@
 """`bin/bench`: this project against Java's MirrorMaker 2, on the same two brokers, in one run.
 
-A round is one run of each contender, each round in another order. Before the rounds, memory is touched and one run is
-discarded, which warms the brokers up.
+A round is one run of each contender, each round in another order. Before the rounds, memory is touched, and runs are
+discarded that warm the brokers up.
 """
 
+import json
 import shutil
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import configargparse
 from rich.console import Console
@@ -19,124 +23,208 @@ from rich.console import Console
 _REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(_REPOSITORY))  # started with -P, which leaves our own folder out
 
-from bench import contenders, memory  # noqa: E402
-from bench.contenders import CONTENDERS, JAVA_DEFAULT, Contender  # noqa: E402
+from bench import contenders, memory, physics, profiling, report  # noqa: E402
+from bench.conditions import Conditions  # noqa: E402
+from bench.contenders import CONTENDERS, JAVA_DEFAULT, OURS  # noqa: E402
 from bench.errors import BenchFailed  # noqa: E402
-from bench.preload import preload  # noqa: E402
-from bench.race import Course, Outcome  # noqa: E402
-from bench.report import FIGURES, Report  # noqa: E402
-from bench.shapes import SHAPES, Shape  # noqa: E402
-from mm2.kafka.cluster import Cluster  # noqa: E402
+from bench.event import FOUR, THREE, Event, Result  # noqa: E402
+from bench.goals import BEYOND, EVENTS, TABLE, quick  # noqa: E402
+from bench.idle import Idleness  # noqa: E402
+from bench.latency import Traffic  # noqa: E402
+from bench.perform import Hall, load, only, perform  # noqa: E402
+from bench.shapes import SHAPES  # noqa: E402
+from bench.venue import open_venue  # noqa: E402
 from mm2.kafka.errors import KafkaFailure  # noqa: E402
-from mm2.kafka.settings import ClientSettings  # noqa: E402
 from mm2.sandbox.errors import SandboxError  # noqa: E402
-from mm2.sandbox.kafka import LocalKafka, start_pair  # noqa: E402
+from mm2.sandbox.jars import cache_folder  # noqa: E402
 
-_QUICK_RECORDS = 300_000
-_TOPIC = "bench"
-_DISK_SHARES = 2.5  # the source, one replica, and what a deleted replica still holds
-_BROKER_SETTINGS = {
-    # Replicas of earlier runs are to be gone before the next run begins.
-    "log.segment.delete.delay.ms": "500",
-    # Nothing of the source may go while it is being read.
-    "log.retention.ms": "-1",
-}
+_FAILURES = (BenchFailed, SandboxError, KafkaFailure)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code: 0 measured, 1 failed, 130 interrupted."""
-    parser = configargparse.ArgumentParser(
-        prog="bin/bench",
-        description="Compares catching up with Java's MirrorMaker 2, default and tuned, on the same two brokers.",
-        auto_env_var_prefix="MM2_BENCH_",
-    )
-    parser.add_argument("--shape", choices=sorted(SHAPES), default="1k", help="the data (default: %(default)s)")
-    parser.add_argument("--records", type=int, help="instead of the number of records that belongs to the shape")
-    parser.add_argument("--runs", type=int, default=3, help="measured runs of each contender (default: %(default)s)")
-    parser.add_argument(
-        "--quick", action="store_true", help=f"{_QUICK_RECORDS:,} records, one run: shows, proves little"
-    )
-    parser.add_argument(
-        "--only", nargs="+", choices=[contender.name for contender in CONTENDERS], help="leave the others out"
-    )
-    parser.add_argument("--results", type=Path, default=_REPOSITORY / "bench" / "RESULTS.md", help="appended to")
-    parser.add_argument("--no-touch", action="store_true", help="do not touch the free memory first")
-    options = parser.parse_args(arguments)
-
-    shape = SHAPES[options.shape]
-    records = options.records or (_QUICK_RECORDS if options.quick else shape.records)
-    shape = replace(shape, records=records)
-    runs = 1 if options.quick else options.runs
-    chosen = [contender for contender in CONTENDERS if not options.only or contender.name in options.only]
-
+    """Exit code: 0 measured, 1 failed (a contender or all of it), 130 interrupted."""
+    options = _parser().parse_args(arguments)
     console = Console()
     folder = Path(tempfile.mkdtemp(prefix="mm2-bench-"))
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.default_int_handler)
+    hall = Hall(console, folder, _REPOSITORY, quick=options.quick)
     try:
-        report = _measure(console, folder, shape, chosen, runs=runs, touch=not options.no_touch)
-        report.show(console)
-        report.append_to(options.results, _REPOSITORY)
+        contenders.fetch_jars()
+        _say(console, contenders.LEFT_OUT)
+        if not options.no_touch:
+            with console.status("Touching the free memory"):
+                touched = memory.touch_free_memory()
+            console.print(f"{touched / 1e9:.1f} GB of free memory touched.", highlight=False)
+        if options.line:
+            _measure_line(hall, options)
+            return 0
+        if options.profile:
+            _profile(hall, _event(options), options)
+            return 0
+        if options.all or options.beyond or options.rows:
+            return _measure_rows(hall, options)
+        event = _event(options)
+        result = perform(hall, event)
+        _tell(hall, event, result, options.results)
+        return 0 if result.complete else 1
     except KeyboardInterrupt:
         console.print("Stopped.")
         return 130
-    except (BenchFailed, SandboxError, KafkaFailure) as exc:
-        console.print("[bold red]The bench failed:[/]", highlight=False)
-        console.print(str(exc), markup=False, highlight=False, soft_wrap=True)
+    except _FAILURES as exc:
+        _say(console, f"The bench failed: {exc}")
         return 1
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    return 0
 
 
-def _measure(
-    console: Console, folder: Path, shape: Shape, chosen: Sequence[Contender], *, runs: int, touch: bool
-) -> Report:
-    needed = _DISK_SHARES * shape.payload_bytes
-    if shutil.disk_usage(folder).free < needed:
-        raise BenchFailed(f"{folder} has less than the {needed / 1e9:.1f} GB free that two brokers need: set TMPDIR.")
-    contenders.fetch_jars()
-    if touch:
-        with console.status("Touching the free memory"):
-            touched = memory.touch_free_memory()
-        console.print(f"{touched / 1e9:.1f} GB of free memory touched.", highlight=False)
-    with ExitStack() as stack:
-        brokers = stack.enter_context(start_pair(folder, heap="1g", overrides=_BROKER_SETTINGS))
-        clusters = _cluster(stack, brokers[0]), _cluster(stack, brokers[1])
-        with console.status(f"Writing {shape.records:,} records"):
-            stored = preload(clusters[0], brokers[0].bootstrap, _TOPIC, shape)
-        console.print(
-            f"{shape.records:,} records on the source, {stored.records_per_batch:.0f} per batch.", highlight=False
-        )
-        course = Course(brokers, clusters, _TOPIC)
-        outcomes: list[Outcome] = []
-        discarded = JAVA_DEFAULT if JAVA_DEFAULT in chosen else chosen[0]
-        for number, contender in enumerate([discarded, *_order(chosen, runs)]):
-            with console.status(f"Run {number} of {len(chosen) * runs}: {contender.title}"):
-                outcome = course.run(contender, shape, folder)
-            console.print(_line(outcome) + ("" if number else "   discarded"), highlight=False, soft_wrap=True)
-            if number:
-                outcomes.append(outcome)
-    return Report(shape, stored, outcomes)
+def _parser() -> Any:
+    parser = configargparse.ArgumentParser(
+        prog="bin/bench",
+        description="Compares this project with Java's MirrorMaker 2, default and tuned, on the same two brokers.",
+        auto_env_var_prefix="MM2_BENCH_",
+    )
+    what = parser.add_argument_group("what to measure (default: catching up)").add_mutually_exclusive_group()
+    what.add_argument("--latency", action="store_true", help="steady traffic: from being made to being visible")
+    what.add_argument("--idle", action="store_true", help="what 1,000 partitions without traffic cost")
+    what.add_argument("--line", action="store_true", help="what the machine itself allows")
+    what.add_argument("--profile", action="store_true", help="where the time of this project goes while it catches up")
+    what.add_argument("--all", action="store_true", help="the whole table of goals, unattended")
+    what.add_argument("--beyond", action="store_true", help="the shapes that have no line in that table")
+    what.add_argument("--rows", nargs="+", choices=list(EVENTS), metavar="ROW", help=f"of: {', '.join(EVENTS)}")
+    parser.add_argument("--resume", action="store_true", help="with --all or --beyond: not again what is there already")
+    parser.add_argument(
+        "--full", action="store_true", help="with --all: as it is without --quick, for who wants to say so"
+    )
+    parser.add_argument("--shape", choices=sorted(SHAPES), default="1k", help="the data (default: %(default)s)")
+    parser.add_argument("--records", type=int, help="instead of the number of records that belongs to the shape")
+    parser.add_argument("--exactly-once", action="store_true", help="exactly.once.source.support for all")
+    parser.add_argument("--tls", action="store_true", help="TLS between all and both brokers")
+    parser.add_argument("--rtt", type=int, default=0, metavar="MS", help="round trip to the target")
+    parser.add_argument("--rate", type=int, default=1000, help="of --latency, records/s (default: %(default)s)")
+    parser.add_argument("--minutes", type=float, default=1.0, help="of --latency (default: %(default)s)")
+    parser.add_argument("--runs", type=int, help="measured runs of each contender (default: 3)")
+    parser.add_argument("--quick", action="store_true", help="little data, one run: shows, proves little")
+    parser.add_argument(
+        "--only", nargs="+", choices=[one.name for one in CONTENDERS], help="these instead of those that belong to it"
+    )
+    parser.add_argument("--results", type=Path, default=_REPOSITORY / "bench" / "RESULTS.md", help="appended to")
+    parser.add_argument("--no-touch", action="store_true", help="do not touch the free memory first")
+    return parser
 
 
-def _order(chosen: Sequence[Contender], runs: int) -> list[Contender]:
-    """Alternating, and beginning with another one each round, so that nobody always follows the same one."""
-    rounds = ([*chosen[index % len(chosen) :], *chosen[: index % len(chosen)]] for index in range(runs))
-    return [contender for one_round in rounds for contender in one_round]
+def _event(options: Any) -> Event:
+    """The one that the options describe."""
+    if options.latency:
+        event = Event(Traffic(options.rate, round(60 * options.minutes)))
+    elif options.idle:
+        event = Event(Idleness(60), contenders=(OURS, JAVA_DEFAULT))
+    else:
+        conditions = Conditions(options.exactly_once, options.tls, options.rtt)
+        event = Event(SHAPES[options.shape], conditions, FOUR if options.rtt else THREE)
+        event = replace(event, task=EVENTS[event.name].task) if event.name in EVENTS else event
+    if options.quick:
+        event = quick(event)
+    if options.records and isinstance(event.task, type(SHAPES["1k"])):
+        event = replace(event, task=replace(event.task, records=options.records))
+    if options.runs:
+        event = replace(event, runs=options.runs)
+    return only(event, options.only or ())
 
 
-def _line(run: Outcome) -> str:
-    figures = "   ".join(f"{figure.text(figure.read(run))} {figure.heading}" for figure in FIGURES)
-    extra = f"   {run.duplicates:,} duplicates" if run.duplicates else ""
-    return f"{run.contender:<11} {figures}{extra}"
+def _measure_rows(hall: Hall, options: Any) -> int:
+    """Row after row; what is there is kept in a file, so that an interrupted or failed one can be measured by itself."""
+    store = _Store(cache_folder() / "bench" / ("rows-quick.json" if hall.quick else "rows.json"))
+    chosen = [EVENTS[name] for name in options.rows] if options.rows else list(BEYOND if options.beyond else TABLE)
+    results = store.read() if options.rows or options.resume or options.beyond else {}
+    began = time.monotonic()
+    if options.all and not options.resume:
+        _attempt_line(hall, options)
+    for event in chosen:
+        if options.resume and event.name in results and results[event.name].complete:
+            continue
+        event_now = quick(event) if hall.quick else event
+        event_now = replace(event_now, runs=options.runs) if options.runs and event.runs > 1 else event_now
+        event_now = only(event_now, options.only or ())
+        _say(hall.console, f"-- {event.name} ({(time.monotonic() - began) / 60:.0f} min so far)")
+        try:
+            # What the row is called must not depend on how quickly it is measured.
+            results[event.name] = replace(perform(hall, event_now), event=event.name)
+        except (*_FAILURES, OSError) as exc:
+            _say(hall.console, f"FAILED: {exc}")
+            results.pop(event.name, None)
+            continue
+        _tell(hall, event_now, results[event.name], options.results)
+        store.write(results)
+    report.show_table(hall.console, results)
+    report.append_table(options.results, results, f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC")
+    _say(hall.console, f"{(time.monotonic() - began) / 60:.0f} minutes.")
+    return 0 if all(event.name in results and results[event.name].complete for event in chosen) else 1
 
 
-def _cluster(stack: ExitStack, kafka: LocalKafka) -> Cluster:
-    settings = ClientSettings.from_props({"bootstrap.servers": kafka.bootstrap}, client_id="bench")
-    cluster = Cluster(settings, name=kafka.name)
-    stack.callback(cluster.close)
-    return cluster
+class _Store:
+    """The latest result of each row."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def read(self) -> dict[str, Result]:
+        with suppress(OSError, ValueError, TypeError, KeyError):
+            rows = json.loads(self._file.read_text())
+            return {name: Result.from_json(row) for name, row in rows.items()}
+        return {}
+
+    def write(self, results: dict[str, Result]) -> None:
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        scratch = self._file.with_suffix(".new")
+        scratch.write_text(json.dumps({name: result.to_json() for name, result in results.items()}))
+        scratch.replace(self._file)
+
+
+def _attempt_line(hall: Hall, options: Any) -> None:
+    try:
+        _measure_line(hall, options)
+    except (*_FAILURES, OSError) as exc:
+        _say(hall.console, f"FAILED: the physical line: {exc}")
+
+
+def _measure_line(hall: Hall, options: Any) -> None:
+    event = quick(Event(SHAPES[options.shape])) if hall.quick else Event(SHAPES[options.shape])
+    shape = event.task
+    assert not isinstance(shape, Traffic | Idleness)
+    shape = replace(shape, records=options.records) if options.records else shape
+    folder = hall.folder / "line"
+    outcomes = [physics.bare(folder)]
+    with open_venue(folder, Conditions(tls=options.tls)) as venue:
+        topic, _ = load(hall, venue, shape)
+        physics.between_brokers(venue, topic, shape, 1, folder)  # discarded: it warms the brokers up
+        outcomes += [
+            physics.between_brokers(venue, topic, shape, processes, folder)
+            for processes in (1, 2) * (options.runs or 1)
+        ]
+    report.show_lines(hall.console, physics.FIGURES, outcomes)
+    title = (
+        f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, commit {report.commit(_REPOSITORY)}, the physical line, {shape.name}"
+    )
+    report.append_lines(options.results, title + (", TLS" if options.tls else ""), physics.FIGURES, outcomes)
+
+
+def _profile(hall: Hall, event: Event, options: Any) -> None:
+    place = hall.folder / "profile"
+    contender = profiling.profiled(place, _REPOSITORY)
+    event = replace(event, contenders=(contender,), runs=options.runs or 1)
+    result = perform(hall, event, lambda pid: profiling.perf(place, pid))
+    _say(hall.console, f"{event.title}, {result.at}, commit {result.commit}")
+    _say(hall.console, profiling.report(place))
+
+
+def _tell(hall: Hall, event: Event, result: Result, file: Path) -> None:
+    report.show(hall.console, event, result)
+    report.append(file, event, result)
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 if __name__ == "__main__":

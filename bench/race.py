@@ -2,21 +2,22 @@
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import Popen
 
-import psutil
-
 from bench.arrivals import Arrivals
-from bench.contenders import Contender, Flow, log_file
+from bench.contenders import Contender, log_file
 from bench.errors import BenchFailed
-from bench.proctree import CpuTime, PeakMemory, cpu_time, tree_cpu_time
+from bench.outcome import Figure, Outcome
+from bench.proctree import CpuTime, PeakMemory, tree_cpu_time
 from bench.shapes import Shape
+from bench.venue import Venue
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
-from mm2.sandbox.kafka import LocalKafka
+from mm2.kafka.structs import NewTopic
 from mm2.sandbox.process import end
 
 _START_PATIENCE_S = 120.0
@@ -26,30 +27,29 @@ _CLEAN_UP_S = 30.0
 _SETTLE_S = 3.0
 _LOG_TAIL_LINES = 15
 
+RATE = Figure("rec/s")
+"""Of what became visible after the first look."""
+THROUGHPUT = Figure("MB/s")
+"""The same; MB and GB are 10^6 and 10^9 bytes of values, before compression."""
+COPY = Figure("first → last s", 2)
+"""From the first to the last record visible on the target."""
+START = Figure("start → first s", 2)
+"""From the start of the process to the first record visible on the target."""
+CPU = Figure("CPU s/GB", 2)
+"""Of the replicator, user and system, all its processes, between the first and the last record."""
+CPU_IN_ALL = Figure("CPU s in all", 1)
+"""The same since the start of the process, in seconds."""
+MEMORY = Figure("peak RSS MB")
+"""Of all its processes together, since the start."""
+BROKER_SYSTEM = Figure("broker system s/GB", 2)
+BROKER_USER = Figure("broker user s/GB", 2)
+"""Of both brokers, between the first and the last record."""
+DUPLICATES = Figure("duplicates")
+"""Records on the target beyond those on the source."""
 
-@dataclass(frozen=True)
-class Outcome:
-    """What one run was like. MB and GB are 10^6 and 10^9 bytes of values, before compression."""
+FIGURES = (RATE, THROUGHPUT, COPY, START, CPU, CPU_IN_ALL, MEMORY, BROKER_SYSTEM, BROKER_USER, DUPLICATES)
 
-    contender: str
-    start_s: float
-    """From the start of the process to the first record visible on the target."""
-    copy_s: float
-    """From the first to the last record visible on the target."""
-    records_per_s: float
-    """Of what became visible after that first look."""
-    mb_per_s: float
-    cpu_s_per_gb: float
-    """Of the replicator, user and system, all its processes, between the first and the last record."""
-    whole_cpu_s: float
-    """The same since the start of the process, in seconds."""
-    peak_rss_mb: float
-    """Of all its processes together, since the start."""
-    broker_system_s_per_gb: float
-    broker_user_s_per_gb: float
-    """Of both brokers, between the first and the last record."""
-    duplicates: int
-    """Records on the target beyond those on the source."""
+Watch = Callable[[int], AbstractContextManager[None]]
 
 
 @dataclass(frozen=True)
@@ -61,77 +61,100 @@ class _Clock:
 
 
 class Course:
-    """Two brokers, the loaded topic, and a fresh pair of aliases for each run."""
+    """A venue, the loaded topic, and a fresh pair of aliases for each run."""
 
-    def __init__(self, brokers: tuple[LocalKafka, LocalKafka], clusters: tuple[Cluster, Cluster], topic: str) -> None:
-        self._brokers = brokers
-        self._source, self._target = clusters
+    def __init__(self, venue: Venue, topic: str) -> None:
+        self._venue = venue
         self._topic = topic
         self._runs = 0
-        self._broker_processes = [psutil.Process(broker.pid) for broker in brokers]
 
-    def run(self, contender: Contender, shape: Shape, folder: Path) -> Outcome:
-        """Raises BenchFailed, with the end of its log, when the contender dies or does not copy."""
+    def run(
+        self, contender: Contender, shape: Shape, folder: Path, watch: Watch = lambda _pid: nullcontext()
+    ) -> Outcome:
+        """`watch(process id)` surrounds the time between the first and the last record.
+
+        Raises BenchFailed, with the end of its log, when the contender dies or does not copy.
+        """
         self._runs += 1
-        source, target = (broker.bootstrap for broker in self._brokers)
-        flow = Flow(f"A{self._runs}", f"B{self._runs}", source, target, self._topic)
         place = folder / f"run-{self._runs}"
         try:
-            return self._measure(contender, shape, flow, place)
+            return self._measure(contender, shape, place, watch)
         finally:
-            self._clean_up()
+            clean_up(self._venue, keep={self._topic})
 
-    def _measure(self, contender: Contender, shape: Shape, flow: Flow, place: Path) -> Outcome:
-        arrivals = Arrivals(self._target, flow.remote_topic, shape.partitions)
+    def _measure(self, contender: Contender, shape: Shape, place: Path, watch: Watch) -> Outcome:
+        flow = self._venue.flow(self._runs, self._topic)
+        exactly_once = self._venue.conditions.exactly_once
+        arrivals = Arrivals(self._venue.clusters[1], flow.remote_topic, shape.partitions, committed=exactly_once)
         began = time.monotonic()
         process = contender.launch(flow, place)
-
-        def check() -> None:
-            if process.poll() is not None:
-                raise BenchFailed(f"it ended with exit code {process.returncode}.")
-
         try:
             with PeakMemory(process.pid).watching() as memory:
-                first = arrivals.wait(1, _START_PATIENCE_S, check)
-                at_first = self._read_clocks(process)
-                last = arrivals.wait(shape.records, _COPY_PATIENCE_S, check)
-                at_last = self._read_clocks(process)
+                first = arrivals.wait(1, _START_PATIENCE_S, still_running(process))
+                with watch(process.pid):
+                    at_first = self._read_clocks(process)
+                    last = arrivals.wait(shape.records, _COPY_PATIENCE_S, still_running(process), all_of_them=True)
+                    at_last = self._read_clocks(process)
         except BenchFailed as exc:
-            raise BenchFailed(f"{contender.title}: {exc}\n{_tail(place)}") from exc
+            raise BenchFailed(f"{contender.title}: {exc}\n{log_tail(place)}") from exc
         finally:
             end(process, patience_s=_STOP_PATIENCE_S)
-        copied = last.records - first.records
+        copied = min(last.records, shape.records) - first.records
         if copied <= 0:
             raise BenchFailed(f"{contender.title} had copied everything at the first look: use more records.")
         copy_s = last.at_s - first.at_s
         gigabytes = copied * shape.record_bytes / 1e9
         brokers = at_last.brokers - at_first.brokers
-        return Outcome(
-            contender=contender.name,
-            start_s=first.at_s - began,
-            copy_s=copy_s,
-            records_per_s=copied / copy_s,
-            mb_per_s=gigabytes * 1000 / copy_s,
-            cpu_s_per_gb=(at_last.replicator - at_first.replicator).total_s / gigabytes,
-            whole_cpu_s=at_last.replicator.total_s,
-            peak_rss_mb=memory.peak_bytes / 1e6,
-            broker_system_s_per_gb=brokers.system_s / gigabytes,
-            broker_user_s_per_gb=brokers.user_s / gigabytes,
-            duplicates=arrivals.now().records - shape.records,
-        )
+        arrived = arrivals.count() if exactly_once else arrivals.now().records
+        if arrived < shape.records:
+            raise BenchFailed(f"{contender.title}: {arrived:,} of {shape.records:,} records are on the target.")
+        figures = {
+            START: first.at_s - began,
+            COPY: copy_s,
+            RATE: copied / copy_s,
+            THROUGHPUT: gigabytes * 1000 / copy_s,
+            CPU: (at_last.replicator - at_first.replicator).total_s / gigabytes,
+            CPU_IN_ALL: at_last.replicator.total_s,
+            MEMORY: memory.peak_bytes / 1e6,
+            BROKER_SYSTEM: brokers.system_s / gigabytes,
+            BROKER_USER: brokers.user_s / gigabytes,
+            DUPLICATES: arrived - shape.records,
+        }
+        return Outcome(contender.name, {figure.name: value for figure, value in figures.items()})
 
     def _read_clocks(self, process: Popen[bytes]) -> _Clock:
-        brokers = CpuTime()
-        for broker in self._broker_processes:
-            brokers += cpu_time(broker)
-        return _Clock(tree_cpu_time(process.pid), brokers)
+        return _Clock(tree_cpu_time(process.pid), self._venue.broker_cpu_time())
 
-    def _clean_up(self) -> None:
-        """Deletes what the run left, and waits until neither the brokers nor the disk are busy with it any more."""
-        _delete_topics(self._target, keep=())
-        _delete_topics(self._source, keep=(self._topic,))
-        os.sync()  # or the next run shares the disk with this one's dirty pages
-        time.sleep(_SETTLE_S)
+
+def still_running(process: Popen[bytes]) -> Callable[[], None]:
+    """What raises BenchFailed when the process has ended."""
+
+    def check() -> None:
+        if process.poll() is not None:
+            raise BenchFailed(f"it ended with exit code {process.returncode}.")
+
+    return check
+
+
+def create_topic(cluster: Cluster, name: str, partitions: int) -> None:
+    """Raises KafkaFailure."""
+    made = Admin(cluster).create_topics([NewTopic(name, partitions, 1)])[name]
+    if made is not None:
+        raise made
+
+
+def clean_up(venue: Venue, keep: Iterable[str]) -> None:
+    """Deletes what a run left, and waits until neither the brokers nor the disk are busy with it any more."""
+    source, target = venue.clusters
+    _delete_topics(target, keep=())
+    _delete_topics(source, keep=keep)
+    os.sync()  # or the next run shares the disk with this one's dirty pages
+    time.sleep(_SETTLE_S)
+
+
+def log_tail(place: Path) -> str:
+    """The last lines that the contender in that folder said."""
+    return "\n".join(log_file(place).read_text(errors="replace").splitlines()[-_LOG_TAIL_LINES:])
 
 
 def _delete_topics(cluster: Cluster, keep: Iterable[str]) -> None:
@@ -142,7 +165,3 @@ def _delete_topics(cluster: Cluster, keep: Iterable[str]) -> None:
             raise BenchFailed(f"{len(left)} topics of an earlier run cannot be deleted, {min(left)} for one.")
         admin.delete_topics(left)
         time.sleep(0.2)
-
-
-def _tail(place: Path) -> str:
-    return "\n".join(log_file(place).read_text(errors="replace").splitlines()[-_LOG_TAIL_LINES:])

@@ -1,137 +1,131 @@
-"""Medians, ratios and raw numbers, for the terminal and for RESULTS.md."""
+"""Medians, ratios, goals and raw numbers, for the terminal and for RESULTS.md."""
 
 import platform
-import statistics
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import psutil
 from rich.console import Console
 from rich.table import Table
 
-from bench.contenders import CONTENDERS, JAVA_DEFAULT, JAVA_TUNED, Contender
-from bench.preload import Stored
-from bench.race import Outcome
-from bench.shapes import Shape
+from bench.contenders import CONTENDERS, OURS, Contender
+from bench.event import Event, Result
+from bench.goals import GOALS, Verdict, median, verdicts
+from bench.outcome import Figure, Outcome
+
+_UNKNOWN, _YES, _NO = "?", "yes", "no"
 
 
-@dataclass(frozen=True)
-class Figure:
-    """One column: what it is called, how it is read from an outcome, how it is written."""
-
-    heading: str
-    read: Callable[[Outcome], float]
-    digits: int = 0
-
-    def text(self, value: float) -> str:
-        return f"{value:,.{self.digits}f}"
-
-
-FIGURES = (
-    Figure("rec/s", lambda run: run.records_per_s),
-    Figure("MB/s", lambda run: run.mb_per_s),
-    Figure("first → last s", lambda run: run.copy_s, 2),
-    Figure("start → first s", lambda run: run.start_s, 2),
-    Figure("CPU s/GB", lambda run: run.cpu_s_per_gb, 2),
-    Figure("CPU s in all", lambda run: run.whole_cpu_s, 1),
-    Figure("peak RSS MB", lambda run: run.peak_rss_mb),
-    Figure("broker system s/GB", lambda run: run.broker_system_s_per_gb, 2),
-    Figure("broker user s/GB", lambda run: run.broker_user_s_per_gb, 2),
-)
-_COMPARED = ("rec/s", "start → first s", "CPU s/GB", "peak RSS MB")
+def show(console: Console, event: Event, result: Result) -> None:
+    """Medians side by side, then the ratios."""
+    present = _present(result)
+    table = Table("median", title=result.title)
+    for contender in present:
+        table.add_column(contender.title, justify="right")
+    for figure in event.figures:
+        table.add_row(figure.name, *(figure.text(median(result, one, figure)) for one in present))
+    console.print(table)
+    for line in (*ratio_lines(event, result), *failure_lines(result), *result.facts):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    for line in _goal_lines(result):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-@dataclass(frozen=True)
-class Report:
-    """All measured runs of one bench, in the order in which they ran."""
-
-    shape: Shape
-    stored: Stored
-    outcomes: Sequence[Outcome]
-
-    def medians(self) -> dict[str, dict[str, float]]:
-        """By contender, then by heading."""
-        by_name = {
-            contender.name: [run for run in self.outcomes if run.contender == contender.name]
-            for contender in CONTENDERS
-        }
-        return {
-            name: {figure.heading: statistics.median(map(figure.read, runs)) for figure in FIGURES}
-            for name, runs in by_name.items()
-            if runs
-        }
-
-    def show(self, console: Console) -> None:
-        medians = self.medians()
-        table = Table("median", title=self._title())
-        present = _present(medians)
-        for contender in present:
-            table.add_column(contender.title, justify="right")
-        for figure in FIGURES:
-            table.add_row(figure.heading, *(figure.text(medians[one.name][figure.heading]) for one in present))
-        console.print(table)
-        for line in ratio_lines(medians):
-            console.print(line, highlight=False)
-
-    def append_to(self, file: Path, repository: Path) -> None:
-        """Adds a section to `file`. It names the machine by what it is, never by name or place."""
-        medians = self.medians()
-        now = datetime.now(UTC)
-        lines = [
-            f"## {now:%Y-%m-%d %H:%M} UTC, commit {commit(repository)}, {self.shape.name}",
-            "",
-            f"{self._title()}. {machine()}",
-            "",
-            *_table(
-                ["median", *(figure.heading for figure in FIGURES)],
-                [
-                    [contender.title, *(figure.text(medians[contender.name][figure.heading]) for figure in FIGURES)]
-                    for contender in _present(medians)
-                ],
-            ),
-            "",
-            *(f"- {line}" for line in ratio_lines(medians)),
-            "",
-            "Every run, in order:",
-            "",
-            *_table(
-                ["run", *(figure.heading for figure in FIGURES), "duplicates"],
-                [
-                    [run.contender, *(figure.text(figure.read(run)) for figure in FIGURES), str(run.duplicates)]
-                    for run in self.outcomes
-                ],
-            ),
-            "",
-        ]
-        with file.open("a") as results:
-            results.write("\n" + "\n".join(lines))
-
-    def _title(self) -> str:
-        return (
-            f"{self.shape.title}: {self.shape.records:,} records in {self.shape.partitions} partitions, "
-            f"{self.stored.records_per_batch:.0f} records and {self.stored.bytes_per_batch / 1024:.1f} KiB per stored batch"
-        )
+def append(file: Path, event: Event, result: Result) -> None:
+    """Adds a section. It names the machine by what it is, never by name or place."""
+    figures, present = event.figures, _present(result)
+    notes = [f"{run.contender}: {note}" for run in result.outcomes for note in run.notes]
+    _write(
+        file,
+        f"## {result.at}, commit {result.commit}, {result.event}{' (quick)' if result.quick else ''}",
+        "",
+        " ".join((f"{result.title}.", *result.facts, result.machine)),
+        "",
+        *_table(
+            ["median", *(figure.name for figure in figures)],
+            [[one.title, *(figure.text(median(result, one, figure)) for figure in figures)] for one in present],
+        ),
+        "",
+        *(f"- {line}" for line in (*ratio_lines(event, result), *_goal_lines(result), *failure_lines(result))),
+        "",
+        "Every run, in order:",
+        "",
+        *_table(
+            ["run", *(figure.name for figure in figures)],
+            [
+                [run.contender, *(figure.text(run.figures.get(figure.name)) for figure in figures)]
+                for run in result.outcomes
+            ],
+        ),
+        *(["", *(f"- {note}" for note in notes)] if notes else ()),
+        "",
+    )
 
 
-def ratio_lines(medians: Mapping[str, Mapping[str, float]]) -> list[str]:
-    """This project against each Java, figure by figure, as `theirs` and `ours` with the quotient."""
-    ours = medians.get("mm2")
+def show_table(console: Console, results: Mapping[str, Result]) -> None:
+    """The whole table of goals, with what has been measured of it."""
+    table = Table("figure", "against", "goal", "reached", "ours : theirs", "met", title="Goals")
+    for row in _goal_rows(results):
+        table.add_row(*row)
+    console.print(table)
+
+
+def append_table(file: Path, results: Mapping[str, Result], at: str) -> None:
+    """The same as a section; rows may be of different commits, which are named."""
+    commits = sorted({result.commit for result in results.values()})
+    _write(
+        file,
+        f"## {at}, the table{' (quick)' if any(result.quick for result in results.values()) else ''}",
+        "",
+        f"Commit {', '.join(commits)}. {machine()}",
+        "",
+        *_table(["figure", "against", "goal", "reached", "ours : theirs", "met"], _goal_rows(results)),
+        "",
+    )
+
+
+def show_lines(console: Console, figures: Sequence[Figure], outcomes: Sequence[Outcome]) -> None:
+    """Outcomes that are nobody's: the physical lines."""
+    table = Table("the physical line", *(figure.name for figure in figures))
+    for one in outcomes:
+        table.add_row(one.contender, *(figure.text(one.figures.get(figure.name)) for figure in figures))
+    console.print(table)
+
+
+def append_lines(file: Path, title: str, figures: Sequence[Figure], outcomes: Sequence[Outcome]) -> None:
+    rows = [[one.contender, *(figure.text(one.figures.get(figure.name)) for figure in figures)] for one in outcomes]
+    _write(
+        file,
+        f"## {title}",
+        "",
+        machine(),
+        "",
+        *_table(["the physical line", *(figure.name for figure in figures)], rows),
+        "",
+    )
+
+
+def ratio_lines(event: Event, result: Result) -> list[str]:
+    """This project against each other one, figure by figure, as `ours` and `theirs` with the quotient."""
     lines = []
-    for peer in (JAVA_DEFAULT, JAVA_TUNED):
-        theirs = medians.get(peer.name)
-        if ours is None or theirs is None:
+    for peer in _present(result):
+        if peer is OURS:
             continue
-        figures = {figure.heading: figure for figure in FIGURES}
-        told = [
-            f"{heading} {_ratio(ours[heading], theirs[heading])} "
-            f"({figures[heading].text(ours[heading])} : {figures[heading].text(theirs[heading])})"
-            for heading in _COMPARED
-        ]
-        lines.append(f"mm2 : {peer.name} = " + ", ".join(told))
+        told = []
+        for figure in event.compared:
+            ours, theirs = median(result, OURS, figure), median(result, peer, figure)
+            if ours is not None and theirs:
+                told.append(f"{figure.name} {ours / theirs:.2f}x ({figure.text(ours)} : {figure.text(theirs)})")
+        if told:
+            lines.append(f"mm2 : {peer.name} = " + ", ".join(told))
     return lines
+
+
+def failure_lines(result: Result) -> list[str]:
+    """Who failed and why."""
+    failed = ((contender, result.failure_of(contender.name)) for contender in CONTENDERS)
+    return [f"FAILED: {contender.name}: {why}" for contender, why in failed if why]
 
 
 def commit(repository: Path) -> str:
@@ -159,14 +153,45 @@ def machine() -> str:
     )
 
 
-def _present(medians: Mapping[str, object]) -> list[Contender]:
-    return [contender for contender in CONTENDERS if contender.name in medians]
+def _goal_lines(result: Result) -> list[str]:
+    return [
+        f"goal: {verdict.goal.line}, against {verdict.peer.name}: {verdict.goal.wanted(verdict.bound)}, "
+        f"reached {_reached(verdict)}, {'met' if verdict.reached else 'NOT MET' if verdict.ratio else 'unknown'}"
+        for goal in GOALS
+        if goal.event == result.event
+        for verdict in verdicts(goal, result)
+        if verdict.ratio or verdict.why.startswith("failed")
+    ]
 
 
-def _ratio(ours: float, theirs: float) -> str:
-    return f"{ours / theirs:.2f}x" if theirs else "-"
+def _goal_rows(results: Mapping[str, Result]) -> list[list[str]]:
+    return [
+        [
+            goal.line,
+            verdict.peer.name,
+            goal.wanted(verdict.bound),
+            _reached(verdict),
+            f"{goal.figure.text(verdict.ours)} : {goal.figure.text(verdict.theirs)}",
+            _UNKNOWN if verdict.reached is None else _YES if verdict.reached else _NO,
+        ]
+        for goal in GOALS
+        for verdict in verdicts(goal, results.get(goal.event))
+    ]
+
+
+def _reached(verdict: Verdict) -> str:
+    return verdict.why if verdict.ratio is None else f"{verdict.ratio:.3g}x"
+
+
+def _present(result: Result) -> list[Contender]:
+    return [contender for contender in CONTENDERS if any(run.contender == contender.name for run in result.outcomes)]
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
     return ["| " + " | ".join(cells) + " |" for cells in lines]
+
+
+def _write(file: Path, *lines: str) -> None:
+    with file.open("a") as results:
+        results.write("\n" + "\n".join(lines))

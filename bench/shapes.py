@@ -67,6 +67,7 @@ SHAPES = {
     shape.name: shape
     for shape in (
         Shape("1k", "1 KB records, 128 KB batches", 2_000_000, 1024, 128 << 10),
+        Shape("1k-4g", "1 KB records, 128 KB batches, 4 GB", 4_000_000, 1024, 128 << 10),
         Shape("lz4", "1 KB records, 128 KB batches, lz4", 2_000_000, 1024, 128 << 10, codec="lz4"),
         Shape("zstd", "1 KB records, 128 KB batches, zstd", 2_000_000, 1024, 128 << 10, codec="zstd"),
         Shape("100b", "100 B records, 16 KB batches", 4_000_000, 100, 16 << 10),

@@ -55,8 +55,15 @@ class RemoteTopics:
             for remote, topic in remote_of.items()
             if remote in target and target[remote] < source[topic]
         }
+        wide = {remote: topic for remote, topic in remote_of.items() if target.get(remote, 0) > source[topic]}
+        for remote, topic in wide.items():
+            self._complain(
+                remote,
+                f"has {target[remote]} partitions and its source {source[topic]}: nothing is copied to the others, and "
+                "who looks for a key by its hash looks in the wrong place",
+            )
         wanted = self._create(missing, source) | self._grow(short)
-        self.complaints.keep_only("remote topic ", {f"remote topic {remote}" for remote in (*missing, *short)})
+        self.complaints.keep_only("remote topic ", {f"remote topic {remote}" for remote in (*missing, *short, *wide)})
         return {**target, **self._verified(wanted, target)}
 
     def _create(self, missing: Mapping[str, str], source: Mapping[str, int]) -> dict[str, int]:

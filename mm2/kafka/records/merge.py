@@ -44,7 +44,8 @@ MAX_MERGED_BYTES: Final = 512 << 10
 _LEAN: Final = struct.Struct(">qi4xbIhiq22xi")
 _INT32: Final = struct.Struct(">i")
 _LEAST_LENGTH: Final = HEADER_BYTES - LOG_OVERHEAD
-_MAX_INFLATION: Final = 32  # well compressed nothings must not become a batch of gigabytes
+_MAX_INFLATED_BYTES: Final = 16 << 20  # well compressed nothings must not become a batch of gigabytes
+_WINDOW_BYTES: Final = 64 << 10
 _IGNORED: Final = DELETE_HORIZON | TRANSACTIONAL
 _TABLE: Final = 1 << 14
 _INT64_MIN: Final = -(1 << 63)
@@ -114,8 +115,8 @@ def coalesce(
 ) -> Iterator[BatchView | Merged]:
     """As `iter_batches`, with neighbouring tiny batches merged on the way.
 
-    What is merged are ``least`` or more plain batches of one codec, from ``offset`` on, without gaps between them, whose CRCs are
-    right and whose records add up. ``compressed``: also compressed ones, which costs decompressing and compressing them.
+    What is merged are ``least`` or more plain batches of one codec, from ``offset`` on, without gaps between them, whose
+    CRCs are right and whose records add up. ``compressed``: also compressed ones, which costs decompressing and compressing them.
     ``transactional``: also those of transactions, which is right when none of them can have been aborted.
     Everything else comes as the view that it is, in order. So does a corrupt batch: whoever looks at it will find out.
     """
@@ -136,9 +137,7 @@ def coalesce(
                 and len(buffer) - stop >= HEADER_BYTES
                 and _INT32.unpack_from(buffer, stop + 8)[0] < TINY_BYTES
             ):
-                run = _Run(header)
-                data = bytes(buffer[start : start + max_bytes])  # whose slices cost less than a view's
-                run.take(data, 0, len(data), ignored, below=TINY_BYTES)
+                run = _run_of(header, buffer[start : start + max_bytes], ignored)
                 if run.batches < least:
                     too_few_until = start + run.size
                 else:
@@ -147,6 +146,19 @@ def coalesce(
                     break
             yield view
             start = stop
+
+
+def _run_of(first: BatchHeader, buffer: memoryview, ignored: int) -> _Run:
+    """As many tiny batches as there are from the beginning of ``buffer`` on; none when not even the first one is right."""
+    run = _Run(first)
+    more = True
+    while more:
+        window = bytes(buffer[run.size : run.size + _WINDOW_BYTES])  # whose slices cost less than a view's
+        before = run.size
+        run.take(window, 0, len(window), ignored, below=TINY_BYTES)
+        taken = run.size - before
+        more = taken > 0 and len(window) - taken < LOG_OVERHEAD + TINY_BYTES
+    return run
 
 
 @functools.cache
@@ -180,6 +192,7 @@ class _Run:
         "_base_timestamp",
         "_count",
         "_first",
+        "_inflated",
         "_leader_epoch",
         "_newest",
         "_pieces",
@@ -195,21 +208,21 @@ class _Run:
         self._first = first.base_offset
         self._base_timestamp = self._newest = first.base_timestamp
         self._count = 0
+        self._inflated = 0
         self._leader_epoch = first.leader_epoch
         self._pieces = [bytes(HEADER_BYTES)]
 
     def take(self, data: bytes, at: int, end: int, ignored: int, *, below: int) -> None:
         """Take whole batches from ``at`` on, as long as they are shorter than ``below``, alike, neighbours and right.
 
-        ``ignored``: attributes that make no difference. Call it once.
+        ``ignored``: attributes that make no difference. May be called again with what follows.
         """
         varints, lengths, lone_heads = _varints(), _lengths(), _lone_heads()
         codec, attributes_mask, base = self.codec, ~ignored, self._base_timestamp
-        expected, begin, last = self._first, at, end - HEADER_BYTES
-        inflated, max_inflated = 0, (end - at) * _MAX_INFLATION
-        pieces, number = self._pieces, 0
-        newest_at = at
-        while at <= last and inflated <= max_inflated:
+        pieces, number = self._pieces, self._count
+        expected, begin, last = self._first + number, at, end - HEADER_BYTES
+        newest_at = -1
+        while at <= last and self._inflated <= _MAX_INFLATED_BYTES:
             offset, length, magic, crc, attributes, last_delta, base_timestamp, count = _LEAN.unpack_from(data, at)
             stop = at + LOG_OVERHEAD + length
             if (
@@ -228,7 +241,7 @@ class _Run:
             try:
                 if codec:
                     block, start = self.inflate(data[at:stop]), 0
-                    inflated += len(block)
+                    self._inflated += len(block)
                 room = len(block) - start
                 if (
                     count == 1
@@ -251,9 +264,10 @@ class _Run:
             number += count
             newest_at, at = at, stop
             self.batches += 1
-        self.size = at - begin
+        self.size += at - begin
         self._count = number
-        (self._leader_epoch,) = _INT32.unpack_from(data, newest_at + 12)
+        if newest_at >= 0:
+            (self._leader_epoch,) = _INT32.unpack_from(data, newest_at + 12)
 
     def inflate(self, batch: bytes) -> bytes:
         """The records block of a whole batch."""

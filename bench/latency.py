@@ -1,0 +1,150 @@
+"""Steady traffic: how long after being made a record can be read on the target, and on the source."""
+
+import json
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from subprocess import Popen
+from typing import Any
+
+from bench.arrivals import Arrivals
+from bench.contenders import Contender
+from bench.errors import BenchFailed
+from bench.outcome import Figure, Outcome
+from bench.proctree import PeakMemory, tree_cpu_time
+from bench.race import clean_up, create_topic, log_tail, still_running
+from bench.venue import Venue
+from mm2.sandbox.process import end, spawn
+
+PARTITIONS = 8
+_FOLDER = Path(__file__).resolve().parent
+_START_PATIENCE_S = 120.0
+_WARM_UP_S = 15.0
+_WATCHER_PATIENCE_S = 60.0
+_TOLD_SECONDS = 5
+
+P50, P99, P999 = Figure("p50 ms", 2), Figure("p99 ms", 2), Figure("p99.9 ms", 2)
+LONGEST = Figure("max ms", 1)
+FLOOR_P50, FLOOR_P99, FLOOR_LONGEST = Figure("source p50 ms", 2), Figure("source p99 ms", 2), Figure("source max ms", 1)
+"""The noise floor: the same records, read by the same consumer on the source broker."""
+CPU_SHARE = Figure("CPU %", 1)
+"""Of the replicator, all its processes, in percent of one core."""
+MEMORY = Figure("peak RSS MB")
+MISSING = Figure("missing")
+"""Records that were seen on the source and, half a minute after the end, not on the target."""
+
+FIGURES = (P50, P99, P999, LONGEST, FLOOR_P50, FLOOR_P99, FLOOR_LONGEST, CPU_SHARE, MEMORY, MISSING)
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """`rate` in records per second, watched for `seconds`."""
+
+    rate: int
+    seconds: int
+
+
+class Line:
+    """A venue on which one contender after another copies a topic of its own while it is written."""
+
+    def __init__(self, venue: Venue) -> None:
+        self._venue = venue
+        self._runs = 0
+
+    def run(self, contender: Contender, traffic: Traffic, folder: Path) -> Outcome:
+        """Raises BenchFailed, with the end of its log, when the contender dies or does not copy."""
+        self._runs += 1
+        topic = f"steady-{self._runs}"
+        place = folder / f"run-{self._runs}"
+        create_topic(self._venue.clusters[0], topic, PARTITIONS)
+        producer = _python("steady.py", self._venue.brokers[0].bootstrap, topic, PARTITIONS, traffic.rate, to=folder)
+        try:
+            return self._measure(contender, traffic, topic, place, producer)
+        finally:
+            end(producer)
+            clean_up(self._venue, keep=())
+
+    def _measure(
+        self, contender: Contender, traffic: Traffic, topic: str, place: Path, producer: Popen[bytes]
+    ) -> Outcome:
+        flow = self._venue.flow(self._runs, topic)
+        arrivals = Arrivals(self._venue.clusters[1], flow.remote_topic, PARTITIONS)
+        process = contender.launch(flow, place)
+        try:
+            with PeakMemory(process.pid).watching() as memory:
+                arrivals.wait(1, _START_PATIENCE_S, still_running(process))
+                copied_since = time.monotonic()
+                time.sleep(_WARM_UP_S)  # what waited is copied, and Java's compiler has seen the work
+                cpu = tree_cpu_time(process.pid)
+                watched_from_s = time.monotonic() - copied_since
+                seen = self._watch(topic, flow.remote_topic, traffic, place, process, producer)
+                cpu = tree_cpu_time(process.pid) - cpu
+        except BenchFailed as exc:
+            raise BenchFailed(f"{contender.title}: {exc}\n{log_tail(place)}") from exc
+        finally:
+            end(process, patience_s=20.0)
+        source, target = seen["source"], seen["target"]
+        figures = {
+            P50: target["p50"],
+            P99: target["p99"],
+            P999: target["p999"],
+            LONGEST: target["max"],
+            FLOOR_P50: source["p50"],
+            FLOOR_P99: source["p99"],
+            FLOOR_LONGEST: source["max"],
+            CPU_SHARE: 100 * cpu.total_s / traffic.seconds,
+            MEMORY: memory.peak_bytes / 1e6,
+            MISSING: source["records"] - target["records"],
+        }
+        return Outcome(
+            contender.name,
+            {figure.name: value for figure, value in figures.items()},
+            [_worst_seconds(seen, watched_from_s)],
+        )
+
+    def _watch(
+        self,
+        topic: str,
+        remote_topic: str,
+        traffic: Traffic,
+        place: Path,
+        process: Popen[bytes],
+        producer: Popen[bytes],
+    ) -> dict[str, Any]:
+        bootstraps = [broker.bootstrap for broker in self._venue.brokers]
+        watcher = _python(
+            "watcher.py", *bootstraps, topic, remote_topic, PARTITIONS, traffic.seconds, to=place / "watcher.json"
+        )
+        deadline = time.monotonic() + traffic.seconds + _WATCHER_PATIENCE_S
+        try:
+            while watcher.poll() is None:
+                still_running(process)()
+                if producer.poll() is not None:
+                    raise BenchFailed("the producer of the bench ended.")
+                if time.monotonic() > deadline:
+                    raise BenchFailed("the watcher of the bench does not end.")
+                time.sleep(0.5)
+        finally:
+            end(watcher)
+        told = (place / "watcher.json").read_text()
+        with suppress(ValueError):
+            return dict(json.loads(told.splitlines()[-1]))
+        raise BenchFailed(f"the watcher of the bench failed: {told[-500:]}")
+
+
+def _python(script: str, *arguments: object, to: Path) -> Popen[bytes]:
+    output = to / f"{script}.log" if to.is_dir() else to
+    return spawn([sys.executable, "-P", str(_FOLDER / script), *map(str, arguments)], output=output)
+
+
+def _worst_seconds(seen: dict[str, Any], watched_from_s: float) -> str:
+    """The longest delays and when they were, so that a hand-over between two micro-batches can be told from noise."""
+    source, target = seen["source"]["seconds"], seen["target"]["seconds"]
+    worst = sorted(range(len(target)), key=lambda second: target[second], reverse=True)[:_TOLD_SECONDS]
+    told = ", ".join(
+        f"{target[second]:.1f} ms at {watched_from_s + second:.0f} s (source {source[second]:.1f})"
+        for second in sorted(worst)
+    )
+    return f"longest, in seconds since copying began: {told}"

@@ -1,0 +1,149 @@
+"""Carries events out: brokers, data, warming up, rounds. Who fails is left out from then on and the others go on."""
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+
+from bench.contenders import CONTENDERS, JAVA_DEFAULT, OURS, Contender
+from bench.errors import BenchFailed
+from bench.event import Event, Result
+from bench.idle import Idleness, Waiting
+from bench.latency import Line, Traffic
+from bench.outcome import Figure, Outcome
+from bench.preload import Stored, preload
+from bench.race import Course, Watch
+from bench.report import commit, machine
+from bench.shapes import Shape
+from bench.venue import Venue, open_venue
+from mm2.kafka.errors import KafkaFailure
+from mm2.sandbox.errors import SandboxError
+
+_TOPIC = "bench"
+_DISK_SHARES = 2.5  # the source, one replica, and what a deleted replica still holds
+_WARM_UP_S = 5
+_FAILURES = (BenchFailed, SandboxError, KafkaFailure, OSError)
+
+Run = Callable[[Contender], Outcome]
+
+
+@dataclass(frozen=True)
+class Hall:
+    """What every event needs: a terminal, a folder that is the bench's own, and the repository that is measured."""
+
+    console: Console
+    folder: Path
+    repository: Path
+    quick: bool = False
+
+
+def perform(hall: Hall, event: Event, watch: Watch = lambda _pid: nullcontext()) -> Result:
+    """Raises BenchFailed, SandboxError or KafkaFailure when there is nothing to compare on."""
+    folder = hall.folder / event.name
+    folder.mkdir()
+    facts: list[str] = []
+    try:
+        if isinstance(event.task, Shape):
+            _check_disk(folder, event.task)
+        with open_venue(folder, event.conditions) as venue:
+            outcomes = _rounds(hall, event, *_prepare(hall, event, venue, folder, facts, watch))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return Result(
+        event=event.name,
+        title=event.title,
+        quick=hall.quick,
+        at=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
+        commit=commit(hall.repository),
+        machine=machine(),
+        outcomes=outcomes,
+        facts=facts,
+    )
+
+
+def load(hall: Hall, venue: Venue, shape: Shape) -> tuple[str, Stored]:
+    """Writes the shape's records to the source; the topic and how they lie in it."""
+    with hall.console.status(f"Writing {shape.records:,} records"):
+        return _TOPIC, preload(venue.clusters[0], venue.brokers[0].bootstrap, _TOPIC, shape)
+
+
+def _prepare(
+    hall: Hall, event: Event, venue: Venue, folder: Path, facts: list[str], watch: Watch
+) -> tuple[Run, Mapping[str, Callable[[], Outcome]]]:
+    """How one contender runs, and the runs that warm the brokers up and are discarded."""
+    if isinstance(event.task, Traffic):
+        line = Line(venue)
+        short = replace(event.task, seconds=_WARM_UP_S)
+        first = partial(line.run, event.contenders[0], short, folder)
+        return partial(line.run, traffic=event.task, folder=folder), {event.contenders[0].name: first}
+    if isinstance(event.task, Idleness):
+        waiting = Waiting(venue)
+        waiting.prepare()
+        return partial(waiting.run, idleness=event.task, folder=folder), {}
+    topic, stored = load(hall, venue, event.task)
+    facts.append(
+        f"On the source {stored.records_per_batch:.0f} records and {stored.bytes_per_batch / 1024:.1f} KiB per batch."
+    )
+    # The brokers' compiler has to see the requests of either side, or who comes first pays for it. Far away that would
+    # take minutes, and there the brokers are not the limit.
+    wanted = (OURS,) if event.conditions.rtt_ms else (OURS, JAVA_DEFAULT)
+    warming = [one for one in wanted if one in event.contenders] or event.contenders[:1]
+    run = partial(Course(venue, topic).run, shape=event.task, folder=folder, watch=watch)
+    return run, {one.name: partial(run, one) for one in warming}
+
+
+def _rounds(hall: Hall, event: Event, run: Run, warming: Mapping[str, Callable[[], Outcome]]) -> list[Outcome]:
+    outcomes: list[Outcome] = []
+    lost: set[str] = set()
+    runs = [(name, first, True) for name, first in warming.items()]
+    runs += [(one.name, partial(run, one), False) for one in _order(event.contenders, event.runs)]
+    for number, (name, measure, discarded) in enumerate(runs, 1):
+        if name in lost:
+            continue
+        with hall.console.status(f"{event.name}: run {number} of {len(runs)}: {name}"):
+            outcome = _attempt(hall, name, measure)
+        said = outcome.failure or _line(event.figures, outcome)
+        for text in (
+            f"{name:<11} {said}{'   discarded' if discarded else ''}",
+            *(f"{'':<11} {one}" for one in outcome.notes),
+        ):
+            hall.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        if outcome.failure:
+            lost.add(name)
+        if outcome.failure or not discarded:
+            outcomes.append(outcome)
+    return outcomes
+
+
+def _attempt(hall: Hall, name: str, measure: Callable[[], Outcome]) -> Outcome:
+    try:
+        return measure()
+    except _FAILURES as exc:
+        # It goes into a file that others read, and places on this machine mean nothing to them.
+        return Outcome(name, failure=str(exc).replace(str(hall.folder), "…") or type(exc).__name__)
+
+
+def _order(chosen: Sequence[Contender], runs: int) -> list[Contender]:
+    """Alternating, and beginning with another one each round, so that nobody always follows the same one."""
+    rounds = ([*chosen[index % len(chosen) :], *chosen[: index % len(chosen)]] for index in range(runs))
+    return [contender for one_round in rounds for contender in one_round]
+
+
+def _line(figures: Sequence[Figure], outcome: Outcome) -> str:
+    return "   ".join(f"{figure.text(outcome.figures.get(figure.name))} {figure.name}" for figure in figures)
+
+
+def _check_disk(folder: Path, shape: Shape) -> None:
+    needed = _DISK_SHARES * shape.payload_bytes
+    if shutil.disk_usage(folder).free < needed:
+        raise BenchFailed(f"There is less than the {needed / 1e9:.1f} GB free that two brokers need: set TMPDIR.")
+
+
+def only(event: Event, names: Sequence[str]) -> Event:
+    """With the contenders of those names; as it is when there are none."""
+    return replace(event, contenders=tuple(one for one in CONTENDERS if one.name in names)) if names else event

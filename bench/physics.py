@@ -1,0 +1,97 @@
+"""Runs `line.py` and says what the machine allows: the figures that every other one has to be compared with."""
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from subprocess import Popen
+
+from bench.errors import BenchFailed
+from bench.outcome import Figure, Outcome
+from bench.race import BROKER_SYSTEM, BROKER_USER, CPU, THROUGHPUT, clean_up, create_topic
+from bench.shapes import Shape
+from bench.venue import Venue
+from mm2.sandbox.process import end, spawn
+
+SYSTEM = Figure("of it system s/GB", 2)
+FIGURES = (THROUGHPUT, CPU, SYSTEM, BROKER_SYSTEM, BROKER_USER)
+
+_SCRIPT = Path(__file__).with_name("line.py")
+_PATIENCE_S = 300.0
+_BARE_GIGABYTES = 4.0
+
+
+@dataclass(frozen=True)
+class _Told:
+    """What one process printed."""
+
+    begin: float
+    end: float
+    bytes: int
+    user: float
+    system: float
+
+
+def bare(folder: Path) -> Outcome:
+    """One receive, one CRC-32C pass and one send for each byte, without brokers. GB are bytes moved."""
+    told = _run(folder, ["bare", str(_BARE_GIGABYTES)])
+    gigabytes = told[0].bytes / 1e9
+    return Outcome("bare line", _figures(told, gigabytes))
+
+
+def between_brokers(venue: Venue, topic: str, shape: Shape, processes: int, folder: Path) -> Outcome:
+    """Fetch, two CRC passes and Produce by so many processes, each with its share of the partitions. GB are bytes of
+    values, as everywhere. Raises BenchFailed."""
+    remote = f"line-{processes}.{topic}"
+    create_topic(venue.clusters[1], remote, shape.partitions)
+    trusted = venue.client.get("ssl.truststore.location")
+    shares = [",".join(map(str, range(first, shape.partitions, processes))) for first in range(processes)]
+    before = venue.broker_cpu_time()
+    try:
+        told = _run(
+            folder,
+            *(
+                ["brokers", *venue.bootstraps, topic, remote, share, *([trusted] if trusted else [])]
+                for share in shares
+            ),
+        )
+        brokers = venue.broker_cpu_time() - before
+    finally:
+        clean_up(venue, keep={topic})
+    gigabytes = shape.payload_bytes / 1e9
+    return Outcome(
+        f"line, {processes} process{'es' if processes > 1 else ''}",
+        {
+            **_figures(told, gigabytes),
+            BROKER_SYSTEM.name: brokers.system_s / gigabytes,
+            BROKER_USER.name: brokers.user_s / gigabytes,
+        },
+    )
+
+
+def _figures(told: Sequence[_Told], gigabytes: float) -> dict[str, float]:
+    elapsed_s = max(one.end for one in told) - min(one.begin for one in told)
+    return {
+        THROUGHPUT.name: gigabytes * 1000 / elapsed_s,
+        CPU.name: sum(one.user + one.system for one in told) / gigabytes,
+        SYSTEM.name: sum(one.system for one in told) / gigabytes,
+    }
+
+
+def _run(folder: Path, *orders: Sequence[str]) -> list[_Told]:
+    folder.mkdir(parents=True, exist_ok=True)
+    outputs = [folder / f"line-{index}.json" for index in range(len(orders))]
+    for output in outputs:
+        output.unlink(missing_ok=True)
+    processes: list[Popen[bytes]] = []
+    try:
+        for order, output in zip(orders, outputs, strict=True):
+            processes.append(spawn([sys.executable, "-P", str(_SCRIPT), *order], output=output))
+        codes = [process.wait(_PATIENCE_S) for process in processes]
+    finally:
+        for process in processes:
+            end(process)
+    if any(codes):
+        raise BenchFailed(f"the line failed: {outputs[0].read_text(errors='replace')[-500:]}")
+    return [_Told(**json.loads(output.read_text().splitlines()[-1])) for output in outputs]

@@ -1,0 +1,100 @@
+"""Where a comparison takes place: two brokers that stay up, reached the way the conditions say."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from bench.conditions import WINDOW_BYTES, Conditions
+from bench.contenders import Flow
+from bench.proctree import CpuTime, cpu_time
+from mm2.kafka.cluster import Cluster
+from mm2.kafka.settings import ClientSettings
+from mm2.sandbox import certificates
+from mm2.sandbox.kafka import LocalKafka, start_pair
+from mm2.sandbox.proxy import Proxy
+
+_NEAR, _CONTENDERS, _FAR = "PLAINTEXT", "CONTENDERS", "PROXIED"
+_BROKER_SETTINGS = {
+    # Replicas of earlier runs are to be gone before the next run begins.
+    "log.segment.delete.delay.ms": "500",
+    # Nothing of the source may go while it is being read.
+    "log.retention.ms": "-1",
+}
+
+
+@dataclass(frozen=True)
+class Venue:
+    """Source and target. `clusters` are the bench's own clients: always near, never encrypted."""
+
+    brokers: tuple[LocalKafka, LocalKafka]
+    clusters: tuple[Cluster, Cluster]
+    conditions: Conditions
+    bootstraps: tuple[str, str]
+    """What the contenders are told."""
+    client: Mapping[str, str]
+    """Settings that every client of a contender needs."""
+
+    def flow(self, number: int, topic: str) -> Flow:
+        """Aliases that no run before had."""
+        return Flow(f"A{number}", f"B{number}", *self.bootstraps, topic, self.conditions, self.client)
+
+    def broker_cpu_time(self) -> CpuTime:
+        """Of both, since they started."""
+        total = CpuTime()
+        for broker in self.brokers:
+            total += cpu_time(psutil.Process(broker.pid))
+        return total
+
+
+@contextmanager
+def open_venue(folder: Path, conditions: Conditions) -> Iterator[Venue]:
+    """Starts the brokers, and the proxy when the target is far. Raises SandboxError."""
+    protocol = "SSL" if conditions.tls else "PLAINTEXT"
+    client, tls_settings = _tls(folder) if conditions.tls else ({}, {})
+    with ExitStack() as stack:
+        source, target = stack.enter_context(
+            start_pair(
+                folder / "brokers",
+                heap="1g",
+                listeners={_NEAR: "PLAINTEXT", _CONTENDERS: protocol, _FAR: protocol},
+                proxied=[_FAR],
+                overrides={**_BROKER_SETTINGS, **tls_settings},
+            )
+        )
+        bootstraps = source.address(_CONTENDERS), target.address(_CONTENDERS)
+        if conditions.rtt_ms:
+            proxy = stack.enter_context(Proxy.before(target, _FAR))
+            proxy.delay(round_trip_ms=conditions.rtt_ms, window_bytes=WINDOW_BYTES)
+            bootstraps = source.address(_CONTENDERS), proxy.address
+        clusters = _cluster(stack, source), _cluster(stack, target)
+        yield Venue((source, target), clusters, conditions, bootstraps, client)
+
+
+def _tls(folder: Path) -> tuple[dict[str, str], dict[str, str]]:
+    """Settings of clients and of brokers, with the files that they name."""
+    authority = certificates.issue("Bench Authority")
+    trusted = folder / "authority.pem"
+    trusted.write_text(authority.certificate_pem)
+    store = certificates.issue("broker", authority, address="127.0.0.1").pkcs12(folder / "broker.p12", authority)
+    client = {
+        "security.protocol": "SSL",
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(trusted),
+    }
+    broker = {
+        "ssl.keystore.type": "PKCS12",
+        "ssl.keystore.location": str(store),
+        "ssl.keystore.password": certificates.PASSWORD,
+        "ssl.key.password": certificates.PASSWORD,
+    }
+    return client, broker
+
+
+def _cluster(stack: ExitStack, kafka: LocalKafka) -> Cluster:
+    settings = ClientSettings.from_props({"bootstrap.servers": kafka.bootstrap}, client_id="bench")
+    cluster = Cluster(settings, name=kafka.name)
+    stack.callback(cluster.close)
+    return cluster
