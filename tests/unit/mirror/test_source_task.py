@@ -1,0 +1,205 @@
+"""Where a task's partitions go on, by the ledger and by Connect's positions, and what it says of troubles."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, cast
+
+import pytest
+from structlog.testing import capture_logs
+
+from mm2.connect.api import ConnectError, SourceTaskContext
+from mm2.copy.executor.positions import offset_value
+from mm2.copy.ledger import Ledger, LedgerLog, entry_record
+from mm2.copy.session import Entry, Mark, Session, Start
+from mm2.kafka.errors import BrokerFailure, DisconnectedFailure, KafkaFailure
+from mm2.kafka.structs import ProducerIdentity, TopicPartition
+from mm2.mirror.source_task import MirrorSourceTask
+from mm2.mirror.start_from import StartFrom
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+SESSION = Session(ProducerIdentity(7, 0), Mark(0, 0, 0))
+ENTRY = Entry("t", 0, "A.t", Mark(50, 60, 50), 40, session=SESSION)
+
+
+class Positions:
+    """Connect's offsets topic."""
+
+    def __init__(self) -> None:
+        self.held: dict[TopicPartition, Any] = {}
+        self.failure: Exception | None = None
+        self.asked: list[Mapping[str, Any]] = []
+        self.later: list[dict[TopicPartition, Any]] = []  # what comes in between two readings
+
+    def offsets(self, partitions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any] | None]:
+        if self.failure is not None:
+            raise self.failure
+        self.asked = list(partitions)
+        found = [self.held.get(TopicPartition(row["topic"], row["partition"])) for row in partitions]
+        if self.later:
+            self.held |= self.later.pop(0)
+        return [None if offset is None else {"offset": offset} for offset in found]
+
+
+class Log:
+    """A ledger topic that is there, or not."""
+
+    def __init__(self, ledger: Ledger, failures: list[KafkaFailure]) -> None:
+        self.ledger = ledger
+        self.reads = self.stops = 0
+        self._failures = failures
+
+    def start(self, _timeout_s: float) -> None:
+        if self._failures:
+            raise self._failures.pop(0)
+
+    def read_to_end(self, _timeout_s: float) -> None:
+        self.reads += 1
+
+    def stop(self) -> None:
+        self.stops += 1
+
+
+class Scene:
+    """A task as it is after its start, without Spark."""
+
+    def __init__(self, *entries: Entry, failures: list[KafkaFailure] | None = None) -> None:
+        self.positions = Positions()
+        self.ledger = Ledger()
+        for entry in entries:
+            row = entry_record(entry)
+            self.ledger.apply(row.key, row.value)
+        self.log = Log(self.ledger, failures or [])
+        self.task = MirrorSourceTask()
+        self.task.initialize(SourceTaskContext("C", 0, {}, cast(Any, self.positions), cast(Any, None)))
+        self.task._source_alias = "A"
+        self.task._start_from = StartFrom()
+        self.task._new_ledger = cast(Any, lambda: self.log)
+
+    def starts(self, *partitions: TopicPartition) -> dict[TopicPartition, Start]:
+        return self.task._starts(partitions or (T0,))
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mm2.mirror.source_task._READ_AGAIN_S", 0.0)
+    monkeypatch.setattr("mm2.mirror.source_task._LEDGER_AGAIN_S", 0.0)
+    monkeypatch.setattr("mm2.mirror.source_task._LEDGER_PATIENCE_S", 0.1)
+
+
+@pytest.mark.parametrize("committed", [40, 50])
+def test_a_session_goes_on_at_its_mark(committed: int) -> None:
+    scene = Scene(ENTRY)
+    scene.positions.held = {T0: committed - 1}
+    start = scene.starts()[T0]
+    assert (start.position, start.committed, start.entry, start.moved) == (50, committed, ENTRY, False)
+    assert scene.positions.asked == [{"cluster": "A", "partition": 0, "topic": "t"}]
+
+
+def test_java_s_positions_are_obeyed_and_said() -> None:
+    scene = Scene(ENTRY)
+    scene.positions.held = {T0: 99}
+    with capture_logs() as logs:
+        start = scene.starts()[T0]
+    assert (start.position, start.moved) == (100, True)
+    assert start.entry == ENTRY.replace(session=None)
+    (warning,) = [line for line in logs if line["log_level"] == "warning"]
+    assert (warning["position"], warning["ledger"]) == (100, 50)
+
+
+def test_a_predecessor_that_commits_between_the_two_readings_is_read_again() -> None:
+    scene = Scene(ENTRY)
+    scene.positions.held = {T0: 59}
+    row = entry_record(ENTRY.replace(previous=50, mark=Mark(60, 70, 60)))
+    reads = scene.log.read_to_end
+
+    def read_to_end(_timeout_s: float) -> None:
+        reads(_timeout_s)
+        scene.ledger.apply(row.key, row.value)
+
+    scene.log.read_to_end = read_to_end  # type: ignore[method-assign]
+    with capture_logs() as logs:
+        start = scene.starts()[T0]
+    assert (start.position, start.moved) == (60, False)
+    assert [line for line in logs if line["log_level"] == "warning"] == []
+
+
+def test_partitions_without_a_position_begin_where_the_user_said() -> None:
+    scene = Scene()
+    scene.task._start_from = StartFrom(offsets=MappingProxyType({T0: 17, T1: 18}))
+    scene.positions.held = {T1: 4}
+    assert {tp: start.position for tp, start in scene.starts(T0, T1).items()} == {T0: 17, T1: 5}
+
+
+def test_positions_that_cannot_be_read_now_are_a_failure_and_those_that_are_none_an_error() -> None:
+    scene = Scene()
+    cause = DisconnectedFailure("gone")
+    scene.positions.failure = ConnectError("no offsets")
+    scene.positions.failure.__cause__ = cause
+    with pytest.raises(DisconnectedFailure):
+        scene.starts()
+    scene.positions.failure = ConnectError("no offsets")
+    with pytest.raises(ValueError, match="no offsets"):
+        scene.starts()
+    scene.positions.failure = None
+    for nonsense in ("5", True, 1.5):
+        scene.positions.held = {T0: nonsense}
+        with pytest.raises(ValueError, match="which is no offset"):
+            scene.starts()
+
+
+def test_a_ledger_that_comes_late_is_waited_for_and_then_followed() -> None:
+    missing = BrokerFailure.of(3)
+    scene = Scene(ENTRY, failures=[missing, missing])
+    scene.positions.held = {T0: 49}
+    assert scene.starts()[T0].entry == ENTRY
+    assert (scene.log.stops, scene.log.reads) == (2, 0)
+    scene.starts()
+    assert scene.log.reads == 1
+
+
+@pytest.mark.parametrize("code", [3, 29])
+def test_without_a_ledger_it_is_at_least_once(code: int) -> None:
+    scene = Scene(ENTRY, failures=[BrokerFailure.of(code)] * 100_000)
+    scene.positions.held = {T0: 49}
+    with capture_logs() as logs:
+        assert scene.starts()[T0] == Start(50, 50)
+    assert logs[0]["event"] == "Without the ledger copying is at least once."
+
+
+def test_a_ledger_that_cannot_be_read_now_is_a_failure() -> None:
+    with pytest.raises(DisconnectedFailure):
+        Scene(failures=[DisconnectedFailure("gone")]).starts()
+
+
+def test_what_is_written_is_what_is_read() -> None:
+    scene = Scene()
+    scene.positions.held = {T0: json.loads(offset_value(42))["offset"]}
+    assert scene.starts()[T0].position == 42
+
+
+def test_a_trouble_is_said_once_and_so_is_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene, now = Scene(), [100.0]
+    monkeypatch.setattr("mm2.mirror.source_task.time.monotonic", lambda: now[0])
+    with capture_logs() as logs:
+        for step, troubles in enumerate((["a"], ["a", "b"], ["b"], [], [], [])):
+            now[0] = 100.0 + 2 * step
+            scene.task._complain(troubles)
+        now[0] += 10
+        scene.task._complain([])
+    said = [(line["event"], line.get("reason")) for line in logs]
+    assert said == [("Copying is held up.", "a"), ("Copying is held up.", "b"), ("Copying goes on.", None)]
+
+
+def test_a_task_that_was_never_started_can_be_stopped() -> None:
+    MirrorSourceTask().stop()
+
+
+def test_stopping_lets_go_of_the_ledger() -> None:
+    scene = Scene()
+    scene.starts()
+    scene.task.stop()
+    assert cast(LedgerLog, scene.log) is scene.task._ledger
+    assert scene.log.stops == 1
