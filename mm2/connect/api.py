@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 if TYPE_CHECKING:
     from mm2.config.configdef import ConfigDef
@@ -117,12 +117,23 @@ class WorkerView:
     worker_props: Mapping[str, str] = field(repr=False)
     group_id: str
     offset_storage_topic: str
-    #: Exactly what the worker gives to this task's producer, Java-style keys, bootstrap and security included.
+    #: Exactly what the worker gives to this task's producer, Java-style keys, bootstrap and security included; with
+    #: exactly-once also ``enable.idempotence`` and ``transactional.id``.
     producer_props: Mapping[str, str] = field(repr=False)
+    #: Records and their offsets are to be written in one transaction (KIP-618).
     exactly_once: bool
+    #: ``<group.id>-<connector>-<task>`` with exactly-once, else None.
+    transactional_id: str | None = None
+    #: What ends a transaction: "poll" or "interval"; meaningful with exactly-once only, as is the next.
+    transaction_boundary: str = "poll"
+    transaction_interval_ms: int = 60_000
 
 
 def _ignore_detail(_detail: dict[str, Any]) -> None:
+    return
+
+
+def _always_owner() -> None:
     return
 
 
@@ -140,6 +151,11 @@ class SourceTaskContext:
     resources: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}), repr=False)
     #: ``report(detail)`` publishes JSON-able details of the task for status pages; the last call wins. Any thread.
     report: Callable[[dict[str, Any]], None] = field(default=_ignore_detail, repr=False)
+    #: With exactly-once, for tasks that produce by themselves: to be called after each InitProducerId and before
+    #: anything is read or written with its outcome. Returns when the task still belongs to this worker and its
+    #: connector has no newer task configs, and raises ConnectError otherwise: then the id has to be given up, because
+    #: its rightful owner has been fenced. Waits for the end of a rebalance under way. Not on the herder's thread.
+    confirm_ownership: Callable[[], None] = field(default=_always_owner, repr=False)
 
 
 class Task(ABC):
@@ -186,6 +202,11 @@ class SourceRecord:
 class SourceTask(Task):
     """A task that brings data into Kafka."""
 
+    #: True: it writes its data and offsets without the runtime, and ``poll`` returns None always. With exactly-once the
+    #: runtime then fences older tasks before ``start`` but leaves the transactional id to the task: see
+    #: `SourceTaskContext.confirm_ownership`.
+    produces_by_itself: ClassVar[bool] = False
+
     context: SourceTaskContext
 
     def initialize(self, ctx: SourceTaskContext) -> None:
@@ -197,13 +218,15 @@ class SourceTask(Task):
         """The next records, or None when there are none right now.
 
         May block, but not for ever; a task that moves its data by other means may return None always. RetriableError
-        is logged and followed by another poll; any other exception fails the task.
+        is logged and followed by another poll; any other exception fails the task. With exactly-once and the boundary
+        "interval" a transaction stays open meanwhile, so a poll should take much less than ``transaction.timeout.ms``.
         """
 
     def commit(self) -> None:
-        """Called after each commit of offsets. What it raises is only logged."""
+        """Called after each commit of offsets; with exactly-once, of a transaction. What it raises is only logged."""
         return
 
     def commit_record(self, record: SourceRecord, metadata: RecordMetadata | None) -> None:
-        """Called when a record was acknowledged; ``metadata`` is None when it was filtered. Raises: only logged."""
+        """Called when a record was acknowledged, with exactly-once when its transaction was committed; ``metadata`` is
+        None when it was filtered. What it raises is only logged."""
         return

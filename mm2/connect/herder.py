@@ -21,15 +21,18 @@ import structlog
 from mm2.connect import loggers, sessions
 from mm2.connect.api import ConnectError, RetriableError
 from mm2.connect.assignor import CooperativeAssignor
+from mm2.connect.fencing import FencingConflict, ZombieFencing
+from mm2.connect.internal_requests import InternalRequests, RequestRefused
 from mm2.connect.lifecycle import WorkId
 from mm2.connect.membership import GroupMember, GroupTimings
 from mm2.connect.protocol import URL_NOT_USED, Assignment, ConnectorTaskId
 from mm2.connect.sessions import SessionKey
 from mm2.connect.stores.config_state import ClusterConfigState, Props, RestartRequest, TargetState
-from mm2.connect.stores.config_store import ConfigStore
+from mm2.connect.stores.config_store import ConfigStore, PrivilegedWriteError
 from mm2.connect.stores.status_store import StatusStore, now_ms
 from mm2.connect.stores.statuses import State, Status, TopicStatus
-from mm2.connect.worker import TaskStart, TooManyTasks, Worker
+from mm2.connect.tasks import OwnershipGuard
+from mm2.connect.worker import FENCING_S, TaskStart, TooManyTasks, Worker
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure
 
@@ -47,6 +50,13 @@ _RECONFIGURE_BACKOFF_MAX_S = 60.0
 _REQUESTS_S = 5.0
 _NEVER = float("inf")
 _STATUS_FLUSH_S = 5.0
+_CLAIM_AGAIN_S = 0.25
+#: How long a task waits for its predecessors to be fenced; longer than a round of it may take.
+_FENCING_PATIENCE_S = FENCING_S + 30.0
+_LOOK_S = 0.1
+#: HTTP answers to a signed request after which it is sent again: no answer, our key is old, the leader has none yet.
+_ASK_AGAIN = (None, 403, 503)
+_CONFLICT = 409
 _STARTING = "initializing and reading internal topics"
 
 
@@ -90,8 +100,30 @@ class _Pending:
         return self.rebalance or bool(self.connectors or self.tasks or self.targets)
 
 
+class _Leadership:
+    """The herder as rounds of fencing see it."""
+
+    def __init__(self, herder: DistributedHerder) -> None:
+        self._herder = herder
+
+    def require_leader(self) -> None:
+        self._herder._require_leader("fence older tasks of a connector")  # noqa: SLF001 - a part of it
+
+    def refreshed(self) -> ClusterConfigState:
+        self._herder._refresh_configs()  # noqa: SLF001
+        return self._herder.configs()
+
+    def write_task_count(self, connector: str, count: int) -> None:
+        store = self._herder._config_store  # noqa: SLF001
+        self._herder._as_leader(lambda: store.put_task_count(connector, count))  # noqa: SLF001
+
+    def later(self, action: Callable[[], None], stage: str) -> Future[None]:
+        return self._herder._submit(action, stage)  # noqa: SLF001
+
+
 class DistributedHerder:
-    """One worker of a Connect cluster, without REST.
+    """One worker of a Connect cluster, without REST. What the REST server of a worker will call is public here:
+    `put_connector_config` … `restart_connector`, and `fence_zombies` for ``PUT /connectors/{connector}/fence``.
 
     Deviation from Java in MirrorMaker's dedicated mode without internal REST (``rest_url`` NOTUSED everywhere): there a
     follower has no way to hand task configs to the leader (KAFKA-9981), so the leader's assignor keeps the connectors
@@ -109,6 +141,7 @@ class DistributedHerder:
         cluster: Cluster,
         *,
         rest_url: str = URL_NOT_USED,
+        rest_namespace: Sequence[str] = (),
         on_leader_ready: Callable[[DistributedHerder], None] | None = None,
     ) -> None:
         config = worker.config
@@ -137,6 +170,13 @@ class DistributedHerder:
             listener=self,
             stage=lambda: self.stage,
         )
+        self._rest_url = rest_url
+        self._internal_requests = InternalRequests(
+            {key: str(value) for key, value in config.originals.items()},
+            namespace=rest_namespace,
+            algorithm=config.str("inter.worker.signature.algorithm"),
+        )
+        self._fencing = ZombieFencing(_Leadership(self), self._fence_producers)
         self._starter = ThreadPoolExecutor(
             _START_THREADS,
             thread_name_prefix=f"start-{self.group_id}",
@@ -167,6 +207,7 @@ class DistributedHerder:
         self._scheduled_rebalance_s = _NEVER
         self._backoff_retries = _BACKOFF_RETRIES
         self._led_as = ""
+        self._fenced_from_config_topic = False
 
     # -- for the embedding program
 
@@ -230,7 +271,7 @@ class DistributedHerder:
             exists = name in self._configs
             if exists and not allow_replace:
                 raise AlreadyExists(f"Connector {name} already exists")
-            self._config_store.put_connector_config(name, config, target_state)
+            self._as_leader(lambda: self._config_store.put_connector_config(name, config, target_state))
             log.info("connector config written", connector=name, created=not exists)
             return not exists
 
@@ -248,7 +289,7 @@ class DistributedHerder:
         def delete() -> None:
             self._require_leader("delete a connector")
             self._require_known(name)
-            self._config_store.remove_connector_config(name)
+            self._as_leader(lambda: self._config_store.remove_connector_config(name))
 
         return self._submit(delete, f"removing the config of connector {name}")
 
@@ -267,7 +308,7 @@ class DistributedHerder:
             self._require_leader("stop a connector")
             self._refresh_configs()
             self._put_target_state(name, TargetState.STOPPED)
-            self._config_store.put_task_configs(name, [])
+            self._as_leader(lambda: self._config_store.put_task_configs(name, []))
 
         return self._submit(stop, f"stopping connector {name}")
 
@@ -277,9 +318,35 @@ class DistributedHerder:
         def restart() -> None:
             self._require_leader("restart a connector")
             self._require_known(name)
-            self._config_store.put_restart_request(RestartRequest(name, only_failed, include_tasks))
+            request = RestartRequest(name, only_failed, include_tasks)
+            self._as_leader(lambda: self._config_store.put_restart_request(request))
 
         return self._submit(restart, f"restarting connector {name}")
+
+    def fence_zombies(self, name: str) -> Future[None]:
+        """As leader, see that no producer of a connector's older task configs can write any more (KIP-618).
+
+        Done when that is so and written down. Fails with NotLeader, NotFound, FencingConflict (HTTP 409), or another
+        ConnectError or KafkaFailure.
+        The handler of ``PUT /connectors/{connector}/fence`` calls it once it has checked the request's signature.
+        """
+        outcome: Future[None] = Future()
+
+        def pass_on(done: Future[None]) -> None:
+            error = done.exception()
+            if error is None:
+                outcome.set_result(None)
+            else:
+                outcome.set_exception(error)
+
+        def begin() -> None:
+            self._require_leader("fence older tasks of a connector")
+            self._require_known(name)
+            self._fencing.begin(name).add_done_callback(pass_on)
+
+        begun = self._submit(begin, f"fencing older tasks of connector {name}")
+        begun.add_done_callback(lambda done: pass_on(done) if done.exception() is not None else None)
+        return outcome
 
     def request_task_reconfiguration(self, name: str) -> None:
         """Ask a connector that runs here for its task configs, and publish them if they have changed. Any thread."""
@@ -367,7 +434,7 @@ class DistributedHerder:
         if not self._handle_rebalance_completed():
             return
         self._ready.set()
-        if not self._rotate_session_key():
+        if not self._reclaim_write_privileges() or not self._rotate_session_key():
             return
         next_due_s = self._run_requests()
         self._process_restarts()
@@ -410,6 +477,7 @@ class DistributedHerder:
         self._rebalance_resolved = False
         if self.is_leader:
             self._clean_statuses()
+            self._claim_write_privileges()
 
     def on_revoked(self, leader: str, connectors: Sequence[str], tasks: Sequence[ConnectorTaskId]) -> None:
         """See RebalanceListener. When this returns, everything has stopped or is cancelled."""
@@ -519,6 +587,12 @@ class DistributedHerder:
             eager = self._member.protocol_version == 0
             self._running_connectors = set() if eager else set(assignment.connectors)
             self._running_tasks = set() if eager else set(assignment.tasks)
+        if self.is_leader and self.worker.transactional_leader and self._rest_url == URL_NOT_USED:
+            # Nobody can ask for it. Only now, when all members have stopped their older tasks, so that it hits zombies only.
+            # While exactly-once is being prepared, too: members that have it enabled already would wait in vain.
+            for name in self._configs.pending_fencing:
+                if self._configs.tasks(name):
+                    self._fence_unasked(name, 0)
 
     def _start_all(self, connectors: Iterable[str], tasks: Iterable[ConnectorTaskId]) -> None:
         jobs: list[Callable[[], None]] = [lambda name=name: self._start_connector(name) for name in connectors]  # type: ignore[misc]
@@ -558,6 +632,7 @@ class DistributedHerder:
                 state=state,
                 listener=self,
                 on_topic=lambda topic: self._note_topic(topic, task),
+                guard=self._guard(task, self._configs.task_config_generations.get(task.connector)),
             )
         )
 
@@ -657,7 +732,7 @@ class DistributedHerder:
                 self._leader_url(),
             )
         log.info("task configs changed", connector=name, tasks=len(configs), before=len(known))
-        self._config_store.put_task_configs(name, configs)
+        self._as_leader(lambda: self._config_store.put_task_configs(name, configs))
 
     def _put_target_state(self, name: str, state: TargetState) -> None:
         self._require_known(name)
@@ -679,14 +754,15 @@ class DistributedHerder:
         return future
 
     def _run_requests(self) -> float:
-        """Run the requests that are due; when the next one will be. After slow ones the group is looked at first."""
+        """Run the requests that are due; when the next one will be. After slow ones the group is looked at first, and
+        after one that was fenced from the config topic that is claimed first, so that the others need not fail, too."""
         enough_s = time.monotonic() + _REQUESTS_S
         while True:
             with self._lock:
                 if not self._requests:
                     return _NEVER
                 now = time.monotonic()
-                if self._requests[0].due_s > now or now > enough_s:
+                if self._requests[0].due_s > now or now > enough_s or self._fenced_from_config_topic:
                     return self._requests[0].due_s
                 request = heapq.heappop(self._requests)
             if not request.future.set_running_or_notify_cancel():
@@ -754,6 +830,145 @@ class DistributedHerder:
                 self._put_status(task, State.RESTARTING)
         self._start_all([name] if connector else [], tasks)
 
+    # -- exactly-once
+
+    def _as_leader(self, write: Callable[[], None]) -> None:
+        """Write to the config topic what only a leader may; when another one has fenced us, claim it again in the next tick."""
+        try:
+            write()
+        except PrivilegedWriteError as error:
+            log.warning("the leader could not write to the config topic and claims it again", reason=str(error))
+            self._fenced_from_config_topic = True
+            raise
+
+    def _claim_write_privileges(self) -> bool:
+        try:
+            self._config_store.claim_write_privileges()
+        except ConnectError as error:
+            log.warning("no right to write the config topic yet", reason=str(error))
+            self._fenced_from_config_topic = True
+            return False
+        self._fenced_from_config_topic = False
+        return True
+
+    def _reclaim_write_privileges(self) -> bool:
+        """After having been fenced: by a zombie that has led before us, or rightly, by a newer leader."""
+        if not self._fenced_from_config_topic:
+            return True
+        if not self.is_leader:
+            self._fenced_from_config_topic = False
+            return True
+        with self._in_stage("claiming the right to write the config topic"):
+            claimed = self._claim_write_privileges()
+            if not claimed:
+                self._stopping.wait(_CLAIM_AGAIN_S)
+            return claimed
+
+    def _fence_producers(self, name: str, tasks: int) -> None:
+        raw = self._config_store.snapshot().connector_config(name)
+        if raw is None:
+            raise NotFound(f"Connector {name} not found")
+        self.worker.fence_zombies(name, tasks, raw)
+
+    def _fence_unasked(self, name: str, attempts: int) -> None:
+        """Begin a round, again and again while it fails: no follower can ask for another one."""
+        if not self.is_leader or not self._config_store.is_pending_fencing(name):
+            return
+
+        def on_done(done: Future[None]) -> None:
+            error = done.exception()
+            if error is None or isinstance(error, NotLeader | NotFound | FencingConflict):
+                return  # what comes next brings a rebalance, and with it another round
+            delay_s = min(_RECONFIGURE_BACKOFF_MAX_S, _RECONFIGURE_BACKOFF_S * 2**attempts)
+            log.warning("older tasks not fenced", connector=name, reason=str(error), again_in_s=delay_s)
+            self._submit(
+                lambda: self._fence_unasked(name, attempts + 1),
+                f"fencing older tasks of connector {name}",
+                delay_s=delay_s,
+            )
+
+        self.fence_zombies(name).add_done_callback(on_done)
+
+    def _guard(self, task: ConnectorTaskId, generation: int | None) -> OwnershipGuard:
+        return OwnershipGuard(
+            fence=lambda stopping: self._await_fencing(task, stopping),
+            confirm=lambda stopping: self._confirm_ownership(task, generation, stopping),
+        )
+
+    def _await_fencing(self, task: ConnectorTaskId, stopping: Callable[[], bool]) -> None:
+        """On a task's thread: return when its predecessors are fenced, or at once when it is to stop. Raises ConnectError."""
+        name, deadline = task.connector, time.monotonic() + _FENCING_PATIENCE_S
+        outdated = False
+        while not stopping() and self._config_store.is_pending_fencing(name):
+            leader_url = self._leader_url()
+            try:
+                if outdated:
+                    pass  # newer task configs are on their way to us, and this task is about to be stopped
+                elif self.is_leader:
+                    if self._wait_for(self.fence_zombies(name), stopping):
+                        return
+                elif leader_url and leader_url != URL_NOT_USED:
+                    self._ask_leader_to_fence(leader_url, name)
+                    return
+            except ConnectError as error:
+                refused = error.status if isinstance(error, RequestRefused) else None
+                outdated = isinstance(error, FencingConflict) or refused == _CONFLICT
+                # The leader may have changed, or is about to; then somebody else has to be asked.
+                moved = isinstance(error, NotLeader) or self._leader_url() != leader_url
+                passing = isinstance(error, RequestRefused) and refused in _ASK_AGAIN
+                if not (moved or passing or outdated) or time.monotonic() > deadline:
+                    raise ConnectError(f"Older tasks of connector {name} are not fenced: {error}") from error
+            if time.monotonic() > deadline:
+                raise ConnectError(
+                    f"Task {task} was not started: exactly-once needs older tasks of connector {name} to be fenced, and the "
+                    f"leader of group {self.group_id} has not written within {_FENCING_PATIENCE_S:.0f} s that it has done "
+                    "so; see the leader's log"
+                )
+            time.sleep(_LOOK_S)
+
+    def _ask_leader_to_fence(self, leader_url: str, name: str) -> None:
+        key = self._current_key()
+        if key is None:
+            raise RequestRefused(f"There is no session key yet to sign a request to {leader_url} with", 503)
+        self._internal_requests.fence(leader_url, name, key)
+
+    def _confirm_ownership(self, task: ConnectorTaskId, generation: int | None, stopping: Callable[[], bool]) -> None:
+        """On a task's thread: raises ConnectError when the task is not this worker's any more or has newer configs."""
+        while not stopping():
+            try:
+                self._config_store.refresh(self._sync_timeout_s)
+                break
+            except KafkaFailure as failure:
+                if not failure.retriable:
+                    raise ConnectError(
+                        f"Task {task} was not started, the config topic cannot be read: {failure}"
+                    ) from failure
+                log.warning("config topic not read to its end, trying on", task_id=str(task), reason=str(failure))
+                time.sleep(_LOOK_S)
+
+        def check() -> None:
+            now = self._config_store.snapshot().task_config_generations.get(task.connector)
+            if now != generation:
+                raise ConnectError(f"Task {task} was not started: its connector has newer task configs")
+            if self._assignment is None or task not in self._assignment.tasks:
+                raise ConnectError(f"Task {task} was not started: it is no longer assigned to this worker")
+
+        # The herder's thread answers requests only while it is a member of its group.
+        self._wait_for(self._submit(check, f"confirming that task {task} is still ours"), stopping)
+
+    @staticmethod
+    def _wait_for(future: Future[None], stopping: Callable[[], bool]) -> bool:
+        """False when it is to stop first. Raises what the future fails with, as ConnectError."""
+        while not stopping():
+            try:
+                future.result(_LOOK_S)
+            except TimeoutError:
+                continue
+            except KafkaFailure as failure:
+                raise ConnectError(str(failure)) from failure
+            return True
+        return False
+
     # -- session keys
 
     def _rotate_session_key(self) -> bool:
@@ -775,7 +990,7 @@ class DistributedHerder:
         key = sessions.generate_key(algorithm, size_bits, now)
         with self._in_stage("writing a session key to the config topic"):
             try:
-                self._config_store.put_session_key(key)
+                self._as_leader(lambda: self._config_store.put_session_key(key))
             except ConnectError as error:
                 log.warning("session key not written", reason=str(error))
                 self._can_read_configs = False
@@ -815,6 +1030,8 @@ class DistributedHerder:
         with self._lock:
             self._pending.rebalance = True
             self._pending.tasks.update(tasks)
+        for name in {task.connector for task in tasks}:
+            self._fencing.abort(name)
         self._member.wakeup()
 
     def on_target_state_change(self, connector: str) -> None:

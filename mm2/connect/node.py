@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mm2.config.worker_keys import WorkerConfig
-from mm2.connect.api import ConnectError
+from mm2.connect.exactly_once import ExactlyOnceSupport, leader_transactional_id
 from mm2.connect.herder import DistributedHerder
 from mm2.connect.plugins import Plugins
 from mm2.connect.protocol import URL_NOT_USED
-from mm2.connect.stores.config_store import ConfigStore
+from mm2.connect.stores.config_store import ConfigStore, LeaderWrites
 from mm2.connect.stores.internal_topic import InternalTopic
 from mm2.connect.stores.offset_store import OffsetStore
 from mm2.connect.stores.status_store import StatusStore
@@ -33,6 +33,7 @@ class Node:
         worker_id: str,
         cluster_name: str,
         rest_url: str = URL_NOT_USED,
+        rest_namespace: Sequence[str] = (),
         resources: Mapping[str, Any] | None = None,
         log_context: Mapping[str, str] | None = None,
         on_leader_ready: Callable[[DistributedHerder], None] | None = None,
@@ -40,30 +41,38 @@ class Node:
     ) -> None:
         """Nothing connects before :meth:`check` or ``herder.start()``. Raises ConfigException or ConnectError.
 
-        ``cluster_name`` is what messages call the cluster behind ``bootstrap.servers``.
+        ``cluster_name`` is what messages call the cluster behind ``bootstrap.servers``; ``rest_namespace`` is what the paths
+        of other workers' REST interfaces begin with.
         """
-        if config.str("exactly.once.source.support").lower() != "disabled":
-            # Doing less than asked for would only be noticed when there are duplicates.
-            raise ConnectError(
-                "exactly.once.source.support is not available in this version; only the value disabled is accepted"
-            )
+        support = ExactlyOnceSupport.of(config)
         props = {key: str(value) for key, value in config.originals.items()}
         group, client = config.str("group.id"), config.str("client.id")
         base = f"{group}-{client}-" if client else f"{group}-"
+        client_ids = {
+            "configs": f"{base}configs",
+            "offsets": f"{base}offsets",
+            "statuses": f"{base}statuses",
+            "group": client or f"connect-{worker_id}",
+        }
+        if support is not ExactlyOnceSupport.DISABLED:
+            client_ids["leader"] = f"{base}configs-leader"
         self._clusters = {
             name: Cluster(ClientSettings.from_props(props, client_id=client_id), name=cluster_name)
-            for name, client_id in {
-                "configs": f"{base}configs",
-                "offsets": f"{base}offsets",
-                "statuses": f"{base}statuses",
-                "group": client or f"connect-{worker_id}",
-            }.items()
+            for name, client_id in client_ids.items()
         }
+        leader_cluster = self._clusters.get("leader")
+        # As in Java the config topic is read read_committed from "enabled" on only: members that see different records
+        # at its end could never agree on an assignment.
+        read_committed = support is ExactlyOnceSupport.ENABLED
         config_store, status_store, offset_store = (
             ConfigStore(
                 self._clusters["configs"],
                 InternalTopic.from_config(config, "config.storage."),
                 start_timeout_s=start_timeout_s,
+                read_committed=read_committed,
+                leader_writes=None
+                if leader_cluster is None
+                else LeaderWrites(leader_cluster, leader_transactional_id(group)),
             ),
             StatusStore(
                 self._clusters["statuses"],
@@ -74,6 +83,7 @@ class Node:
                 self._clusters["offsets"],
                 InternalTopic.from_config(config, "offset.storage."),
                 start_timeout_s=start_timeout_s,
+                read_committed=read_committed,
             ),
         )
         worker = Worker(
@@ -91,6 +101,7 @@ class Node:
             status_store,
             self._clusters["group"],
             rest_url=rest_url,
+            rest_namespace=rest_namespace,
             on_leader_ready=on_leader_ready,
         )
 

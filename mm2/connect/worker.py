@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -18,20 +18,35 @@ from mm2.config.worker_keys import WorkerConfig
 from mm2.connect.api import ConnectError, Connector, SourceTask, SourceTaskContext, Task, WorkerView
 from mm2.connect.connectors import ConnectorState, OnTransition, StoredTaskConfigs, WorkerConnector
 from mm2.connect.converters import Converter
+from mm2.connect.exactly_once import (
+    ExactlyOnceSupport,
+    Transactions,
+    exactly_once_producer_props,
+    preflight,
+    task_transactional_id,
+    transactions_of,
+)
 from mm2.connect.lifecycle import StatusListener
 from mm2.connect.plugins import Plugins
 from mm2.connect.protocol import ConnectorTaskId
 from mm2.connect.stores.config_state import Props, TargetState
 from mm2.connect.stores.offset_store import ConnectorOffsetReader, OffsetStore
-from mm2.connect.tasks import Converters, TaskProducer, WorkerSourceTask
+from mm2.connect.tasks import AbstractWorkerSourceTask, Converters, OwnershipGuard, TaskSetup, WorkerSourceTask
+from mm2.connect.transactional_task import ExactlyOnceWorkerSourceTask
+from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
+from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.producer import Producer, codec_and_acks
 from mm2.kafka.settings import ClientSettings
+from mm2.kafka.transactions import TransactionalProducer
 
 log = structlog.get_logger(__name__)
 
 #: How long connectors get to stop.
 CONNECTOR_STOP_S = 5.0
+#: How long the fencing of a connector's older tasks may take, as in Java.
+FENCING_S = 90.0
+_FENCE_AGAIN_S = 0.5
 #: Keys that the runtime adds to what a connector says of its tasks.
 TASK_CLASS = "task.class"
 _COPIED_TO_TASKS = ("topics", "topics.regex")
@@ -59,6 +74,8 @@ class TaskStart:
     state: TargetState
     listener: StatusListener
     on_topic: Callable[[str], None]
+    #: Used with exactly-once only.
+    guard: OwnershipGuard | None = None
 
 
 class TooManyTasks(ConnectError):
@@ -90,12 +107,24 @@ class Worker:
         self._cluster_name = cluster_name
         self._resources: Mapping[str, Any] = MappingProxyType(dict(resources or {}))
         self._props = {key: str(value) for key, value in config.originals.items()}
+        self._group_id = config.str("group.id")
+        self._support = ExactlyOnceSupport.of(config)
         self._transformer = ConfigTransformer.from_props(self._props)
         self._lock = threading.Lock()
         self._connectors: dict[str, WorkerConnector] = {}
-        self._tasks: dict[ConnectorTaskId, WorkerSourceTask] = {}
+        self._tasks: dict[ConnectorTaskId, AbstractWorkerSourceTask] = {}
         self._stopping = threading.Event()
         self._committer: threading.Thread | None = None
+
+    @property
+    def exactly_once(self) -> bool:
+        """Whether source tasks here write their records and offsets in transactions."""
+        return self._support is ExactlyOnceSupport.ENABLED
+
+    @property
+    def transactional_leader(self) -> bool:
+        """Whether a leader here writes the config topic in transactions."""
+        return self._support is not ExactlyOnceSupport.DISABLED
 
     def start(self) -> None:
         """Load the source offsets. Raises ConnectError or KafkaFailure."""
@@ -131,6 +160,7 @@ class Worker:
         connector = self.new_connector(props)
         general = source_connector_config(props).validate(props)
         problems = [(key, message) for key, messages in general for message in messages]
+        problems += preflight(connector, props, self._support)
         return list(dict.fromkeys([*problems, *connector.validate(props)]))
 
     def start_connector(
@@ -276,16 +306,49 @@ class Worker:
 
     def producer_props(self, task_id: ConnectorTaskId, connector_props: Mapping[str, str]) -> dict[str, str]:
         """Settings of a task's producer: fixed ones, the worker's ``producer.*``, the connector's ``producer.override.*``."""
-        prefix = "producer.override."
-        return {
+        given = {
+            **{key: str(value) for key, value in self.config.originals_with_prefix("producer.").items()},
+            **_without_prefix(connector_props, "producer.override."),
+        }
+        props = {
             "bootstrap.servers": ",".join(self.config.list("bootstrap.servers")),
             **_FIXED_PRODUCER,
             "client.id": f"connector-producer-{task_id.connector}-{task_id.task}",
-            **{key: str(value) for key, value in self.config.originals_with_prefix("producer.").items()},
-            **{k.removeprefix(prefix): v for k, v in connector_props.items() if k.startswith(prefix) and k != prefix},
         }
+        if not self.exactly_once:
+            return {**props, **given}
+        props.pop("enable.idempotence")  # ours, so nothing to warn of
+        return exactly_once_producer_props({**props, **given}, self._group_id, task_id)
 
-    def _new_task(self, start: TaskStart) -> WorkerSourceTask:
+    def fence_zombies(self, connector: str, tasks: int, raw: Props) -> None:
+        """Fence the producers of tasks 0 up to ``tasks`` of a connector, and wait for it. Raises ConnectError."""
+        ids = [task_transactional_id(self._group_id, ConnectorTaskId(connector, number)) for number in range(tasks)]
+        props = {
+            **self._props,
+            **_without_prefix(self._props, "admin."),
+            **_without_prefix(self.resolve(raw), "admin.override."),
+        }
+        settings = ClientSettings.from_props(props, client_id=f"connector-worker-adminclient-{connector}")
+        cluster = Cluster(settings, name=self._cluster_name)
+        deadline = time.monotonic() + FENCING_S
+        try:
+            while True:
+                answers = Admin(cluster).fence_producers(ids)
+                failed = {key: answer for key, answer in answers.items() if isinstance(answer, KafkaFailure)}
+                if not failed:
+                    return
+                key, failure = next(iter(failed.items()))
+                if not failure.retriable or time.monotonic() > deadline or self._stopping.is_set():
+                    raise ConnectError(
+                        f"Producers of older tasks of connector {connector} were not fenced ({len(failed)} of {tasks}, "
+                        f"the first is {key}): {failure}"
+                    ) from failure
+                ids = list(failed)
+                self._stopping.wait(_FENCE_AGAIN_S)
+        finally:
+            cluster.close()
+
+    def _new_task(self, start: TaskStart) -> AbstractWorkerSourceTask:
         task_id = start.id
         connector_props, task_props = self.resolve(start.connector_raw), self.resolve(start.task_raw)
         config = self._connector_config(connector_props)
@@ -299,44 +362,81 @@ class Worker:
             self._converter("header.converter", connector_props, is_key=False),
         )
         producer_props = self.producer_props(task_id, connector_props)
+        transactions = transactions_of(config, self.config, producer_props) if self.exactly_once else None
+        if transactions is not None:
+            self._check_cluster(producer_props)
         cluster = Cluster(ClientSettings.from_props(producer_props), name=self._cluster_name)
         codec, acks = codec_and_acks(producer_props)
-        producer = Producer(
-            cluster,
-            acks=acks,
-            codec=codec,
-            max_request_bytes=int(producer_props.get("max.request.size", "1048576")),
-        )
+        max_request_bytes = int(producer_props.get("max.request.size", "1048576"))
+        producer = Producer(cluster, acks=acks, codec=codec, max_request_bytes=max_request_bytes)
+        transactional = None
+        if transactions is not None and not task.produces_by_itself:
+            producer = transactional = TransactionalProducer(
+                cluster,
+                task_transactional_id(self._group_id, task_id),
+                transactions.timeout_ms,
+                codec=codec,
+                max_request_bytes=max_request_bytes,
+            )
         reader = ConnectorOffsetReader(self._offset_store, task_id.connector)
-        context = SourceTaskContext(
-            connector=task_id.connector,
-            task_id=task_id.task,
-            configs=MappingProxyType(task_props),
-            offset_reader=reader,
-            worker=WorkerView(
-                worker_props=MappingProxyType(self._props),
-                group_id=self.config.str("group.id"),
-                offset_storage_topic=self._offset_store.topic,
-                producer_props=MappingProxyType(producer_props),
-                exactly_once=False,
-            ),
-            resources=self._resources,
-        )
-        return WorkerSourceTask(
+        setup = TaskSetup(
             task_id,
             task,
-            context,
+            SourceTaskContext(
+                connector=task_id.connector,
+                task_id=task_id.task,
+                configs=MappingProxyType(task_props),
+                offset_reader=reader,
+                worker=self._view(task_id, producer_props, transactions),
+                resources=self._resources,
+            ),
             converters=converters,
-            producer=TaskProducer(cluster, producer),
-            offset_store=self._offset_store,
             offset_reader=reader,
+            cluster=cluster,
+            producer=producer,
             listener=start.listener,
             initial_state=start.state,
             on_topic=start.on_topic,
             tolerate_errors=config.str("errors.tolerance").lower() == "all",
-            flush_timeout_s=self.config.int("offset.flush.timeout.ms") / 1000,
             log_context=self.log_context,
+            guard=start.guard if transactions is not None else None,
         )
+        if transactional is not None and transactions is not None:
+            return ExactlyOnceWorkerSourceTask(
+                setup, transactional, transactions, offsets_topic=self._offset_store.topic
+            )
+        return WorkerSourceTask(
+            setup, self._offset_store, flush_timeout_s=self.config.int("offset.flush.timeout.ms") / 1000
+        )
+
+    def _view(
+        self, task_id: ConnectorTaskId, producer_props: Mapping[str, str], transactions: Transactions | None
+    ) -> WorkerView:
+        view = WorkerView(
+            worker_props=MappingProxyType(self._props),
+            group_id=self._group_id,
+            offset_storage_topic=self._offset_store.topic,
+            producer_props=MappingProxyType(producer_props),
+            exactly_once=transactions is not None,
+        )
+        if transactions is None:
+            return view
+        return replace(
+            view,
+            transactional_id=task_transactional_id(self._group_id, task_id),
+            transaction_boundary=transactions.boundary.value,
+            transaction_interval_ms=transactions.interval_ms,
+        )
+
+    def _check_cluster(self, producer_props: Mapping[str, str]) -> None:
+        """Records and offsets of a transaction are on one cluster, and the offsets topic is on the worker's."""
+        here = {server.strip() for server in self.config.list("bootstrap.servers")}
+        there = {server.strip() for server in producer_props["bootstrap.servers"].split(",")}
+        if here != there:
+            raise ConnectError(
+                "With exactly-once a producer of its own cluster (producer.override.bootstrap.servers or "
+                "producer.bootstrap.servers) would need an offsets topic there, which is not available in this version"
+            )
 
     def _connector_config(self, props: Mapping[str, str]) -> AbstractConfig:
         config = AbstractConfig(source_connector_config(props), props)
@@ -385,3 +485,8 @@ class Worker:
                 if now >= due[task_id] and task.is_polling:
                     task.commit_offsets()
                     due[task_id] = time.monotonic() + interval_s
+
+
+def _without_prefix(props: Mapping[str, str], prefix: str) -> dict[str, str]:
+    """What follows ``prefix`` in keys, with the values."""
+    return {key.removeprefix(prefix): value for key, value in props.items() if key.startswith(prefix) and key != prefix}

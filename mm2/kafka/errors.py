@@ -85,7 +85,8 @@ class BrokerFailure(KafkaFailure):
         ErrorCode.NOT_LEADER_OR_FOLLOWER: "another broker is the leader of the partition now",
         ErrorCode.LEADER_NOT_AVAILABLE: "the partition has no leader at the moment",
         ErrorCode.PRODUCER_FENCED: "a newer producer uses the same transactional id",
-        ErrorCode.INVALID_PRODUCER_EPOCH: "a newer producer uses the same producer id",
+        ErrorCode.INVALID_PRODUCER_EPOCH: "a newer producer uses the same id, or a transaction took too long",
+        ErrorCode.INVALID_TXN_STATE: "there is no such transaction any more: it took too long, or a newer producer has ended it",
         ErrorCode.UNKNOWN_SERVER_ERROR: "the broker met an error of its own, see its log",
     }
 

@@ -81,8 +81,8 @@ class KafkaBasedLog:
         """How many partitions are read."""
         return len(self._positions)
 
-    def start(self, timeout_s: float) -> None:
-        """Read everything there is, then return; tailing goes on in the background.
+    def start(self, timeout_s: float, *, to_stable: bool = False) -> None:
+        """Read everything there is, then return; tailing goes on in the background. ``to_stable`` as for `read_to_end`.
 
         Raises KafkaFailure when the topic cannot be found or read to its end within ``timeout_s``.
         """
@@ -92,15 +92,19 @@ class KafkaBasedLog:
         self._thread = threading.Thread(target=self._run, name=f"log-{self._topic}", daemon=True)
         self._thread.start()
         try:
-            self.read_to_end(max(0.0, deadline - time.monotonic()))
+            self.read_to_end(max(0.0, deadline - time.monotonic()), to_stable=to_stable)
         except KafkaFailure:
             self.stop()
             raise
 
-    def read_to_end(self, timeout_s: float) -> None:
-        """Wait until everything written before this call has gone through ``on_record``; KafkaFailure if it does not."""
+    def read_to_end(self, timeout_s: float, *, to_stable: bool = False) -> None:
+        """Wait until everything written before this call has gone through ``on_record``; KafkaFailure if it does not.
+
+        ``to_stable``: be content with the last stable offset, before the first transaction that is open.
+        """
         deadline = time.monotonic() + timeout_s
-        ends = self._retried(deadline, lambda: self._offsets(LATEST))
+        isolation = "read_committed" if to_stable else "read_uncommitted"
+        ends = self._retried(deadline, lambda: self._offsets(LATEST, isolation))
         with self._moved:
             while any(self._positions.get(tp, 0) < end for tp, end in ends.items()):
                 left = deadline - time.monotonic()
@@ -160,9 +164,9 @@ class KafkaBasedLog:
         self._positions = dict.fromkeys((TopicPartition(self._topic, index) for index in indexes), 0)
         return self._offsets(EARLIEST)
 
-    def _offsets(self, when: int) -> dict[TopicPartition, int]:
+    def _offsets(self, when: int, isolation: str = "read_uncommitted") -> dict[TopicPartition, int]:
         found: Mapping[TopicPartition, OffsetInfo | KafkaFailure] = self._admin.list_offsets(
-            dict.fromkeys(self._positions, when)
+            dict.fromkeys(self._positions, when), isolation
         )
         offsets = {}
         for tp, result in found.items():

@@ -261,6 +261,11 @@ class TransactionalProducer(Producer):
         """Between `begin` and the end of `commit` or `abort`, whether or not something has been written."""
         return self._open
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether `send` or `commit` has raised in this transaction, so that it can only be aborted."""
+        return self._failed is not None
+
     def send(
         self,
         topic: str,

@@ -33,7 +33,7 @@ def read_all(bootstrap: str, topic: str) -> list[Any]:
 
 
 def read_committed(bootstrap: str, topic: str, isolation: str = "read_committed") -> list[Any]:
-    """Every record a read_committed consumer sees up to the last stable offset, in order per partition."""
+    """What a read_committed consumer sees of a topic that may still be written to, in order per partition."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -45,17 +45,22 @@ def read_committed(bootstrap: str, topic: str, isolation: str = "read_committed"
     )
     try:
         partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
+        ends = {p: consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=10)[1] for p in partitions}
         consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in partitions])
-        records, ended = [], 0
-        while ended < len(partitions):
+        records, left = [], {partition for partition in partitions if ends[partition]}
+        while left:
             message = consumer.poll(10)
             assert message is not None
-            error = message.error()
-            if error is None:
-                records.append(message)
-            else:
+            partition, offset, error = message.partition(), message.offset() or 0, message.error()
+            if error is not None:
+                # Markers of transactions at the end are no messages, so the end shows in this way only.
                 assert error.code() == KafkaError._PARTITION_EOF
-                ended += 1
+                left.discard(partition)
+                continue
+            if offset < ends[partition]:
+                records.append(message)
+            if offset + 1 >= ends[partition]:
+                left.discard(partition)
         return records
     finally:
         consumer.close()
@@ -73,6 +78,8 @@ def eventually(check: Callable[[], bool], timeout_s: float = 20.0) -> None:
 
 
 def create_topic(bootstrap: str, name: str, partitions: int = 1, **config: str) -> None:
+    """Without retention, which thirty seconds after its start lets a broker delete records with timestamps of long ago."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    for future in admin.create_topics([NewTopic(name, partitions, 1, config=config)]).values():
+    topic = NewTopic(name, partitions, 1, config={"retention.ms": "-1", **config})
+    for future in admin.create_topics([topic]).values():
         future.result(20)

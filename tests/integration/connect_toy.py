@@ -42,6 +42,9 @@ class CountingConnector(SourceConnector):
         tasks = int(self.props.get("tasks", max_tasks))
         return [{**self.props, "number": str(n)} for n in range(tasks)]
 
+    def exactly_once_support(self, props: Mapping[str, str]) -> bool:
+        return True
+
     def config(self) -> ConfigDef:
         return ConfigDef().define("topic", Type.STRING, importance=Importance.HIGH, doc="where to")
 

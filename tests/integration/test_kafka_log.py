@@ -90,7 +90,13 @@ def test_an_open_transaction_keeps_a_committed_reader_waiting(
     log = KafkaBasedLog(cluster, unique, on_record=lambda _: None, read_committed=True)
     with pytest.raises(TimeoutFailure, match=f"topic {unique} of cluster B was not read to its end in"):
         log.start(1.0)
+    undeterred = KafkaBasedLog(cluster, unique, on_record=lambda _: None, read_committed=True)
+    undeterred.start(10.0, to_stable=True)
+    with pytest.raises(TimeoutFailure):
+        undeterred.read_to_end(0.5)
     producer.abort_transaction(30)
+    undeterred.read_to_end(10)
+    undeterred.stop()
 
 
 def test_a_record_that_is_not_understood_does_not_end_the_log(

@@ -102,6 +102,11 @@ class ConfigFold:
                 inconsistent=frozenset(tables.inconsistent),
             )
 
+    def is_pending_fencing(self, connector: str) -> bool:
+        """One connector of ``snapshot().pending_fencing``, for whoever waits for it."""
+        with self._lock:
+            return connector in self._tables.pending_fencing
+
     def apply(self, offset: int, key: bytes | None, value: bytes | None) -> None:
         """Take in one record. Bad ones are logged and dropped; JSON that cannot be parsed does not move the offset."""
         try:

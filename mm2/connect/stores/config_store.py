@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from mm2.connect import internal_json
@@ -15,18 +17,52 @@ from mm2.connect.stores.internal_log import InternalLog
 from mm2.connect.stores.internal_topic import InternalTopic
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure
+from mm2.kafka.records.record import Record
+from mm2.kafka.transactions import TransactionalProducer
 
 #: How long one write may take altogether, its reading back included.
 WRITE_BUDGET_S = 30.0
 
 
+#: A leader that dies in a write keeps readers waiting for so long.
+_TRANSACTION_TIMEOUT_MS = 10_000
+#: How long a leader tries to make itself the only one.
+_CLAIM_S = 15.0
+
+
+class PrivilegedWriteError(ConnectError):
+    """The leader could not write: another one has fenced it, or the cluster did not answer. Claim again, then retry."""
+
+
+@dataclass(frozen=True)
+class LeaderWrites:
+    """How a leader writes in transactions, so that only one can (exactly.once.source.support)."""
+
+    #: Connections of its own, as Java's (client id ``…configs-leader``).
+    cluster: Cluster
+    transactional_id: str
+
+
 class ConfigStore:
     """Reads are served from memory; writes return when they have been read back. Thread-safe.
 
-    Only the group's leader writes connectors, tasks, restarts and the session key; any worker may write target states.
+    Only the group's leader writes connectors, tasks, fencing, restarts and the session key; any worker may write target
+    states and logger levels. With ``leader_writes`` those of the leader need `claim_write_privileges` first, and
+    raise PrivilegedWriteError once another leader has claimed them.
     """
 
-    def __init__(self, cluster: Cluster, topic: InternalTopic, *, start_timeout_s: float) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        topic: InternalTopic,
+        *,
+        start_timeout_s: float,
+        read_committed: bool = False,
+        leader_writes: LeaderWrites | None = None,
+    ) -> None:
+        self._leader_writes = leader_writes
+        self._leader_lock = threading.Lock()
+        self._leader_producer: TransactionalProducer | None = None
         self._fold = fold.ConfigFold()
         self._log = InternalLog(
             cluster,
@@ -34,6 +70,7 @@ class ConfigStore:
             on_record=lambda record: self._fold.apply(record.offset, record.key, record.value),
             start_timeout_s=start_timeout_s,
             single_partition=True,
+            read_committed=read_committed,
         )
 
     def start(self, listener: fold.ConfigListener) -> None:
@@ -46,6 +83,9 @@ class ConfigStore:
 
     def stop(self) -> None:
         """End reading and give up writes under way."""
+        producer = self._leader_producer
+        if producer is not None:
+            producer.close()
         self._log.stop()
 
     def snapshot(self) -> ClusterConfigState:
@@ -55,6 +95,38 @@ class ConfigStore:
     def refresh(self, timeout_s: float) -> None:
         """Read to the present end. Raises KafkaFailure when that takes longer than ``timeout_s``."""
         self._log.read_to_end(timeout_s)
+
+    def is_pending_fencing(self, connector: str) -> bool:
+        """Whether a connector has task configs whose predecessors have not been fenced yet, as far as read."""
+        return self._fold.is_pending_fencing(connector)
+
+    def claim_write_privileges(self) -> None:
+        """Become the only leader that can write; does nothing when that is so already, or without transactions.
+
+        Raises ConnectError. Takes up to 15 s when the cluster is slow to answer.
+        """
+        if self._leader_writes is None:
+            return
+        with self._leader_lock:
+            if self._leader_producer is not None:
+                return
+            producer = TransactionalProducer(
+                self._leader_writes.cluster,
+                self._leader_writes.transactional_id,
+                _TRANSACTION_TIMEOUT_MS,
+                patience_s=_CLAIM_S,
+            )
+            self._leader_producer = producer  # so that stop() can end the wait
+            try:
+                if self._log.stopping.is_set():
+                    producer.close()
+                producer.init()
+            except KafkaFailure as failure:
+                self._leader_producer = None
+                raise ConnectError(
+                    f"The leader cannot make itself the only writer of the config topic {self._log.name} of cluster "
+                    f"{self._log.cluster.name}: {failure}"
+                ) from failure
 
     def put_connector_config(self, connector: str, props: Props, target_state: TargetState | None = None) -> None:
         """Create or replace a connector; with ``target_state`` its state is written first, so it never runs in another."""
@@ -83,12 +155,18 @@ class ConfigStore:
         self._send(what, [(fold.COMMIT_PREFIX + connector, {"tasks": len(configs)})], deadline)
         self._read_back(what, deadline)
 
+    def put_task_count(self, connector: str, count: int) -> None:
+        """Note that older tasks of a connector are fenced and ``count`` newer ones may run."""
+        self._write(
+            f"the task count of connector {connector}", [(fold.FENCING_PREFIX + connector, {"task-count": count})]
+        )
+
     def put_target_state(self, connector: str, state: TargetState) -> None:
         """Say what state a connector shall be in."""
         self._write(
             f"the target state of connector {connector}",
             [(fold.TARGET_STATE_PREFIX + connector, _target_state(state))],
-            read_back=False,
+            privileged=False,
         )
 
     def put_session_key(self, key: SessionKey) -> None:
@@ -105,25 +183,52 @@ class ConfigStore:
     def put_logger_level(self, namespace: str, level: str) -> None:
         """Ask all workers to change a logger's level."""
         self._write(
-            f"the level of logger {namespace}", [(fold.LOGGER_PREFIX + namespace, {"level": level})], read_back=False
+            f"the level of logger {namespace}", [(fold.LOGGER_PREFIX + namespace, {"level": level})], privileged=False
         )
 
-    def _write(self, what: str, records: Sequence[tuple[str, Any]], *, read_back: bool = True) -> None:
+    def _write(self, what: str, records: Sequence[tuple[str, Any]], *, privileged: bool = True) -> None:
         deadline = time.monotonic() + WRITE_BUDGET_S
-        self._send(what, records, deadline)
-        if read_back:
+        if privileged:
+            self._send(what, records, deadline)
             self._read_back(what, deadline)
-
-    def _send(self, what: str, records: Sequence[tuple[str, Any]], deadline: float) -> None:
-        encoded = [(key.encode("utf-8"), internal_json.encode(value)) for key, value in records]
+            return
         try:
-            self._log.send_all(encoded, timeout_s=max(0.0, deadline - time.monotonic()))
+            self._log.send_all(_encoded(records), timeout_s=_left(deadline))
         except KafkaFailure as failure:
             raise self._failed(what, failure) from failure
 
+    def _send(self, what: str, records: Sequence[tuple[str, Any]], deadline: float) -> None:
+        """Write as the leader."""
+        if self._leader_writes is not None:
+            self._send_in_transaction(what, records, deadline)
+            return
+        try:
+            self._log.send_all(_encoded(records), timeout_s=_left(deadline))
+        except KafkaFailure as failure:
+            raise self._failed(what, failure) from failure
+
+    def _send_in_transaction(self, what: str, records: Sequence[tuple[str, Any]], deadline: float) -> None:
+        with self._leader_lock:
+            producer = self._leader_producer
+            if producer is None:
+                raise PrivilegedWriteError(
+                    f"Failed to write {what} to the config topic {self._log.name} of cluster {self._log.cluster.name}: "
+                    "this worker has not claimed the right to write it, or has lost it to another leader"
+                )
+            batch = [Record(key, value) for key, value in _encoded(records)]
+            try:
+                producer.begin()
+                producer.send(self._log.name, batch, 0, timeout_s=_left(deadline))
+                producer.commit()
+            except KafkaFailure as failure:
+                # Whether it is written is not known; the next claim aborts it if it is still open.
+                self._leader_producer = None
+                producer.close()
+                raise PrivilegedWriteError(str(self._failed(what, failure))) from failure
+
     def _read_back(self, what: str, deadline: float) -> None:
         try:
-            self._log.read_to_end(max(0.0, deadline - time.monotonic()))
+            self._log.read_to_end(_left(deadline))
         except KafkaFailure as failure:
             raise self._failed(what, failure) from failure
 
@@ -131,6 +236,14 @@ class ConfigStore:
         return ConnectError(
             f"Failed to write {what} to the config topic {self._log.name} of cluster {self._log.cluster.name}: {failure}"
         )
+
+
+def _encoded(records: Sequence[tuple[str, Any]]) -> list[tuple[bytes, bytes | None]]:
+    return [(key.encode("utf-8"), internal_json.encode(value)) for key, value in records]
+
+
+def _left(deadline: float) -> float:
+    return max(0.0, deadline - time.monotonic())
 
 
 def _properties(props: Props) -> dict[str, Mapping[str, str | None]]:

@@ -17,7 +17,8 @@ class InternalLog:
     """What the three stores have in common. ``on_record`` runs on the log's thread. Thread-safe.
 
     ``start_timeout_s`` is for the creation of the topic, and again for reading it. ``single_partition``: refuse a topic
-    that has more. ``stopping`` is set when the store ends.
+    that has more. ``read_committed``: records of open and aborted transactions are not seen, and reading to the end
+    waits for open ones. ``stopping`` is set when the store ends.
     """
 
     def __init__(
@@ -28,6 +29,7 @@ class InternalLog:
         on_record: Callable[[LogRecord], None],
         start_timeout_s: float,
         single_partition: bool = False,
+        read_committed: bool = False,
     ) -> None:
         self.cluster = cluster
         self.topic = topic
@@ -35,7 +37,9 @@ class InternalLog:
         self._start_timeout_s = start_timeout_s
         self._single_partition = single_partition
         self._producer = Producer(cluster)
-        self._log = KafkaBasedLog(cluster, topic.name, on_record=on_record, producer=self._producer)
+        self._log = KafkaBasedLog(
+            cluster, topic.name, on_record=on_record, producer=self._producer, read_committed=read_committed
+        )
 
     @property
     def name(self) -> str:
@@ -43,7 +47,11 @@ class InternalLog:
         return self.topic.name
 
     def start(self) -> None:
-        """Create or check the topic and read all of it. Raises ConnectError or KafkaFailure."""
+        """Create or check the topic and read all of it. Raises ConnectError or KafkaFailure.
+
+        A transaction that a dead worker has left open is not waited for, unlike in Java, where a worker that was killed
+        cannot start before it has timed out (a minute): it is aborted by the task, or the leader, that comes after.
+        """
         ensure(
             Admin(self.cluster),
             self.topic,
@@ -52,7 +60,7 @@ class InternalLog:
             single_partition=self._single_partition,
             stopping=self.stopping,
         )
-        self._log.start(self._start_timeout_s)
+        self._log.start(self._start_timeout_s, to_stable=True)
         if self._single_partition and self._log.partitions != 1:
             raise ConnectError(
                 f"Topic {self.name} given by {self.topic.prefix}topic must have exactly one partition, "

@@ -73,15 +73,22 @@ class OffsetFold:
 
 
 class OffsetStore:
-    """Source offsets of all connectors of a worker. Thread-safe."""
+    """Source offsets of all connectors of a worker. Thread-safe.
 
-    def __init__(self, cluster: Cluster, topic: InternalTopic, *, start_timeout_s: float) -> None:
+    ``read_committed``: offsets count only when the transaction they were written in is committed; with exactly-once the
+    tasks write them by themselves, together with their records.
+    """
+
+    def __init__(
+        self, cluster: Cluster, topic: InternalTopic, *, start_timeout_s: float, read_committed: bool = False
+    ) -> None:
         self._fold = OffsetFold()
         self._log = InternalLog(
             cluster,
             topic,
             on_record=lambda record: self._fold.apply(record.key, record.value),
             start_timeout_s=start_timeout_s,
+            read_committed=read_committed,
         )
 
     @property

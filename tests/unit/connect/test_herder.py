@@ -16,6 +16,7 @@ from mm2.connect.node import Node
 from mm2.connect.plugins import Plugins
 from mm2.connect.protocol import NO_ERROR, URL_NOT_USED, Assignment, ConnectorTaskId
 from mm2.connect.stores.config_state import RestartRequest
+from mm2.connect.stores.config_store import PrivilegedWriteError
 
 BYTES = "org.apache.kafka.connect.converters.ByteArrayConverter"
 TASK = ConnectorTaskId("c", 0)
@@ -104,6 +105,23 @@ def test_slow_requests_do_not_keep_the_herder_from_its_group(monkeypatch: pytest
     assert [future.done() for future in done] == [True, False]
     assert instance._run_requests() == float("inf")
     assert all(future.done() for future in done)
+
+
+def test_after_a_fenced_write_the_config_topic_is_claimed_before_the_next_request() -> None:
+    instance = herder(**{"exactly.once.source.support": "enabled"})
+    request = RestartRequest("c", only_failed=False, include_tasks=False)
+
+    def write() -> None:
+        instance._as_leader(lambda: instance._config_store.put_restart_request(request))
+
+    futures = [instance._submit(write, "writing") for _ in range(2)]
+    assert instance._run_requests() <= time.monotonic()
+    with pytest.raises(PrivilegedWriteError, match="has not claimed the right"):
+        futures[0].result(0)
+    assert not futures[1].done()
+    instance._fenced_from_config_topic = False  # claimed again
+    instance._run_requests()
+    assert futures[1].done()
 
 
 def test_lines_of_a_start_name_the_flow() -> None:

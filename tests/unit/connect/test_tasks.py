@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Callable
 
+import pytest
 import structlog
 
-from mm2.connect.api import SourceRecord, SourceTask, SourceTaskContext, WorkerView
+from mm2.connect.api import ConnectError, SourceRecord, SourceTask, SourceTaskContext, WorkerView
 from mm2.connect.converters import ByteArrayConverter
 from mm2.connect.lifecycle import WorkId
 from mm2.connect.protocol import ConnectorTaskId
 from mm2.connect.stores.config_state import TargetState
 from mm2.connect.stores.internal_topic import InternalTopic
 from mm2.connect.stores.offset_store import ConnectorOffsetReader, OffsetStore
-from mm2.connect.tasks import Converters, TaskProducer, WorkerSourceTask
+from mm2.connect.tasks import Converters, OwnershipGuard, TaskSetup, WorkerSourceTask
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.producer import Producer
 from mm2.kafka.settings import ClientSettings
@@ -66,27 +69,28 @@ class Heard:
         self.events.append("failure")
 
 
-def worker_task(task: SourceTask, heard: Heard) -> WorkerSourceTask:
+def worker_task(task: SourceTask, heard: Heard, guard: OwnershipGuard | None = None) -> WorkerSourceTask:
     cluster = Cluster(ClientSettings.from_props({"bootstrap.servers": "127.0.0.1:1"}), name="T")
     store = OffsetStore(cluster, InternalTopic("offsets", "offset.storage.", 1, 1), start_timeout_s=1)
     reader = ConnectorOffsetReader(store, "c")
     converter = ByteArrayConverter()
     view = WorkerView({}, "g", "offsets", {}, exactly_once=False)
-    return WorkerSourceTask(
+    setup = TaskSetup(
         TASK,
         task,
         SourceTaskContext("c", 0, {}, reader, view),
         converters=Converters(converter, converter, converter),
-        producer=TaskProducer(cluster, Producer(cluster)),
-        offset_store=store,
         offset_reader=reader,
+        cluster=cluster,
+        producer=Producer(cluster),
         listener=heard,
         initial_state=TargetState.STARTED,
         on_topic=lambda _topic: None,
         tolerate_errors=False,
-        flush_timeout_s=1,
         log_context={"flow": "A->B"},
+        guard=guard,
     )
+    return WorkerSourceTask(setup, store, flush_timeout_s=1)
 
 
 def run_and_stop(*, cancel: bool) -> list[str]:
@@ -117,3 +121,80 @@ def test_lines_of_a_stop_name_the_flow_whichever_thread_writes_them() -> None:
     running._stop_task_once()
     assert task.context_of_stop == {"flow": "A->B", "connector": "c", "task": 0}
     assert "flow" not in structlog.contextvars.get_contextvars()
+
+
+class Guard:
+    """Answers of the group, and what was asked."""
+
+    def __init__(self, refuse: str | None = None) -> None:
+        self.asked: list[str] = []
+        self.asking = threading.Event()
+        self.wait = False
+        self.refuse = refuse
+
+    def as_guard(self) -> OwnershipGuard:
+        return OwnershipGuard(fence=lambda stopping: self._ask("fence", stopping), confirm=self._confirm)
+
+    def _confirm(self, stopping: Callable[[], bool]) -> None:
+        self._ask("confirm", stopping)
+
+    def _ask(self, what: str, stopping: Callable[[], bool]) -> None:
+        self.asked.append(what)
+        self.asking.set()
+        while self.wait and not stopping():
+            time.sleep(0.01)
+        if self.refuse == what:
+            raise ConnectError(f"{what} refused")
+
+
+class Returning(SlowStart):
+    def poll(self) -> list[SourceRecord] | None:
+        return [SourceRecord({"p": 1}, {"o": 1}, "t", None, None, None)]
+
+
+def test_a_task_that_produces_by_itself_starts_once_its_predecessors_are_fenced_and_it_is_still_ours() -> None:
+    task, heard, guard = SlowStart(), Heard(), Guard()
+    running = worker_task(task, heard, guard.as_guard())
+    task.go_on.set()
+    running.start()
+    assert task.starting.wait(10)
+    assert guard.asked == ["fence", "confirm"]
+    task.context.confirm_ownership()
+    assert guard.asked == ["fence", "confirm", "confirm"]
+    running.stop()
+    assert running.await_stop(10)
+    assert heard.events == ["startup", "shutdown"]
+    with pytest.raises(ConnectError, match="is being stopped"):
+        task.context.confirm_ownership()
+
+
+@pytest.mark.parametrize("what", ["fence", "confirm"])
+def test_a_task_that_is_not_ours_any_more_fails_before_it_starts(what: str) -> None:
+    task, heard = SlowStart(), Heard()
+    running = worker_task(task, heard, Guard(refuse=what).as_guard())
+    running.start()
+    assert running.await_stop(10)
+    assert heard.events == ["failure"]
+    assert not task.starting.is_set()
+    assert str(running.failure) == f"{what} refused"
+
+
+def test_a_task_stopped_while_it_waits_for_the_fencing_just_ends() -> None:
+    task, heard, guard = SlowStart(), Heard(), Guard(refuse="fence")
+    guard.wait = True
+    running = worker_task(task, heard, guard.as_guard())
+    running.start()
+    assert guard.asking.wait(10)
+    running.stop()
+    assert running.await_stop(10)
+    assert heard.events == ["shutdown"]
+    assert guard.asked == ["fence"]
+
+
+def test_records_of_a_task_that_says_it_produces_by_itself_are_refused() -> None:
+    task, heard = Returning(), Heard()
+    task.go_on.set()
+    running = worker_task(task, heard, Guard().as_guard())
+    running.start()
+    assert running.await_stop(10)
+    assert "produces by itself" in str(running.failure)

@@ -1,0 +1,146 @@
+"""Exactly-once source support: names, settings and checks (KIP-618, spec connect D.12). Nothing here talks to a broker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+import structlog
+
+from mm2.config.configdef import AbstractConfig
+from mm2.config.worker_keys import WorkerConfig
+from mm2.connect.api import ConnectError, Connector, SourceConnector
+from mm2.connect.protocol import ConnectorTaskId
+
+log = structlog.get_logger(__name__)
+
+SUPPORT_KEY: Final = "exactly.once.source.support"
+REQUIRED_KEY: Final = "exactly.once.support"
+BOUNDARY_KEY: Final = "transaction.boundary"
+INTERVAL_KEY: Final = "transaction.boundary.interval.ms"
+
+_DEFAULT_TRANSACTION_TIMEOUT_MS: Final = 60_000
+
+
+class ExactlyOnceSupport(StrEnum):
+    """Values of ``exactly.once.source.support``. A group that runs goes from one to the next, worker by worker."""
+
+    DISABLED = "disabled"
+    #: The leader writes the config topic in transactions, tasks do not yet.
+    PREPARING = "preparing"
+    ENABLED = "enabled"
+
+    @classmethod
+    def of(cls, config: WorkerConfig) -> ExactlyOnceSupport:
+        """What a worker is configured to do."""
+        return cls(config.str(SUPPORT_KEY).lower())
+
+
+class Boundary(StrEnum):
+    """What ends a transaction."""
+
+    POLL = "poll"
+    INTERVAL = "interval"
+
+
+@dataclass(frozen=True)
+class Transactions:
+    """How a task cuts its records into transactions."""
+
+    boundary: Boundary
+    #: For INTERVAL: at least this long between two commits.
+    interval_ms: int
+    #: After this time an open transaction is aborted by the cluster, and its producer with it.
+    timeout_ms: int
+
+
+def leader_transactional_id(group_id: str) -> str:
+    """The id under which the leader of a group writes the config topic."""
+    return f"connect-cluster-{group_id}"
+
+
+def task_transactional_id(group_id: str, task: ConnectorTaskId) -> str:
+    """The id of a task's producer, the same on whichever worker it runs."""
+    return f"{group_id}-{task.connector}-{task.task}"
+
+
+def exactly_once_producer_props(props: Mapping[str, str], group_id: str, task: ConnectorTaskId) -> dict[str, str]:
+    """Settings of a task's producer with those that exactly-once cannot do without; others for them are warned of."""
+    forced = {"enable.idempotence": "true", "transactional.id": task_transactional_id(group_id, task)}
+    for key, value in forced.items():
+        given = props.get(key)
+        if given is not None and given.strip().lower() != value.lower():
+            log.warning(
+                "this producer setting cannot be changed with exactly-once", key=key, ignored=given, task_id=str(task)
+            )
+    return {**props, **forced}
+
+
+def transactions_of(config: AbstractConfig, worker: WorkerConfig, producer_props: Mapping[str, str]) -> Transactions:
+    """What a connector's configuration says of its tasks' transactions. Raises ConnectError."""
+    boundary = config.str(BOUNDARY_KEY).lower()
+    if boundary not in set(Boundary):
+        raise ConnectError(_NO_CONNECTOR_BOUNDARIES)
+    interval_ms = config.get(INTERVAL_KEY)
+    timeout = producer_props.get("transaction.timeout.ms", "").strip()
+    return Transactions(
+        Boundary(boundary),
+        worker.int("offset.flush.interval.ms") if interval_ms is None else int(interval_ms),
+        int(timeout) if timeout else _DEFAULT_TRANSACTION_TIMEOUT_MS,
+    )
+
+
+_NO_CONNECTOR_BOUNDARIES: Final = (
+    f"Transactions that end where the connector says ({BOUNDARY_KEY}=connector) are not available in this version; "
+    "set it to poll or interval"
+)
+
+
+def preflight(connector: Connector, props: Mapping[str, str], support: ExactlyOnceSupport) -> list[tuple[str, str]]:
+    """What speaks against a connector's wishes as (key, message) pairs, one for each thing that is wrong.
+
+    Values that are wrong in themselves are not looked at, the configuration's definition tells of them.
+    """
+    problems = []
+    if props.get(REQUIRED_KEY, "").lower() == "required":
+        if support is not ExactlyOnceSupport.ENABLED:
+            problems.append(
+                (
+                    REQUIRED_KEY,
+                    f"Exactly-once is required, but this worker has {SUPPORT_KEY}={support}; set it to enabled",
+                )
+            )
+        if reason := _unsupported(connector, props):
+            problems.append((REQUIRED_KEY, reason))
+    if props.get(BOUNDARY_KEY, "").lower() == "connector":
+        problems.append((BOUNDARY_KEY, _unbounded(connector, props) or _NO_CONNECTOR_BOUNDARIES))
+    return problems
+
+
+def _unsupported(connector: Connector, props: Mapping[str, str]) -> str | None:
+    try:
+        answer = connector.exactly_once_support(props) if isinstance(connector, SourceConnector) else False
+    except Exception as error:
+        log.exception("a connector could not say whether it supports exactly-once")
+        return f"The connector failed when it was asked whether it supports exactly-once: {_told(error)}"
+    if answer is None:
+        return (
+            "The connector does not say whether it supports exactly-once. See its documentation; with the value "
+            "requested it is created without this check"
+        )
+    return None if answer else "The connector does not support exactly-once with this configuration"
+
+
+def _unbounded(connector: Connector, props: Mapping[str, str]) -> str | None:
+    try:
+        able = isinstance(connector, SourceConnector) and connector.can_define_transaction_boundaries(props)
+    except Exception as error:
+        log.exception("a connector could not say whether it defines transaction boundaries")
+        return f"The connector failed when it was asked whether it can define transaction boundaries: {_told(error)}"
+    return None if able else "The connector cannot define transaction boundaries with this configuration"
+
+
+def _told(error: Exception) -> str:
+    return str(error).strip() or f"{type(error).__name__}, see the log of the worker"

@@ -1,0 +1,162 @@
+"""Zombie fencing: no task of an older generation can write once tasks of a newer one run (KIP-618, spec connect D.12).
+
+Only the leader fences. It is asked by tasks that are about to start: on the leader directly, on other workers through
+its REST interface, ``PUT /connectors/{connector}/fence``. In a group without one (MirrorMaker's dedicated mode) it
+begins by itself whenever a rebalance is over, and the others wait until the config topic tells that it is done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, InvalidStateError
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from mm2.connect.api import ConnectError
+from mm2.connect.stores.config_state import ClusterConfigState
+
+log = structlog.get_logger(__name__)
+
+
+class FencingConflict(ConnectError):
+    """New task configs came while older tasks were being fenced; those have to be fenced, too. HTTP status 409."""
+
+
+@dataclass(frozen=True)
+class FencingRound:
+    """What is to be done before tasks of a generation may run."""
+
+    connector: str
+    generation: int
+    #: Producers of tasks 0 up to this number are fenced; 0 when none has to be.
+    fence: int
+    #: How many tasks are then written down as running, which is how many the next round will fence.
+    record: int
+
+
+def due_round(configs: ClusterConfigState, connector: str) -> FencingRound | None:
+    """The round that a connector's tasks need before they run, None when it has been done."""
+    if connector not in configs.pending_fencing:
+        return None
+    tasks = configs.task_counts.get(connector, 0)
+    before = configs.task_count_records.get(connector)
+    # A single task is fenced by its successor, which has the same id.
+    alone = before == 1 and tasks == 1
+    return FencingRound(
+        connector,
+        configs.task_config_generations.get(connector, -1),
+        fence=0 if before is None or alone else before,
+        record=tasks,
+    )
+
+
+class Leadership(Protocol):
+    """What a round needs of the herder. All but `later` on the herder's thread."""
+
+    def require_leader(self) -> None:
+        """Raises NotLeader."""
+
+    def refreshed(self) -> ClusterConfigState:
+        """The config topic as it is now. Raises ConnectError or KafkaFailure."""
+
+    def write_task_count(self, connector: str, count: int) -> None:
+        """Write a tasks-fencing record. Raises ConnectError."""
+
+    def later(self, action: Callable[[], None], stage: str) -> Future[None]:
+        """Have the herder's thread do something; the future fails when it is refused. Any thread."""
+
+
+class ZombieFencing:
+    """Rounds of fencing, at most one per connector at a time. ``fence(connector, count)`` blocks, and raises."""
+
+    def __init__(self, leadership: Leadership, fence: Callable[[str, int], None]) -> None:
+        self._leadership = leadership
+        self._fence = fence
+        self._lock = threading.Lock()
+        self._active: dict[str, Future[None]] = {}
+
+    def begin(self, connector: str) -> Future[None]:
+        """Begin a round unless it has been done; who comes while it runs shares it. On the herder's thread.
+
+        The future fails with NotLeader, FencingConflict, ConnectError or KafkaFailure. Raises the same.
+        """
+        self._leadership.require_leader()
+        due = due_round(self._leadership.refreshed(), connector)
+        done: Future[None] = Future()
+        if due is None:
+            done.set_result(None)
+            return done
+        if not due.fence:
+            self._leadership.write_task_count(connector, due.record)
+            log.info("no older tasks to fence", connector=connector, tasks=due.record)
+            done.set_result(None)
+            return done
+        with self._lock:
+            running = self._active.get(connector)
+            if running is not None:
+                return running
+            self._active[connector] = done
+        log.info("fencing older tasks", connector=connector, older=due.fence, tasks=due.record)
+        threading.Thread(target=self._run, args=(due, done), name=f"zombie-fencing-{connector}", daemon=True).start()
+        return done
+
+    def abort(self, connector: str) -> None:
+        """New task configs were committed: a round under way comes too late for them. Any thread."""
+        with self._lock:
+            running = self._active.pop(connector, None)
+        if running is not None:
+            _settle(running, _conflict(connector))
+
+    def _run(self, due: FencingRound, done: Future[None]) -> None:
+        try:
+            self._fence(due.connector, due.fence)
+        except Exception as error:  # noqa: BLE001 - whoever waits is told
+            self._finish(due, done, error)
+            return
+        written = self._leadership.later(
+            lambda: self._record(due, done), f"writing down that older tasks of connector {due.connector} are fenced"
+        )
+        written.add_done_callback(lambda refused: self._give_up(due, done, refused))
+
+    def _record(self, due: FencingRound, done: Future[None]) -> None:
+        """Second half of a round, on the herder's thread."""
+        try:
+            if done.done():
+                return
+            self._leadership.require_leader()
+            configs = self._leadership.refreshed()
+            if configs.task_config_generations.get(due.connector, -1) != due.generation:
+                raise _conflict(due.connector)
+            self._leadership.write_task_count(due.connector, due.record)
+        except Exception as error:  # noqa: BLE001 - whoever waits is told
+            self._finish(due, done, error)
+        else:
+            log.info("older tasks are fenced", connector=due.connector, older=due.fence, tasks=due.record)
+            self._finish(due, done, None)
+
+    def _give_up(self, due: FencingRound, done: Future[None], refused: Future[None]) -> None:
+        error = refused.exception()
+        if isinstance(error, Exception):
+            self._finish(due, done, error)
+
+    def _finish(self, due: FencingRound, done: Future[None], error: Exception | None) -> None:
+        with self._lock:
+            if self._active.get(due.connector) is done:
+                del self._active[due.connector]
+        _settle(done, error)
+
+
+def _conflict(connector: str) -> FencingConflict:
+    return FencingConflict(f"New task configs of connector {connector} were written while its older tasks were fenced")
+
+
+def _settle(done: Future[None], error: Exception | None) -> None:
+    with contextlib.suppress(InvalidStateError):  # an abort and the end of a round may come at the same time
+        if error is None:
+            done.set_result(None)
+        else:
+            done.set_exception(error)

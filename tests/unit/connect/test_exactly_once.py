@@ -1,0 +1,175 @@
+"""What exactly-once makes of settings, and what it refuses before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from mm2.config.configdef import AbstractConfig, ConfigDef
+from mm2.config.connector_keys import source_connector_config
+from mm2.config.worker_keys import WorkerConfig
+from mm2.connect.api import ConnectError, SourceConnector, Task
+from mm2.connect.exactly_once import (
+    Boundary,
+    ExactlyOnceSupport,
+    Transactions,
+    exactly_once_producer_props,
+    leader_transactional_id,
+    preflight,
+    task_transactional_id,
+    transactions_of,
+)
+from mm2.connect.plugins import Plugins
+from mm2.connect.protocol import ConnectorTaskId
+from mm2.connect.stores.internal_topic import InternalTopic
+from mm2.connect.stores.offset_store import OffsetStore
+from mm2.connect.worker import Worker
+from mm2.kafka.cluster import Cluster
+from mm2.kafka.settings import ClientSettings
+
+BYTES = "org.apache.kafka.connect.converters.ByteArrayConverter"
+TASK = ConnectorTaskId("MirrorSourceConnector", 2)
+ENABLED = ExactlyOnceSupport.ENABLED
+
+
+def worker_config(**settings: str) -> WorkerConfig:
+    return WorkerConfig(
+        {
+            "bootstrap.servers": "127.0.0.1:1",
+            "group.id": "A-mm2",
+            "config.storage.topic": "configs",
+            "offset.storage.topic": "offsets",
+            "status.storage.topic": "statuses",
+            "key.converter": BYTES,
+            "value.converter": BYTES,
+            **{key.replace("__", "."): value for key, value in settings.items()},
+        }
+    )
+
+
+def worker(**settings: str) -> Worker:
+    cluster = Cluster(ClientSettings.from_props({"bootstrap.servers": "127.0.0.1:1"}), name="T")
+    store = OffsetStore(cluster, InternalTopic("offsets", "offset.storage.", 1, 1), start_timeout_s=1)
+    return Worker("w", worker_config(**settings), Plugins(), store, cluster_name="T")
+
+
+class Plain(SourceConnector):
+    def version(self) -> str:
+        return "1"
+
+    def start(self, props: dict[str, str]) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def task_class(self) -> type[Task]:
+        raise NotImplementedError
+
+    def task_configs(self, max_tasks: int) -> list[dict[str, str]]:
+        return []
+
+    def config(self) -> ConfigDef:
+        return ConfigDef()
+
+
+class Answering(Plain):
+    """Says the same to both questions: an answer, or an error."""
+
+    def __init__(self, answer: bool | Exception) -> None:
+        self.answer = answer
+
+    def exactly_once_support(self, props: Mapping[str, str]) -> bool:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+    def can_define_transaction_boundaries(self, props: Mapping[str, str]) -> bool:
+        return self.exactly_once_support(props)
+
+
+def test_names_are_those_of_connect() -> None:
+    assert leader_transactional_id("A-mm2") == "connect-cluster-A-mm2"
+    assert task_transactional_id("A-mm2", TASK) == "A-mm2-MirrorSourceConnector-2"
+
+
+def test_a_worker_does_what_it_is_configured_to_in_any_case() -> None:
+    assert ExactlyOnceSupport.of(worker_config()) is ExactlyOnceSupport.DISABLED
+    assert ExactlyOnceSupport.of(worker_config(exactly__once__source__support="Preparing")) == "preparing"
+
+
+def test_producers_of_tasks_get_an_id_of_their_own_only_when_enabled() -> None:
+    for support in ("disabled", "preparing"):
+        props = worker(exactly__once__source__support=support).producer_props(TASK, {})
+        assert props["enable.idempotence"] == "false"
+        assert "transactional.id" not in props
+    enabled = worker(exactly__once__source__support="enabled", producer__enable__idempotence="false")
+    props = enabled.producer_props(TASK, {"producer.override.transactional.id": "mine", "producer.override.acks": "1"})
+    assert props["enable.idempotence"] == "true"
+    assert props["transactional.id"] == "A-mm2-MirrorSourceConnector-2"
+    assert props["max.in.flight.requests.per.connection"] == "1"
+
+
+def test_settings_that_cannot_be_changed_are_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
+    exactly_once_producer_props({"enable.idempotence": "TRUE"}, "g", TASK)
+    assert capsys.readouterr().out == ""
+    exactly_once_producer_props({"transactional.id": "mine"}, "g", TASK)
+    assert "cannot be changed" in capsys.readouterr().out
+
+
+def connector_config(**settings: str) -> AbstractConfig:
+    props = {"name": "c", "connector.class": "X", **{key.replace("__", "."): value for key, value in settings.items()}}
+    return AbstractConfig(source_connector_config(props), props)
+
+
+def test_an_interval_is_that_of_offset_commits_unless_it_is_given() -> None:
+    worker_settings = worker_config(offset__flush__interval__ms="7000")
+    by_default = transactions_of(connector_config(), worker_settings, {})
+    assert by_default == Transactions(Boundary.POLL, 7000, 60_000)
+    given = connector_config(transaction__boundary="INTERVAL", transaction__boundary__interval__ms="0")
+    assert transactions_of(given, worker_settings, {"transaction.timeout.ms": "9000"}) == Transactions(
+        Boundary.INTERVAL, 0, 9000
+    )
+    with pytest.raises(ConnectError, match=r"transaction\.boundary=connector"):
+        transactions_of(connector_config(transaction__boundary="connector"), worker_settings, {})
+
+
+REQUIRED = {"exactly.once.support": "Required"}
+
+
+@pytest.mark.parametrize(
+    ("connector", "said"),
+    [
+        (Plain(), "does not say whether"),
+        (Answering(False), "does not support exactly-once with this configuration"),
+        (Answering(ValueError("no idea")), "failed when it was asked whether it supports exactly-once: no idea"),
+        (Answering(ValueError()), "ValueError, see the log"),
+    ],
+)
+def test_a_connector_that_cannot_do_it_is_one_error_and_only_when_required(connector: Plain, said: str) -> None:
+    ((key, message),) = preflight(connector, REQUIRED, ENABLED)
+    assert key == "exactly.once.support"
+    assert said in message
+    assert preflight(connector, {"exactly.once.support": "requested"}, ENABLED) == []
+    assert preflight(connector, {}, ENABLED) == []
+
+
+def test_a_connector_that_can_do_it_is_fine_where_the_worker_does_it() -> None:
+    assert preflight(Answering(True), REQUIRED, ENABLED) == []
+    for support in (ExactlyOnceSupport.DISABLED, ExactlyOnceSupport.PREPARING):
+        ((key, message),) = preflight(Answering(True), REQUIRED, support)
+        assert key == "exactly.once.support"
+        assert f"exactly.once.source.support={support.value}" in message
+
+
+@pytest.mark.parametrize(
+    ("connector", "said"),
+    [
+        (Plain(), "cannot define transaction boundaries"),
+        (Answering(True), "not available in this version"),
+        (Answering(ValueError("no idea")), "can define transaction boundaries: no idea"),
+    ],
+)
+def test_boundaries_of_the_connector_are_one_error(connector: Plain, said: str) -> None:
+    ((key, message),) = preflight(connector, {"transaction.boundary": "connector"}, ENABLED)
+    assert key == "transaction.boundary"
+    assert said in message

@@ -1,0 +1,164 @@
+"""Rounds of zombie fencing: when one is due, and that nobody is told it is done when it is not."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+
+import pytest
+
+from mm2.connect.api import ConnectError
+from mm2.connect.fencing import FencingConflict, FencingRound, ZombieFencing, due_round
+from mm2.connect.stores.config_state import ClusterConfigState
+
+
+def configs(tasks: int, record: int | None, *, pending: bool = True, generation: int = 3) -> ClusterConfigState:
+    return ClusterConfigState(
+        task_counts={"c": tasks},
+        task_count_records={} if record is None else {"c": record},
+        task_config_generations={"c": generation},
+        pending_fencing=frozenset({"c"} if pending else ()),
+    )
+
+
+@pytest.mark.parametrize(
+    ("state", "fence"),
+    [
+        (configs(3, None), 0),
+        (configs(1, 1), 0),
+        (configs(3, 1), 1),
+        (configs(1, 3), 3),
+        (configs(3, 3), 3),
+        (configs(0, 2), 2),
+    ],
+    ids=["first", "one after one", "one before", "more before", "as many", "none now"],
+)
+def test_producers_of_the_last_tasks_written_down_are_fenced(state: ClusterConfigState, fence: int) -> None:
+    assert due_round(state, "c") == FencingRound("c", 3, fence=fence, record=state.task_counts["c"])
+
+
+def test_a_round_that_is_done_is_not_due() -> None:
+    assert due_round(configs(3, 3, pending=False), "c") is None
+
+
+class Leader:
+    """A herder whose thread is the test's."""
+
+    def __init__(self, state: ClusterConfigState) -> None:
+        self.state = state
+        self.leads = True
+        self.written: list[tuple[str, int]] = []
+        self.waiting: list[Callable[[], None]] = []
+        self.asked = threading.Event()
+
+    def require_leader(self) -> None:
+        if not self.leads:
+            raise ConnectError("not the leader")
+
+    def refreshed(self) -> ClusterConfigState:
+        return self.state
+
+    def write_task_count(self, connector: str, count: int) -> None:
+        self.written.append((connector, count))
+
+    def later(self, action: Callable[[], None], stage: str) -> Future[None]:
+        self.waiting.append(action)
+        self.asked.set()
+        return Future()
+
+    def tick(self) -> None:
+        assert self.asked.wait(10)
+        self.waiting.pop()()
+
+
+class Brokers:
+    """Fences when it is let."""
+
+    def __init__(self) -> None:
+        self.fenced: list[tuple[str, int]] = []
+        self.go_on = threading.Event()
+        self.error: Exception | None = None
+
+    def fence(self, connector: str, count: int) -> None:
+        assert self.go_on.wait(10)
+        if self.error is not None:
+            raise self.error
+        self.fenced.append((connector, count))
+
+
+def begun(state: ClusterConfigState) -> tuple[Leader, Brokers, ZombieFencing]:
+    leader, brokers = Leader(state), Brokers()
+    return leader, brokers, ZombieFencing(leader, brokers.fence)
+
+
+def test_who_comes_while_a_round_runs_shares_it() -> None:
+    leader, brokers, fencing = begun(configs(2, 3))
+    first, second = fencing.begin("c"), fencing.begin("c")
+    assert first is second
+    assert not first.done()
+    brokers.go_on.set()
+    leader.tick()
+    assert first.result(10) is None
+    assert brokers.fenced == [("c", 3)]
+    assert leader.written == [("c", 2)]
+
+
+def test_nothing_to_fence_is_written_down_at_once() -> None:
+    leader, brokers, fencing = begun(configs(2, None))
+    assert fencing.begin("c").result(0) is None
+    assert leader.written == [("c", 2)]
+    leader.state = configs(2, 2, pending=False)
+    assert fencing.begin("c").result(0) is None
+    assert len(leader.written) == 1
+    assert brokers.fenced == []
+
+
+def test_task_configs_that_come_meanwhile_end_a_round_and_nothing_is_written() -> None:
+    leader, brokers, fencing = begun(configs(2, 3))
+    round_ = fencing.begin("c")
+    fencing.abort("c")
+    with pytest.raises(FencingConflict):
+        round_.result(0)
+    brokers.go_on.set()
+    leader.tick()
+    assert leader.written == []
+    # The next one is a round of its own.
+    assert fencing.begin("c") is not round_
+
+
+def test_a_generation_that_has_moved_on_unnoticed_is_a_conflict() -> None:
+    leader, brokers, fencing = begun(configs(2, 3))
+    round_ = fencing.begin("c")
+    leader.state = configs(2, 3, generation=4)
+    brokers.go_on.set()
+    leader.tick()
+    with pytest.raises(FencingConflict):
+        round_.result(0)
+    assert leader.written == []
+
+
+def test_who_leads_no_more_writes_nothing() -> None:
+    leader, brokers, fencing = begun(configs(2, 3))
+    round_ = fencing.begin("c")
+    leader.leads = False
+    brokers.go_on.set()
+    leader.tick()
+    with pytest.raises(ConnectError, match="not the leader"):
+        round_.result(0)
+    assert leader.written == []
+    with pytest.raises(ConnectError, match="not the leader"):
+        fencing.begin("c")
+
+
+def test_a_round_that_failed_can_be_begun_again() -> None:
+    leader, brokers, fencing = begun(configs(2, 3))
+    brokers.error = ConnectError("no right")
+    brokers.go_on.set()
+    with pytest.raises(ConnectError, match="no right"):
+        fencing.begin("c").result(10)
+    brokers.error = None
+    again = fencing.begin("c")
+    leader.tick()
+    assert again.result(10) is None
+    assert leader.written == [("c", 2)]

@@ -1,0 +1,86 @@
+"""What a worker asks the leader for, as the leader's side of the wire sees it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from mm2.connect.internal_requests import InternalRequests, RequestRefused
+from mm2.connect.sessions import SessionKey
+
+KEY = SessionKey(bytes(32), "HmacSHA256", 0)
+
+
+class Leader(HTTPServer):
+    """Answers as it is told and keeps what it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.asked: list[tuple[str, str, dict[str, str]]] = []
+        self.answer: tuple[int, bytes] = (204, b"")
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Leader
+
+    def do_PUT(self) -> None:
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        self.server.asked.append((self.command, self.path, headers))
+        status, body = self.server.answer
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def leader() -> Iterator[Leader]:
+    server = Leader()
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_the_request_is_that_of_java_and_signed(leader: Leader) -> None:
+    InternalRequests({}, algorithm="HmacSHA256").fence(leader.url, "a b/ü", KEY)
+    ((method, path, headers),) = leader.asked
+    assert (method, path) == ("PUT", "/connectors/a%20b%2F%C3%BC/fence")
+    signature = base64.b64decode(headers["x-connect-authorization"])
+    assert signature == hmac.new(bytes(32), b"", hashlib.sha256).digest()
+    assert headers["x-connect-request-signature-algorithm"] == "HmacSHA256"
+    assert headers["accept"] == "application/json"
+
+
+def test_in_dedicated_mode_the_path_begins_with_the_flow(leader: Leader) -> None:
+    InternalRequests({}, namespace=("A", "B"), algorithm="HmacSHA256").fence(leader.url, "c", KEY)
+    assert leader.asked[0][1] == "/A/B/connectors/c/fence"
+
+
+def test_an_error_keeps_its_status_and_what_the_leader_said(leader: Leader) -> None:
+    leader.answer = (409, json.dumps({"error_code": 409, "message": "new configs"}).encode())
+    with pytest.raises(RequestRefused, match="answered 409: new configs") as refused:
+        InternalRequests({}, algorithm="HmacSHA256").fence(leader.url, "c", KEY)
+    assert refused.value.status == 409
+
+
+def test_no_answer_is_an_error_without_a_status() -> None:
+    with pytest.raises(RequestRefused, match="gave no answer") as refused:
+        InternalRequests({}, algorithm="HmacSHA256").fence("http://127.0.0.1:1", "c", KEY)
+    assert refused.value.status is None
