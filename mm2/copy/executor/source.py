@@ -134,6 +134,7 @@ class Source(Brokers[_Broker]):
         self._room = room
         self._intakes: dict[TopicPartition, _Intake] = {}
         self._topic_ids: dict[str, bytes] = {}
+        self._resuming = False
         self._watch()
 
     def expect(self, topic: str, topic_id: str) -> None:
@@ -160,9 +161,13 @@ class Source(Brokers[_Broker]):
             self._brokers[intake.place].intakes.pop(partition, None)
 
     def resume(self) -> None:
-        """Ask again where room was missing; cheap to call often."""
-        if self._over:
-            return
+        """Ask again where room was missing; cheap to call often, as it is done once per turn of the loop."""
+        if not self._resuming and not self._over:
+            self._resuming = True
+            self._loop.call_soon(self._resume_now)
+
+    def _resume_now(self) -> None:
+        self._resuming = False
         for broker in self._brokers.values():
             if broker.asked_at is None and broker.intakes:
                 self._ask(broker)
