@@ -4,9 +4,14 @@ import re
 import secrets
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
 
 from mm2.sandbox.kafka import LocalKafka, start_pair
+
+# That an example takes long says how busy the machine is; what does not end is pytest-timeout's business.
+hypothesis.settings.register_profile("patient", deadline=None)
+hypothesis.settings.load_profile("patient")
 
 
 @pytest.fixture(scope="session")

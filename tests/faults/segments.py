@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import struct
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,8 +81,6 @@ def wrong_record_length(data: bytearray) -> None:
 
 def message_set(size: int, base_offset: int, count: int, timestamp_ms: int) -> tuple[bytes, list[bytes]]:
     """Messages of magic 1 that fill exactly `size` bytes, and their values. Layout: KIP-32."""
-    import zlib  # noqa: PLC0415
-
     overhead = 8 + 4 + 4 + 1 + 1 + 8 + 4 + 4
     share = size // count
     blocks, values = [], []

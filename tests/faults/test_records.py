@@ -1,0 +1,269 @@
+"""R: records and batches that are odd, too large, or broken (spec field §4.4). The copy engine by itself."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+from confluent_kafka.admin import ResourceType
+
+from mm2.copy.driver.engine import CopyEngine
+from mm2.copy.spec import CopySpec
+from mm2.kafka.records.record import Record
+from mm2.kafka.structs import TopicPartition
+from tests.faults import segments
+from tests.faults.oracle import Judgment, Place, judge
+from tests.faults.stage import Stage
+from tests.integration.copy_flow import Flow, alter, create, end_offset, eventually, producer_of, read, rows_of
+from tests.integration.test_copy_engine import FOREVER, numbered, write
+
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+DAY_MS = 86_400_000
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[CopyEngine]:
+    made = CopyEngine({})
+    made.start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def flow(engine: CopyEngine, stage: Stage, unique: str) -> Flow:
+    return Flow(engine, stage.a, stage.b, unique)
+
+
+def judged(flow: Flow, topic: str, *, same_time: bool = True) -> Judgment:
+    source, target = Place(flow.source.bootstrap, topic), Place(flow.target.bootstrap, flow.remote(topic))
+    return judge(source, target, same_time=same_time)
+
+
+def with_dead_letters(flow: Flow, spec: CopySpec) -> tuple[CopySpec, str]:
+    topic = f"{flow.name}-dead"
+    create(flow.target, topic)
+    return replace(spec, dead_letter_topic=topic), topic
+
+
+def test_r1_a_record_too_large_for_the_target_stops_its_partition_or_goes_to_the_dead_letters(flow: Flow) -> None:
+    topic = flow.topic(partitions=2, target={"max__message__bytes": "100000"})
+    bad, good = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    write(flow.source, topic, numbered(0, 3), numbered(3, 1, size=150_000), numbered(4, 3), partition=0)
+    write(flow.source, topic, numbered(0, 5), partition=1)
+    spec = flow.spec(topic, partitions=2)
+    with flow.copying(spec) as job:
+        eventually(lambda: bad in rows_of(job) and rows_of(job)[bad].state == "TOO_LARGE", why=job.status)
+        assert (rows_of(job)[bad].position, rows_of(job)[bad].offset) == (3, 3)
+        write(flow.source, topic, numbered(5, 5), partition=1)
+        eventually(lambda: rows_of(job)[good].position == 10, why=job.status)
+    spec, dead = with_dead_letters(flow, spec)
+    with flow.copying(spec) as job:
+        flow.wait_until_copied(job, spec)
+        eventually(lambda: rows_of(job)[bad].state == "RUNNING", why=job.status)
+    judgment = judged(flow, topic)
+    assert judgment.lost == ["partition 0, source offsets 3 to 3, 1 records"]
+    (letter,) = read(flow.target, dead)
+    assert letter.value == numbered(3, 1, size=150_000)[0].value
+    assert dict(letter.headers)["mm2.first"] == b"3"
+    assert job.status()["gaps"] == {"quarantined": 1}
+
+
+def test_r2_a_batch_larger_than_the_target_takes_is_cut(flow: Flow) -> None:
+    topic = flow.topic(target={"max__message__bytes": "50000"})
+    write(flow.source, topic, numbered(0, 2), numbered(2, 100, size=2_000), numbered(102, 2), codec="none")
+    spec = flow.spec(topic)
+    with flow.copying(spec) as job:
+        flow.wait_until_copied(job, spec)
+    judged(flow, topic).assert_exactly_once()
+
+
+def test_r3_a_batch_whose_checksum_is_wrong_stops_its_partition_only_and_there(flow: Flow) -> None:
+    topic = flow.topic(partitions=2)
+    bad = TopicPartition(topic, 0)
+    write(flow.source, topic, *(numbered(i * 10, 10) for i in range(3)), partition=0)
+    spoilt = segments.batches(flow.source, topic)[1]
+    spoilt.change(segments.flip_a_bit, right_crc=False)
+    spec = flow.spec(topic, partitions=2)
+    with flow.copying(spec) as job:
+        eventually(lambda: bad in rows_of(job) and rows_of(job)[bad].state == "CORRUPT", why=job.status)
+        row = rows_of(job)[bad]
+        assert (row.position, row.offset) == (10, 10)
+        assert re.search(rf"{topic}-0: .*10\.\.19.* CRC", row.reason), row.reason
+        write(flow.source, topic, numbered(0, 5), partition=1)
+        eventually(lambda: rows_of(job)[TopicPartition(topic, 1)].position == 5, why=job.status)
+        assert rows_of(job)[bad].state == "CORRUPT"
+    spec, dead = with_dead_letters(flow, spec)
+    with flow.copying(spec) as job:
+        flow.wait_until_copied(job, spec)
+    (letter,) = read(flow.target, dead)
+    assert letter.value == bytes(spoilt.data), "the whole batch as it was found"
+    assert {name: dict(letter.headers)[name] for name in ("mm2.first", "mm2.last", "mm2.form")} == {
+        "mm2.first": b"10",
+        "mm2.last": b"19",
+        "mm2.form": b"batch",
+    }
+    assert [record.key for record in read(flow.target, flow.remote(topic))] == [
+        record.key for group in (numbered(0, 10), numbered(20, 10)) for record in group
+    ]
+
+
+@pytest.mark.parametrize(
+    "spoil", [segments.wrong_record_length, segments.unknown_codec], ids=["r4-inner-record", "r5-unknown-codec"]
+)
+def test_r4_r5_what_is_wrong_inside_a_right_checksum_stops_its_partition_only(
+    flow: Flow, spoil: Callable[[bytearray], None]
+) -> None:
+    topic = flow.topic(partitions=2)
+    bad, good = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    write(flow.source, topic, numbered(0, 10), numbered(10, 10), numbered(20, 10), partition=0)
+    segments.batches(flow.source, topic)[1].change(spoil, right_crc=True)
+    spec = flow.spec(topic, partitions=2)
+    with flow.copying(spec) as job:
+        eventually(lambda: bad in rows_of(job) and rows_of(job)[bad].state in {"CORRUPT", "REFUSED"}, why=job.status)
+        row = rows_of(job)[bad]
+        assert row.position == 10, row
+        assert row.reason
+        write(flow.source, topic, numbered(0, 5), partition=1)
+        eventually(lambda: rows_of(job)[good].position == 5, why=job.status)
+    assert len(read(flow.target, flow.remote(topic))) == 10
+
+
+def test_r5_messages_of_magic_1_in_an_old_segment_are_copied(flow: Flow) -> None:
+    topic = flow.topic()
+    write(flow.source, topic, numbered(0, 4, size=100), numbered(4, 3))
+    old = segments.batches(flow.source, topic)[0]
+    data, values = segments.message_set(old.size, 0, 4, 1_600_000_000_000)
+    old.overwrite(data)
+    spec = flow.spec(topic)
+    with flow.copying(spec) as job:
+        flow.wait_until_copied(job, spec)
+    got = read(flow.target, flow.remote(topic))
+    assert [record.value for record in got[:4]] == values
+    assert [record.timestamp for record in got[:4]] == [1_600_000_000_000 + index for index in range(4)]
+    assert len(got) == 7
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_r6_odd_records_are_the_same_to_the_byte(flow: Flow, codec: str) -> None:
+    topic = flow.topic(source={"max__message__bytes": "2000000"}, target={"max__message__bytes": "2000000"})
+    headers = (("a", b"1"), ("b", None), ("a", b"2"), ("a", b"1"), ("", b""), ("ü書", b"\xff\x00"))
+    odd = [
+        Record(b"", b"value of an empty key", (), 1),
+        Record(None, b"no key", (), 2),
+        Record(b"tombstone", None, (), 3),
+        Record(None, None, (), 4),
+        Record(b"", b"", (), 5),
+        Record(b"k", b"headers", headers, 6),
+        Record(b"k", b"many headers", tuple((f"h{i}", b"%d" % i) for i in range(300)), 7),
+        Record(b"k", os.urandom(900_000), (), 8),
+        Record(b"\x00\xff" * 500, b"binary key", (), 9),
+    ]
+    write(flow.source, topic, odd, odd[::-1], codec=codec)
+    non_utf8 = segments.batches(flow.source, topic)[-1]
+    spec = flow.spec(topic)
+    with flow.copying(spec) as job:
+        flow.wait_until_copied(job, spec)
+    judged(flow, topic).assert_exactly_once()
+    sent, got = segments.batches(flow.source, topic), segments.batches(flow.target, flow.remote(topic))
+    assert [batch.data[61:] for batch in sent] == [batch.data[61:] for batch in got], "passed on as they were"
+    assert non_utf8.records == len(odd)
+
+
+def test_r6_a_header_key_that_is_no_utf8_is_passed_on(flow: Flow) -> None:
+    topic = flow.topic()
+    write(flow.source, topic, [Record(b"k", b"v", (("abc", b"1"),), 1)])
+
+    def spoil(data: bytearray) -> None:
+        at = data.index(b"abc")
+        data[at : at + 3] = b"\xff\xfe\xfd"
+
+    (batch,) = segments.batches(flow.source, topic)
+    batch.change(spoil, right_crc=True)
+    spec = flow.spec(topic)
+    with flow.copying(spec) as job:
+        flow.wait_until_copied(job, spec)
+    (got,) = segments.batches(flow.target, flow.remote(topic))
+    assert b"\xff\xfe\xfd" in got.data
+    assert got.data[61:] == batch.data[61:]
+
+
+@pytest.mark.parametrize("side", ["source", "target", "both"])
+def test_r7_log_append_time_on_either_side(flow: Flow, side: str) -> None:
+    append = {"message__timestamp__type": "LogAppendTime"}
+    topic = flow.topic(
+        source=append if side in {"source", "both"} else None, target=append if side in {"target", "both"} else None
+    )
+    for codec in ("none", "lz4"):
+        write(flow.source, topic, numbered(0, 10), codec=codec)
+    spec = flow.spec(topic)
+    with flow.copying(spec) as job:
+        flow.wait_until_copied(job, spec)
+    judged(flow, topic, same_time=side == "source").assert_exactly_once()
+
+
+def test_r7_times_that_nobody_expects_are_kept(flow: Flow) -> None:
+    limits = {"message__timestamp__after__max__ms": FOREVER}
+    topic = flow.topic(source=limits, target=limits)
+    now_ms = int(time.time() * 1000)
+    stamps = [-1, 0, 1, now_ms, now_ms - 400 * DAY_MS, 4_102_444_800_000, now_ms, 5, -1, 253_402_300_799_000]
+    records = [Record(b"k", b"%d" % index, (), stamp) for index, stamp in enumerate(stamps)]
+    write(flow.source, topic, records, records[::-1], *([record] for record in records), codec="zstd")
+    spec = flow.spec(topic)
+    with flow.copying(spec) as job:
+        flow.wait_until_copied(job, spec)
+    judged(flow, topic).assert_exactly_once()
+
+
+def test_r7_times_out_of_the_targets_bounds_are_told_and_stop_their_partition_only(flow: Flow) -> None:
+    source = {"message__timestamp__after__max__ms": FOREVER}
+    topic = flow.topic(partitions=2, source=source, target={"message__timestamp__after__max__ms": "3600000"})
+    bad, good = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    ahead_ms = int(time.time() * 1000) + 2 * DAY_MS
+    write(flow.source, topic, numbered(0, 3), [Record(b"k", b"ahead", (), ahead_ms)], numbered(4, 3), partition=0)
+    write(flow.source, topic, numbered(0, 5), partition=1)
+    spec = flow.spec(topic, partitions=2)
+    with flow.copying(spec) as job:
+        eventually(lambda: bad in rows_of(job) and rows_of(job)[bad].state == "REFUSED", why=job.status)
+        assert "TIMESTAMP" in rows_of(job)[bad].reason.upper(), rows_of(job)[bad].reason
+        eventually(lambda: rows_of(job)[good].position == 5, why=job.status)
+        alter(flow.target, ResourceType.TOPIC, flow.remote(topic), "message.timestamp.after.max.ms", FOREVER)
+        flow.wait_until_copied(job, spec)
+    judged(flow, topic).assert_exactly_once()
+
+
+@pytest.mark.timeout(180)
+def test_r8_compacted_holes_emptied_batches_and_tombstones(flow: Flow) -> None:
+    """The cleaner leaves holes in batches, keeps an emptied one for its producer, and takes old tombstones away."""
+    alter(flow.source, ResourceType.BROKER, "1", "log.cleaner.backoff.ms", "100")
+    compact = {
+        "cleanup__policy": "compact",
+        "segment__ms": "200",
+        "min__cleanable__dirty__ratio": "0.001",
+        "delete__retention__ms": "0",
+    }
+    topic = flow.topic(source=compact)
+    every, even = numbered(0, 10), numbered(0, 10)[::2]
+    write(flow.source, topic, every, even, [Record(b"k1", None, (), 1_700_000_000_000)], codec="zstd")
+    producer = producer_of(flow.source, enable__idempotence=True)
+    for index in range(5):
+        producer.produce(topic, b"x", key=b"k%d" % index)
+    assert producer.flush(30) == 0
+    write(flow.source, topic, numbered(0, 5), codec="lz4")
+
+    def cleaned() -> bool:
+        time.sleep(0.25)
+        write(flow.source, topic, [Record(b"last", b"1")])
+        return len(read(flow.source, topic)) < 18
+
+    eventually(cleaned, 60)
+    spec = flow.spec(topic)
+    with flow.copying(spec) as job:
+        flow.wait_until_copied(job, spec)
+        status = job.status()
+    judgment = judged(flow, topic)
+    judgment.assert_exactly_once()
+    assert status["gaps"] == {"compacted": end_offset(flow.source, topic) - judgment.source_records}
