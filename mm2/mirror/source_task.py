@@ -61,6 +61,7 @@ class MirrorSourceTask(SourceTask):
     def __init__(self) -> None:
         self._ledger: LedgerLog | None = None
         self._ledger_lock = threading.Lock()
+        self._ledger_deadline = 0.0
         self._said_limits: dict[str, int] = {}
         self._job: CopyJob | None = None
         self._own_engine: CopyEngine | None = None
@@ -158,7 +159,9 @@ class MirrorSourceTask(SourceTask):
     def _read_ledger(self) -> Ledger:
         """The ledger as it is now; an empty one when the topic is not there after a while. Raises KafkaFailure."""
         with self._ledger_lock:
-            deadline = time.monotonic() + _LEDGER_PATIENCE_S
+            # Paid once, not by each lane and after each loss.
+            self._ledger_deadline = self._ledger_deadline or time.monotonic() + _LEDGER_PATIENCE_S
+            deadline = self._ledger_deadline
             while self._ledger is None:
                 ledger = self._new_ledger()
                 try:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import signal
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 
+import psutil
 import pytest
 from confluent_kafka.admin import ResourceType
 
@@ -81,11 +83,11 @@ def test_a_frozen_executor_that_wakes_up_doubles_nothing(flow: Flow) -> None:
         for worker in frozen:
             worker.send_signal(signal.SIGSTOP)
         eventually(lambda: job.status()["batches"] >= 2, why=job.status)
+        for worker in frozen:
+            with contextlib.suppress(psutil.NoSuchProcess):  # Spark may have got rid of it
+                worker.send_signal(signal.SIGCONT)
         at = traffic.sent
         eventually(lambda: sum(row.position for row in job.progress()) > at + 500, why=job.status)
-        for worker in frozen:
-            worker.send_signal(signal.SIGCONT)
-        time.sleep(1)
         traffic.finish()
         flow.wait_until_copied(job, spec)
     flow.assert_equal(topic)

@@ -68,6 +68,8 @@ class Copier:
         self._reported: dict[TopicPartition, list[Any]] = {}
         self._latencies: list[int] = []
         self._arrived: list[tuple[Cursor, int, int, int, int]] = []  # acked in the open transaction
+        self._after_transaction: list[Callable[[], None]] = []
+        self._moved = False
         self._transactions: Transactions | None = None
         self._syncs: Syncs | None = None
         self._dead_letters: DeadLetters | None = None
@@ -98,6 +100,7 @@ class Copier:
         open_sides: list[Source | Sink] = []
         try:
             source, sink, sync_sink = await self._connected(loop, clusters)
+            link.on_word = self._heard
             open_sides += [source, sink, sync_sink]
             if await self._prepared():
                 link.send({"type": "ready"})
@@ -247,11 +250,15 @@ class Copier:
         spec, link = self._spec, self._link
         while spec.transactions is not None and self._transactions is None:
             transactions = Transactions(
-                self._target_cluster, spec.transactions, self._sink, spec.offsets_topic, self._call
+                self._target_cluster,
+                spec.transactions,
+                self._sink,
+                spec.offsets_topic,
+                self._call,
+                lambda error: link.end(f"the transaction failed: {error}"),
             )
             try:
                 await transactions.claim()
-                await transactions.begin(cursor.outbox for cursor in self._cursors.values())
             except KafkaFailure as error:
                 link.ask({"type": "waiting", "reason": str(error)})
                 if not error.retriable:
@@ -261,6 +268,7 @@ class Copier:
                 if link.stop.is_set():
                     return False
                 continue
+            transactions.begin(cursor.outbox for cursor in self._cursors.values())
             self._transactions = transactions
         # Only now: what a predecessor had under way is decided, so the positions are what they will stay.
         link.ask({"type": "claimed"})
@@ -329,10 +337,12 @@ class Copier:
         after = max(header.last_offset + 1, cursor.offset)
         self._log.error("a corrupt batch goes to the dead letters", partition=str(cursor.partition), error=str(error))
         cursor.held = True
-        cursor.outbox.paused = True
-        letters.batch(
-            cursor.partition, header.base_offset, after - 1, view.data, str(error), lambda: self._buried(cursor)
-        )
+
+        def written() -> None:
+            # Those before it first: the position is behind it only when they are all there.
+            cursor.when_idle(lambda: self._buried(cursor))
+
+        letters.batch(cursor.partition, header.base_offset, after - 1, view.data, str(error), written)
         return True
 
     def too_large(self, cursor: Cursor, entry: Entry, parcel: Parcel) -> bool:
@@ -350,7 +360,8 @@ class Copier:
             cursor.bury(entry, "quarantined")
             self._buried(cursor)
 
-        letters.record(cursor.partition, entry.first, records[0], reason, written)
+        offset = next(entry.runs())[0]
+        letters.record(cursor.partition, offset, records[0], reason, written)
         return True
 
     def _buried(self, cursor: Cursor) -> None:
@@ -383,7 +394,6 @@ class Copier:
         if not outbox.looked_up:
             # Without a look-up nobody knows what is there; a new producer sends it again.
             self._log.warning("the target forgot our producer, a new one is taken", partition=str(outbox.partition))
-            outbox.identity = None if outbox.identity is None else type(outbox.identity)(-1, -1)
             cursor.note = "at least once: the target forgot our producer"
             cursor.outbox.queue.clear()
             cursor.outbox.failures = 0
@@ -397,7 +407,6 @@ class Copier:
     async def _work(self) -> None:
         commit_s = self._spec.commit_interval_ms / 1000
         link = self._link
-        link.on_word = self._heard
         now = time.monotonic()
         next_commit, next_report = now + commit_s, now + 0.2
         committing: asyncio.Task[None] | None = None
@@ -408,9 +417,10 @@ class Copier:
                 break
             if self._transactions is not None and (committing is None or committing.done()):
                 behind = any(cursor.behind for cursor in self._cursors.values())
-                if self._arrived and self._transactions.due(behind=behind):
+                if (self._arrived or self._moved) and self._transactions.due(behind=behind):
                     committing = asyncio.get_running_loop().create_task(self._commit_transaction())
             if now >= next_commit:
+                self._moved = self._moved or self._has_moved()
                 self._commit()
                 next_commit = now + commit_s
             if now >= next_report:
@@ -439,10 +449,16 @@ class Copier:
         now = time.monotonic()
         for cursor in self._cursors.values():
             cursor.measure(now)
-            self._commit_one(cursor)
+            if self._transactions is None:
+                self._commit_one(cursor)
         self._positions.flush()
         if self._syncs is not None and self._transactions is None:
             self._syncs.commit()
+
+    def _has_moved(self) -> bool:
+        """Positions may go on without a record on the target: what was read was dropped."""
+        committed = self._positions.committed
+        return any(0 < cursor.position != committed.get(tp) for tp, cursor in self._cursors.items())
 
     def _commit_one(self, cursor: Cursor, *, force: bool = False) -> None:
         tp = cursor.partition
@@ -457,6 +473,10 @@ class Copier:
 
     def _commit_then(self, cursor: Cursor, then: Callable[[], None]) -> None:
         """Write a cursor's entry as it is now, and call ``then`` when it is in."""
+        if self._transactions is not None:
+            self._after_transaction.append(then)
+            self._moved = True
+            return
         self._waiting.setdefault(cursor.partition, []).append(then)
         if not self._positions.busy(cursor.partition):
             self._commit_one(cursor, force=True)
@@ -489,7 +509,7 @@ class Copier:
             part.remote_topic,
             cursor.mark,
             None,
-            self._source.topic_id(part.topic),
+            cursor.topic_id,
             self._sink.topic_ids.get(part.remote_topic, ""),
             cursor.leader_epoch,
             self._opening.sessions.get(part.source),
@@ -536,15 +556,24 @@ class Copier:
             return
         arrived: list[tuple[Cursor, int, int, int, int]] = []
         positions: dict[TopicPartition, int] = {}
+        commits: list[Commit] = []
+        then: list[Callable[[], None]] = []
 
         def records() -> list[tuple[int, Record]]:
             nonlocal arrived
+            nonlocal then
             arrived, self._arrived = self._arrived, []
+            then, self._after_transaction = self._after_transaction, []
+            self._moved = False
             rows = []
             for tp, cursor in self._cursors.items():
                 if cursor.position > 0 and self._positions.committed.get(tp) != cursor.position:
                     positions[tp] = cursor.position
                     rows.append(self._positions.offset_record(tp, cursor.position))
+                    # What the ledger will say is what this transaction holds, and no more.
+                    if not self._positions.busy(tp):
+                        chunks, forgotten = cursor.trail.take_changed()
+                        commits.append(Commit(self._entry(cursor), tuple(chunks), tuple(forgotten)))
             return rows
 
         try:
@@ -555,7 +584,12 @@ class Copier:
         if not done:
             self._link.end("the transaction was given up")
             return
+        for commit in commits:
+            self._positions.commit(commit)
+        self._positions.flush()
         self._positions.committed.update(positions)
+        for call in then:
+            call()
         for cursor in {row[0].partition: row[0] for row in arrived}.values():
             cursor.markers += 1
         if self._syncs is not None:
@@ -633,7 +667,7 @@ class Copier:
             self._commit()
             # A sync that cannot be written is no loss, the next one says as much; it must not hold up the stop.
             syncs_idle = self._syncs is None or self._syncs.idle or self._syncs.outbox.complaint is not None
-            if self._positions.idle and syncs_idle and self._all_written():
+            if self._positions.idle and syncs_idle and (self._transactions is not None or self._all_written()):
                 return
             await asyncio.sleep(0.005)
 

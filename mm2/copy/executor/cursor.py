@@ -148,6 +148,7 @@ class Cursor:
     match: deque[int] | None = None
     held: bool = False
     leader_epoch: int = -1
+    topic_id: str = ""
     high_watermark: int = -1
     last_stable: int = -1
     trail: Trail = field(default_factory=Trail)

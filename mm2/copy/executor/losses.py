@@ -63,11 +63,12 @@ class Losses:
         if self._stops:
             cursor.fail(State.RECREATED, f"{what}; source.data.loss is stop")
             return
+        if cursor.held:
+            return  # it is said again
         self._log.error("a source topic was created anew and is copied from its start", partition=str(tp))
         if cursor.high_watermark > cursor.offset:
             cursor.lose(cursor.offset, cursor.high_watermark, "recreated")
-        cursor.leader_epoch = -1
-        self.rebase(cursor, 0)
+        self.rebase(cursor, 0, topic_id)
 
     def diverged(self, cursor: Cursor, end_offset: int) -> None:
         """The source lost its end in an unclean election: what was copied from there on is on the target only."""
@@ -77,11 +78,11 @@ class Losses:
         )
         self._cut_off(cursor, end_offset, what)
 
-    def rebase(self, cursor: Cursor, offset: int) -> None:
+    def rebase(self, cursor: Cursor, offset: int, topic_id: str) -> None:
         """Go on elsewhere: after what is under way is in, and once the ledger says so, or a successor would count wrong."""
         if not cursor.held:
             cursor.held = True
-            cursor.when_idle(lambda: self._go_on_at(cursor, offset))
+            cursor.when_idle(lambda: self._go_on_at(cursor, offset, topic_id))
 
     def target_truncated(self, cursor: Cursor, records: int, end: int) -> None:
         """Of the session's records that the target had acknowledged only so many are left: send the rest again."""
@@ -128,8 +129,10 @@ class Losses:
         cursor.outbox.paused = False
         self._source.resume()
 
-    def _go_on_at(self, cursor: Cursor, offset: int) -> None:
+    def _go_on_at(self, cursor: Cursor, offset: int, topic_id: str) -> None:
         cursor.move(offset)
+        cursor.topic_id = topic_id
+        cursor.leader_epoch = -1
         self._commit(cursor, lambda: self._release(cursor))
 
     async def _out_of_range(self, cursor: Cursor) -> None:
@@ -170,8 +173,7 @@ class Losses:
             return
         self._log.error("a source log was cut off", partition=str(cursor.partition), reason=what)
         cursor.lose(end_offset, cursor.offset, "truncated")
-        cursor.leader_epoch = -1
-        self.rebase(cursor, end_offset)
+        self.rebase(cursor, end_offset, cursor.topic_id)
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -24,7 +24,7 @@ from mm2.copy.executor.cursor import Cursor
 from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.sink import Sink
 from mm2.copy.executor.source import Source
-from mm2.copy.executor.standing import Inspector, Standing
+from mm2.copy.executor.standing import Inspector, Standing, Unmatchable
 from mm2.copy.segments import Trail
 from mm2.copy.session import Entry, Mark, Session, Start
 from mm2.copy.spec import CopySpec
@@ -70,6 +70,7 @@ class Opening:
         self._on_truncated = on_truncated
         self._tasks: set[asyncio.Task[None]] = set()
         self.sessions: dict[TopicPartition, Session] = {}
+        self._behind: dict[TopicPartition, int] = {}  # target offset behind what the mark counts
         self._log = structlog.get_logger(__name__)
 
     @property
@@ -85,10 +86,10 @@ class Opening:
             entry = start.entry
             if entry is not None:
                 self._remember(cursor, entry, start)
+            if entry is not None and not start.moved and self._is_another_target(cursor, entry):
+                continue
             if entry is None or entry.session is None or not self.with_sessions:
                 positions[tp] = start.position
-            elif self._is_another_target(cursor, entry):
-                continue
             elif start.clean:
                 going_on.append((cursor, entry))
             else:
@@ -125,7 +126,7 @@ class Opening:
         cursor.rate = float(entry.rate)
         if not start.moved:
             cursor.leader_epoch = entry.source_epoch
-            self._source.expect(entry.topic, entry.source_id)
+            cursor.topic_id = entry.source_id
 
     def _is_another_target(self, cursor: Cursor, entry: Entry) -> bool:
         now = self._sink.topic_ids.get(entry.remote_topic, "")
@@ -150,9 +151,10 @@ class Opening:
         base = mark.target if skip and end >= 0 and mark.target >= 0 and end - mark.target == skip else -1
         self.sessions[cursor.partition] = session
         cursor.outbox.looked_up = True
-        cursor.outbox.begin(session.producer, records, known=records > 0)
+        cursor.outbox.begin(session.producer, records, known=False)
         cursor.outbox.end_offset = mark.target if not skip else -1
         cursor.begin(mark, skip=skip, skip_base=base)
+        self._behind[cursor.partition] = mark.target
         if skip:
             self._log.info("reading past what a predecessor has copied", partition=str(cursor.partition), records=skip)
         self._sink.wake(cursor.outbox)
@@ -174,7 +176,7 @@ class Opening:
                 if isinstance(answer, Standing):
                     del waiting[tp]
                     if answer.records < entry.mark.records:
-                        cursor.begin(entry.mark)
+                        self._go_on(cursor, entry, entry.mark.records)
                         cursor.held = True
                         self._on_truncated(cursor, answer.records, answer.end)
                     else:
@@ -215,6 +217,7 @@ class Opening:
         session = self.sessions.get(partition)
         while not self._link.stop.is_set() and session is not None:
             first = cursor.skip_base if cursor.skip_base >= 0 else cursor.target
+            first = first if first >= 0 else self._behind.get(partition, -1)
             if first < 0:
                 break
             try:
@@ -231,15 +234,21 @@ class Opening:
                     break
                 await self._link.pause(_AGAIN_S)
                 continue
+            except Unmatchable:
+                break
             self._log.info(
                 "the source has a hole where a predecessor copied: its records are looked for on the target",
                 partition=str(partition),
                 records=cursor.skip,
             )
             cursor.match = deque(prints[-cursor.skip :])
-            # Those that the target's own compaction took away cannot be found, and are there all the same.
-            cursor.records += cursor.skip - len(cursor.match)
-            cursor.skip = len(cursor.match)
+            if len(cursor.match) < cursor.skip:
+                # They are there all the same for the count; but what is left of them on the source counts as new.
+                cursor.note = f"at least once: {cursor.spec.target} was compacted while nobody copied"
+                self._log.warning(cursor.note)
+                cursor.records += cursor.skip - len(cursor.match)
+                cursor.skip = len(cursor.match)
+                cursor.target = -1
             if not cursor.match:
                 cursor.match = None
             cursor.skip_base = -1
@@ -333,6 +342,8 @@ class Opening:
     def _open_one(self, cursor: Cursor, mark: Mark, identity: ProducerIdentity) -> None:
         cursor.begin(mark)
         cursor.outbox.complaint = None
+        cursor.outbox.queue.clear()
+        cursor.outbox.identity = ProducerIdentity(-1, -1)  # nothing goes under an earlier one meanwhile
         if not self.with_sessions:
             cursor.outbox.begin(identity, 0, known=False)
             self._source.add([cursor])

@@ -67,6 +67,7 @@ class Outbox:
     on_recreated: Callable[[], None] | None = None  # its topic is another one of the same name
     looked_up: bool = False
     held_back: bool = False
+    enrolled: bool = True  # part of the open transaction, or of none
     next: int = 0
     acked: int = 0
     known: bool = False  # the broker has taken a batch of this identity

@@ -109,6 +109,7 @@ class Sink(Brokers[_Broker]):
         self._on_lost = on_lost
         self._transactional_id: str | None = None
         self._hold_new = False
+        self.on_enroll: Callable[[Outbox], None] | None = None  # an outbox is to become part of the transaction
         self._max_version = produce.MAX_VERSION
         self._backoff = Backoff(cluster.settings.retry_backoff_ms, cluster.settings.retry_backoff_max_ms)
         self._outboxes: dict[TopicPartition, Outbox] = {}
@@ -168,6 +169,10 @@ class Sink(Brokers[_Broker]):
         if len(outbox.sent) >= outbox.depth or outbox.nameless:
             return
         if self._hold_new and outbox.held_back and outbox.queue[0].at < 0:
+            return
+        if not outbox.enrolled:
+            if self.on_enroll is not None:
+                self.on_enroll(outbox)
             return
         if outbox.place is None:
             self._homeless.add(outbox.partition)

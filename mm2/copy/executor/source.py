@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-import uuid
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
@@ -23,7 +22,7 @@ from mm2.kafka.cluster import Cluster
 from mm2.kafka.connection import Connection
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, CorruptBatch, TimeoutFailure
-from mm2.kafka.structs import TopicPartition, topic_id_bytes, topic_id_text
+from mm2.kafka.structs import TopicPartition, topic_id_bytes
 from mm2.kafka.wire import fetch
 from mm2.kafka.wire.channel import BufferPool
 from mm2.kafka.wire.fetch import Fetched, FetchSession, Position
@@ -42,6 +41,7 @@ class Feed(Protocol):
 
     offset: int  # next source offset to fetch
     leader_epoch: int  # of the last batch read, -1 for none
+    topic_id: str  # of the topic that ``offset`` belongs to, "" while it does not matter
 
     @property
     def partition(self) -> TopicPartition:
@@ -66,7 +66,10 @@ class Feed(Protocol):
         """The broker's error for this partition, other than those that metadata mends."""
 
     def renewed(self, topic_id: str) -> None:
-        """The topic was deleted and created anew, under this id: its offsets begin again."""
+        """The topic was deleted and created anew, under this id: its offsets begin again.
+
+        Said again and again, and nothing is read, until `topic_id` is that one.
+        """
 
     def diverged(self, end_offset: int) -> None:
         """The log was cut off at this offset, behind which other records stand now."""
@@ -86,6 +89,8 @@ class _Intake:
     leader_epoch: int = -1
     paused_until: float = 0.0
     asked_for: int = -1  # the offset that the request under way names
+    topic_id: str = ""  # of the topic as it is now
+    strange: bool = False  # the feed's offset belongs to a topic that is no more
 
 
 @dataclass(slots=True, eq=False)
@@ -137,16 +142,6 @@ class Source(Brokers[_Broker]):
         self._resuming = False
         self._watch()
 
-    def expect(self, topic: str, topic_id: str) -> None:
-        """The id under which a topic was read before; another one means that it was created anew."""
-        if topic_id:
-            self._topic_ids.setdefault(topic, topic_id_bytes(topic_id))
-
-    def topic_id(self, topic: str) -> str:
-        """The id under which a topic is read, "" while unknown."""
-        found = self._topic_ids.get(topic)
-        return topic_id_text(uuid.UUID(bytes=found)) if found else ""
-
     def add(self, feeds: Iterable[Feed]) -> None:
         """Start fetching for these partitions."""
         for feed in feeds:
@@ -189,8 +184,10 @@ class Source(Brokers[_Broker]):
         held_up = False
         max_bytes = self._limits.max_bytes
         throttled_s = 0.0
-        for tp, intake in broker.intakes.items():
+        for tp, intake in list(broker.intakes.items()):
             feed = intake.feed
+            if intake.strange and self._is_strange(intake):
+                continue
             if feed.full:
                 held_up = held_up or not feed.stuck
             elif intake.paused_until <= now:
@@ -313,15 +310,11 @@ class Source(Brokers[_Broker]):
         for name, info in metadata.topics.items():
             topic_id = topic_id_bytes(info.topic_id)
             if self._topic_ids.get(name, topic_id) != topic_id:
-                self._log.warning("a source topic was created anew", topic=name, topic_id=info.topic_id)
                 for broker in self._brokers.values():
                     broker.session.reset()
-                renewed = [intake.feed for tp, intake in self._intakes.items() if tp.topic == name]
-                for feed in renewed:
-                    feed.renewed(info.topic_id)
             self._topic_ids[name] = topic_id
         touched: set[Place] = set()
-        for tp, intake in self._intakes.items():
+        for tp, intake in list(self._intakes.items()):
             if tp.topic not in asked:
                 continue
             info = metadata.topics.get(tp.topic)
@@ -331,6 +324,10 @@ class Source(Brokers[_Broker]):
                 subject = f"{tp} of cluster {self._cluster.name}"
                 code = ErrorCode.LEADER_NOT_AVAILABLE if info is not None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 intake.feed.failed(metadata.errors.get(tp.topic) or BrokerFailure.of(code, subject=subject))
+                continue
+            intake.topic_id = info.topic_id
+            intake.strange = self._is_strange(intake)
+            if tp not in self._intakes:
                 continue
             place = Place(partition.leader, intake.slot % self._connections)
             intake.leader_epoch = partition.leader_epoch
@@ -344,6 +341,16 @@ class Source(Brokers[_Broker]):
         for place in touched:
             self._ask(self._brokers[place])
         return complete
+
+    @staticmethod
+    def _is_strange(intake: _Intake) -> bool:
+        feed = intake.feed
+        feed.topic_id = feed.topic_id or intake.topic_id
+        if not intake.topic_id or feed.topic_id == intake.topic_id:
+            intake.strange = False
+            return False
+        feed.renewed(intake.topic_id)
+        return True
 
     def _watch(self) -> None:
         if self._over:

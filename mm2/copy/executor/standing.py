@@ -16,7 +16,6 @@ from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure, TimeoutFailure
 from mm2.kafka.reader import Batch, BatchReader
-from mm2.kafka.records.batch import BatchHeader
 from mm2.kafka.records.record import Record, decode_batch
 from mm2.kafka.structs import LATEST, ProducerIdentity, TopicPartition
 
@@ -30,6 +29,10 @@ class Standing:
 
     records: int
     end: int
+
+
+class Unmatchable(Exception):
+    """Copies of records cannot be told from others like them."""
 
 
 class Inspector:
@@ -71,39 +74,40 @@ class Inspector:
     ) -> dict[TopicPartition, Standing | KafkaFailure]:
         """The broker forgot the producer, or never knew it: its last batch behind what is known tells."""
         found: dict[TopicPartition, Standing | KafkaFailure] = {}
-        ranges = {}
-        for tp, (_, known, behind, end) in forgotten.items():
-            found[tp] = Standing(known, end)
-            if 0 <= behind < end:
-                ranges[tp] = (behind, end)
-        try:
-            for tp, header in self._headers(ranges):
-                identity, known, _, end = forgotten[tp]
-                standing = found[tp]
-                ours = (header.producer_id, header.producer_epoch) == (identity.producer_id, identity.producer_epoch)
-                if ours and isinstance(standing, Standing):
-                    last = (header.base_sequence + header.last_offset_delta) % SEQUENCES
-                    found[tp] = Standing(max(standing.records, count_after(last, known)), end)
-        except KafkaFailure as error:
-            found.update(dict.fromkeys(ranges, error))
+        for tp, (identity, known, behind, end) in forgotten.items():
+            try:
+                records = self._read_tail(tp, identity, known, behind, end) if 0 <= behind < end else known
+            except KafkaFailure as error:
+                found[tp] = error
+            else:
+                found[tp] = Standing(records, end)
         return found
 
-    def _headers(
-        self, ranges: Mapping[TopicPartition, tuple[int, int]]
-    ) -> Iterator[tuple[TopicPartition, BatchHeader]]:
-        for tp, batch in self._batches(ranges):
+    def _read_tail(
+        self, partition: TopicPartition, identity: ProducerIdentity, known: int, behind: int, end: int
+    ) -> int:
+        records = known
+        for _, batch in self._batches({partition: (behind, end)}):
             header = batch.view.header
-            if header is not None:
-                yield tp, header
+            if header is not None and (header.producer_id, header.producer_epoch) == (
+                identity.producer_id,
+                identity.producer_epoch,
+            ):
+                last = (header.base_sequence + header.last_offset_delta) % SEQUENCES
+                records = max(records, count_after(last, known))
+        return records
 
     def fingerprints(self, partition: TopicPartition, first: int, end: int, identity: ProducerIdentity) -> list[int]:
         """Hashes of our records at target offsets ``first .. end-1``, in order; equal content gives an equal hash in
-        this process only. Raises KafkaFailure."""
+        this process only. Raises KafkaFailure or Unmatchable."""
         found = []
         for _, batch in self._batches({partition: (first, end)}):
             header = batch.view.header
             if header is None or header.producer_id != identity.producer_id:
                 continue
+            if header.is_log_append_time:
+                message = f"{partition} does not keep the times of records"
+                raise Unmatchable(message)
             found += [fingerprint(record) for record in decode_batch(batch.view) if first <= record.offset < end]
         return found
 

@@ -15,6 +15,7 @@ from mm2.copy.executor.outbox import Outbox, parcel_of
 from mm2.copy.executor.sink import Sink
 from mm2.copy.spec import TransactionsSpec
 from mm2.kafka.cluster import Cluster
+from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.records.record import Record
 from mm2.kafka.structs import ProducerIdentity, TopicPartition
 from mm2.kafka.transactions import MAX_PRODUCE_EXPLICIT, TransactionCoordinatorClient
@@ -27,7 +28,10 @@ _ROUND_TRIPS: Final = 10
 
 
 class Transactions:
-    """One after another, under the task's transactional id. ``call`` runs a blocking function on a background thread."""
+    """One after another, under the task's transactional id.
+
+    ``call`` runs a blocking function on a background thread, ``on_failure`` hears what ends the micro-batch.
+    """
 
     def __init__(
         self,
@@ -36,6 +40,7 @@ class Transactions:
         sink: Sink,
         offsets_topic: str,
         call: Callable[..., Awaitable[Any]],
+        on_failure: Callable[[KafkaFailure], None],
     ) -> None:
         self._client = TransactionCoordinatorClient(cluster, spec.transactional_id)
         self._spec = spec
@@ -47,6 +52,9 @@ class Transactions:
         self._identity = ProducerIdentity(-1, -1)
         self._ended_s = time.monotonic()
         self._cost_s = 0.002
+        self._on_failure = on_failure
+        self._enrolling: set[TopicPartition] = set()
+        self._enroller: asyncio.Task[None] | None = None
 
     async def claim(self) -> None:
         """Take the transactional id: whoever had it is fenced, its open transaction aborted. Raises KafkaFailure."""
@@ -54,13 +62,13 @@ class Transactions:
         implicit = self._client.implicit_partitions
         version = produce.MAX_VERSION if implicit else MAX_PRODUCE_EXPLICIT
         self._sink.in_transactions(self._spec.transactional_id, version)
+        self._sink.on_enroll = self._enroll
 
-    async def begin(self, data: Iterable[Outbox]) -> None:
-        """Open these partitions' outboxes. Raises KafkaFailure."""
+    def begin(self, data: Iterable[Outbox]) -> None:
+        """Open these partitions' outboxes."""
         self._data = list(data)
-        await self._add_partitions([])
         for outbox in self._data:
-            outbox.begin(self._identity, 0, known=True)
+            self._begin_outbox(outbox, 0)
 
     def due(self, *, behind: bool) -> bool:
         """Whether it is time for the next commit."""
@@ -82,7 +90,6 @@ class Transactions:
         by_place: dict[int, list[Record]] = {}
         for place, record in positions():
             by_place.setdefault(place, []).append(record)
-        await self._add_partitions(by_place)
         left = len(by_place)
 
         def written() -> None:
@@ -100,9 +107,7 @@ class Transactions:
         self._ended_s = time.monotonic()
         self._cost_s = min(self._ended_s - began, CATCHING_UP_S / _ROUND_TRIPS)
         for outbox in (*self._data, *self._offsets.values()):
-            count = 0 if self._identity != before else outbox.acked
-            outbox.begin(self._identity, count, known=True)
-        await self._add_partitions([])
+            self._begin_outbox(outbox, 0 if self._identity != before else outbox.acked)
         self._sink.hold(new=False)
         return True
 
@@ -116,11 +121,31 @@ class Transactions:
         """All that was sent in this transaction is there; what the target refuses is not."""
         return not outbox.sent and (not outbox.queue or outbox.queue[0].at < 0 or outbox.refused)
 
-    async def _add_partitions(self, places: Iterable[int]) -> None:
-        if not self._client.implicit_partitions:
-            partitions = [outbox.partition for outbox in self._data]
-            partitions += [TopicPartition(self._offsets_topic, place) for place in places]
-            await self._call(self._client.add_partitions, self._identity, partitions)
+    def _begin_outbox(self, outbox: Outbox, count: int) -> None:
+        outbox.begin(self._identity, count, known=True)
+        # In the old protocol a partition is added before its first record, and only then gets a marker.
+        outbox.enrolled = self._client.implicit_partitions
+
+    def _enroll(self, outbox: Outbox) -> None:
+        self._enrolling.add(outbox.partition)
+        if self._enroller is None:
+            self._enroller = asyncio.get_running_loop().create_task(self._enroll_all())
+
+    async def _enroll_all(self) -> None:
+        outboxes = {outbox.partition: outbox for outbox in (*self._data, *self._offsets.values())}
+        try:
+            while self._enrolling:
+                await asyncio.sleep(0)  # all that ask in this turn of the loop
+                partitions, self._enrolling = self._enrolling, set()
+                await self._call(self._client.add_partitions, self._identity, sorted(partitions))
+                for partition in partitions:
+                    outbox = outboxes.get(partition) or self._offsets[partition.partition]
+                    outbox.enrolled = True
+                    self._sink.wake(outbox)
+        except KafkaFailure as error:
+            self._on_failure(error)
+        finally:
+            self._enroller = None
 
     def _offsets_outbox(self, place: int) -> Outbox:
         found = self._offsets.get(place)
@@ -129,5 +154,5 @@ class Transactions:
             found = self._offsets[place] = self._sink.outbox(
                 partition, idempotent=True, transactional=True, held_back=False
             )
-            found.begin(self._identity, 0, known=True)
+            self._begin_outbox(found, 0)
         return found

@@ -44,7 +44,6 @@ class Scene:
         self.cursor.held = True
         self.link = DriverLink(Assignment("b", "localhost", 1, "00"), 0, 8)
         self.reading: list[Cursor] = []
-        self.expected: list[tuple[str, str]] = []
         self.woken: list[Outbox] = []
         self.truncated: list[tuple[int, int]] = []
         self.committed: list[Callable[[], None]] = []
@@ -77,9 +76,6 @@ class Scene:
 
     def resume(self) -> None:
         """Nothing is fetched here."""
-
-    def expect(self, topic: str, topic_id: str) -> None:
-        self.expected.append((topic, topic_id))
 
     def wake(self, outbox: Outbox) -> None:
         self.woken.append(outbox)
@@ -147,7 +143,7 @@ def test_what_was_handed_over_cleanly_goes_on_at_once() -> None:
         [*ENTRY.lost],
         4,
     )
-    assert (cursor.leader_epoch, scene.expected) == (3, [("t", "src")])
+    assert (cursor.leader_epoch, cursor.topic_id) == (3, "src")
     assert (scene.asked, scene.committed) == ([], [])
 
 
@@ -218,7 +214,7 @@ def test_a_position_that_somebody_else_wrote_begins_a_session_with_the_old_count
     moved = Start(7, 7, ENTRY.replace(session=None), moved=True)
     play(scene, lambda: scene.begin(moved))
     assert (scene.cursor.mark, scene.cursor.trail.gaps, scene.cursor.foreign) == (Mark(7, 70, 0), {"control": 2}, 4)
-    assert (scene.cursor.leader_epoch, scene.expected) == (-1, []), "the source may be another one"
+    assert (scene.cursor.leader_epoch, scene.cursor.topic_id) == (-1, ""), "the source may be another one"
 
 
 def test_a_target_that_is_away_is_waited_for() -> None:

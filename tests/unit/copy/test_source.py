@@ -31,6 +31,7 @@ class Feed:
     def __init__(self, partition: TopicPartition) -> None:
         self.partition = partition
         self.offset = 40
+        self.topic_id = ""
         self.failures: list[BrokerFailure] = []
         self.taken: list[int] = []
         self.ends: list[int] = []
@@ -43,7 +44,7 @@ class Feed:
         self.failures.append(failure)
 
     def renewed(self, topic_id: str) -> None:
-        self.offset = 0
+        self.offset, self.topic_id = 0, topic_id
 
     def diverged(self, end_offset: int) -> None:
         self.ends.append(end_offset)
@@ -126,8 +127,8 @@ class Scene:
         return Line(self.source, feeds)
 
     def say(self, leader: int, topic_id: str = "") -> None:
-        """From now on metadata says this of t-0."""
-        info = TopicInfo("t", topic_id, False, {0: PartitionInfo(leader, 1, (), ())})
+        """From now on metadata says this of t."""
+        info = TopicInfo("t", topic_id, False, {index: PartitionInfo(leader, 1, (), ()) for index in (0, 1)})
         found = Metadata("id", 1, {}, {"t": info})
         self.cluster.metadata = lambda *_args, **_kwargs: found  # type: ignore[method-assign]
 
@@ -179,13 +180,14 @@ def test_a_topic_of_the_same_name_but_another_id_is_read_from_its_start() -> Non
 
 def test_an_id_that_was_known_before_tells_another_topic_from_the_start() -> None:
     async def scenario(scene: Scene) -> None:
-        feed = Feed(TopicPartition("t", 0))
-        scene.source.expect("t", "")
-        scene.source.expect("t", topic_id_text(uuid.UUID(int=1)))
-        scene.say(1, topic_id_text(uuid.UUID(int=2)))
-        scene.source.add([feed])
-        await asyncio.sleep(0.1)
-        assert (feed.offset, scene.source.topic_id("t")) == (0, topic_id_text(uuid.UUID(int=2)))
+        old, new = (topic_id_text(uuid.UUID(int=number)) for number in (1, 2))
+        feeds = [Feed(TopicPartition("t", 0)), Feed(TopicPartition("t", 1))]
+        scene.say(1, new)
+        for feed in feeds:  # one is added when the other has told the new id already
+            feed.topic_id = old
+            scene.source.add([feed])
+            await asyncio.sleep(0.1)
+        assert [(feed.offset, feed.topic_id) for feed in feeds] == [(0, new)] * 2
 
     play(scenario)
 
