@@ -200,6 +200,7 @@ class MirrorMaker:
             self._plugins,
             worker_id=worker_id(pair),
             cluster_name=pair.target,
+            rest_namespace=(pair.source, pair.target),
             resources={} if self._engine is None else {COPY_RESOURCE: self._engine},
             log_context={"flow": str(pair)},
             on_leader_ready=configurer(pair, wanted),

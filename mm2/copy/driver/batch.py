@@ -46,6 +46,7 @@ class Batch:
         self.reason = ""  # of its end, in its own words
         self.latency_ms: list[int] = []
         self.progress: dict[TopicPartition, PartitionProgress] = {}
+        self.changes = 0  # of `progress`
         self._on_news = on_news
         self._log = structlog.get_logger("mm2.copy.executor").bind(
             flow=spec.flow, task=f"{spec.connector}-{spec.task_id}"
@@ -106,6 +107,7 @@ class Batch:
             for row in message["partitions"]:
                 progress = PartitionProgress.from_row(row)
                 self.progress[progress.source] = progress
+                self.changes += 1
             self.latency_ms = message.get("latency_ms") or self.latency_ms
             self.failure = message.get("failure", "")
         if kind == "final":

@@ -11,9 +11,9 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import structlog
 
@@ -103,7 +103,8 @@ class CopyEngine:
         self._lock = threading.Lock()
         self._jobs: set[CopyJob] = set()
         self._submitters = ThreadPoolExecutor(512, thread_name_prefix="spark-job")
-        self._running: set[str] = set()  # ids of batches whose Spark job has not returned
+        self._running: dict[str, Batch] = {}  # those whose Spark job has not returned, by id
+        self._counted: Any = None  # the context whose slots are counted
         self._stopped = threading.Event()
         self._log = structlog.get_logger(__name__)
 
@@ -136,6 +137,8 @@ class CopyEngine:
         patience = min(deadline - share_s, time.monotonic() + _RESULT_S)
         while self._running and time.monotonic() < patience:
             time.sleep(0.01)
+        for batch in list(self._running.values()):
+            batch.ended("the copy engine is stopped")  # nobody waits for a slot any more, nobody may go on
         self.spark.stop(max(0.5, deadline - time.monotonic()))
         if self._server is not None:
             self._server.close()
@@ -146,7 +149,7 @@ class CopyEngine:
         """Start a batch's Spark job in a thread of its own, once there is a slot for it."""
         with self._lock:
             if not self._stopped.is_set():
-                self._running.add(batch.id)
+                self._running[batch.id] = batch
                 self._submitters.submit(self._run_job, lane, batch)
                 return
         batch.ended("the copy engine is stopped")
@@ -211,7 +214,7 @@ class CopyEngine:
             if server is not None:
                 server.forget(batch)
             self.slots.leave(batch.id)
-            self._running.discard(batch.id)
+            self._running.pop(batch.id, None)
 
     def _copied(self, context: Any, batch: Batch, server: ChannelServer) -> dict[str, Any]:
         """Run the job; what its task returned."""
@@ -238,6 +241,7 @@ class CopyEngine:
                     "clusters' credentials. Set spark.authenticate and spark.network.crypto.enabled."
                 )
         if not self.is_local:
+            self._counted = context
             threading.Thread(target=self._count_slots, args=(context,), name="spark-slots", daemon=True).start()
         elif not self._running:
             threading.Thread(target=self._warm_up, args=(context,), name="spark-warm-up", daemon=True).start()
@@ -248,14 +252,15 @@ class CopyEngine:
 
     def _count_slots(self, context: Any) -> None:
         """As long as this context lives."""
-        spark = context._jsc.sc()  # noqa: SLF001
-        with contextlib.suppress(Exception):  # it is gone; whoever needs it will see
+        with contextlib.suppress(Exception):  # it is gone
+            spark = context._jsc.sc()  # noqa: SLF001
             profile = spark.resourceProfileManager().defaultResourceProfile()
             while not (self._stopped.is_set() or spark.isStopped()):
                 self.slots.resize(spark.maxNumConcurrentTasks(profile))
                 self._stopped.wait(_ASK_FOR_SLOTS_S)
-        self.slots.resize(0)
-        self.spark.doubt()
+        if self._counted is context and not self._stopped.is_set():
+            self.slots.resize(0)
+            self.spark.doubt()
 
 
 #: Partitions that a status lists with state and reason; all of them are counted.
@@ -264,6 +269,34 @@ _NOT_WELL_SHOWN: Final = 100
 
 class CopyFailed(Exception):
     """A copy job that can do nothing any more, or is not to go on without all of its partitions."""
+
+
+@dataclass(frozen=True)
+class _Sight:
+    """What there is to see of all partitions of a job, until one changes."""
+
+    rows: list[PartitionProgress]
+    stopped: list[PartitionProgress]
+    totals: dict[str, int]
+    gaps: dict[str, int]
+    states: dict[str, int]
+    not_well: list[dict[str, Any]]
+    reasons: set[str]
+
+    @classmethod
+    def of(cls, rows: list[PartitionProgress]) -> Self:
+        totals = {
+            "records": sum(row.records for row in rows),
+            "bytes": sum(row.bytes for row in rows),
+            "lag": sum(row.lag for row in rows),
+            "lost_ranges": sum(row.lost for row in rows),
+            "foreign_records": sum(row.foreign for row in rows),
+        }
+        stopped = [row for row in rows if row.stopped]
+        not_well = [_told(row) for row in rows if row.state not in WELL][:_NOT_WELL_SHOWN]
+        reasons = {row.reason for row in rows if row.reason}
+        states = dict(Counter(row.state for row in rows))
+        return cls(rows, stopped, totals, _sum_gaps(rows), states, not_well, reasons)
 
 
 class CopyJob:
@@ -278,6 +311,7 @@ class CopyJob:
         self._stopping = threading.Event()
         self._dealing = threading.Lock()
         self._lanes: tuple[Lane, ...] = ()
+        self._seen: tuple[object, _Sight] | None = None
 
     def begin(self) -> None:
         """Start the lanes: at once, or on a cluster once it is known how many it has room for."""
@@ -322,8 +356,7 @@ class CopyJob:
         for lane in self._lanes:
             if lane.failure:
                 raise CopyFailed(lane.failure)
-        rows = self.progress()
-        stopped = [row for row in rows if row.stopped]
+        stopped = self._look().stopped
         if stopped and (self._spec.partition_error == "fail" or len(stopped) == len(self._spec.partitions)):
             raise CopyFailed("; ".join(sorted({row.reason for row in stopped})))
 
@@ -338,24 +371,20 @@ class CopyJob:
 
     def progress(self) -> list[PartitionProgress]:
         """Every partition that has been heard of."""
-        return [row for lane in self._lanes for row in lane.progress()]
+        return list(self._look().rows)
 
     def status(self) -> dict[str, Any]:
         """Totals and troubles, JSON-able: records, bytes, lag (offsets), batches, latency_ms, troubles, partitions."""
-        rows = self.progress()
+        sight = self._look()
         return {
-            "records": sum(row.records for row in rows),
-            "bytes": sum(row.bytes for row in rows),
-            "lag": sum(row.lag for row in rows),
+            **sight.totals,
+            "gaps": dict(sight.gaps),
+            "states": dict(sight.states),
+            "not_well": list(sight.not_well),
             "partitions": len(self._spec.partitions),
             "batches": sum(lane.batches for lane in self._lanes),
             "latency_ms": max((lane.latency_ms for lane in self._lanes), default=[]),
-            "gaps": _sum_gaps(rows),
-            "states": dict(Counter(row.state for row in rows)),
-            "lost_ranges": sum(row.lost for row in rows),
-            "foreign_records": sum(row.foreign for row in rows),
-            "not_well": [_told(row) for row in rows if row.state not in WELL][:_NOT_WELL_SHOWN],
-            "troubles": sorted({*self._troubles()} | {row.reason for row in rows if row.reason}),
+            "troubles": sorted({*self._troubles()} | sight.reasons),
         }
 
     def signal_stop(self) -> None:
@@ -372,6 +401,13 @@ class CopyJob:
         left = [lane for lane in self._lanes if not lane.join(max(0.0, deadline - time.monotonic()))]
         self._engine.closed(self)
         return not left
+
+    def _look(self) -> _Sight:
+        changes = tuple(lane.changes for lane in self._lanes)
+        seen = self._seen
+        if seen is None or seen[0] != changes:
+            self._seen = seen = (changes, _Sight.of([row for lane in self._lanes for row in lane.progress()]))
+        return seen[1]
 
     def _troubles(self) -> list[str]:
         if not self._lanes:

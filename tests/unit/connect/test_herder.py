@@ -12,10 +12,12 @@ from mm2.config.worker_keys import WorkerConfig
 from mm2.connect import herder as herder_module
 from mm2.connect.api import ConnectError
 from mm2.connect.herder import DistributedHerder
+from mm2.connect.internal_requests import RequestRefused
 from mm2.connect.node import Node
 from mm2.connect.plugins import Plugins
 from mm2.connect.protocol import NO_ERROR, URL_NOT_USED, Assignment, ConnectorTaskId
-from mm2.connect.stores.config_state import RestartRequest
+from mm2.connect.sessions import SessionKey
+from mm2.connect.stores.config_state import ClusterConfigState, RestartRequest
 from mm2.connect.stores.config_store import PrivilegedWriteError
 
 BYTES = "org.apache.kafka.connect.converters.ByteArrayConverter"
@@ -122,6 +124,82 @@ def test_after_a_fenced_write_the_config_topic_is_claimed_before_the_next_reques
     instance._fenced_from_config_topic = False  # claimed again
     instance._run_requests()
     assert futures[1].done()
+
+
+KEY = SessionKey(bytes(32), "HmacSHA256", 0)
+
+
+def follower(monkeypatch: pytest.MonkeyPatch, leader_url: str, **answers: object) -> DistributedHerder:
+    """Of a leader that has REST; `answers` are what it says to one request after another, None when it has fenced."""
+    instance = herder(**{"exactly.once.source.support": "enabled"})
+    instance._assignment = Assignment(NO_ERROR, "leader", leader_url, 1, (), (TASK,), version=2)
+    instance._session_key = KEY
+    left = list(answers.values())
+    pending = [True]
+
+    def fence(url: str, connector: str, key: SessionKey) -> None:
+        assert (url, connector, key) == (leader_url, "c", KEY)
+        answer = left.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        pending[0] = False
+
+    monkeypatch.setattr(instance._internal_requests, "fence", fence)
+    monkeypatch.setattr(instance._config_store, "is_pending_fencing", lambda _name: pending[0])
+    monkeypatch.setattr(herder_module, "_LOOK_S", 0.01)
+    return instance
+
+
+def never() -> bool:
+    return False
+
+
+def test_a_leader_that_knows_another_key_or_does_not_answer_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = {f"n{status}": RequestRefused("no", status) for status in (403, 503)}
+    instance = follower(monkeypatch, "http://l/", **refused, lost=RequestRefused("lost", None), done=None)
+    instance._await_fencing(TASK, never)
+
+
+def test_a_leader_that_refuses_fails_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    instance = follower(monkeypatch, "http://l/", refused=RequestRefused("no right", 500))
+    with pytest.raises(ConnectError, match="Older tasks of connector c are not fenced: no right"):
+        instance._await_fencing(TASK, never)
+
+
+def test_a_task_whose_configs_are_out_of_date_waits_for_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    instance = follower(monkeypatch, "http://l/", conflict=RequestRefused("newer", 409))
+    until = time.monotonic() + 0.1
+    instance._await_fencing(TASK, lambda: time.monotonic() > until)
+
+
+def test_without_rest_a_task_waits_for_the_record_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(herder_module, "_FENCING_PATIENCE_S", 0.05)
+    instance = follower(monkeypatch, URL_NOT_USED)
+    with pytest.raises(ConnectError, match="Task c-0 was not started: exactly-once needs older tasks of connector c"):
+        instance._await_fencing(TASK, never)
+
+
+@pytest.mark.parametrize(
+    ("generation", "tasks", "said"),
+    [(3, (TASK,), None), (2, (TASK,), "newer task configs"), (3, (), "no longer assigned")],
+)
+def test_a_task_is_ours_while_it_is_assigned_and_its_configs_are_the_newest(
+    generation: int, tasks: tuple[ConnectorTaskId, ...], said: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    instance = herder()
+    state = ClusterConfigState(task_config_generations={"c": 3})
+    monkeypatch.setattr(instance._config_store, "refresh", lambda _timeout_s: None)
+    monkeypatch.setattr(instance._config_store, "snapshot", lambda: state)
+    instance._assignment = Assignment(NO_ERROR, "m", URL_NOT_USED, 1, (), tasks, version=2)
+    with ThreadPoolExecutor(1) as pool:
+        asking = pool.submit(instance._confirm_ownership, TASK, generation, never)
+        while not asking.done():
+            instance._run_requests()
+        if said is None:
+            asking.result()
+        else:
+            with pytest.raises(ConnectError, match=said):
+                asking.result()
 
 
 def test_lines_of_a_start_name_the_flow() -> None:

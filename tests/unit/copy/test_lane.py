@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 
 from mm2.copy.driver.batch import Batch
 from mm2.copy.driver.lane import Lane
+from mm2.copy.driver.slots import Slots
 from mm2.copy.session import Entry, Mark, Session, Start
 from mm2.copy.spec import CopySpec, PartitionProgress, PartitionSpec
 from mm2.kafka.backoff import Backoff
@@ -50,7 +51,7 @@ def row(tp: TopicPartition, position: int, **changes: Any) -> PartitionProgress:
 class Stage:
     """Batches as the lane submits them, in order, and what it did with them."""
 
-    def __init__(self, duration_ms: int) -> None:
+    def __init__(self, duration_ms: int, slots: Slots | None = None) -> None:
         self.positions: dict[TopicPartition, int] = {}  # what ledger and offsets topic say
         self.read: list[list[TopicPartition]] = []
         self.failures: list[Exception] = []  # of the next readings
@@ -64,6 +65,7 @@ class Stage:
             submit=self._submit,
             cancel=self._cancel,
             on_news=lambda: None,
+            slots=slots,
         )
 
     def _starts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Start]:
@@ -344,3 +346,58 @@ def test_an_executor_that_falls_silent_is_given_up_for_another(monkeypatch: pyte
         successor = stage.next()
         assert frozen in stage.cancelled
         assert stage.begun(successor)[T0] == 6
+
+
+class Scarce(Slots):
+    """A cluster without room, on which others wait or do not."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.others_wait = False
+
+    def may_stand_by(self) -> bool:
+        return False
+
+    def is_over(self, held_s: float) -> bool:
+        return self.others_wait
+
+
+def test_without_a_slot_for_the_next_batch_the_running_one_goes_on() -> None:
+    stage = Stage(100, Scarce())
+    with running(stage):
+        first = stage.next()
+        stage.begun(first)
+        time.sleep(0.4)
+        assert not stage.told(first, "stop")
+        assert stage.submitted.empty()
+
+
+def test_a_lane_whose_turn_is_over_stops_and_asks_for_a_slot_again() -> None:
+    slots = Scarce()
+    stage = Stage(60_000, slots)
+    with running(stage):
+        first = stage.next()
+        stage.begun(first)
+        slots.others_wait = True
+        report(first, row(T0, 5))
+        stage.final(first, row(T0, 9), row(T1, 3), starts={T0: Start(9), T1: Start(3)})
+        slots.others_wait = False
+        second = stage.next()
+        assert stage.begun(second) == {T0: 9, T1: 3}
+
+
+def test_what_is_shown_changes_when_something_is_reported_and_only_then() -> None:
+    stage = Stage(60_000)
+    with running(stage) as lane:
+        first = stage.next()
+        stage.begun(first)
+        report(first, row(T0, 5))
+        seen = lane.changes
+        report(first)
+        assert lane.changes == seen
+        report(first, row(T0, 6))
+        assert lane.changes != seen
+        seen = lane.changes
+        first.ended("gone")
+        stage.next()
+        assert lane.changes != seen
