@@ -1,15 +1,22 @@
-"""`bin/chaos`: kills the process again and again, and counts what is missing, out of order, or there twice.
+"""`bin/chaos`: everything that can go wrong does, and what arrived is held against what was sent.
 
-With one process, each moment is one life: start, kill -9 at a moment of a seeded plan, start again. With `--two`, two
-processes share one flow and one of them is killed each time, while the other has to carry everything on.
+==== mode ====================== what it does ===========================================================================
+  --minutes M [--two]            faults by lot, one or two at a time: processes, brokers, networks, leaders; two brokers a
+                                 side, every one behind a bad network; --two: two processes share the flow
+  --kills N --records R          R records wait on the source and are copied by processes that are killed N times
+  --moments N [--two]           a process is killed at N moments of its life (start-up, discovery, in the midst of a
+                                 batch, around a commit, after SIGTERM); --two: one of two processes is killed each time
+========================================================================================================================
+
+With --exactly-once the first two run in that mode. The seed decides all that is left to chance, and is printed.
 """
 
 import random
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import configargparse
 from rich.console import Console
@@ -17,259 +24,170 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # started with -P, which leaves our own folder out
 
-from bench.arrivals import Arrivals
-from mm2.kafka.admin import Admin
 from mm2.kafka.errors import KafkaFailure
 from mm2.sandbox.errors import SandboxError
-from tests.endurance.growth import Growth
+from tests.endurance.backlog import Death, backlog
 from tests.endurance.judge import Verdict
-from tests.endurance.moments import Moment, Phase, plan
-from tests.endurance.product import Product, ProductFailed
+from tests.endurance.lives import Kill, Lives, Pair
+from tests.endurance.moments import plan
+from tests.endurance.product import ProductFailed
 from tests.endurance.scene import Scene, scene
 from tests.endurance.traffic import TrafficFailed
+from tests.endurance.trial import compose, trial
+from tests.faults.oracle import Judgment
 
-_ALLOWED_REPEAT_S = 2.0
-_LIVE_PATIENCE_S = 120.0
-_ORPHAN_PATIENCE_S = 20.0
-_TAKEOVER_PATIENCE_S = 60.0
-_OFFSETS_TOPIC, _OFFSETS_PARTITIONS = "mm2-offsets.A.internal", 25
-_GROUP = "A-mm2"
-_COMMIT_INTERVAL_S = 1.0  # default of copy.commit.interval.ms
 _SHOWN = 10
-# With four source tasks beside those for checkpoints and heartbeats, each of two processes has at least one.
-_SETTINGS = {"tasks.max": "4", "refresh.topics.interval.seconds": "5", "emit.checkpoints.interval.seconds": "5"}
-
-
-@dataclass(frozen=True)
-class Kill:
-    """One kill. `ends` are the target's end offsets by partition when everything killed was dead."""
-
-    what: str
-    victims: str
-    at_s: float
-    dead_s: float
-    """When the last process of the victim was gone."""
-    ends: dict[int, int]
-    note: str = ""
-
-
-class Lives:
-    """One process, killed and started again."""
-
-    def __init__(self, stage: Scene) -> None:
-        self._stage = stage
-        self._product = stage.product("mirror", _SETTINGS)
-        arrivals = Arrivals(stage.target_cluster, _OFFSETS_TOPIC, _OFFSETS_PARTITIONS)
-        self._commits = Growth(arrivals, interval_s=0.005)
-        self._commits.start()
-        self._start_s = 0.0
-
-    def run(self, moments: Sequence[Moment], say: Callable[[str], None]) -> list[Kill]:
-        """Leaves a process running. Raises ProductFailed when one does not copy."""
-        try:
-            say("A first start, undisturbed, to see how long it takes")
-            began_s = time.monotonic()
-            self._product.start()
-            self._await_live(began_s)
-            self._start_s = time.monotonic() - began_s
-            if (code := self._product.stop()) != 0:
-                raise ProductFailed(f"It stopped with exit code {code} before anybody had killed it.")
-            kills = []
-            for number, moment in enumerate(moments, 1):
-                say(f"Kill {number} of {len(moments)}: {moment.phase.value}")
-                self._product.start()
-                kills.append(self._kill(moment))
-            self._product.start()
-        finally:
-            self._commits.stop()
-        return kills
-
-    def finish(self) -> int:
-        return self._product.stop()
-
-    def _kill(self, moment: Moment) -> Kill:
-        note = self._wait_for(moment)
-        product = self._product
-        at_s = time.monotonic()
-        if not product.kill9(whole_tree=moment.whole_tree):
-            note = "had stopped already"
-        if not product.wait_for_orphans(_ORPHAN_PATIENCE_S):
-            left = ", ".join(sorted(process.name() for process in product.orphans()))
-            raise ProductFailed(f"Its children still live {_ORPHAN_PATIENCE_S:.0f} s after the main process: {left}.")
-        dead_s = time.monotonic()
-        victims = "whole tree" if moment.whole_tree else f"main only, the rest lived {dead_s - at_s:.1f} s"
-        return Kill(moment.phase.value, victims, at_s, dead_s, self._stage.growth.fresh().ends, note)
-
-    def _wait_for(self, moment: Moment) -> str:
-        """Waits for the moment in a process that has just been started; what there is to say about it."""
-        began_s = time.monotonic()
-        if moment.phase in {Phase.START_UP, Phase.DISCOVERY}:
-            share = (moment.fraction + (moment.phase is Phase.DISCOVERY)) / 2
-            time.sleep(share * self._start_s)
-            return f"after {share * self._start_s:.1f} s"
-        self._await_live(began_s)
-        if moment.phase is Phase.MID_BATCH:
-            time.sleep(0.2 + 3 * moment.fraction)
-        elif moment.phase is Phase.COMMIT:
-            return self._wait_for_commit(moment.fraction)
-        else:
-            self._product.terminate()
-            time.sleep(1.5 * moment.fraction)
-            return f"{1500 * moment.fraction:.0f} ms after SIGTERM"
-        return ""
-
-    def _wait_for_commit(self, fraction: float) -> str:
-        """One half of the moments follow a commit at once, the other surrounds the next."""
-        seen = self._commits.latest.records
-        if not self._commits.wait(lambda: self._commits.latest.records > seen, 10.0, self._product.check):
-            raise ProductFailed("It copies and commits nothing for 10 s.")
-        wait_s = 0.04 * fraction if fraction < 0.5 else _COMMIT_INTERVAL_S + 0.2 * (fraction - 0.75)
-        time.sleep(wait_s)
-        return f"{1000 * wait_s:.0f} ms after a commit"
-
-    def _await_live(self, began_s: float) -> None:
-        growth = self._stage.growth
-        if not growth.wait(lambda: growth.all_grown_since(began_s), _LIVE_PATIENCE_S, self._product.check):
-            raise ProductFailed(f"It copies nothing, or not everything, {_LIVE_PATIENCE_S:.0f} s after its start.")
-
-
-class Pair:
-    """Two processes with the same file, one of which is killed in turn."""
-
-    def __init__(self, stage: Scene) -> None:
-        self._stage = stage
-        self._products = [stage.product(name, _SETTINGS) for name in ("left", "right")]
-
-    def run(self, seed: int, count: int, say: Callable[[str], None]) -> list[Kill]:
-        """Leaves both running. Raises ProductFailed when the other one does not carry on."""
-        rng = random.Random(seed)
-        for product in self._products:
-            product.start()
-        kills = []
-        for number in range(count):
-            self._await_both()
-            time.sleep(2 * rng.random())
-            victim = self._products[rng.randrange(2)]
-            say(f"Kill {number + 1} of {count}: {victim.name}")
-            kills.append(self._kill(victim))
-            victim.start()
-        self._await_both()
-        return kills
-
-    def finish(self) -> int:
-        return max(product.stop() for product in self._products)
-
-    def _kill(self, victim: Product) -> Kill:
-        growth = self._stage.growth
-        at_s = time.monotonic()
-        victim.kill9(whole_tree=True)
-        dead_s = time.monotonic()
-        ends = growth.fresh().ends
-        (other,) = (product for product in self._products if product is not victim)
-
-        def carried_on() -> bool:
-            now_s = time.monotonic()
-            return now_s > dead_s + 1.5 and growth.all_grown_since(now_s - 1.0)
-
-        if not growth.wait(carried_on, _TAKEOVER_PATIENCE_S, other.check):
-            raise ProductFailed(f"{other.name} has not carried on {_TAKEOVER_PATIENCE_S:.0f} s after the kill.")
-        pause_s = max(growth.pauses_s(dead_s).values(), default=0.0)
-        return Kill("steady", victim.name, at_s, dead_s, ends, f"longest pause {pause_s:.1f} s")
-
-    def _await_both(self) -> None:
-        """Both are members of the worker group and everything is copied."""
-        admin, growth = Admin(self._stage.target_cluster), self._stage.growth
-
-        def both_there() -> bool:
-            found = admin.describe_groups([_GROUP])[_GROUP]
-            members = () if isinstance(found, KafkaFailure) else found.members or ()
-            time.sleep(0.1)
-            return len(members) == len(self._products) and growth.all_grown_since(time.monotonic() - 1.0)
-
-        def check() -> None:
-            for product in self._products:
-                product.check()
-
-        if not growth.wait(both_there, _LIVE_PATIENCE_S, check):
-            raise ProductFailed(f"The two do not share the work {_LIVE_PATIENCE_S:.0f} s after the start.")
-        time.sleep(3.0)  # the rebalance that let the second one in is over when copying has gone on for a while
-        growth.wait(both_there, _LIVE_PATIENCE_S, check)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code: 0 nothing lost and little repeated, 1 not, 130 interrupted."""
+    """Exit code: 0 every record is there once, whole and in order, 1 not or not to be found out, 130 interrupted."""
     parser = configargparse.ArgumentParser(
         prog="bin/chaos",
-        description="Kills the process with SIGKILL at seeded moments under load, and judges what arrived.",
+        description="Lets things go wrong under load, by a seed, and judges what arrived.",
         auto_env_var_prefix="MM2_CHAOS_",
     )
-    parser.add_argument("--seed", type=int, default=None, help="of the plan (default: a new one, which is printed)")
-    parser.add_argument("--moments", type=int, default=20, help="how many kills (default: %(default)s)")
-    parser.add_argument("--rate", type=float, default=1000.0, help="records per second (default: %(default)g)")
-    parser.add_argument("--two", action="store_true", help="two processes with one file, one is killed each time")
+    parser.add_argument("--seed", type=int, default=None, help="of all that is left to chance (default: a new one)")
+    parser.add_argument("--minutes", type=float, default=10.0, help="of faults by lot (default: %(default)g)")
+    parser.add_argument("--kills", type=int, default=0, help="instead: so many kill -9 while a backlog is copied")
+    parser.add_argument("--records", type=int, default=2_000_000, help="of the backlog (default: %(default)s)")
+    parser.add_argument(
+        "--moments", type=int, default=0, help="instead: so many kill -9 at moments of a process's life"
+    )
+    parser.add_argument("--two", action="store_true", help="two processes share the flow")
+    parser.add_argument("--exactly-once", action="store_true", help="exactly.once.source.support=enabled")
+    parser.add_argument("--rate", type=float, default=500.0, help="records per second (default: %(default)g)")
     options = parser.parse_args(arguments)
     seed = random.randrange(1_000_000) if options.seed is None else options.seed
-
-    console = Console()
-    console.print(f"Seed {seed}, {options.moments} kills.", highlight=False)
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(f"Seed {seed}.")
     try:
-        with scene(partitions=4, rate=options.rate, size_bytes=200, producers=2) as stage:
-            with console.status("Starting") as status:
-                lives = Pair(stage) if options.two else Lives(stage)
-                if isinstance(lives, Pair):
-                    kills = lives.run(seed, options.moments, status.update)
-                else:
-                    kills = lives.run(plan(seed, options.moments), status.update)
-                status.update("Reading everything back")
-                stage.traffic.finish()
-                verdict = stage.judge([kill.ends for kill in kills])
-                code = lives.finish()
-            good = stage.succeeded = _show(console, stage, kills, verdict) and code == 0
-            if code:
-                console.print(f"The last process stopped with exit code {code}.", highlight=False)
+        if options.kills:
+            good = _kills(console, seed, options)
+        elif options.moments:
+            good = _moments(console, seed, options)
+        else:
+            good = _compose(console, seed, options)
     except KeyboardInterrupt:
         console.print("Stopped.")
         return 130
-    except (ProductFailed, TrafficFailed, SandboxError, KafkaFailure) as exc:
-        console.print(f"[bold red]Chaos with seed {seed} failed:[/]", highlight=False)
-        console.print(str(exc), markup=False, highlight=False, soft_wrap=True)
+    except (ProductFailed, TrafficFailed, SandboxError, KafkaFailure, AssertionError) as exc:
+        console.print(f"[bold red]Chaos with seed {seed} failed:[/]")
+        console.print(str(exc), markup=False)
         return 1
     return 0 if good else 1
 
 
-def _show(console: Console, stage: Scene, kills: Sequence[Kill], verdict: Verdict) -> bool:
-    """Prints the kills and what is wrong; True when nothing is."""
-    table = Table("kill", "moment", "killed", "note", "repeated", "two seconds of traffic")
-    good = not (verdict.lost or verdict.disordered or verdict.damaged)
-    for number, kill in enumerate(kills, 1):
-        # While a process catches up, two seconds of traffic are what it copied in two seconds, not what was written.
-        copied = stage.growth.between(kill.at_s - _ALLOWED_REPEAT_S, kill.dead_s)
-        allowed = max(round(_ALLOWED_REPEAT_S * stage.traffic.rate), copied)
-        repeated = verdict.duplicates[number]
-        fine = repeated <= allowed
-        good = good and fine
-        shown = f"{repeated:,}" if fine else f"[bold red]{repeated:,}[/]"
-        table.add_row(str(number), kill.what, kill.victims, kill.note, shown, f"{allowed:,}")
+# -- faults by lot ------------------------------------------------------------------------------------------------------
+
+
+def _compose(console: Console, seed: int, options: Any) -> bool:
+    processes = 2 if options.two else 1
+    with (
+        console.status("Starting") as status,
+        trial(rate=options.rate, processes=processes, exactly_once=options.exactly_once, seed=seed) as made,
+    ):
+        compose(made, seed, options.minutes, status.update, lambda line: console.print(line, markup=False))
+        outcome = made.finish(status.update)
+        good = made.succeeded = not outcome.problems
+    table = Table("topic", "source", "target", "missing with a reason")
+    for topic, judgment in outcome.judgments.items():
+        gaps = ", ".join(f"{count:,} {reason}" for reason, count in sorted(judgment.gaps.items())) or "none"
+        table.add_row(topic, f"{judgment.source_records:,}", f"{judgment.target_records:,}", gaps)
     console.print(table)
-    if verdict.duplicates[0]:
-        good = False
-        console.print(f"[bold red]{verdict.duplicates[0]:,} repeated before any kill[/]", highlight=False)
+    for problem in outcome.problems:
+        console.print(problem, markup=False)
+    slowest = max((step.recovery_s for step in outcome.steps), default=0.0)
+    _conclude(
+        console,
+        good=good,
+        told=f"{len(outcome.steps)} steps with seed {seed}, slowest recovery {slowest:.1f} s, "
+        f"{outcome.peak_bytes / 1e6:,.0f} MB at most.",
+    )
+    return good
+
+
+# -- a backlog and many deaths ------------------------------------------------------------------------------------------
+
+
+def _kills(console: Console, seed: int, options: Any) -> bool:
+    began_s = time.monotonic()
+    with (
+        console.status("Starting") as status,
+        backlog(options.records, exactly_once=options.exactly_once, say=status.update) as made,
+    ):
+        deaths = made.kill(seed, options.kills, status.update)
+        status.update("Waiting for the rest, and reading everything back")
+        judgment = made.finish(ledger=True)
+    _show_deaths(console, deaths)
+    good = _show_judgment(console, judgment) and judgment.source_records == options.records
+    minutes = (time.monotonic() - began_s) / 60
+    mode = "exactly-once" if options.exactly_once else "default"
+    _conclude(
+        console, good=good, told=f"{options.kills} kills in {mode} mode with seed {seed}, {minutes:.1f} minutes in all."
+    )
+    return good
+
+
+def _show_deaths(console: Console, deaths: Sequence[Death]) -> None:
+    table = Table("kill", "killed", "moment", "records there", "more came after")
+    for number, death in enumerate(deaths, 1):
+        table.add_row(str(number), death.victims, death.moment, f"{death.records:,}", f"{death.recovery_s:.1f} s")
+    console.print(table)
+
+
+def _show_judgment(console: Console, judgment: Judgment) -> bool:
+    console.print(str(judgment), markup=False)
+    return judgment.exactly_once and judgment.explained
+
+
+# -- moments of a life --------------------------------------------------------------------------------------------------
+
+
+def _moments(console: Console, seed: int, options: Any) -> bool:
+    with scene(partitions=4, rate=options.rate, size_bytes=200, producers=2) as stage:
+        with console.status("Starting") as status:
+            lives = Pair(stage) if options.two else Lives(stage)
+            if isinstance(lives, Pair):
+                kills = lives.run(seed, options.moments, status.update)
+            else:
+                kills = lives.run(plan(seed, options.moments), status.update)
+            status.update("Reading everything back")
+            stage.traffic.finish()
+            verdict = stage.judge([kill.ends for kill in kills])
+            code = lives.finish()
+        good = stage.succeeded = _show_verdict(console, stage, kills, verdict) and code == 0
+        if code:
+            console.print(f"The last process stopped with exit code {code}.")
+    return good
+
+
+def _show_verdict(console: Console, stage: Scene, kills: Sequence[Kill], verdict: Verdict) -> bool:
+    """Prints the kills and what is wrong; True when nothing is."""
+    table = Table("kill", "moment", "killed", "note", "repeated")
+    for number, kill in enumerate(kills, 1):
+        table.add_row(str(number), kill.what, kill.victims, kill.note, f"{verdict.duplicates[number]:,}")
+    console.print(table)
     for what, sentences in (
         ("lost", verdict.lost),
         ("out of order", verdict.disordered),
         ("damaged", verdict.damaged),
     ):
         for sentence in sentences[:_SHOWN]:
-            console.print(f"{what}: {sentence}", markup=False, highlight=False, soft_wrap=True)
+            console.print(f"{what}: {sentence}", markup=False)
         if len(sentences) > _SHOWN:
-            console.print(f"{what}: and {len(sentences) - _SHOWN:,} more", highlight=False)
-    told = "[bold green]WHOLE[/]" if good else "[bold red]NOT WHOLE[/]"
-    console.print(
-        f"{told}: {stage.traffic.records:,} records written, {verdict.records:,} read back, "
-        f"{verdict.duplicates.total():,} repeated after {len(kills)} kills.",
-        highlight=False,
+            console.print(f"{what}: and {len(sentences) - _SHOWN:,} more")
+    repeated = verdict.duplicates.total()
+    good = not (verdict.lost or verdict.disordered or verdict.damaged or repeated)
+    told = (
+        f"{stage.traffic.records:,} records written, {verdict.records:,} read back, {repeated:,} repeated after "
+        f"{len(kills)} kills."
     )
+    _conclude(console, good=good, told=told)
     return good
+
+
+def _conclude(console: Console, *, good: bool, told: str) -> None:
+    console.print(f"{'[bold green]WHOLE[/]' if good else '[bold red]NOT WHOLE[/]'}: {told}")
 
 
 if __name__ == "__main__":

@@ -3,12 +3,16 @@
 The controller is a node of its own, so that each broker can be killed and the others elect.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from kafka.protocol.admin import ElectLeadersRequest
+
+from mm2.kafka.cluster import Cluster
+from mm2.kafka.settings import ClientSettings
 from mm2.sandbox.kafka import LocalKafka, Place, new_id, start_all, stop_all
 
 _CONTROLLER_ID = 100
@@ -17,8 +21,9 @@ _CONTROLLER_ID = 100
 class LocalCluster:
     """`brokers[0]` has node id 1, and so on. All of it is started and stopped together; each node also by itself.
 
-    Topics have as many replicas as there are brokers unless they say otherwise; a follower that stands still is out of
-    sync after a second and a half, and a broker that is dead is fenced after three.
+    `listeners` and `proxied` are those of every broker. Topics have as many replicas as there are brokers unless they
+    say otherwise; a follower that stands still is out of sync after a second and a half, and a broker that is dead is
+    fenced after three.
     """
 
     def __init__(
@@ -29,6 +34,8 @@ class LocalCluster:
         size: int = 2,
         overrides: Mapping[str, str] | None = None,
         heap: str = "384m",
+        listeners: Mapping[str, str] | None = None,
+        proxied: Collection[str] = (),
     ) -> None:
         self.name = name
         self.cluster_id = new_id()
@@ -53,6 +60,8 @@ class LocalCluster:
                 f"{name}-{number}",
                 data_dir / str(number),
                 heap=heap,
+                listeners=listeners,
+                proxied=proxied,
                 place=Place(number, is_controller=False, cluster_id=self.cluster_id, voters=voters),
                 overrides={**replicas, "replica.lag.time.max.ms": "1500", **(overrides or {})},
             )
@@ -84,6 +93,29 @@ class LocalCluster:
         """Stops all nodes; their data stay."""
         stop_all(self.brokers, patience_s)  # a broker that stops tells the controller, and waits for it
         self.controller.stop(patience_s)
+
+    def elect(self, topics: Mapping[str, Sequence[int]] | None = None, *, unclean: bool = False) -> dict[str, int]:
+        """Has leaders elected: the preferred ones, or, `unclean`, any that live where none is in sync.
+
+        `topics`: partitions by topic, None for all. Returns error codes by `topic-partition` of those that did not
+        change (84: no election was needed). Raises KafkaFailure.
+        """
+        wanted = None
+        if topics is not None:
+            rows = ElectLeadersRequest.TopicPartitions
+            wanted = [rows(topic=topic, partitions=list(partitions)) for topic, partitions in topics.items()]
+        request = ElectLeadersRequest(election_type=int(unclean), topic_partitions=wanted, timeout_ms=20_000)
+        cluster = Cluster(ClientSettings.from_props({"bootstrap.servers": self.bootstrap}), name=self.name)
+        try:
+            answer = cluster.send(None, request, timeout_s=30)
+        finally:
+            cluster.close()
+        return {
+            f"{row.topic}-{result.partition_id}": result.error_code
+            for row in answer.replica_election_results
+            for result in row.partition_result
+            if result.error_code
+        }
 
     def check(self) -> None:
         """Raises SandboxError when a node has died on its own."""

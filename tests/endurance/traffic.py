@@ -1,4 +1,4 @@
-"""Records that say who they are, and a steady stream of them.
+"""Records that say who they are, and steady streams of them.
 
 A value is: run 8 | producer 2 | partition 2 | sequence 8 | time in ms 8 | last 1 | padding | crc32c 4, big-endian. The
 key, one header and the timestamp repeat sequence and time, so that a record whose parts were mixed up does not pass.
@@ -8,10 +8,11 @@ import random
 import struct
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 
 import crc32c
-from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 _HEAD = struct.Struct(">8sHHQQ?")
 _CRC = struct.Struct(">I")
@@ -147,3 +148,65 @@ class Traffic:
     def _delivered(self, error: KafkaError | None, _message: Message) -> None:
         if error is not None:
             self._errors.append(error)
+
+
+class Transactions:
+    """Transactions of some records each to all partitions of a topic, a third of them aborted, until it is stopped.
+
+    It counts nothing: what a reader of committed records sees on the source is what has to be on the target. A producer
+    that broker failures have spoilt is replaced; its open transaction is aborted by that.
+    """
+
+    def __init__(self, bootstrap: str, topic: str, partitions: int, *, run: bytes, per_s: float, seed: int) -> None:
+        self.committed = 0
+        self.aborted = 0
+        self._settings = {
+            "bootstrap.servers": bootstrap,
+            "transactional.id": f"{topic}-{run.hex()}",
+            "transaction.timeout.ms": 60_000,
+            "message.timeout.ms": 50_000,  # has to be shorter
+            "linger.ms": 5,
+            "log_level": 0,
+        }
+        self._topic = topic
+        self._partitions = partitions
+        self._run_id = run
+        self._pause_s = 1 / per_s
+        self._random = random.Random(seed)
+        self._sequence = 0
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="transactions", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def halt(self) -> None:
+        """Ends after the transaction that is open."""
+        self._stopping.set()
+        self._thread.join(180)
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            with suppress(KafkaException):
+                self._produce()
+
+    def _produce(self) -> None:
+        """Until it is stopped, or until the producer is of no more use: raises KafkaException."""
+        producer = Producer(self._settings)
+        producer.init_transactions(60)
+        while not self._stopping.wait(self._pause_s):
+            producer.begin_transaction()
+            for partition in range(self._partitions):
+                for _ in range(self._random.randrange(1, 6)):
+                    identity = Identity(self._run_id, 0, partition, self._sequence, time.time_ns() // 1_000_000, False)
+                    producer.produce(
+                        self._topic, identity.encode(200), identity.key, partition, timestamp=identity.time_ms
+                    )
+                    self._sequence += 1
+            if self._random.random() < 1 / 3:
+                producer.flush(30)  # or the records might never leave
+                producer.abort_transaction(60)
+                self.aborted += 1
+            else:
+                producer.commit_transaction(60)
+                self.committed += 1

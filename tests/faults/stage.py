@@ -117,6 +117,10 @@ class Mirror:
         self._processes.append(process)
         return process
 
+    def start_again(self) -> None:
+        """`start` for those who do not want to know."""
+        self.start()
+
     def stop(self) -> None:
         """A clean end of the newest. Fails when it is none."""
         code, _ = self.process.stop()

@@ -1,0 +1,204 @@
+"""A backlog of many records, copied by processes that are killed again and again: kill -9 at seeded moments.
+
+The source's network is thin enough that the copy lasts as long as there are kills to come, and each finds it at work.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from confluent_kafka import KafkaError, Message, Producer
+
+from bench.arrivals import Arrivals
+from mm2.kafka.cluster import Cluster
+from mm2.kafka.settings import ClientSettings
+from mm2.sandbox.relay import Conditions
+from tests.endurance.growth import Growth
+from tests.endurance.product import ProductFailed
+from tests.endurance.traffic import Identity, TrafficFailed
+from tests.faults.oracle import Judgment, Ledger, Place, judge
+from tests.faults.stage import Mirror, Stage, Topics, kill, members, stage
+
+TOPIC, PARTITIONS = "backlog", 4
+_VALUE_BYTES = 200
+_STORED_BYTES = _VALUE_BYTES + 30
+_LONGEST_WINDOW_S = 5.0
+_MEAN_WINDOW_S = 3.5
+_LEAST_RATE = 2e5
+_LIVE_PATIENCE_S = 120.0
+_ARRIVAL_PATIENCE_S = 600.0
+_FLUSH_S = 300.0
+
+#: As often as it may be: a group whose only member was killed is free again after that.
+SETTINGS = {"B.session.timeout.ms": "6000", "B.heartbeat.interval.ms": "1500", "copy.batch.duration.ms": "10000"}
+EXACTLY_ONCE = {
+    "B.exactly.once.source.support": "enabled",
+    "A.consumer.isolation.level": "read_committed",
+    "dedicated.mode.enable.internal.rest": "true",
+}
+
+
+@dataclass(frozen=True)
+class Death:
+    """One kill: who, when in the life of the process, how much was there, and how long until more came."""
+
+    victims: str
+    moment: str
+    records: int
+    recovery_s: float
+
+
+class Backlog:
+    """`records` are on the source; the product is started here."""
+
+    def __init__(self, place: Stage, mirror: Mirror, growth: Growth, records: int) -> None:
+        self._stage = place
+        self._mirror = mirror
+        self._growth = growth
+        self._records = records
+
+    def kill(self, seed: int, count: int, say: Callable[[str], None]) -> list[Death]:
+        """So many kills; leaves a process running on a good network. Raises ProductFailed."""
+        rng = random.Random(seed)
+        deaths = []
+        self._thin(count)
+        self._mirror.start()
+        for number in range(count):
+            left = count - number
+            self._thin(left)
+            say(f"Kill {number + 1} of {count}, {self._growth.latest.records:,} of {self._records:,} records are there")
+            deaths.append(self._one(rng))
+        self._stage.network_a.heal()
+        return deaths
+
+    def finish(self, ledger: bool) -> Judgment:
+        """Waits for the rest, stops, and judges. Raises ProductFailed."""
+        if not self._growth.wait(
+            lambda: self._growth.latest.records >= self._records, _ARRIVAL_PATIENCE_S, self._check
+        ):
+            raise ProductFailed(f"{self._growth.latest.records:,} of {self._records:,} records are there, and no more.")
+        self._mirror.stop()
+        source, target = self._stage.a.bootstrap, self._stage.b.bootstrap
+        found = Ledger.read(target, self._mirror.alias) if ledger else None
+        return judge(Place(source, TOPIC), Place(target, self._mirror.remote(TOPIC)), ledger=found)
+
+    def _one(self, rng: random.Random) -> Death:
+        began_s = time.monotonic()
+        if rng.random() < 0.2:
+            wait_s = rng.uniform(0, 6)  # perhaps before anything is copied
+            time.sleep(wait_s)
+            moment = f"{wait_s:.1f} s after the last recovery"
+        else:
+            self._await_growth(began_s)
+            wait_s = rng.uniform(0.1, _LONGEST_WINDOW_S)
+            time.sleep(wait_s)
+            moment = f"after {wait_s:.1f} s of copying"
+        victims = rng.choices(["all processes", "driver", "executors", "Spark's JVM"], [4, 3, 3, 1])[0]
+        process = self._mirror.process
+        killed_s = time.monotonic()
+        records = self._growth.latest.records
+        if victims == "executors":
+            kill(members(process, "worker"))
+        elif victims == "Spark's JVM":
+            kill(members(process, "jvm"))
+        else:
+            process.kill9(whole_family=victims == "all processes")
+            self._mirror.start()
+        self._await_growth(killed_s + 0.2)
+        return Death(victims, moment, records, time.monotonic() - killed_s)
+
+    def _thin(self, kills_to_come: int) -> None:
+        left = max(0, self._records - self._growth.latest.records) * _STORED_BYTES
+        rate = max(_LEAST_RATE, left / (_MEAN_WINDOW_S * (kills_to_come + 1)))
+        self._stage.network_a.set(Conditions(rate_down_bytes_s=rate, window_bytes=1 << 20))
+
+    def _await_growth(self, from_s: float) -> None:
+        def grown() -> bool:
+            before, now = self._growth.at(from_s).records, self._growth.latest.records
+            return now > before or now >= self._records
+
+        if not self._growth.wait(grown, _LIVE_PATIENCE_S, self._check):
+            raise ProductFailed(f"Nothing is copied for {_LIVE_PATIENCE_S:.0f} s.\n{self._mirror.process.tail()}")
+
+    def _check(self) -> None:
+        process = self._mirror.process
+        if not process.is_running:
+            raise ProductFailed(f"The process ended by itself with exit code {process.exit_code}:\n{process.tail()}")
+
+
+@contextmanager
+def backlog(records: int, *, exactly_once: bool, say: Callable[[str], None]) -> Iterator[Backlog]:
+    """Brokers run and the records are written. Raises TrafficFailed."""
+    folder = Path(tempfile.mkdtemp(prefix="mm2-backlog-"))
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        place = stack.enter_context(stage(folder))
+        Topics(place.a).create(TOPIC, partitions=PARTITIONS)
+        say(f"Writing {records:,} records to the source")
+        _write(place.a.bootstrap, records)
+        settings = {**SETTINGS, **(EXACTLY_ONCE if exactly_once else {})}
+        addresses = (place.network_a.address, place.network_b.address)
+        mirror = Mirror(folder / "mm2", "A", *addresses, [TOPIC], settings)
+        stack.callback(mirror.clean_up)
+        cluster = Cluster(ClientSettings.from_props({"bootstrap.servers": place.b.bootstrap}), name="B")
+        stack.callback(cluster.close)
+        growth = Growth(Arrivals(cluster, mirror.remote(TOPIC), PARTITIONS), 0.05)
+        growth.start()
+        stack.callback(growth.stop)
+        made = Backlog(place, mirror, growth, records)
+        try:
+            yield made
+        except BaseException:
+            _keep_logs(folder)
+            raise
+
+
+def _write(bootstrap: str, records: int) -> None:
+    failed: list[KafkaError] = []
+
+    def delivered(error: KafkaError | None, _message: Message) -> None:
+        if error is not None:
+            failed.append(error)
+
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "enable.idempotence": True,
+            "linger.ms": 50,
+            "batch.size": 64_000,
+            "queue.buffering.max.messages": 200_000,
+            "on_delivery": delivered,
+        }
+    )
+    run = secrets.token_bytes(8)
+    for index in range(records):
+        partition, sequence = index % PARTITIONS, index // PARTITIONS
+        is_last = index >= records - PARTITIONS
+        identity = Identity(run, 0, partition, sequence, time.time_ns() // 1_000_000, is_last)
+        while True:
+            try:
+                producer.produce(
+                    TOPIC, identity.encode(_VALUE_BYTES), identity.key, partition, timestamp=identity.time_ms
+                )
+                break
+            except BufferError:
+                producer.poll(0.1)
+        if index % 1000 == 0:
+            producer.poll(0)
+    if producer.flush(_FLUSH_S) or failed:
+        raise TrafficFailed(f"The source did not take all records: {failed[:1]}.")
+
+
+def _keep_logs(folder: Path) -> None:
+    kept = Path(tempfile.mkdtemp(prefix="mm2-backlog-logs-"))
+    for log in folder.glob("mm2/*.log"):
+        shutil.copyfile(log, kept / log.name)
+    print(f"The logs of the product are in {kept}.")  # noqa: T201 - the last line somebody looks for
