@@ -222,6 +222,17 @@ class SourceTask(Task):
         "interval" a transaction stays open meanwhile, so a poll should take much less than ``transaction.timeout.ms``.
         """
 
+    def pause(self) -> None:
+        """Called when the connector is paused and no ``poll`` will come for a while: for tasks that go on by themselves.
+
+        On the task's thread, as is `resume`.
+        """
+        return
+
+    def resume(self) -> None:
+        """Called when a pause is over, before the next ``poll``."""
+        return
+
     def commit(self) -> None:
         """Called after each commit of offsets; with exactly-once, of a transaction. What it raises is only logged."""
         return

@@ -283,7 +283,11 @@ class AbstractWorkerSourceTask(ABC):
                     continue
             paused = True
             self._before_pause()
+            if self._started:
+                self.task.pause()
             self._listener.on_pause(self.id, self.version)
+        if paused and self._started:
+            self.task.resume()
         if paused and announce_resume:
             self._listener.on_resume(self.id, self.version)
         return True

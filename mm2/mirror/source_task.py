@@ -24,6 +24,7 @@ from mm2.copy.driver.engine import CopyEngine, CopyFailed, CopyJob
 from mm2.copy.ledger import Ledger, LedgerLog, ledger_topic
 from mm2.copy.session import Start, start_of
 from mm2.copy.spec import CopySpec, PartitionSpec, SyncsSpec, TransactionsSpec
+from mm2.copy.states import State
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.settings import ClientSettings
@@ -84,6 +85,7 @@ class MirrorSourceTask(SourceTask):
         self._new_ledger = functools.partial(_ledger_log, props)
         self._tasks = int(props.get(TASKS_KEY, "1"))
         self._limits = (spec.throttle, spec.throttle_topics)
+        self._engine, self._spec = engine, spec
         self._job = engine.open(spec, self._starts)
 
     def poll(self) -> list[SourceRecord] | None:
@@ -105,6 +107,21 @@ class MirrorSourceTask(SourceTask):
             shown = {key: status[key] for key in ("records", "bytes", "lag", "batches", "latency_ms", "gaps")}
             log.info("Copied so far.", **shown)
         return None
+
+    def pause(self) -> None:
+        """Stop copying, as at a stop; what is known stays."""
+        job, self._job = self._job, None
+        if job is not None:
+            if not job.stop(_STOP_TIMEOUT_S):
+                log.warning("The copying did not stop in time for the pause.")
+            status = job.status()
+            partitions = len(self._spec.partitions)
+            self.context.report({**status, "states": {str(State.PAUSED): partitions}, "not_well": [], "troubles": []})
+
+    def resume(self) -> None:
+        """Go on where the pause began."""
+        self._said_limits = {}
+        self._job = self._engine.open(self._spec, self._starts)
 
     def stop(self) -> None:
         """Stop reading, wait for what is under way and its commit."""
@@ -133,6 +150,7 @@ class MirrorSourceTask(SourceTask):
     def _starts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Start]:
         """Where partitions go on, as the ledger and Connect's offsets topic say now (`mm2.copy.driver.lane.Starts`)."""
         wanted = list(partitions)
+        self._confirm_ownership()
         starts: dict[TopicPartition, Start] = {}
         for attempt in range(_READS):
             ledger = self._read_ledger()
@@ -155,6 +173,14 @@ class MirrorSourceTask(SourceTask):
         known = sum(start.position is not None for start in starts.values())
         log.info("Copying starts.", partitions=len(wanted), committed=known)
         return starts
+
+    def _confirm_ownership(self) -> None:
+        """The copier has taken the transactional id just now; give up if it was not ours to take (KIP-618). ValueError."""
+        if self.context.worker.exactly_once:
+            try:
+                self.context.confirm_ownership()
+            except ConnectError as error:
+                raise ValueError(str(error)) from error
 
     def _read_ledger(self) -> Ledger:
         """The ledger as it is now; an empty one when the topic is not there after a while. Raises KafkaFailure."""

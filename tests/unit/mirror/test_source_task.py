@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
-from mm2.connect.api import ConnectError, SourceTaskContext
+from mm2.connect.api import ConnectError, SourceTaskContext, WorkerView
 from mm2.copy.executor.positions import offset_value
 from mm2.copy.ledger import Ledger, LedgerLog, entry_record
 from mm2.copy.session import Entry, Mark, Session, Start
@@ -73,7 +73,8 @@ class Scene:
             self.ledger.apply(row.key, row.value)
         self.log = Log(self.ledger, failures or [])
         self.task = MirrorSourceTask()
-        self.task.initialize(SourceTaskContext("C", 0, {}, cast(Any, self.positions), cast(Any, None)))
+        worker = WorkerView({}, "A-mm2", "mm2-offsets.A.internal", {}, exactly_once=False)
+        self.task.initialize(SourceTaskContext("C", 0, {}, cast(Any, self.positions), worker))
         self.task._source_alias = "A"
         self.task._start_from = StartFrom()
         self.task._new_ledger = cast(Any, lambda: self.log)

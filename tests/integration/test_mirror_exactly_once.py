@@ -1,0 +1,63 @@
+"""connect-mirror-maker with exactly.once.source.support=enabled, killed again and again; and a connector that is paused."""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from mm2.sandbox.kafka import LocalKafka
+from tests.integration.copy_flow import Traffic, create, end_offset, eventually, read
+from tests.integration.mirror_process import MirrorProcess, write_config
+
+PARTITIONS = 3
+
+
+def size(broker: LocalKafka, topic: str) -> int:
+    return sum(end_offset(broker, topic, partition) for partition in range(PARTITIONS))
+
+
+@pytest.mark.timeout(240)
+def test_killed_again_and_again_a_committed_reader_sees_every_record_once(
+    kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, tmp_path: Path
+) -> None:
+    source, target = f"{unique}-a", f"{unique}-b"
+    create(kafka_a, unique, PARTITIONS, retention__ms="-1")
+    remote = f"{source}.{unique}"
+    create(kafka_b, remote, PARTITIONS, retention__ms="-1")
+    props = {
+        "clusters": f"{source}, {target}",
+        f"{source}.bootstrap.servers": kafka_a.bootstrap,
+        f"{target}.bootstrap.servers": kafka_b.bootstrap,
+        f"{source}->{target}.enabled": "true",
+        f"{source}->{target}.topics": unique,
+        f"{target}->{source}.enabled": "false",
+        f"{target}.exactly.once.source.support": "enabled",
+        f"{source}.consumer.isolation.level": "read_committed",
+    }
+    file = write_config(tmp_path / "mm2.properties", props)
+    random.seed(6)
+    process = MirrorProcess(file, tmp_path / "log-0", target)
+    try:
+        with Traffic(kafka_a, unique, PARTITIONS, per_second=1000) as traffic:
+            for start in range(1, 3):
+                before = size(kafka_b, remote)
+                eventually(lambda: size(kafka_b, remote) > before + 500, 90, why=process.tail)  # noqa: B023
+                time.sleep(random.random())
+                process.kill9(whole_family=bool(start % 2))
+                process.clean_up()
+                process = MirrorProcess(file, tmp_path / f"log-{start}", target)
+            traffic.finish()
+        for partition in range(PARTITIONS):
+            wanted = [record.content for record in read(kafka_a, unique, partition)]
+
+            def got(partition: int = partition) -> list[object]:
+                return [record.content for record in read(kafka_b, remote, partition, isolation="read_committed")]
+
+            eventually(lambda: len(got()) >= len(wanted), 60, why=process.tail)  # noqa: B023
+            assert got() == wanted
+        assert process.stop()[0] == 0
+    finally:
+        process.clean_up()
