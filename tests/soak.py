@@ -1,9 +1,10 @@
-"""`bin/soak`: thousands of micro-batches, and does the memory stay where it was?
+"""`bin/soak`: thousands of micro-batches, or hours with a fault a minute, and does the memory stay where it was?
 
 Memory after all batches is compared with that after a tenth of them: 10,000 with 1,000 by default. Both are medians
-over some time, because a heap breathes.
+over some time, because a heap breathes. With --faults it is the last tenth of the time with the second one.
 """
 
+import random
 import sys
 import time
 from bisect import bisect_left
@@ -23,6 +24,8 @@ from tests.endurance.footprint import ROLES, Sample, sample, typical
 from tests.endurance.product import LogTail, Product, ProductFailed
 from tests.endurance.scene import Scene, scene
 from tests.endurance.traffic import TrafficFailed
+from tests.endurance.trial import trial
+from tests.endurance.vigil import watch
 
 _ALLOWED_GROWTH = 0.05
 _SAMPLE_INTERVAL_S = 0.5
@@ -39,20 +42,76 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--batches", type=int, default=10_000, help="how many in all (default: %(default)s)")
     parser.add_argument("--batch-ms", type=int, default=100, help="copy.batch.duration.ms (default: %(default)s)")
-    parser.add_argument("--rate", type=float, default=200.0, help="records per second (default: %(default)g)")
+    parser.add_argument(
+        "--rate", type=float, default=None, help="records per second (default: 200, with --faults 5000)"
+    )
+    parser.add_argument("--faults", action="store_true", help="a fault a minute instead of many short micro-batches")
+    parser.add_argument("--minutes", type=float, default=60.0, help="with --faults (default: %(default)g)")
+    parser.add_argument("--seed", type=int, default=None, help="of the faults (default: a new one, which is printed)")
     options = parser.parse_args(arguments)
-    console = Console()
+    console = Console(highlight=False, soft_wrap=True)
     try:
+        if options.faults:
+            seed = random.randrange(1_000_000) if options.seed is None else options.seed
+            rate = 5000.0 if options.rate is None else options.rate
+            return 0 if _endure(console, seed, minutes=options.minutes, rate=rate) else 1
+        options.rate = 200.0 if options.rate is None else options.rate
         with scene(partitions=4, rate=options.rate, size_bytes=512, producers=1, look_interval_s=1.0) as stage:
             good = stage.succeeded = _soak(console, stage, batches=options.batches, batch_ms=options.batch_ms)
     except KeyboardInterrupt:
         console.print("Stopped.")
         return 130
-    except (ProductFailed, TrafficFailed, SandboxError, KafkaFailure) as exc:
-        console.print("[bold red]The soak failed:[/]", highlight=False)
-        console.print(str(exc), markup=False, highlight=False, soft_wrap=True)
+    except (ProductFailed, TrafficFailed, SandboxError, KafkaFailure, AssertionError) as exc:
+        console.print("[bold red]The soak failed:[/]")
+        console.print(str(exc), markup=False)
         return 1
     return 0 if good else 1
+
+
+def _endure(console: Console, seed: int, *, minutes: float, rate: float) -> bool:
+    console.print(f"Seed {seed}, {minutes:g} minutes at {rate:,.0f} records a second.")
+    # Micro-batches of the usual length: what is looked for is what an hour of production would do.
+    with (
+        console.status("Starting") as status,
+        trial(rate=rate, brokers=1, seed=seed, settings={"copy.batch.duration.ms": "60000"}) as made,
+    ):
+        seen = watch(made, seed, minutes, status.update, lambda line: console.print(line, markup=False))
+        whole = made.succeeded = not seen.outcome.problems
+    for problem in seen.outcome.problems:
+        console.print(problem, markup=False)
+    for topic, judgment in seen.outcome.judgments.items():
+        console.print(f"{topic}: {judgment}", markup=False)
+    tenth = max(1, len(seen.samples) // _ROWS)
+    flat = _compare(
+        console,
+        (f"minute {minutes / _ROWS:.0f} to {2 * minutes / _ROWS:.0f}", seen.samples[tenth : 2 * tenth]),
+        (f"the last {minutes / _ROWS:.0f} minutes", seen.samples[-tenth:]),
+    )
+    for what, latency in (("outside the faults", seen.latency), ("faults included", seen.everything)):
+        console.print(
+            f"Latency {what}, producer to consumer of the replica: p50 {latency.p50_ms} ms, p99 {latency.p99_ms} ms, "
+            f"p99.9 {latency.p999_ms} ms, maximum {latency.max_ms} ms of {latency.records:,} records."
+        )
+    told = (
+        "[bold green]FLAT AND WHOLE[/]"
+        if whole and flat
+        else "[bold red]NOT FLAT[/]"
+        if whole
+        else "[bold red]NOT WHOLE[/]"
+    )
+    console.print(f"{told}: {len(seen.outcome.steps)} faults; at most {_ALLOWED_GROWTH:.0%} more memory is allowed.")
+    return whole and flat
+
+
+def _compare(console: Console, early: tuple[str, Sequence[Sample]], late: tuple[str, Sequence[Sample]]) -> bool:
+    """Prints what each role used in both times; True when neither the sum nor the JVM has grown much."""
+    before, after = typical(early[1]), typical(late[1])
+    growth = {role: after[role] / before[role] - 1 if before[role] else 0.0 for role in before}
+    table = Table("memory", early[0], late[0], "growth")
+    for role in (*ROLES, "total"):
+        table.add_row(role, _mb(before[role]), _mb(after[role]), f"{growth[role]:+.1%}")
+    console.print(table)
+    return growth["total"] <= _ALLOWED_GROWTH and growth["jvm"] <= _ALLOWED_GROWTH
 
 
 def _soak(console: Console, stage: Scene, *, batches: int, batch_ms: int) -> bool:
@@ -65,24 +124,17 @@ def _soak(console: Console, stage: Scene, *, batches: int, batch_ms: int) -> boo
 
     early, late = _windows(samples, count, batches)
     _show(console, samples, count, batches)
-    before, after = typical(early), typical(late)
-    growth = {role: after[role] / before[role] - 1 if before[role] else 0.0 for role in before}
-    table = Table("memory", f"after {batches // 10:,} batches", f"after {batches:,}", "growth")
-    for role in (*ROLES, "total"):
-        table.add_row(role, _mb(before[role]), _mb(after[role]), f"{growth[role]:+.1%}")
-    console.print(table)
+    flat = _compare(console, (f"after {batches // 10:,} batches", early), (f"after {batches:,}", late))
 
     duplicates = verdict.duplicates.total()
     console.print(
         f"{verdict.records:,} records arrived, {len(verdict.lost)} gaps, {len(verdict.disordered)} out of order, "
         f"{len(verdict.damaged)} damaged, {duplicates:,} duplicates; exit code {code}.",
-        highlight=False,
     )
     whole = not (verdict.lost or verdict.disordered or verdict.damaged or duplicates) and code == 0
-    flat = growth["total"] <= _ALLOWED_GROWTH and growth["jvm"] <= _ALLOWED_GROWTH
     good = whole and flat
     told = "[bold green]FLAT[/]" if good else "[bold red]NOT FLAT[/]" if whole else "[bold red]NOT WHOLE[/]"
-    console.print(f"{told}: at most {_ALLOWED_GROWTH:.0%} more is allowed, in all and for the JVM.", highlight=False)
+    console.print(f"{told}: at most {_ALLOWED_GROWTH:.0%} more is allowed, in all and for the JVM.")
     return good
 
 

@@ -23,11 +23,17 @@ from tests.faults.stage import Mirror, kill, members
 
 @dataclass(frozen=True)
 class Side:
-    """One cluster, and the network before each of its brokers."""
+    """One cluster, and the network before each of its brokers. `cluster` is None where there is one broker only."""
 
     name: str
-    cluster: LocalCluster
+    brokers: list[LocalKafka]
     networks: list[Proxy]
+    cluster: LocalCluster | None = None
+
+    @property
+    def bootstrap(self) -> str:
+        """Where everybody but the product connects."""
+        return ",".join(broker.bootstrap for broker in self.brokers)
 
     @property
     def addresses(self) -> str:
@@ -54,7 +60,7 @@ class Fault:
 class Draw:
     """Draws faults. The same seed gives the same faults in the same order, for the same clusters and processes.
 
-    `gentle`: nothing that ends the driver, so that its memory can be watched.
+    `gentle`: one at a time, and nothing that ends the driver, so that its memory can be watched.
     """
 
     def __init__(
@@ -62,6 +68,7 @@ class Draw:
     ) -> None:
         self._rng = rng
         self._sides = (source, target)
+        self._together = 0.0 if gentle else 0.25
         self._mirrors = mirrors
         processes = [self._executor_killed, self._executor_frozen, self._executor_frozen]
         if not gentle:
@@ -69,14 +76,15 @@ class Draw:
             processes += [self._driver_frozen, self._tree_frozen]
         self._kinds: list[Callable[[], Fault]] = [
             *processes,
-            *(self._broker_killed, self._broker_frozen, self._leaders_moved),
+            *(self._broker_killed, self._broker_frozen),
+            *([] if source.cluster is None and target.cluster is None else [self._leaders_moved]),
             *(self._network, self._network, self._network, self._network),
         ]
 
     def draw(self) -> list[Fault]:
         """One fault, or two with different subjects."""
         faults = [self._rng.choice(self._kinds)()]
-        if self._rng.random() < 0.25:
+        if self._rng.random() < self._together:
             other = self._rng.choice(self._kinds)()
             if other.subject != faults[0].subject:
                 faults.append(other)
@@ -158,7 +166,7 @@ class Draw:
 
     def _broker(self) -> tuple[Side, LocalKafka, str]:
         side = self._rng.choice(self._sides)
-        broker = self._rng.choice(side.cluster.brokers)
+        broker = self._rng.choice(side.brokers)
         # One broker of a cluster at a time: with both away nothing is shown but that nothing can be done.
         return side, broker, f"brokers of {side.name}"
 
@@ -178,7 +186,8 @@ class Draw:
 
         def end() -> None:
             _start(broker)
-            _elect_preferred(side.cluster)
+            if side.cluster is not None:
+                _elect_preferred(side.cluster)
 
         name = f"broker {broker.name} stopped cleanly, leaders moved away and back"
         return Fault(name, subject, self._rng.uniform(0.5, 5), broker.stop, end)

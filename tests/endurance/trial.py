@@ -11,7 +11,7 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +20,7 @@ from bench.arrivals import Arrivals
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.settings import ClientSettings
 from mm2.sandbox.cluster import LocalCluster
+from mm2.sandbox.kafka import LocalKafka
 from mm2.sandbox.proxy import Proxy
 from tests.endurance.composition import Draw, Fault, Side
 from tests.endurance.footprint import sample
@@ -37,14 +38,10 @@ _ARRIVAL_PATIENCE_S = 300.0
 _TOLD_WITHIN_S = 30.0
 _MOST_BYTES = 3 << 30
 
-#: Two brokers hold everything; deaths are noticed soon.
+_REPLICATED = ("offset-syncs.topic", "checkpoints.topic", "heartbeats.topic", "ledger.topic")
+_STORES = ("offset", "status", "config")
+#: Deaths are noticed soon.
 SETTINGS = {
-    **{
-        f"{name}.replication.factor": "2"
-        for name in ("offset-syncs.topic", "checkpoints.topic", "heartbeats.topic", "ledger.topic")
-    },
-    **{f"{name}.storage.replication.factor": "2" for name in ("offset", "status", "config")},
-    "replication.factor": "2",
     "B.session.timeout.ms": "6000",
     "B.heartbeat.interval.ms": "1500",
     "copy.batch.duration.ms": "20000",  # hand-overs happen between faults, and during them
@@ -169,7 +166,7 @@ class Trial:
         return outcome
 
     def _judge(self, topic: str) -> Judgment:
-        source, target = self.source.cluster.bootstrap, self.target.cluster.bootstrap
+        source, target = self.source.bootstrap, self.target.bootstrap
         mirror = self.mirrors[0]
         ledger = Ledger.read(target, mirror.alias)
         return judge(
@@ -182,35 +179,50 @@ class Trial:
 
 @contextmanager
 def trial(
-    *, rate: float, processes: int = 1, exactly_once: bool = False, size_bytes: int = 300, seed: int = 1
+    *,
+    rate: float,
+    processes: int = 1,
+    brokers: int = 2,
+    exactly_once: bool = False,
+    size_bytes: int = 300,
+    seed: int = 1,
+    settings: Mapping[str, str] | None = None,
 ) -> Iterator[Trial]:
-    """Everything runs and records flow; the product has been started."""
+    """Everything runs and records flow; the product has been started. `brokers` on each side, `settings` of the flow."""
     folder = Path(tempfile.mkdtemp(prefix="mm2-trial-"))
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        source, target = (_side(stack, folder, name) for name in ("A", "B"))
-        topics = Topics(source.cluster)
-        topics.create(PLAIN, partitions=PARTITIONS, replicas=2)
-        topics.create(TRANSACTIONAL, partitions=TRANSACTIONAL_PARTITIONS, replicas=2)
-        settings = {**SETTINGS, **(EXACTLY_ONCE if exactly_once else {})}
+        source, target = (_side(stack, folder, name, brokers) for name in ("A", "B"))
+        topics = Topics(source)
+        topics.create(PLAIN, partitions=PARTITIONS, replicas=brokers)
+        topics.create(TRANSACTIONAL, partitions=TRANSACTIONAL_PARTITIONS, replicas=brokers)
+        factors = dict.fromkeys(
+            (
+                "replication.factor",
+                *(f"{name}.replication.factor" for name in _REPLICATED),
+                *(f"{name}.storage.replication.factor" for name in _STORES),
+            ),
+            str(brokers),
+        )
+        made_settings = {**SETTINGS, **factors, **(EXACTLY_ONCE if exactly_once else {}), **(settings or {})}
         mirrors = [
-            Mirror(folder / f"mm2-{number}", "A", source.addresses, target.addresses, (PLAIN, TRANSACTIONAL), settings)
+            Mirror(
+                folder / f"mm2-{number}", "A", source.addresses, target.addresses, (PLAIN, TRANSACTIONAL), made_settings
+            )
             for number in range(1, processes + 1)
         ]
         for mirror in mirrors:
             stack.callback(mirror.clean_up)
-        looking = {"bootstrap.servers": target.cluster.bootstrap, "request.timeout.ms": "2000"}
+        looking = {"bootstrap.servers": target.bootstrap, "request.timeout.ms": "2000"}
         cluster = Cluster(ClientSettings.from_props(looking), name="B")
         stack.callback(cluster.close)
         growth = Growth(Arrivals(cluster, f"A.{PLAIN}", PARTITIONS), 0.1)
         growth.start()
         stack.callback(growth.stop)
         run = secrets.token_bytes(8)
-        traffic = Traffic(
-            source.cluster.bootstrap, PLAIN, PARTITIONS, run=run, rate=rate, size_bytes=size_bytes, producers=2
-        )
+        traffic = Traffic(source.bootstrap, PLAIN, PARTITIONS, run=run, rate=rate, size_bytes=size_bytes, producers=2)
         transactions = Transactions(
-            source.cluster.bootstrap, TRANSACTIONAL, TRANSACTIONAL_PARTITIONS, run=run, per_s=1.0, seed=seed
+            source.bootstrap, TRANSACTIONAL, TRANSACTIONAL_PARTITIONS, run=run, per_s=1.0, seed=seed
         )
         traffic.start()
         stack.callback(traffic.halt)
@@ -237,10 +249,15 @@ def compose(made: Trial, seed: int, minutes: float, say: Callable[[str], None], 
         tell(str(made.survive(draw.draw(), say)))
 
 
-def _side(stack: ExitStack, folder: Path, name: str) -> Side:
-    cluster = LocalCluster(name, folder / name.lower(), listeners=LISTENERS, proxied=["PROXIED"])
-    stack.enter_context(cluster)
-    return Side(name, cluster, [stack.enter_context(Proxy.before(broker)) for broker in cluster.brokers])
+def _side(stack: ExitStack, folder: Path, name: str, size: int) -> Side:
+    cluster = None
+    if size > 1:
+        cluster = LocalCluster(name, folder / name.lower(), size=size, listeners=LISTENERS, proxied=["PROXIED"])
+        brokers = stack.enter_context(cluster).brokers
+    else:
+        alone = LocalKafka(name, folder / name.lower() / "1", listeners=LISTENERS, proxied=["PROXIED"])
+        brokers = [stack.enter_context(alone)]
+    return Side(name, brokers, [stack.enter_context(Proxy.before(broker)) for broker in brokers], cluster)
 
 
 def _keep_logs(folder: Path) -> None:

@@ -14,11 +14,12 @@ O6 to O10 are about time, groups and memory; the tests that need them look for t
 import hashlib
 import json
 import time
+from array import array
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
@@ -34,11 +35,31 @@ class Place:
     topic: str
 
 
-class Held(NamedTuple):
-    """A record as a cluster holds it: its offset, and all it consists of as a digest."""
+class Rows:
+    """The records of one partition in their order: the offset of each, and all it consists of as a digest of 64 bits.
 
-    offset: int
-    digest: bytes
+    16 bytes each, because a long run leaves tens of millions.
+    """
+
+    def __init__(self, rows: Iterable[tuple[int, int]] = ()) -> None:
+        self.offsets = array("q")
+        self.digests = array("Q")
+        for offset, digest in rows:
+            self.offsets.append(offset)
+            self.digests.append(digest)
+
+    @classmethod
+    def of(cls, messages: Iterable[Message], *, same_time: bool = True) -> "Rows":
+        """`same_time` False: leaves timestamps out."""
+        return cls((message.offset() or 0, digest(message, same_time=same_time)) for message in messages)
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def __add__(self, other: "Rows") -> "Rows":
+        both = Rows()
+        both.offsets, both.digests = self.offsets + other.offsets, self.digests + other.digests
+        return both
 
 
 @dataclass
@@ -210,7 +231,7 @@ def judge(
                 continue
             topic = source.topic
             gaps = [] if ledger is None else ledger.gaps.get((topic, partition), [])
-            got = [held(message, same_time) for message in reader.messages(target.topic, partition)]
+            got = Rows.of(reader.messages(target.topic, partition), same_time=same_time)
             copied = compare(judgment, partition, wanted, got, reasons_of(gaps, offsets))
             if ledger is not None:
                 explain(judgment, partition, offsets, copied, reasons_of(gaps, offsets))
@@ -224,7 +245,7 @@ class Snapshot:
     """What a topic held at some moment: by partition its records and the range of its offsets."""
 
     topic: str
-    partitions: Mapping[int, tuple[list[Held], range]]
+    partitions: Mapping[int, tuple[Rows, range]]
 
     @classmethod
     def of(cls, place: Place, isolation: str = "read_uncommitted") -> "Snapshot":
@@ -234,7 +255,7 @@ class Snapshot:
 
 def _partitions(
     source: "Place | Snapshot", isolation: str, same_time: bool = True
-) -> Iterator[tuple[int, list[Held], range]]:
+) -> Iterator[tuple[int, Rows, range]]:
     if isinstance(source, Snapshot):
         for index, (rows, offsets) in source.partitions.items():
             yield index, rows, offsets
@@ -242,7 +263,7 @@ def _partitions(
     reader = Reader(source.bootstrap, isolation)
     try:
         for index in reader.partitions(source.topic):
-            rows = [held(message, same_time) for message in reader.messages(source.topic, index)]
+            rows = Rows.of(reader.messages(source.topic, index), same_time=same_time)
             yield index, rows, range(*reader.range(source.topic, index))
     finally:
         reader.close()
@@ -257,22 +278,20 @@ def reasons_of(gaps: Iterable[tuple[int, int, str]], offsets: range) -> dict[int
     }
 
 
-def compare(
-    judgment: Judgment, partition: int, wanted: list[Held], got: list[Held], reasons: Mapping[int, str]
-) -> list[int]:
+def compare(judgment: Judgment, partition: int, wanted: Rows, got: Rows, reasons: Mapping[int, str]) -> Sequence[int]:
     """Adds what differs to the judgment, but for source offsets that are missing for a reason; those that are there."""
     judgment.source_records += len(wanted)
     judgment.target_records += len(got)
-    if [record.digest for record in wanted] == [record.digest for record in got]:
-        return [record.offset for record in wanted]
-    places: dict[bytes, list[int]] = {}
-    for index, record in enumerate(wanted):
-        places.setdefault(record.digest, []).append(index)
+    if wanted.digests == got.digests:
+        return wanted.offsets
+    places: dict[int, list[int]] = {}
+    for index, value in enumerate(wanted.digests):
+        places.setdefault(value, []).append(index)
     seen = bytearray(len(wanted))
     newest = -1
-    for record in got:
-        candidates = places.get(record.digest)
-        where = f"partition {partition}, target offset {record.offset}"
+    for offset, value in zip(got.offsets, got.digests, strict=True):
+        candidates = places.get(value)
+        where = f"partition {partition}, target offset {offset}"
         if candidates is None:
             judgment.altered.append(f"{where}: the source has no such record")
             continue
@@ -280,44 +299,50 @@ def compare(
         at = bisect_left(candidates, newest + 1)
         index = next((place for place in (*candidates[at:], *candidates[:at]) if not seen[place]), -1)
         if index < 0:
-            judgment.doubled.append(f"{where}: source offset {wanted[candidates[-1]].offset} again")
+            judgment.doubled.append(f"{where}: source offset {wanted.offsets[candidates[-1]]} again")
             continue
         if index < newest:
-            judgment.reordered.append(f"{where}: source offset {wanted[index].offset} after {wanted[newest].offset}")
+            after = wanted.offsets[newest]
+            judgment.reordered.append(f"{where}: source offset {wanted.offsets[index]} after {after}")
         seen[index] = 1
         newest = max(newest, index)
-    missing = (index for index, there in enumerate(seen) if not there and wanted[index].offset not in reasons)
+    missing = (index for index, there in enumerate(seen) if not there and wanted.offsets[index] not in reasons)
     for first, last in _runs(missing):
         judgment.lost.append(
-            f"partition {partition}, source offsets {wanted[first].offset} to {wanted[last].offset}, "
+            f"partition {partition}, source offsets {wanted.offsets[first]} to {wanted.offsets[last]}, "
             f"{last - first + 1:,} records"
         )
-    return [record.offset for record, there in zip(wanted, seen, strict=True) if there]
+    return array("q", (offset for offset, there in zip(wanted.offsets, seen, strict=True) if there))
 
 
-def explain(judgment: Judgment, partition: int, offsets: range, copied: list[int], reasons: Mapping[int, str]) -> None:
-    """Holds the source offsets that are not on the target against the ledger's reasons."""
-    there = set(copied)
-    missing = [offset for offset in offsets if offset not in there]
-    judgment.gaps.update(reasons[offset] for offset in missing if offset in reasons)
-    for what, found in (
-        (judgment.unexplained, [offset for offset in missing if offset not in reasons]),
-        (judgment.misexplained, sorted(there & reasons.keys())),
-    ):
+def explain(
+    judgment: Judgment, partition: int, offsets: range, copied: Sequence[int], reasons: Mapping[int, str]
+) -> None:
+    """Holds the source offsets that are not on the target (`copied` are, ascending) against the ledger's reasons."""
+    unexplained: list[int] = []
+    after = offsets.start
+    for end in (*copied, offsets.stop) if len(copied) < len(offsets) else ():
+        for offset in range(after, end):
+            if offset in reasons:
+                judgment.gaps[reasons[offset]] += 1
+            else:
+                unexplained.append(offset)
+        after = max(after, end + 1)
+    misexplained = [offset for offset in copied if offset in reasons] if reasons else []
+    for what, found in ((judgment.unexplained, unexplained), (judgment.misexplained, misexplained)):
         what += [f"partition {partition}, source offsets {first} to {last}" for first, last in _runs(found)]
 
 
-def held(message: Message, same_time: bool = True) -> Held:
-    """What of a record has to be the same on both sides, as a digest: key, value, headers in order, time."""
+def digest(message: Message, *, same_time: bool = True) -> int:
+    """What of a record has to be the same on both sides: key, value, headers in order, time."""
     headers: Any = message.headers() or []
     kind, stamp = message.timestamp()
     parts: list[Any] = [message.key(), message.value()]
     parts += [part for name, value in headers for part in (name.encode(), value)]
-    digest = hashlib.blake2b(digest_size=16)
-    digest.update(b"%d" % (stamp if same_time and kind else -1))
+    summed = hashlib.blake2b(b"%d" % (stamp if same_time and kind else -1), digest_size=8)
     for part in parts:
-        digest.update(b"-" if part is None else b"%d:%b" % (len(part), part))
-    return Held(message.offset() or 0, digest.digest())
+        summed.update(b"-" if part is None else b"%d:%b" % (len(part), part))
+    return int.from_bytes(summed.digest(), "big")
 
 
 def gaps_of(data: Mapping[str, Any]) -> list[tuple[int, int, str]]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import Producer
 
-from tests.faults.oracle import Judgment, Ledger, Place, Reader, Snapshot, compare, held
+from tests.faults.oracle import Judgment, Ledger, Place, Reader, Rows, Snapshot, compare
 from tests.faults.stage import HELD_UP, Addressed, Mirror, Play, Stage, Topics, until
 from tests.faults.stage import mirror as running_mirror
 
@@ -56,8 +56,8 @@ def one_topic_after_another(before: Snapshot, play: Play, stage: Stage) -> Judgm
     reader = Reader(stage.b.bootstrap, "read_committed")
     try:
         for partition in range(play.partitions):
-            wanted = [*before.partitions[partition][0], *after.partitions[partition][0]]
-            got = [held(message) for message in reader.messages(play.remote, partition)]
+            wanted = before.partitions[partition][0] + after.partitions[partition][0]
+            got = Rows.of(reader.messages(play.remote, partition))
             compare(judgment, partition, wanted, got, {})
     finally:
         reader.close()

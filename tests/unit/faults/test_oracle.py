@@ -5,12 +5,12 @@ from collections import Counter
 
 import pytest
 
-from tests.faults.oracle import Held, Judgment, compare, explain, gaps_of, reasons_of
+from tests.faults.oracle import Judgment, Rows, compare, explain, gaps_of, reasons_of
 
 
-def rows(text: str, first: int = 0) -> list[Held]:
+def rows(text: str, first: int = 0) -> Rows:
     """One record a letter; equal letters are equal records."""
-    return [Held(first + index, letter.encode()) for index, letter in enumerate(text)]
+    return Rows((first + index, ord(letter)) for index, letter in enumerate(text))
 
 
 def verdict(source: str, target: str, gaps: list[tuple[int, int, str]] | None = None) -> Judgment:
@@ -84,7 +84,7 @@ def test_a_reason_for_what_is_there_is_wrong_too() -> None:
 
 def test_offsets_without_any_record_need_a_reason() -> None:
     judgment = Judgment()
-    wanted = [Held(0, b"a"), Held(3, b"b")]
+    wanted = Rows([(0, ord("a")), (3, ord("b"))])
     copied = compare(judgment, 0, wanted, rows("ab", 7), {})
     explain(judgment, 0, range(5), copied, {1: "compacted"})
     assert judgment.exactly_once

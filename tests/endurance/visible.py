@@ -1,0 +1,104 @@
+"""How long records take from their producer to a consumer of the replica: a process of its own, so that nobody's lock
+is waited for, and both ends read the same clock.
+
+Each second a line of JSON: when (epoch seconds) and how many records arrived after how many milliseconds.
+"""
+
+import json
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from subprocess import Popen
+
+from confluent_kafka import OFFSET_END, Consumer, TopicPartition
+
+from mm2.sandbox.process import end, spawn
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Milliseconds from the record's timestamp to its arrival, over `records`; None where there are none."""
+
+    records: int
+    p50_ms: int | None
+    p99_ms: int | None
+    p999_ms: int | None
+    max_ms: int | None
+
+
+class Watch:
+    """The watching process. `latency` may be asked while it runs."""
+
+    def __init__(self, bootstrap: str, topic: str, partitions: int, file: Path) -> None:
+        self._file = file
+        command = [sys.executable, "-P", "-m", "tests.endurance.visible", bootstrap, topic, str(partitions), str(file)]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        self._process: Popen[bytes] = spawn(command, output=file.with_suffix(".log"), environment=environment)
+
+    def stop(self) -> None:
+        end(self._process)
+
+    def latency(self, excluded: Sequence[tuple[float, float]]) -> Latency:
+        """Of all seconds that are in none of the excluded times (epoch seconds)."""
+        lines = self._file.read_text().splitlines() if self._file.exists() else []
+        rows = [json.loads(line) for line in lines]
+        return summary(row["ms"] for row in rows if not any(begin <= row["at"] <= after for begin, after in excluded))
+
+
+def summary(rows: Iterable[Mapping[str, int]]) -> Latency:
+    """Quantiles over counts by milliseconds."""
+    total: Counter[int] = Counter()
+    for row in rows:
+        for ms, count in row.items():
+            total[int(ms)] += count
+    records = total.total()
+    ordered = sorted(total.items())
+
+    def quantile(share: float) -> int | None:
+        seen = 0
+        for ms, count in ordered:
+            seen += count
+            if seen >= share * records:
+                return ms
+        return None
+
+    return Latency(records, quantile(0.5), quantile(0.99), quantile(0.999), ordered[-1][0] if ordered else None)
+
+
+def main(bootstrap: str, topic: str, partitions: int, file: Path) -> None:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "visible",  # demanded by the client, never used
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "fetch.wait.max.ms": 100,
+            "fetch.min.bytes": 1,
+            "fetch.error.backoff.ms": 50,
+            "reconnect.backoff.max.ms": 500,
+            "log_level": 0,
+        }
+    )
+    consumer.assign([TopicPartition(topic, index, OFFSET_END) for index in range(partitions)])
+    counts: Counter[int] = Counter()
+    second = int(time.time())
+    with file.open("w") as out:
+        while True:
+            for message in consumer.consume(200, 0.02):
+                if message.error() is None:
+                    counts[max(0, int(time.time() * 1000) - message.timestamp()[1])] += 1
+            if int(time.time()) != second:
+                out.write(json.dumps({"at": second, "ms": dict(sorted(counts.items()))}) + "\n")
+                out.flush()
+                counts.clear()
+                second = int(time.time())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), Path(sys.argv[4]))

@@ -1,0 +1,20 @@
+"""Quantiles of latencies that are kept as counts by milliseconds."""
+
+import json
+from pathlib import Path
+
+from tests.endurance.visible import Latency, Watch, summary
+
+
+def test_quantiles_count_each_record() -> None:
+    assert summary([{"1": 50, "7": 49}, {"1": 0, "900": 1}]) == Latency(100, 1, 7, 900, 900)
+    assert summary([]) == Latency(0, None, None, None, None)
+
+
+def test_seconds_of_a_fault_do_not_count(tmp_path: Path) -> None:
+    watch = Watch.__new__(Watch)
+    watch._file = tmp_path / "latency.jsonl"
+    rows = [{"at": 100, "ms": {"3": 10}}, {"at": 105, "ms": {"5000": 10}}, {"at": 112, "ms": {"4": 10}}]
+    watch._file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert watch.latency([(104.2, 110.0)]) == Latency(20, 3, 4, 4, 4)
+    assert watch.latency([]).max_ms == 5000
