@@ -9,13 +9,14 @@ from subprocess import Popen
 
 from bench.errors import BenchFailed
 from bench.outcome import Figure, Outcome
-from bench.race import BROKER_SYSTEM, BROKER_USER, CPU, THROUGHPUT, clean_up, create_topic
+from bench.proctree import CpuTime
+from bench.race import BROKER_SYSTEM, BROKER_USER, BUSY, CPU, THROUGHPUT, clean_up, create_topic
 from bench.shapes import Shape
 from bench.venue import Venue
 from mm2.sandbox.process import end, spawn
 
 SYSTEM = Figure("of it system s/GB", 2)
-FIGURES = (THROUGHPUT, CPU, SYSTEM, BROKER_SYSTEM, BROKER_USER)
+FIGURES = (THROUGHPUT, CPU, SYSTEM, BROKER_SYSTEM, BROKER_USER, BUSY)
 
 _SCRIPT = Path(__file__).with_name("line.py")
 _PATIENCE_S = 300.0
@@ -36,8 +37,7 @@ class _Told:
 def bare(folder: Path) -> Outcome:
     """One receive, one CRC-32C pass and one send for each byte, without brokers. GB are bytes moved."""
     told = _run(folder, ["bare", str(_BARE_GIGABYTES)])
-    gigabytes = told[0].bytes / 1e9
-    return Outcome("bare line", _figures(told, gigabytes))
+    return Outcome("bare line", _figures(told, told[0].bytes / 1e9, CpuTime()))
 
 
 def between_brokers(venue: Venue, topic: str, shape: Shape, processes: int, folder: Path) -> Outcome:
@@ -59,24 +59,25 @@ def between_brokers(venue: Venue, topic: str, shape: Shape, processes: int, fold
         brokers = venue.broker_cpu_time() - before
     finally:
         clean_up(venue, keep={topic})
-    gigabytes = shape.payload_bytes / 1e9
     return Outcome(
         f"line, {processes} process{'es' if processes > 1 else ''}",
-        {
-            **_figures(told, gigabytes),
-            BROKER_SYSTEM.name: brokers.system_s / gigabytes,
-            BROKER_USER.name: brokers.user_s / gigabytes,
-        },
+        _figures(told, shape.payload_bytes / 1e9, brokers),
     )
 
 
-def _figures(told: Sequence[_Told], gigabytes: float) -> dict[str, float]:
+def _figures(told: Sequence[_Told], gigabytes: float, brokers: CpuTime) -> dict[str, float]:
     elapsed_s = max(one.end for one in told) - min(one.begin for one in told)
-    return {
-        THROUGHPUT.name: gigabytes * 1000 / elapsed_s,
-        CPU.name: sum(one.user + one.system for one in told) / gigabytes,
-        SYSTEM.name: sum(one.system for one in told) / gigabytes,
+    own_s = sum(one.user + one.system for one in told)
+    figures = {
+        THROUGHPUT: gigabytes * 1000 / elapsed_s,
+        CPU: own_s / gigabytes,
+        SYSTEM: sum(one.system for one in told) / gigabytes,
     }
+    if brokers.total_s:
+        figures[BROKER_SYSTEM] = brokers.system_s / gigabytes
+        figures[BROKER_USER] = brokers.user_s / gigabytes
+        figures[BUSY] = (own_s + brokers.total_s) / elapsed_s
+    return {figure.name: value for figure, value in figures.items()}
 
 
 def _run(folder: Path, *orders: Sequence[str]) -> list[_Told]:

@@ -44,10 +44,12 @@ MEMORY = Figure("peak RSS MB")
 BROKER_SYSTEM = Figure("broker system s/GB", 2)
 BROKER_USER = Figure("broker user s/GB", 2)
 """Of both brokers, between the first and the last record."""
+BUSY = Figure("cores busy", 2)
+"""CPU time of all of them, replicator and brokers, by the time that passed: near the number of cores, nothing waits."""
 DUPLICATES = Figure("duplicates")
 """Records on the target beyond those on the source."""
 
-FIGURES = (RATE, THROUGHPUT, COPY, START, CPU, CPU_IN_ALL, MEMORY, BROKER_SYSTEM, BROKER_USER, DUPLICATES)
+FIGURES = (RATE, THROUGHPUT, COPY, START, CPU, CPU_IN_ALL, MEMORY, BROKER_SYSTEM, BROKER_USER, BUSY, DUPLICATES)
 
 Watch = Callable[[int], AbstractContextManager[None]]
 
@@ -105,6 +107,7 @@ class Course:
         copy_s = last.at_s - first.at_s
         gigabytes = copied * shape.record_bytes / 1e9
         brokers = at_last.brokers - at_first.brokers
+        replicator = at_last.replicator - at_first.replicator
         arrived = arrivals.count() if exactly_once else arrivals.now().records
         if arrived < shape.records:
             raise BenchFailed(f"{contender.title}: {arrived:,} of {shape.records:,} records are on the target.")
@@ -113,11 +116,12 @@ class Course:
             COPY: copy_s,
             RATE: copied / copy_s,
             THROUGHPUT: gigabytes * 1000 / copy_s,
-            CPU: (at_last.replicator - at_first.replicator).total_s / gigabytes,
+            CPU: replicator.total_s / gigabytes,
             CPU_IN_ALL: at_last.replicator.total_s,
             MEMORY: memory.peak_bytes / 1e6,
             BROKER_SYSTEM: brokers.system_s / gigabytes,
             BROKER_USER: brokers.user_s / gigabytes,
+            BUSY: (replicator + brokers).total_s / copy_s,
             DUPLICATES: arrived - shape.records,
         }
         return Outcome(contender.name, {figure.name: value for figure, value in figures.items()})

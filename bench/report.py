@@ -14,7 +14,7 @@ from bench.event import Event, Result
 from bench.goals import GOALS, Verdict, median, verdicts
 from bench.outcome import Figure, Outcome
 
-_UNKNOWN, _YES, _NO = "?", "yes", "no"
+_MET = {None: "?", True: "yes", False: "NO"}
 
 
 def show(console: Console, event: Event, result: Result) -> None:
@@ -156,7 +156,7 @@ def machine() -> str:
 def _goal_lines(result: Result) -> list[str]:
     return [
         f"goal: {verdict.goal.line}, against {verdict.peer.name}: {verdict.goal.wanted(verdict.bound)}, "
-        f"reached {_reached(verdict)}, {'met' if verdict.reached else 'NOT MET' if verdict.ratio else 'unknown'}"
+        f"reached {_reached(verdict)}, met: {_MET[verdict.reached]}"
         for goal in GOALS
         if goal.event == result.event
         for verdict in verdicts(goal, result)
@@ -172,7 +172,7 @@ def _goal_rows(results: Mapping[str, Result]) -> list[list[str]]:
             goal.wanted(verdict.bound),
             _reached(verdict),
             f"{goal.figure.text(verdict.ours)} : {goal.figure.text(verdict.theirs)}",
-            _UNKNOWN if verdict.reached is None else _YES if verdict.reached else _NO,
+            _MET[verdict.reached],
         ]
         for goal in GOALS
         for verdict in verdicts(goal, results.get(goal.event))
