@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +23,8 @@ from tests.integration.mirror_process import MirrorProcess, has_all, write_confi
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 PARTITIONS = 6
-BACKLOG = 30_000
+#: Records that wait when copying begins; MM2_BACKLOG=2000000 for the issue's own size, which takes minutes.
+BACKLOG = int(os.environ.get("MM2_BACKLOG", "30000"))
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +76,8 @@ def fill(flow: Flow, partitions: int) -> str:
     producer = producer_of(flow.source, compression__type="lz4")
     for number in range(BACKLOG):
         producer.produce(topic, b"value %d " % number * 10, key=b"%d" % number, partition=number % partitions)
-        producer.poll(0)
+        if number % 50_000 == 0:
+            producer.flush(60)
     assert producer.flush(60) == 0
     return topic
 
@@ -100,7 +103,7 @@ def test_an_executor_is_killed_on_the_way_and_everything_arrives_once(
     topic = fill(flow, PARTITIONS)
     spec = flow.spec(topic, partitions=PARTITIONS, lanes=0, batch_duration_ms=3_000)
     with Traffic(flow.source, topic, PARTITIONS, per_second=500) as traffic, flow.copying(spec) as job:
-        eventually(lambda: job.status()["records"] > BACKLOG, 120, why=job.status)
+        eventually(lambda: job.status()["records"] > BACKLOG // 3, 120, why=job.status)
         assert job.status()["troubles"] == []
         eventually(lambda: len(busy(cluster)) == 2, 30, why=job.status)
         killed = busy(cluster)[0]
