@@ -10,7 +10,9 @@ from tests.faults.stage import stage as make_stage
 
 @pytest.fixture(scope="session")
 def shared_stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    with make_stage(tmp_path_factory.mktemp("faults")) as made:
+    # A transaction that has timed out is looked for every 10 s by default.
+    soon = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000"}
+    with make_stage(tmp_path_factory.mktemp("faults"), overrides=soon) as made:
         yield made
 
 

@@ -28,6 +28,7 @@ class Batch:
     size: int
     base_offset: int
     records: int
+    is_transactional: bool
 
     @property
     def data(self) -> bytearray:
@@ -55,10 +56,11 @@ def batches(broker: LocalKafka, topic: str, partition: int = 0) -> list[Batch]:
         content = file.read_bytes()
         at = 0
         while at + _HEADER.size <= len(content):
-            base, length, _, _, _, _, last_delta, *_, count = _HEADER.unpack_from(content, at)
+            base, length, _, _, _, attributes, last_delta, *_, count = _HEADER.unpack_from(content, at)
             if length <= 0:
                 break
-            found.append(Batch(file, at, length + 12, base, count if count >= 0 else last_delta + 1))
+            records = count if count >= 0 else last_delta + 1
+            found.append(Batch(file, at, length + 12, base, records, bool(attributes & 16)))
             at += length + 12
     return found
 

@@ -273,12 +273,13 @@ class Lane:
 
     def _lost(self, batch: Batch) -> None:
         """A batch without a final report: go on from what it last reported, once it can no longer write."""
+        reason = batch.failure or batch.reason  # before it is cancelled, which would be one too
         self._cancel(batch)
         self._keep(batch)
         self._leave()
         if self._stopping.is_set():
             return
-        self._trouble = batch.failure or batch.reason or "the executor was lost"
+        self._trouble = reason or "the executor was lost"
         self._log.warning(
             "a micro-batch was lost, its partitions go on where the target says",
             batch=batch.name,

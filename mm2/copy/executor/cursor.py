@@ -219,9 +219,6 @@ class Cursor:
         self.high_watermark = fetched.high_watermark
         self.last_stable = fetched.last_stable_offset
         self.read_trouble = None
-        if self.read_committed:
-            blocked = not fetched.records and self.offset >= self.last_stable and self.high_watermark > self.offset
-            self._behind_lso_s = (self._behind_lso_s or time.monotonic()) if blocked else 0.0
         if not fetched.records or self.held:
             return
         aborted = AbortedTransactions(fetched.aborted)
@@ -391,7 +388,10 @@ class Cursor:
 
     def _well(self) -> State:
         now = time.monotonic()
-        if self._behind_lso_s and now - self._behind_lso_s > _BLOCKED_AFTER_S:
+        # Not when something is fetched: a session's answer leaves out what has not changed.
+        blocked = self.read_committed and self.high_watermark > self.offset >= self.last_stable
+        self._behind_lso_s = (self._behind_lso_s or now) if blocked else 0.0
+        if blocked and now - self._behind_lso_s > _BLOCKED_AFTER_S:
             return State.BLOCKED_BY_OPEN_TXN
         if now - self._throttled_s < _THROTTLED_FOR_S and self.high_watermark > self.offset:
             return State.THROTTLED

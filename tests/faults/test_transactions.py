@@ -1,0 +1,173 @@
+"""T: transactions of the source that stand open, are aborted, or end when nobody expects it (spec field §4.4).
+
+The copy engine by itself, reading committed records. Transactions of ours: test_exactly_once.py.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import Producer
+from kafka.protocol.producer import WriteTxnMarkersRequest
+
+from mm2.copy.driver.engine import CopyEngine, CopyJob
+from mm2.kafka.admin import Admin
+from mm2.kafka.cluster import Cluster
+from mm2.kafka.errors import KafkaFailure
+from mm2.kafka.settings import ClientSettings
+from mm2.kafka.structs import TopicPartition
+from mm2.sandbox.kafka import LocalKafka
+from tests.faults.oracle import Judgment, Place, judge
+from tests.faults.stage import Stage, kill
+from tests.integration.copy_flow import Flow, eventually, producer_of, rows_of
+from tests.integration.spark_workers import workers
+from tests.integration.test_copy_engine import numbered, write
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[CopyEngine]:
+    made = CopyEngine({})
+    made.start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def flow(engine: CopyEngine, stage: Stage, unique: str) -> Flow:
+    return Flow(engine, stage.a, stage.b, unique)
+
+
+def transactional(broker: LocalKafka, name: str) -> Producer:
+    producer = producer_of(broker, transactional__id=name, transaction__timeout__ms=300_000)
+    producer.init_transactions(30)
+    return producer
+
+
+def send(producer: Producer, topics: list[str], first: int, count: int) -> None:
+    for number in range(first, first + count):
+        for topic in topics:
+            producer.produce(topic, b"%d" % number, key=b"k", partition=0)
+    assert producer.flush(30) == 0
+
+
+def judged(flow: Flow, topic: str) -> Judgment:
+    source, target = Place(flow.source.bootstrap, topic), Place(flow.target.bootstrap, flow.remote(topic))
+    return judge(source, target, isolation="read_committed")
+
+
+def await_blocked(job: CopyJob, tp: TopicPartition, at: int) -> None:
+    """It says what it waits for, where, and that it is no stall."""
+    eventually(lambda: tp in rows_of(job) and rows_of(job)[tp].state == "BLOCKED_BY_OPEN_TXN", 30, why=job.progress)
+    row = rows_of(job)[tp]
+    assert row.position == at
+    assert row.lag > 0
+
+
+def test_t1_an_open_transaction_holds_its_partition_visibly_and_no_other(flow: Flow) -> None:
+    held, free = flow.topic("held"), flow.topic("free")
+    write(flow.source, held, numbered(0, 10))
+    producer = transactional(flow.source, flow.name)
+    producer.begin_transaction()
+    send(producer, [held], 100, 5)
+    write(flow.source, held, numbered(10, 10))
+    spec = flow.spec(held, free, read_committed=True)
+    tp = TopicPartition(held, 0)
+    with flow.copying(spec) as job:
+        await_blocked(job, tp, 10)
+        write(flow.source, free, numbered(0, 20))
+        eventually(lambda: rows_of(job)[TopicPartition(free, 0)].position == 20, why=job.status)
+        time.sleep(2)
+        assert rows_of(job)[tp].state == "BLOCKED_BY_OPEN_TXN", "while others flow"
+        producer.commit_transaction(30)
+        flow.wait_until_copied(job, spec)
+        eventually(lambda: rows_of(job)[tp].state == "RUNNING", 10, why=job.progress)
+    for topic in (held, free):
+        judged(flow, topic).assert_exactly_once()
+
+
+def test_t2_aborted_transactions_between_committed_ones_never_appear(flow: Flow) -> None:
+    topic = flow.topic()
+    one, two = transactional(flow.source, f"{flow.name}-1"), transactional(flow.source, f"{flow.name}-2")
+    for number in range(6):  # they overlap, and every third is aborted
+        one.begin_transaction()
+        send(one, [topic], number * 100, 3)
+        two.begin_transaction()
+        send(two, [topic], number * 100 + 50, 3)
+        send(one, [topic], number * 100 + 3, 2)
+        (one.abort_transaction if number % 3 == 0 else one.commit_transaction)(30)
+        (two.abort_transaction if number % 3 == 1 else two.commit_transaction)(30)
+    spec = flow.spec(topic, read_committed=True)
+    with flow.copying(spec) as job:
+        flow.wait_until_copied(job, spec)
+        gaps = job.status()["gaps"]
+    judgment = judged(flow, topic)
+    judgment.assert_exactly_once()
+    assert judgment.source_records == 4 * 5 + 4 * 3
+    assert gaps == {"control": 12, "aborted": 2 * 5 + 2 * 3}
+
+
+def test_t3_a_transaction_over_two_topics_that_was_cut_is_whole_on_both_in_the_end(flow: Flow) -> None:
+    """In between its parts are visible one after the other: nobody but the source knows that they belong together."""
+    topics = [flow.topic("one"), flow.topic("two")]
+    producer = transactional(flow.source, flow.name)
+    spec = flow.spec(*topics, read_committed=True)
+    with flow.copying(spec) as job:
+        for number in range(6):
+            producer.begin_transaction()
+            send(producer, topics, number * 1000, 200)
+            if number % 3 == 2:
+                producer.abort_transaction(30)
+            else:
+                producer.commit_transaction(30)
+            time.sleep(0.05 * number)
+            kill(workers())
+        flow.wait_until_copied(job, spec, 60)
+    for topic in topics:
+        judgment = judged(flow, topic)
+        judgment.assert_exactly_once()
+        assert judgment.source_records == 4 * 200
+
+
+def test_t4_a_hanging_transaction_that_an_admin_aborts_lets_the_rest_go_on(flow: Flow) -> None:
+    topic = flow.topic()
+    tp = TopicPartition(topic, 0)
+    write(flow.source, topic, numbered(0, 10))
+    producer = transactional(flow.source, flow.name)
+    producer.begin_transaction()
+    send(producer, [topic], 100, 5)
+    write(flow.source, topic, numbered(10, 10))
+    spec = flow.spec(topic, read_committed=True)
+    with flow.copying(spec) as job:
+        await_blocked(job, tp, 10)
+        abort_by_admin(flow.source, tp)
+        flow.wait_until_copied(job, spec)
+        assert job.status()["gaps"] == {"aborted": 5, "control": 1}
+    judged(flow, topic).assert_exactly_once()
+
+
+def abort_by_admin(broker: LocalKafka, tp: TopicPartition) -> None:
+    """What `kafka-transactions abort` sends: an ABORT marker for whoever has a transaction open there."""
+    cluster = Cluster(ClientSettings.from_props({"bootstrap.servers": broker.bootstrap}), name="A")
+    try:
+        found = Admin(cluster).describe_producers([tp])[tp]
+        assert not isinstance(found, KafkaFailure), found
+        (open_one,) = [state for state in found.values() if state.current_transaction_start_offset >= 0]
+        marker = WriteTxnMarkersRequest.WritableTxnMarker
+        request = WriteTxnMarkersRequest(
+            markers=[
+                marker(
+                    producer_id=open_one.producer_id,
+                    producer_epoch=open_one.producer_epoch,
+                    transaction_result=False,
+                    topics=[marker.WritableTxnMarkerTopic(name=tp.topic, partition_indexes=[tp.partition])],
+                    coordinator_epoch=max(0, open_one.coordinator_epoch),
+                )
+            ]
+        )
+        answer = cluster.send(cluster.leader(*tp), request)
+        (result,) = answer.markers[0].topics[0].partitions
+        assert result.error_code == 0, result
+    finally:
+        cluster.close()
