@@ -151,11 +151,12 @@ def mirror(
     through: tuple[str, str] | None = None,
     topics: int,
     partitions: int = 2,
+    replicas: int = 1,
     settings: Mapping[str, str] | None = None,
 ) -> Iterator[Mirror]:
     """A running product and so many topics for it, on both sides. `through`: where it is told that the clusters are."""
     names = [f"{alias}-{number}" for number in range(topics)]
-    Topics(source).create(*names, partitions=partitions)
+    Topics(source).create(*names, partitions=partitions, replicas=replicas)
     addresses = through or (source.bootstrap, target.bootstrap)
     flow = Mirror(folder, alias, *addresses, names, settings or {})
     try:
@@ -219,11 +220,23 @@ class Topics:
     def __init__(self, broker: Addressed) -> None:
         self._admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
 
-    def create(self, *names: str, partitions: int = 1, replicas: int = 1, **configs: str) -> None:
-        """Returns when the broker shows them; `__` in a config's name stands for `.`."""
+    def create(
+        self,
+        *names: str,
+        partitions: int = 1,
+        replicas: int = 1,
+        assignment: list[list[int]] | None = None,
+        **configs: str,
+    ) -> None:
+        """Returns when the broker shows them; those that exist stay. `__` in a config's name stands for `.`.
+
+        `assignment`: the brokers of each partition, the preferred leader first.
+        """
         settings = {name.replace("__", "."): value for name, value in configs.items()}
-        new = [NewTopic(name, partitions, replicas, config=settings) for name in names]
-        for done in self._admin.create_topics(new).values():
+        partitions = len(assignment) if assignment else partitions
+        how: dict[str, Any] = {"replica_assignment": assignment} if assignment else {"replication_factor": replicas}
+        new = [NewTopic(name, partitions, config=settings, **how) for name in names if not self.partitions(name)]
+        for done in self._admin.create_topics(new).values() if new else ():
             done.result(30)
         until(lambda: all(self.partitions(name) == partitions for name in names), f"creation of {names}")
 
@@ -244,6 +257,11 @@ class Topics:
         for done in self._admin.delete_records(wanted).values():
             done.result(30)
 
+    def leader(self, name: str, partition: int = 0) -> tuple[int, set[int]]:
+        """Leader (-1: none) and brokers in sync."""
+        found = self._admin.list_topics(timeout=10).topics[name].partitions[partition]
+        return int(found.leader), {int(node) for node in found.isrs}
+
     def partitions(self, name: str) -> int:
         """0 when there is no such topic."""
         found = self._admin.list_topics(timeout=10).topics.get(name)
@@ -256,9 +274,9 @@ class Play:
     def __init__(self, source: Addressed, target: Addressed, mirror: Mirror, topic: str, partitions: int) -> None:
         self.topic = topic
         self.partitions = partitions
+        self.target = target
         self._mirror = mirror
         self._source = source
-        self._target = target
         self._traffic: Traffic | None = None
         # Only for looking how far it is: what arrived is judged by the oracle, with another client.
         looking = {"bootstrap.servers": target.bootstrap, "request.timeout.ms": "3000"}
@@ -311,7 +329,7 @@ class Play:
     @contextmanager
     def watched(self, interval_s: float = 0.05) -> Iterator[Growth]:
         """Looks at the replica's ends inside the `with` block."""
-        cluster = Cluster(ClientSettings.from_props({"bootstrap.servers": self._target.bootstrap}), name="B")
+        cluster = Cluster(ClientSettings.from_props({"bootstrap.servers": self.target.bootstrap}), name="B")
         growth = Growth(Arrivals(cluster, self.remote, self.partitions), interval_s)
         growth.start()
         try:
@@ -328,7 +346,7 @@ class Play:
 
     def judge_so_far(self) -> Judgment:
         """Of what is on the target by now; what has not arrived yet is not called lost."""
-        source, target = Place(self._source.bootstrap, self.topic), Place(self._target.bootstrap, self.remote)
+        source, target = Place(self._source.bootstrap, self.topic), Place(self.target.bootstrap, self.remote)
         judgment = judge(source, target)
         judgment.lost.clear()
         return judgment
@@ -346,11 +364,11 @@ class Play:
 
         `source`: what was there, if it is not any more. With `ledger` what is missing may have a reason.
         """
-        target = Place(self._target.bootstrap, self.remote)
+        target = Place(self.target.bootstrap, self.remote)
         wanted = source or Place(self._source.bootstrap, self.topic)
 
         def look() -> Judgment:
-            found = Ledger.read(self._target.bootstrap, self._mirror.alias) if ledger else None
+            found = Ledger.read(self.target.bootstrap, self._mirror.alias) if ledger else None
             return judge(wanted, target, isolation=isolation, ledger=found)
 
         deadline = time.monotonic() + patience_s

@@ -5,12 +5,16 @@ One product for all rows, its clients with timeouts of 5 s where Kafka's default
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from mm2.kafka.cluster import Cluster
+from mm2.kafka.settings import ClientSettings
+from mm2.sandbox.cluster import LocalCluster
 from mm2.sandbox.proxy import Proxy
 from tests.endurance.footprint import sample
-from tests.faults.stage import HELD_UP, Mirror, Play, Stage, until
+from tests.faults.stage import HELD_UP, LISTENERS, Mirror, Play, Stage, Topics, until
 from tests.faults.stage import mirror as running_mirror
 
 SHORT = {
@@ -134,6 +138,48 @@ def test_n6_a_thin_line_bounds_memory_and_the_backlog_arrives(play: Play, mirror
         assert grown < 150e6, f"{grown / 1e6:.0f} MB more while the line was thin"
         network.heal()
     play.judge().assert_exactly_once()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_n7_a_process_cut_off_from_its_groups_coordinator_only_copies_nothing_twice(
+    stage: Stage, tmp_path: Path
+) -> None:
+    """It could go on writing, as the leader of its partitions answers; another process is given its work meanwhile."""
+    group = {"B.session.timeout.ms": "6000", "B.heartbeat.interval.ms": "1500", "tasks.max": "2"}
+    with (
+        LocalCluster("Q", tmp_path / "q", listeners=LISTENERS, proxied=["PROXIED"]) as cluster,
+        Proxy.before(cluster.broker(1)) as before_1,
+        Proxy.before(cluster.broker(2)) as before_2,
+    ):
+        networks = {1: before_1, 2: before_2}
+        looking = Cluster(ClientSettings.from_props({"bootstrap.servers": cluster.bootstrap}), name="Q")
+        coordinator = looking.coordinator("P-mm2")
+        looking.close()
+        other = 3 - coordinator
+        Topics(cluster).create("P.P-0", assignment=[[other, coordinator]] * 2)
+        through = (stage.a.bootstrap, f"{before_1.address},{before_2.address}")
+        with running_mirror(
+            tmp_path / "1", "P", source=stage.a, target=cluster, through=through, topics=1, settings=group
+        ) as flow:
+            second = Mirror(tmp_path / "2", "P", stage.a.bootstrap, cluster.bootstrap, ["P-0"], group)
+            try:
+                play = Play(stage.a, cluster, flow, "P-0", 2)
+                with play.load():
+                    play.await_flow()
+                    second.start()
+                    until(lambda: second.lines("joined the group"), "joining", 60, second)
+                    time.sleep(5)
+                    networks[coordinator].black_hole()
+                    time.sleep(25)
+                    play.await_flow()
+                    networks[coordinator].heal()
+                    time.sleep(10)
+                    play.await_flow()
+                play.judge(settle_s=2.0).assert_exactly_once()
+                second.stop()
+            finally:
+                second.clean_up()
 
 
 def test_n8_answers_that_come_twice_are_not_taken_for_others(play: Play, network: Proxy) -> None:
