@@ -24,7 +24,7 @@ SAMPLE: Final = (
 )
 CODEC_IDS: Final = tuple(codec.id for codec in CODECS)
 FETCH_VERSIONS: Final = (7, 8, 11, 12, 13, 17)
-PRODUCE_VERSIONS: Final = (3, 5, 8, 9, 12)
+PRODUCE_VERSIONS: Final = (3, 5, 8, 9, 12, 13)
 
 
 def _chain(counts: Sequence[int], codec: int) -> bytes:

@@ -28,7 +28,7 @@ def write(cluster: Cluster, topic: str, batches: Sequence[bytearray]) -> None:
     """One request for each batch, as the sink sends them."""
     connection = cluster.open_connection(cluster.leader(topic, 0))
     try:
-        version = connection.version_of(produce.REQUEST, produce.MAX_VERSION)
+        version = connection.version_of(produce.REQUEST, produce.TOPIC_IDS_FROM - 1)
         for batch in batches:
             buffers = produce.request(
                 version,
