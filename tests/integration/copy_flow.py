@@ -26,6 +26,7 @@ from mm2.sandbox.kafka import LocalKafka
 
 CONNECTOR = "MirrorSourceConnector"
 EARLIEST = -2
+_READING = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,11 @@ def read_all(
     broker: LocalKafka, topic: str, partitions: Iterable[int], *, isolation: str = "read_uncommitted"
 ) -> dict[int, list[Read]]:
     """Everything that is in these partitions now."""
-    consumer = _reader(broker.bootstrap, isolation)
+    with _READING:  # lanes ask for their starts at the same time
+        return _read_all(_reader(broker.bootstrap, isolation), topic, partitions)
+
+
+def _read_all(consumer: Consumer, topic: str, partitions: Iterable[int]) -> dict[int, list[Read]]:
     records: dict[int, list[Read]] = {partition: [] for partition in partitions}
     missing = set(records)
     try:

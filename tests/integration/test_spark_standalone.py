@@ -6,10 +6,12 @@ import contextlib
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
+from structlog.testing import capture_logs
 
 from mm2.copy.driver.engine import CopyEngine
 from mm2.kafka.cluster import Cluster
@@ -23,6 +25,7 @@ from tests.integration.mirror_process import MirrorProcess, has_all, write_confi
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 PARTITIONS = 6
+SECRET = "the-secret-of-the-test"
 #: Records that wait when copying begins; MM2_BACKLOG=2000000 for the issue's own size, which takes minutes.
 BACKLOG = int(os.environ.get("MM2_BACKLOG", "30000"))
 
@@ -30,7 +33,7 @@ BACKLOG = int(os.environ.get("MM2_BACKLOG", "30000"))
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSpark]:
     """Two executors with two slots each; everything authenticated and encrypted."""
-    with LocalSpark(tmp_path_factory.mktemp("spark"), workers=2, cores=2, secret="the secret of the test") as cluster:
+    with LocalSpark(tmp_path_factory.mktemp("spark"), workers=2, cores=2, secret=SECRET) as cluster:
         yield cluster
 
 
@@ -119,26 +122,42 @@ def test_an_executor_is_killed_on_the_way_and_everything_arrives_once(
     assert assert_equal(flow.source, flow.target, topic, flow.remote(topic)) == BACKLOG + traffic.sent
 
 
+def test_no_secret_is_on_a_command_line(cluster: LocalSpark, engine: CopyEngine) -> None:
+    lines = [line for pid in [engine.spark.pid, *cluster.worker_pids] for line in command_lines(pid or 0)]
+    assert len(lines) >= 5
+    assert not [line for line in lines if SECRET in line]
+
+
+def command_lines(pid: int) -> list[str]:
+    """Of a process and all that descend from it; the zombie that Spark's scripts leave behind has none."""
+    found = []
+    for process in [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]:
+        with contextlib.suppress(psutil.Error):
+            found.append(" ".join(process.cmdline()))
+    return found
+
+
 def test_more_lanes_than_slots_take_turns(
     engine: CopyEngine, kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mm2.copy.driver.slots.TURN_S", 1.0)
     flow = Flow(engine, kafka_a, kafka_b, unique)
-    topics = [flow.topic(f"t{index}", partitions=2) for index in range(6)]
-    with contextlib.ExitStack() as stack:
-        specs = [flow.spec(topic, partitions=2, lanes=2, connector=f"C{topic[-1]}") for topic in topics]
+    topic = flow.topic(partitions=12)
+    whole = flow.spec(topic, partitions=12)
+    specs = [
+        replace(whole, connector=f"C{index}", lanes=0, partitions=whole.partitions[index::6]) for index in range(6)
+    ]
+    with contextlib.ExitStack() as stack, capture_logs() as logs:
         jobs = [stack.enter_context(flow.copying(spec)) for spec in specs]
         for _ in range(2):
-            for topic in topics:
-                producer = producer_of(flow.source)
-                for number in range(100):
-                    producer.produce(topic, b"%d" % number, partition=number % 2)
-                assert producer.flush(30) == 0
+            producer = producer_of(flow.source)
+            for number in range(1200):
+                producer.produce(topic, b"%d" % number, partition=number % 12)
+            assert producer.flush(30) == 0
             for job, spec in zip(jobs, specs, strict=True):
                 flow.wait_until_copied(job, spec, 120)
-        assert len(engine.slots._holders) <= 4
-    for topic in topics:
-        assert assert_equal(flow.source, flow.target, topic, flow.remote(topic)) == 200
+    assert assert_equal(flow.source, flow.target, topic, flow.remote(topic)) == 2400
+    assert [line["slots"] for line in logs if "take turns" in line["event"]] == [4]
 
 
 def test_the_whole_program_on_a_cluster(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, tmp_path: Path) -> None:

@@ -63,7 +63,6 @@ _LOOPBACK: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress"
 _CHANNEL_PORT_KEY: Final = "spark.mm2.channel.port"
 _SETTLE_S: Final = 1.5
 _SETTLE_AT_MOST_S: Final = 15.0
-_ENCRYPTION_KEYS: Final = ("spark.ssl.rpc.enabled", "spark.authenticate", "spark.network.crypto.enabled")
 _ASK_FOR_SLOTS_S: Final = 2.0
 _LAST_SHARE_S: Final = 3.0
 _RESULT_S: Final = 2.0
@@ -181,7 +180,7 @@ class CopyEngine:
         while time.monotonic() < deadline and not until.wait(0.25):
             if slots.count != count:
                 count, since = slots.count, time.monotonic()
-            elif count and time.monotonic() - since > _SETTLE_S:
+            elif count != 0 and time.monotonic() - since > _SETTLE_S:
                 break
         # One slot is kept for whichever lane is handing over.
         return None if count is None else max(1, (count - 1) // max(1, len(self._jobs)))
@@ -231,8 +230,10 @@ class CopyEngine:
         """Listen where Spark's own driver does: the address is known when it runs. Raises OSError."""
         if self._server is None:
             conf = context.getConf()
-            self._host = conf.get("spark.driver.host", "127.0.0.1")
-            bind = conf.get("spark.driver.bindAddress", self._host)
+            self._host = bind = "127.0.0.1"
+            if not self.is_local:
+                self._host = conf.get("spark.driver.host")
+                bind = conf.get("spark.driver.bindAddress", self._host)
             identity = None if self.is_local else Identity.create()
             self._server = ChannelServer(bind, int(self._props.get(_CHANNEL_PORT_KEY, "0")), identity)
             if not (self.is_local or _is_encrypted(conf)):
@@ -255,8 +256,10 @@ class CopyEngine:
         with contextlib.suppress(Exception):  # it is gone
             spark = context._jsc.sc()  # noqa: SLF001
             profile = spark.resourceProfileManager().defaultResourceProfile()
+            growing = _is_on(context.getConf(), "spark.dynamicAllocation.enabled")
             while not (self._stopped.is_set() or spark.isStopped()):
-                self.slots.resize(spark.maxNumConcurrentTasks(profile))
+                # Executors that only come when there is something to do would never come.
+                self.slots.resize(None if growing else spark.maxNumConcurrentTasks(profile))
                 self._stopped.wait(_ASK_FOR_SLOTS_S)
         if self._counted is context and not self._stopped.is_set():
             self.slots.resize(0)
@@ -434,8 +437,12 @@ def _deal(spec: CopySpec, most: int | None = None) -> list[tuple[PartitionSpec, 
 
 
 def _is_encrypted(conf: Any) -> bool:
-    ssl, authenticate, crypto = (str(conf.get(key, "false")).strip().lower() == "true" for key in _ENCRYPTION_KEYS)
-    return ssl or (authenticate and crypto)
+    crypto = _is_on(conf, "spark.authenticate") and _is_on(conf, "spark.network.crypto.enabled")
+    return crypto or _is_on(conf, "spark.ssl.rpc.enabled")
+
+
+def _is_on(conf: Any, key: str) -> bool:
+    return str(conf.get(key, "false")).strip().lower() == "true"
 
 
 def _told(row: PartitionProgress) -> dict[str, Any]:

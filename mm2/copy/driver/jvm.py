@@ -23,6 +23,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import javaproperties
+
 MINIMUM_JAVA: Final = 17
 """Of Spark 4."""
 
@@ -68,7 +70,7 @@ class Jvm:
             command = [java, *_java_options(props), *options, "org.apache.spark.api.python.PythonGatewayServer"]
             environment["CLASSPATH"] = classpath()
         else:
-            command = _submit_command(props)
+            command = _submit_command(props, folder)
         self._folder = folder
         self._ending = False
         # Its standard input is a pipe from us: it ends when we do. A process group of its own: Ctrl-C is for us to handle.
@@ -182,7 +184,7 @@ _ENVIRONMENT: Final = threading.Lock()
 
 def is_local(props: Mapping[str, str]) -> bool:
     """Whether Spark runs on this machine only, inside its driver."""
-    return props["spark.master"].startswith("local")
+    return re.match(r"local(\[|$)", props["spark.master"]) is not None  # local-cluster has executors of its own
 
 
 def is_ours(props: Mapping[str, str]) -> bool:
@@ -256,7 +258,11 @@ def _java_options(props: Mapping[str, str]) -> list[str]:
     return options
 
 
-def _submit_command(props: Mapping[str, str]) -> list[str]:
-    submit = spark_home() / "bin" / "spark-submit"
-    settings = [word for key, value in props.items() for word in ("--conf", f"{key}={value}")]
-    return [str(submit), *settings, *shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))]
+def _submit_command(props: Mapping[str, str], folder: Path) -> list[str]:
+    # In a file: the settings may hold secrets, and everybody can read command lines.
+    settings = folder / "spark.properties"
+    settings.touch(mode=0o600)
+    settings.write_text(javaproperties.dumps(props, timestamp=False), encoding="latin-1")
+    submit = str(spark_home() / "bin" / "spark-submit")
+    words = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
+    return [submit, "--properties-file", str(settings), "--load-spark-defaults", *words]

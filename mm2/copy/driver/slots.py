@@ -35,7 +35,7 @@ class Slots:
         self._said = False
         self._log = structlog.get_logger(__name__)
 
-    def resize(self, count: int) -> None:
+    def resize(self, count: int | None) -> None:
         """So many slots there are now; who holds one keeps it."""
         with self._changed:
             if count != self.count:
