@@ -56,11 +56,13 @@ class Issued:
         return path
 
 
-def issue(common_name: str, authority: Issued | None = None, *, address: str | None = None) -> Issued:
+def issue(
+    common_name: str, authority: Issued | None = None, *, address: str | None = None, is_expired: bool = False
+) -> Issued:
     """A certificate for a name, signed by the authority (None: a new authority), valid for one IP address."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
-    now = dt.datetime.now(dt.UTC)
+    now = dt.datetime.now(dt.UTC) - dt.timedelta(days=60 if is_expired else 0)
     builder = (
         x509.CertificateBuilder()
         .subject_name(subject)

@@ -70,7 +70,7 @@ class Draw:
         self._sides = (source, target)
         self._together = 0.0 if gentle else 0.25
         self._mirrors = mirrors
-        processes = [self._executor_killed, self._executor_frozen, self._executor_frozen]
+        processes = [self._executor_killed, self._executor_frozen]
         if not gentle:
             processes += [self._driver_killed, self._tree_killed, self._jvm_killed, self._restart]
             processes += [self._driver_frozen, self._tree_frozen]

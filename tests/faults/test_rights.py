@@ -1,0 +1,323 @@
+"""S: rights, certificates, passwords and quotas that change while records flow (spec field §4.4)."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+from kafka.protocol.admin import AlterClientQuotasRequest, AlterUserScramCredentialsRequest
+
+from mm2.kafka.cluster import Cluster
+from mm2.kafka.settings import ClientSettings
+from mm2.sandbox import certificates
+from mm2.sandbox.kafka import LocalKafka
+from tests.faults.stage import GOES_ON, HELD_UP, Mirror, Play, Stage, Topics, kill, members, until
+from tests.faults.stage import mirror as running_mirror
+
+_NOTICED_S = 30.0
+SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
+RIGHT, WRONG = "mirror-secret", "not-the-secret"
+GROUP = "S-group"
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """A source that asks who one is. `bootstrap` is the listener that asks nothing, for the tests' own clients."""
+
+    broker: LocalKafka
+    folder: Path
+
+    @property
+    def bootstrap(self) -> str:
+        return self.broker.bootstrap
+
+    def certify(self, server: certificates.Issued, authority: certificates.Issued) -> None:
+        """What the broker shows from its next start on."""
+        server.pkcs12(self.folder / "server.p12", authority)
+
+    def set_password(self, password: str) -> None:
+        credential = AlterUserScramCredentialsRequest.ScramCredentialUpsertion(
+            name="mirror",
+            mechanism=1,
+            iterations=4096,
+            salt=b"salt",
+            salted_password=hashlib.pbkdf2_hmac("sha256", password.encode(), b"salt", 4096),
+        )
+        with cluster_of(self.bootstrap) as cluster:
+            request = AlterUserScramCredentialsRequest(deletions=[], upsertions=[credential])
+            assert [result.error_code for result in cluster.send(None, request).results] == [0]
+
+
+@contextmanager
+def cluster_of(bootstrap: str) -> Iterator[Cluster]:
+    cluster = Cluster(ClientSettings.from_props({"bootstrap.servers": bootstrap}), name="S")
+    try:
+        yield cluster
+    finally:
+        cluster.close()
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    folder = tmp_path_factory.mktemp("guarded")
+    authority = certificates.issue("First Authority")
+    overrides = {
+        "sasl.enabled.mechanisms": "SCRAM-SHA-256",
+        "listener.name.login.scram-sha-256.sasl.jaas.config": f"{SCRAM} required;",
+        "ssl.keystore.location": str(folder / "server.p12"),
+        "ssl.keystore.type": "PKCS12",
+        "ssl.keystore.password": certificates.PASSWORD,
+        "ssl.key.password": certificates.PASSWORD,
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",
+        "allow.everyone.if.no.acl.found": "true",
+    }
+    listeners = {"OPEN": "PLAINTEXT", "LOGIN": "SASL_PLAINTEXT", "TLS": "SSL"}
+    broker = LocalKafka("S", folder / "broker", listeners=listeners, overrides=overrides, heap="384m")
+    made = Guarded(broker, folder)
+    made.certify(certificates.issue("broker", authority, address="127.0.0.1"), authority)
+    (folder / "trusted.pem").write_text(authority.certificate_pem)
+    with broker:
+        made.set_password(RIGHT)
+        yield made
+
+
+def login(alias: str, password: str) -> dict[str, str]:
+    return {
+        f"{alias}.security.protocol": "SASL_PLAINTEXT",
+        f"{alias}.sasl.mechanism": "SCRAM-SHA-256",
+        f"{alias}.sasl.jaas.config": f'{SCRAM} required username="mirror" password="{password}";',
+        f"{alias}->B.groups": GROUP,
+    }
+
+
+@pytest.fixture(scope="module")
+def mirror(guarded: Guarded, shared_stage: Stage) -> Iterator[Mirror]:
+    stage = shared_stage
+    through = (guarded.broker.address("LOGIN"), stage.b.bootstrap)
+    with running_mirror(
+        stage.folder / "S",
+        "S",
+        source=guarded,
+        target=stage.b,
+        through=through,
+        topics=6,
+        settings=login("S", RIGHT),
+    ) as flow:
+        yield flow
+
+
+@pytest.fixture
+def play(stage: Stage, guarded: Guarded, mirror: Mirror) -> Play:
+    return Play(guarded, stage.b, mirror, mirror.unused.pop(0), 2)
+
+
+@pytest.fixture
+def other(stage: Stage, guarded: Guarded, mirror: Mirror) -> Play:
+    return Play(guarded, stage.b, mirror, mirror.unused.pop(0), 2)
+
+
+@contextmanager
+def denied(guarded: Guarded, kind: ResourceType, name: str, operations: Sequence[AclOperation]) -> Iterator[None]:
+    """User:mirror has not these rights inside the `with` block, and all others."""
+    admin = AdminClient({"bootstrap.servers": guarded.bootstrap, "log_level": 0})
+    rights = [(AclOperation.ALL, AclPermissionType.ALLOW)]  # the first rule about a topic ends everybody's freedom
+    rights += [(operation, AclPermissionType.DENY) for operation in operations]
+    bindings = [
+        AclBinding(kind, name, ResourcePatternType.LITERAL, "User:mirror", "*", operation, permission)
+        for operation, permission in rights
+    ]
+    for done in admin.create_acls(bindings).values():
+        done.result(30)
+    try:
+        yield
+    finally:
+        anybody: Any = None
+        everything = AclBindingFilter(
+            kind, name, ResourcePatternType.LITERAL, anybody, anybody, AclOperation.ANY, AclPermissionType.ANY
+        )
+        for done in admin.delete_acls([everything]).values():
+            done.result(30)
+
+
+def test_s1_a_topic_that_may_not_be_read_any_more_is_told_and_the_others_flow(
+    play: Play, other: Play, mirror: Mirror, guarded: Guarded
+) -> None:
+    with play.load(), other.load():
+        play.await_flow()
+        with denied(guarded, ResourceType.TOPIC, play.topic, [AclOperation.READ]):
+            until(lambda: mirror.lines(HELD_UP, reason="TOPIC_AUTHORIZATION_FAILED"), "telling", _NOTICED_S, mirror)
+            assert any(play.topic in line["reason"] for line in mirror.lines(HELD_UP))
+            stopped = play.arrived()
+            other.await_flow()
+            assert play.arrived() == stopped
+        play.await_flow()
+        until(lambda: mirror.lines(GOES_ON), "telling that it goes on", _NOTICED_S, mirror)
+    for each in (play, other):
+        each.judge().assert_exactly_once()
+
+
+def test_s2_a_group_that_may_not_be_described_is_named_and_records_flow(
+    play: Play, mirror: Mirror, guarded: Guarded
+) -> None:
+    consumer = Consumer({"bootstrap.servers": guarded.bootstrap, "group.id": GROUP, "enable.auto.commit": False})
+    with play.load():
+        play.await_flow()
+        until(lambda: committed(consumer, TopicPartition(play.topic, 0, 20)), "a commit")  # the first makes the topic
+        consumer.close()
+        until(lambda: mirror.lines("Consumer groups have changed.", new=[GROUP]), "seeing the group", 30, mirror)
+        with denied(guarded, ResourceType.GROUP, GROUP, [AclOperation.DESCRIBE, AclOperation.READ]):
+            until(
+                lambda: (
+                    mirror.lines("Consumer groups have changed.", gone=[GROUP]) or mirror.lines(GROUP, level="warning")
+                ),
+                "naming the group",
+                _NOTICED_S,
+                mirror,
+            )
+            play.await_flow()
+        play.await_flow()
+    play.judge().assert_exactly_once()
+
+
+def committed(consumer: Consumer, offset: TopicPartition) -> bool:
+    try:
+        return bool(consumer.commit(offsets=[offset], asynchronous=False))
+    except KafkaException:
+        return False
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_s3_certificates_that_expire_or_change_their_authority_are_told_and_read_again(
+    guarded: Guarded, stage: Stage, tmp_path: Path
+) -> None:
+    first = certificates.issue("Another First Authority")
+    second = certificates.issue("Second Authority")
+    trusted = tmp_path / "trusted.pem"
+
+    def restart(server: certificates.Issued, authority: certificates.Issued) -> None:
+        guarded.broker.stop()
+        guarded.certify(server, authority)
+        guarded.broker.start()
+
+    trusted.write_text(first.certificate_pem)
+    restart(certificates.issue("broker", first, address="127.0.0.1"), first)
+    tls = {
+        "T.security.protocol": "SSL",
+        "T.ssl.truststore.type": "PEM",
+        "T.ssl.truststore.location": str(trusted),
+    }
+    through = (guarded.broker.address("TLS"), stage.b.bootstrap)
+    with running_mirror(
+        tmp_path / "T", "T", source=guarded, target=stage.b, through=through, topics=1, settings=tls
+    ) as flow:
+        play = Play(guarded, stage.b, flow, "T-0", 2)
+        with play.load():
+            play.await_flow()
+            restart(certificates.issue("broker", first, address="127.0.0.1", is_expired=True), first)
+            until(lambda: flow.lines(HELD_UP, reason="expired"), "telling", _NOTICED_S, flow)
+            restart(certificates.issue("broker", second, address="127.0.0.1"), second)
+            until(lambda: flow.lines(HELD_UP, reason="is not trusted"), "telling", _NOTICED_S, flow)
+            trusted.write_text(first.certificate_pem + second.certificate_pem)
+            play.await_flow()
+        play.judge().assert_exactly_once()
+
+
+def test_s4_a_password_that_does_not_hold_any_more_is_told_and_tried_again(
+    play: Play, mirror: Mirror, guarded: Guarded
+) -> None:
+    with play.load():
+        play.await_flow()
+        guarded.set_password(WRONG)
+        try:
+            kill(members(mirror.process, "worker"))  # a login lasts as long as its connection
+            until(
+                lambda: mirror.lines("", reason="SCRAM") or mirror.lines("", reason="uthentication"),
+                "telling",
+                40,
+                mirror,
+            )
+            time.sleep(3)
+            lines = len(mirror.process.log.read_text().splitlines())
+            time.sleep(3)
+            assert len(mirror.process.log.read_text().splitlines()) - lines < 40, "a storm of complaints"
+        finally:
+            guarded.set_password(RIGHT)
+        play.await_flow(60)
+    play.judge().assert_exactly_once()
+    assert RIGHT not in mirror.process.log.read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_s4_a_wrong_password_at_the_start_is_told_in_a_sentence_and_mended_without_a_restart(
+    guarded: Guarded, stage: Stage, tmp_path: Path
+) -> None:
+    Topics(guarded).create("V-0", partitions=2)
+    addresses = (guarded.broker.address("LOGIN"), stage.b.bootstrap)
+    flow = Mirror(tmp_path / "V", "V", *addresses, ["V-0"], login("V", WRONG))
+    try:
+        flow.start()
+        until(lambda: flow.lines("uthentication"), "telling", _NOTICED_S, flow)
+        assert flow.process.is_running
+        assert "Traceback" not in flow.process.log.read_text()
+        guarded.set_password(WRONG)
+        play = Play(guarded, stage.b, flow, "V-0", 2)
+        with play.load():
+            play.await_flow()
+        play.judge().assert_exactly_once()
+        flow.stop()
+    finally:
+        guarded.set_password(RIGHT)
+        flow.clean_up()
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_s5_quotas_slow_copying_down_and_are_no_trouble(
+    play: Play, mirror: Mirror, guarded: Guarded, stage: Stage, side: str
+) -> None:
+    told = len(mirror.lines(HELD_UP))
+    broker, key = (guarded, "consumer_byte_rate") if side == "source" else (stage.b, "producer_byte_rate")
+    with play.load(1000):
+        play.await_flow()
+        set_quota(broker.bootstrap, key, 60_000)
+        try:
+            time.sleep(6)
+            assert play.arrived() < play.written - 1000, "the quota was not felt"
+            assert mirror.lines(HELD_UP)[told:] == []
+        finally:
+            set_quota(broker.bootstrap, key, None)
+    play.judge().assert_exactly_once()
+
+
+def set_quota(bootstrap: str, key: str, rate: float | None) -> None:
+    """Of every client id; None takes it away."""
+    entry = AlterClientQuotasRequest.EntryData
+    request = AlterClientQuotasRequest(
+        entries=[
+            entry(
+                entity=[entry.EntityData(entity_type="client-id", entity_name=None)],
+                ops=[entry.OpData(key=key, value=rate or 0.0, remove=rate is None)],
+            )
+        ],
+        validate_only=False,
+    )
+    with cluster_of(bootstrap) as cluster:
+        assert [row.error_code for row in cluster.send(None, request).entries] == [0]
