@@ -98,6 +98,7 @@ def test_a_frozen_jvm_holds_up_neither_copying_nor_the_stop(
         assert flow.committed(spec) == {part.source: job.progress()[0].position for part in spec.partitions}
 
 
+@pytest.mark.slow
 def test_a_jvm_that_does_not_answer_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mm2.copy.driver.spark._ANSWER_TIMEOUT_S", 0.5)
     with engine_of() as engine, capture_logs() as logs:
@@ -110,7 +111,7 @@ def test_a_jvm_that_does_not_answer_is_replaced(monkeypatch: pytest.MonkeyPatch)
     assert any("not answered" in line.get("reason", "") for line in logs)
 
 
-@pytest.mark.parametrize("when", ["starting", "up"])
+@pytest.mark.parametrize("when", ["starting", pytest.param("up", marks=pytest.mark.slow)])
 def test_a_frozen_jvm_is_stopped_at_any_time(when: str) -> None:
     engine = CopyEngine({})
     engine.start()
@@ -157,12 +158,3 @@ def test_a_master_that_spark_does_not_know_is_named(
         assert engine.spark.trouble == f"Spark does not start: {sentence}"
     assert next(line["error"] for line in logs if line["event"] == "Spark does not start") == sentence
     assert capfd.readouterr().err == "", "one sentence and no traces"
-
-
-def test_engines_follow_one_another_in_a_process() -> None:
-    pids = set()
-    for _ in range(2):
-        with engine_of() as engine:
-            engine.spark.context(60)
-            pids.add(pid_of(engine))
-    assert len(pids) == 2

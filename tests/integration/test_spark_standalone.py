@@ -42,6 +42,8 @@ def engine(cluster: LocalSpark) -> Iterator[CopyEngine]:
     engine = CopyEngine(cluster.props)
     engine.start()
     eventually(lambda: engine.slots.count == 4, 120)
+    assert engine._server is not None
+    assert engine._server.fingerprint, "the progress channel is encrypted"
     yield engine
     engine.stop()
 
