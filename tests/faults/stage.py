@@ -78,13 +78,21 @@ class Mirror:
     """connect-mirror-maker for one flow, started, killed and started again.
 
     The source's alias is in the names of all internal topics and of the group, so flows under other ones know nothing of
-    it. `topics` have been made for the rows; each takes one.
+    it. `topics` have been made for the rows; each takes one. `variables` are added to its environment.
     """
 
     def __init__(
-        self, folder: Path, alias: str, source: str, target: str, topics: Sequence[str], settings: Mapping[str, str]
+        self,
+        folder: Path,
+        alias: str,
+        source: str,
+        target: str,
+        topics: Sequence[str],
+        settings: Mapping[str, str],
+        variables: Mapping[str, str] | None = None,
     ) -> None:
         self.alias = alias
+        self._variables = variables
         self.unused = list(topics)
         self._folder = folder
         self._starts = 0
@@ -113,7 +121,8 @@ class Mirror:
     def start(self) -> MirrorProcess:
         """Another one; those before it may still live."""
         self._starts += 1
-        process = MirrorProcess(self.file, self._folder / f"{self._starts}.log", "B")
+        log = self._folder / f"{self._starts}.log"
+        process = MirrorProcess(self.file, log, "B", variables=self._variables)
         self._processes.append(process)
         return process
 
@@ -153,12 +162,13 @@ def mirror(
     partitions: int = 2,
     replicas: int = 1,
     settings: Mapping[str, str] | None = None,
+    variables: Mapping[str, str] | None = None,
 ) -> Iterator[Mirror]:
     """A running product and so many topics for it, on both sides. `through`: where it is told that the clusters are."""
     names = [f"{alias}-{number}" for number in range(topics)]
     Topics(source).create(*names, partitions=partitions, replicas=replicas)
     addresses = through or (source.bootstrap, target.bootstrap)
-    flow = Mirror(folder, alias, *addresses, names, settings or {})
+    flow = Mirror(folder, alias, *addresses, names, settings or {}, variables)
     try:
         flow.start()
         there = Topics(target)

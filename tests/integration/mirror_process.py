@@ -29,12 +29,12 @@ Table = dict[bytes, tuple[bytes | None, int]]
 
 
 class MirrorProcess:
-    """One start of connect-mirror-maker. `log` gets everything it says."""
+    """One start of connect-mirror-maker. `log` gets everything it says, `variables` are added to its environment."""
 
-    def __init__(self, file: Path, log: Path, *clusters: str) -> None:
+    def __init__(self, file: Path, log: Path, *clusters: str, variables: Mapping[str, str] | None = None) -> None:
         self.log = log
         command = [sys.executable, "-P", "-m", "mm2.cli.connect_mirror_maker", str(file), "--log-format", "json"]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), **(variables or {})}
         chosen = ["--clusters", *clusters] if clusters else []
         self._process: Popen[bytes] = spawn(
             [*command, *chosen], output=log, folder=file.parent, environment=environment
