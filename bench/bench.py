@@ -32,7 +32,7 @@ from bench.goals import BEYOND, EVENTS, TABLE, quick  # noqa: E402
 from bench.idle import Idleness  # noqa: E402
 from bench.latency import Traffic  # noqa: E402
 from bench.perform import Hall, load, only, perform  # noqa: E402
-from bench.shapes import SHAPES  # noqa: E402
+from bench.shapes import SHAPES, Shape  # noqa: E402
 from bench.venue import open_venue  # noqa: E402
 from mm2.kafka.errors import KafkaFailure  # noqa: E402
 from mm2.sandbox.errors import SandboxError  # noqa: E402
@@ -123,9 +123,14 @@ def _event(options: Any) -> Event:
         conditions = Conditions(options.exactly_once, options.tls, options.rtt)
         event = Event(SHAPES[options.shape], conditions, FOUR if options.rtt else THREE)
         event = replace(event, task=EVENTS[event.name].task) if event.name in EVENTS else event
+    return _adapted(event, options)
+
+
+def _adapted(event: Event, options: Any) -> Event:
+    """As often, with as much data and by whom the options say."""
     if options.quick:
         event = quick(event)
-    if options.records and isinstance(event.task, type(SHAPES["1k"])):
+    if options.records and isinstance(event.task, Shape):
         event = replace(event, task=replace(event.task, records=options.records))
     if options.runs:
         event = replace(event, runs=options.runs)
@@ -143,9 +148,7 @@ def _measure_rows(hall: Hall, options: Any) -> int:
     for event in chosen:
         if options.resume and event.name in results and results[event.name].complete:
             continue
-        event_now = quick(event) if hall.quick else event
-        event_now = replace(event_now, runs=options.runs) if options.runs and event.runs > 1 else event_now
-        event_now = only(event_now, options.only or ())
+        event_now = _adapted(event, options)
         _say(hall.console, f"-- {event.name} ({(time.monotonic() - began) / 60:.0f} min so far)")
         try:
             # What the row is called must not depend on how quickly it is measured.
@@ -189,10 +192,8 @@ def _attempt_line(hall: Hall, options: Any) -> None:
 
 
 def _measure_line(hall: Hall, options: Any) -> None:
-    event = quick(Event(SHAPES[options.shape])) if hall.quick else Event(SHAPES[options.shape])
-    shape = event.task
-    assert not isinstance(shape, Traffic | Idleness)
-    shape = replace(shape, records=options.records) if options.records else shape
+    shape = _adapted(Event(SHAPES[options.shape]), options).task
+    assert isinstance(shape, Shape)
     folder = hall.folder / "line"
     outcomes = [physics.bare(folder)]
     with open_venue(folder, Conditions(tls=options.tls)) as venue:

@@ -3,6 +3,7 @@
 import json
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,7 +60,8 @@ class Line:
         topic = f"steady-{self._runs}"
         place = folder / f"run-{self._runs}"
         create_topic(self._venue.clusters[0], topic, PARTITIONS)
-        producer = _python("steady.py", self._venue.brokers[0].bootstrap, topic, PARTITIONS, traffic.rate, to=folder)
+        bootstrap = self._venue.brokers[0].bootstrap
+        producer = _python("steady.py", bootstrap, topic, PARTITIONS, traffic.rate, to=folder / "producer.log")
         try:
             return self._measure(contender, traffic, topic, place, producer)
         finally:
@@ -72,15 +74,17 @@ class Line:
         flow = self._venue.flow(self._runs, topic)
         arrivals = Arrivals(self._venue.clusters[1], flow.remote_topic, PARTITIONS)
         process = contender.launch(flow, place)
+        check = _both_running(process, producer)
         try:
             with PeakMemory(process.pid).watching() as memory:
-                arrivals.wait(1, _START_PATIENCE_S, still_running(process))
+                arrivals.wait(1, _START_PATIENCE_S, check)
                 copied_since = time.monotonic()
                 time.sleep(_WARM_UP_S)  # what waited is copied, and Java's compiler has seen the work
                 cpu = tree_cpu_time(process.pid)
-                watched_from_s = time.monotonic() - copied_since
-                seen = self._watch(topic, flow.remote_topic, traffic, place, process, producer)
+                watched_since = time.monotonic()
+                seen = self._watch((topic, flow.remote_topic), traffic, place, check)
                 cpu = tree_cpu_time(process.pid) - cpu
+                watched_s = time.monotonic() - watched_since
         except BenchFailed as exc:
             raise BenchFailed(f"{contender.title}: {exc}\n{log_tail(place)}") from exc
         finally:
@@ -94,49 +98,50 @@ class Line:
             FLOOR_P50: source["p50"],
             FLOOR_P99: source["p99"],
             FLOOR_LONGEST: source["max"],
-            CPU_SHARE: 100 * cpu.total_s / traffic.seconds,
+            CPU_SHARE: 100 * cpu.total_s / watched_s,
             MEMORY: memory.peak_bytes / 1e6,
             MISSING: source["records"] - target["records"],
         }
         return Outcome(
             contender.name,
             {figure.name: value for figure, value in figures.items()},
-            [_worst_seconds(seen, watched_from_s)],
+            [_worst_seconds(seen, watched_since - copied_since)],
         )
 
     def _watch(
-        self,
-        topic: str,
-        remote_topic: str,
-        traffic: Traffic,
-        place: Path,
-        process: Popen[bytes],
-        producer: Popen[bytes],
+        self, topics: tuple[str, str], traffic: Traffic, place: Path, check: Callable[[], None]
     ) -> dict[str, Any]:
         bootstraps = [broker.bootstrap for broker in self._venue.brokers]
-        watcher = _python(
-            "watcher.py", *bootstraps, topic, remote_topic, PARTITIONS, traffic.seconds, to=place / "watcher.json"
-        )
+        output = place / "watcher.json"
+        watcher = _python("watcher.py", *bootstraps, *topics, PARTITIONS, traffic.seconds, to=output)
         deadline = time.monotonic() + traffic.seconds + _WATCHER_PATIENCE_S
         try:
             while watcher.poll() is None:
-                still_running(process)()
-                if producer.poll() is not None:
-                    raise BenchFailed("the producer of the bench ended.")
+                check()
                 if time.monotonic() > deadline:
                     raise BenchFailed("the watcher of the bench does not end.")
                 time.sleep(0.5)
         finally:
             end(watcher)
-        told = (place / "watcher.json").read_text()
-        with suppress(ValueError):
+        told = output.read_text()
+        with suppress(ValueError, IndexError):
             return dict(json.loads(told.splitlines()[-1]))
         raise BenchFailed(f"the watcher of the bench failed: {told[-500:]}")
 
 
+def _both_running(process: Popen[bytes], producer: Popen[bytes]) -> Callable[[], None]:
+    check = still_running(process)
+
+    def check_both() -> None:
+        check()
+        if producer.poll() is not None:
+            raise BenchFailed("the producer of the bench ended.")
+
+    return check_both
+
+
 def _python(script: str, *arguments: object, to: Path) -> Popen[bytes]:
-    output = to / f"{script}.log" if to.is_dir() else to
-    return spawn([sys.executable, "-P", str(_FOLDER / script), *map(str, arguments)], output=output)
+    return spawn([sys.executable, "-P", str(_FOLDER / script), *map(str, arguments)], output=to)
 
 
 def _worst_seconds(seen: dict[str, Any], watched_from_s: float) -> str:

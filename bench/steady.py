@@ -25,6 +25,9 @@ from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import TopicPartition
 from mm2.kafka.wire import produce
 
+_BY_NAME = 12
+"""The last version of Produce that needs no topic ids."""
+
 
 class Template:
     """The records of one batch; all that changes from one batch to the next is the time."""
@@ -52,7 +55,7 @@ def main(bootstrap: str, topic: str, partitions: int, rate: int) -> None:
     cluster = Cluster(ClientSettings.from_props({"bootstrap.servers": bootstrap}, client_id="steady"), name="A")
     cluster.metadata((topic,))
     connection = cluster.open_connection(cluster.leader(topic, 0))
-    version = connection.version_of(produce.REQUEST, produce.MAX_VERSION)
+    version = connection.version_of(produce.REQUEST, _BY_NAME)
     running = [True]
     signal.signal(signal.SIGTERM, lambda *_: running.clear())
     gc.freeze()

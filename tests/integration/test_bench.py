@@ -34,17 +34,22 @@ def told(*command: str) -> dict[str, dict[str, float]]:
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
+def check(code: int | None, output: Path) -> None:
+    assert code is None, output.read_text()
+
+
 def test_steady_traffic_is_timed_on_both_sides(
     kafka_b: LocalKafka, target: Cluster, unique: str, tmp_path: Path
 ) -> None:
     create_topic(target, unique, 4)
     command = [sys.executable, "-P", str(BENCH / "steady.py"), kafka_b.bootstrap, unique, "4", "2000"]
-    producer = spawn(command, output=tmp_path / "steady.log")
+    output = tmp_path / "steady.log"
+    producer = spawn(command, output=output)
     try:
-        Arrivals(target, unique, 4).wait(100, 20, lambda: None)
+        Arrivals(target, unique, 4).wait(100, 20, lambda: check(producer.poll(), output))
         seen = told(str(BENCH / "watcher.py"), *[kafka_b.bootstrap] * 2, *[unique] * 2, "4", "2")
     finally:
-        assert end(producer) == 0, (tmp_path / "steady.log").read_text()
+        assert end(producer) == 0, output.read_text()
     for side in seen.values():
         assert 100 < side["records"] <= 4010  # a busy machine writes less, never more
         assert 0 < side["p50"] <= side["p99"] <= side["p999"] <= side["max"] < 5000
