@@ -3,7 +3,8 @@
 ==== mode ====================== what it does ===========================================================================
   --minutes M [--two]            faults by lot, one or two at a time: processes, brokers, networks, leaders; two brokers a
                                  side, every one behind a bad network; --two: two processes share the flow
-  --kills N --records R          R records wait on the source and are copied by processes that are killed N times
+  --kills N --records R          R records wait on the source and are copied by processes that are killed N times;
+                                 --age-days D: so old that the brokers forget who wrote them
   --moments N [--two]           a process is killed at N moments of its life (start-up, discovery, in the midst of a
                                  batch, around a commit, after SIGTERM); --two: one of two processes is killed each time
 ========================================================================================================================
@@ -50,6 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=10.0, help="of faults by lot (default: %(default)g)")
     parser.add_argument("--kills", type=int, default=0, help="instead: so many kill -9 while a backlog is copied")
     parser.add_argument("--records", type=int, default=2_000_000, help="of the backlog (default: %(default)s)")
+    parser.add_argument("--age-days", type=float, default=0.0, help="how old the backlog says it is (default: 0)")
     parser.add_argument(
         "--moments", type=int, default=0, help="instead: so many kill -9 at moments of a process's life"
     )
@@ -101,7 +103,7 @@ def _compose(console: Console, seed: int, options: Any) -> bool:
         console,
         good=good,
         told=f"{len(outcome.steps)} steps with seed {seed}, slowest recovery {slowest:.1f} s, "
-        f"{outcome.peak_bytes / 1e6:,.0f} MB at most.",
+        f"{outcome.checkpoints:,} checkpoints, {outcome.peak_bytes / 1e6:,.0f} MB at most.",
     )
     return good
 
@@ -113,7 +115,9 @@ def _kills(console: Console, seed: int, options: Any) -> bool:
     began_s = time.monotonic()
     with (
         console.status("Starting") as status,
-        backlog(options.records, exactly_once=options.exactly_once, say=status.update) as made,
+        backlog(
+            options.records, exactly_once=options.exactly_once, age_days=options.age_days, say=status.update
+        ) as made,
     ):
         deaths = made.kill(seed, options.kills, status.update)
         status.update("Waiting for the rest, and reading everything back")

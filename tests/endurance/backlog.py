@@ -135,15 +135,22 @@ class Backlog:
 
 
 @contextmanager
-def backlog(records: int, *, exactly_once: bool, say: Callable[[str], None]) -> Iterator[Backlog]:
-    """Brokers run and the records are written. Raises TrafficFailed."""
+def backlog(
+    records: int, *, exactly_once: bool, age_days: float = 0.0, say: Callable[[str], None]
+) -> Iterator[Backlog]:
+    """Brokers run and the records are written. Raises TrafficFailed.
+
+    `age_days`: how old the records say they are. A broker forgets a producer whose last record is older than a day, and
+    these brokers look for such ones every second.
+    """
     folder = Path(tempfile.mkdtemp(prefix="mm2-backlog-"))
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        place = stack.enter_context(stage(folder))
-        Topics(place.a).create(TOPIC, partitions=PARTITIONS)
+        forgetful = {"producer.id.expiration.check.interval.ms": "1000"} if age_days else {}
+        place = stack.enter_context(stage(folder, overrides=forgetful))
+        Topics(place.a).create(TOPIC, partitions=PARTITIONS, retention__ms="-1")
         say(f"Writing {records:,} records to the source")
-        _write(place.a.bootstrap, records)
+        _write(place.a.bootstrap, records, age_days)
         settings = {**SETTINGS, **(EXACTLY_ONCE if exactly_once else {})}
         addresses = (place.network_a.address, place.network_b.address)
         mirror = Mirror(folder / "mm2", "A", *addresses, [TOPIC], settings)
@@ -161,7 +168,7 @@ def backlog(records: int, *, exactly_once: bool, say: Callable[[str], None]) -> 
             raise
 
 
-def _write(bootstrap: str, records: int) -> None:
+def _write(bootstrap: str, records: int, age_days: float) -> None:
     failed: list[KafkaError] = []
 
     def delivered(error: KafkaError | None, _message: Message) -> None:
@@ -182,7 +189,8 @@ def _write(bootstrap: str, records: int) -> None:
     for index in range(records):
         partition, sequence = index % PARTITIONS, index // PARTITIONS
         is_last = index >= records - PARTITIONS
-        identity = Identity(run, 0, partition, sequence, time.time_ns() // 1_000_000, is_last)
+        time_ms = int((time.time() - 86_400 * age_days) * 1000)
+        identity = Identity(run, 0, partition, sequence, time_ms, is_last)
         while True:
             try:
                 producer.produce(

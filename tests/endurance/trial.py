@@ -24,10 +24,11 @@ from mm2.sandbox.kafka import LocalKafka
 from mm2.sandbox.proxy import Proxy
 from tests.endurance.composition import Draw, Fault, Side
 from tests.endurance.footprint import sample
+from tests.endurance.group import Committing, checkpoints, wrong
 from tests.endurance.growth import Growth
 from tests.endurance.product import ProductFailed
 from tests.endurance.traffic import Traffic, Transactions
-from tests.faults.oracle import Judgment, Ledger, Place, judge
+from tests.faults.oracle import Judgment, Ledger, Place, Reader, Rows, judge
 from tests.faults.stage import HELD_UP, LISTENERS, Mirror, Topics
 
 PLAIN, TRANSACTIONAL = "chaos", "chaos-transactions"
@@ -79,6 +80,7 @@ class Outcome:
     judgments: dict[str, Judgment] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     peak_bytes: int = 0
+    checkpoints: int = 0
 
 
 @dataclass
@@ -91,6 +93,7 @@ class Trial:
     mirrors: list[Mirror]
     traffic: Traffic
     transactions: Transactions
+    group: Committing
     growth: Growth
     succeeded: bool = False
     outcome: Outcome = field(default_factory=Outcome)
@@ -141,6 +144,7 @@ class Trial:
     def finish(self, say: Callable[[str], None]) -> Outcome:
         """Ends the traffic, waits until everything has arrived, stops the product, judges."""
         say("Waiting for the last records")
+        self.group.halt()
         self.transactions.halt()
         self.traffic.finish()
         deadline = time.monotonic() + _ARRIVAL_PATIENCE_S
@@ -159,6 +163,8 @@ class Trial:
         for topic, judgment in judgments.items():
             if not (judgment.exactly_once and judgment.explained and judgment.source_records):
                 outcome.problems.append(f"{topic}: {judgment}")
+        outcome.checkpoints, skipping = self._judge_checkpoints()
+        outcome.problems += skipping
         if outcome.peak_bytes > _MOST_BYTES:
             outcome.problems.append(f"{outcome.peak_bytes / 1e6:,.0f} MB of memory at the worst moment")
         if judgments[PLAIN].source_records < self.traffic.records:
@@ -172,6 +178,26 @@ class Trial:
         return judge(
             Place(source, topic), Place(target, mirror.remote(topic)), isolation="read_committed", ledger=ledger
         )
+
+    def _judge_checkpoints(self) -> tuple[int, list[str]]:
+        """How many there are, and what is wrong with them."""
+        remote = self.mirrors[0].remote(PLAIN)
+        points = checkpoints(self.target.bootstrap, self.mirrors[0].alias)
+        problems: list[str] = []
+        readers = Reader(self.source.bootstrap, "read_committed"), Reader(self.target.bootstrap, "read_committed")
+        try:
+            for partition in range(PARTITIONS):
+                source, target = (
+                    Rows.of(reader.messages(topic, partition))
+                    for reader, topic in zip(readers, (PLAIN, remote), strict=True)
+                )
+                problems += wrong(points, remote, partition, source, target)
+        finally:
+            for reader in readers:
+                reader.close()
+        if not any(point.topic == remote for point in points):
+            problems.append("no checkpoint was ever written for the group")
+        return len(points), problems
 
     def _watch_memory(self, mirror: Mirror) -> None:
         self.outcome.peak_bytes = max(self.outcome.peak_bytes, sample(mirror.process.pid, 0.0).total_bytes)
@@ -228,7 +254,10 @@ def trial(
         stack.callback(traffic.halt)
         transactions.start()
         stack.callback(transactions.halt)
-        made = Trial(folder, source, target, mirrors, traffic, transactions, growth)
+        group = Committing(source.bootstrap, PLAIN, PARTITIONS)
+        group.start()
+        stack.callback(group.halt)
+        made = Trial(folder, source, target, mirrors, traffic, transactions, group, growth)
         for mirror in mirrors:
             mirror.start()
         try:
