@@ -69,14 +69,23 @@ class Jvm:
         if is_ours(props):
             command = [java, *_java_options(props), *options, "org.apache.spark.api.python.PythonGatewayServer"]
             environment["CLASSPATH"] = classpath()
+            settings = None
         else:
-            command = _submit_command(props, folder)
+            settings = _in_memory(javaproperties.dumps(props, timestamp=False))
+            command = _submit_command(f"/dev/fd/{settings}")
         self._folder = folder
         self._ending = False
         # Its standard input is a pipe from us: it ends when we do. A process group of its own: Ctrl-C is for us to handle.
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, process_group=0
+            command,
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
+            process_group=0,
+            pass_fds=() if settings is None else (settings,),
         )
+        if settings is not None:
+            os.close(settings)
         self._said: list[bytes] | None = []  # while it starts; None: it is passed on
         self._saying = threading.Lock()
         self._listener = threading.Thread(target=self._listen, name="spark-stderr", daemon=True)
@@ -258,11 +267,16 @@ def _java_options(props: Mapping[str, str]) -> list[str]:
     return options
 
 
-def _submit_command(props: Mapping[str, str], folder: Path) -> list[str]:
-    # In a file: the settings may hold secrets, and everybody can read command lines.
-    settings = folder / "spark.properties"
-    settings.touch(mode=0o600)
-    settings.write_text(javaproperties.dumps(props, timestamp=False), encoding="latin-1")
+def _submit_command(settings: str) -> list[str]:
+    # In a file, for the settings may hold secrets, and everybody can read command lines.
     submit = str(spark_home() / "bin" / "spark-submit")
     words = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
-    return [submit, "--properties-file", str(settings), "--load-spark-defaults", *words]
+    return [submit, "--properties-file", settings, "--load-spark-defaults", *words]
+
+
+def _in_memory(text: str) -> int:
+    """The descriptor of a file that is on no disk."""
+    descriptor = os.memfd_create("spark-settings")
+    with os.fdopen(os.dup(descriptor), "w", encoding="latin-1") as file:
+        file.write(text)
+    return descriptor
