@@ -60,6 +60,9 @@ class Proxy:
         return self._process.pid
 
     def start(self) -> Self:
+        """Does nothing when it runs."""
+        if self._process is not None:
+            return self
         self._log_file.parent.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-P", "-m", "mm2.sandbox.relay"]
         command += [self.address, self.upstream, self._control, str(self._seed)]
