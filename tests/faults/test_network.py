@@ -115,6 +115,7 @@ def test_n4_what_was_written_and_not_acknowledged_is_not_written_again(play: Pla
     play.judge().assert_exactly_once()
 
 
+@pytest.mark.slow
 def test_n5_a_bad_line_slows_copying_and_is_no_trouble(play: Play, mirror: Mirror, stage: Stage) -> None:
     with play.load():
         play.await_flow()

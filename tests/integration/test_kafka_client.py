@@ -534,6 +534,7 @@ def test_close_ends_a_wait_in_another_thread_at_once(secured: Secured) -> None:
         cluster.send(None, MetadataRequest(topics=[]))
 
 
+@pytest.mark.slow
 def test_broker_that_comes_back_is_found_again_and_refusal_is_told_meanwhile(secured: Secured) -> None:
     """Last in this file: it restarts the broker."""
     cluster = Cluster(ClientSettings.from_props(secured.props("OPEN")), name="S")

@@ -19,6 +19,7 @@ def size(broker: LocalKafka, topic: str) -> int:
     return sum(end_offset(broker, topic, partition) for partition in range(PARTITIONS))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_killed_again_and_again_a_committed_reader_sees_every_record_once(
     kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, tmp_path: Path
