@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
-from mm2.connect import internal_json
 from mm2.connect.api import ConnectError
+from mm2.connect.stores import internal_json
 
 
 class Converter(ABC):

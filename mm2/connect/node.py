@@ -6,15 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mm2.config.worker_keys import WorkerConfig
-from mm2.connect.exactly_once import ExactlyOnceSupport, leader_transactional_id
-from mm2.connect.herder import DistributedHerder
+from mm2.connect.group.protocol import URL_NOT_USED
+from mm2.connect.herder.distributed import DistributedHerder
 from mm2.connect.plugins import Plugins
-from mm2.connect.protocol import URL_NOT_USED
+from mm2.connect.runtime.exactly_once import ExactlyOnceSupport, leader_transactional_id
+from mm2.connect.runtime.worker import Worker
 from mm2.connect.stores.config_store import ConfigStore, LeaderWrites
 from mm2.connect.stores.internal_topic import InternalTopic
 from mm2.connect.stores.offset_store import OffsetStore
 from mm2.connect.stores.status_store import StatusStore
-from mm2.connect.worker import Worker
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.settings import ClientSettings
 

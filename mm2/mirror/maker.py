@@ -28,7 +28,7 @@ from mm2.config.providers import ConfigTransformer
 from mm2.config.worker_keys import WorkerConfig
 from mm2.connect.api import ConnectError, Connector, Task
 from mm2.connect.converters import Converter
-from mm2.connect.herder import DistributedHerder, NotLeader
+from mm2.connect.herder.distributed import DistributedHerder, NotLeader
 from mm2.connect.node import Node
 from mm2.connect.plugins import Plugins
 from mm2.copy.driver.engine import CopyEngine

@@ -14,7 +14,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from mm2.connect.api import ConnectError
-from mm2.connect.herder import AlreadyExists, DistributedHerder, NotFound
+from mm2.connect.herder.distributed import AlreadyExists, DistributedHerder, NotFound
 from mm2.connect.node import Node
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.connect_reading import create_topic, eventually, pairs, read_all

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from mm2.connect.herder import DistributedHerder
+from mm2.connect.herder.distributed import DistributedHerder
 from mm2.connect.node import Node
 from mm2.connect.stores.config_store import PrivilegedWriteError
 from mm2.kafka.cluster import Cluster

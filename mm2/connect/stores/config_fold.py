@@ -9,10 +9,10 @@ from typing import Any, Protocol
 
 import structlog
 
-from mm2.connect import internal_json
 from mm2.connect.api import ConnectError
-from mm2.connect.protocol import ConnectorTaskId
-from mm2.connect.sessions import SessionKey
+from mm2.connect.group.protocol import ConnectorTaskId
+from mm2.connect.herder.sessions import SessionKey
+from mm2.connect.stores import internal_json
 from mm2.connect.stores.config_state import ClusterConfigState, Props, RestartRequest, TargetState
 
 log = structlog.get_logger(__name__)

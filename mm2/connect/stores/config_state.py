@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from mm2.connect.protocol import ConnectorTaskId
-from mm2.connect.sessions import SessionKey
+from mm2.connect.group.protocol import ConnectorTaskId
+from mm2.connect.herder.sessions import SessionKey
 
 Props = Mapping[str, str | None]
 

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mm2.connect import internal_json
 from mm2.connect.api import ConnectError
-from mm2.connect.sessions import SessionKey
+from mm2.connect.herder.sessions import SessionKey
 from mm2.connect.stores import config_fold as fold
+from mm2.connect.stores import internal_json
 from mm2.connect.stores.config_state import ClusterConfigState, Props, RestartRequest, TargetState
 from mm2.connect.stores.internal_log import InternalLog
 from mm2.connect.stores.internal_topic import InternalTopic

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from mm2.connect.protocol import ConnectorTaskId
+from mm2.connect.group.protocol import ConnectorTaskId
 from mm2.connect.stores.internal_log import InternalLog
 from mm2.connect.stores.internal_topic import InternalTopic
 from mm2.connect.stores.statuses import Entry, Status, StatusFold, TopicStatus, topic_key

@@ -10,9 +10,9 @@ from typing import Any, Generic, TypeVar
 
 import structlog
 
-from mm2.connect import internal_json
 from mm2.connect.api import ConnectError
-from mm2.connect.protocol import ConnectorTaskId
+from mm2.connect.group.protocol import ConnectorTaskId
+from mm2.connect.stores import internal_json
 
 log = structlog.get_logger(__name__)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from mm2.connect.assignor import CooperativeAssignor, GroupAssignment, assign_eagerly, mismatch
-from mm2.connect.protocol import CONFIG_MISMATCH, URL_NOT_USED, Assignment, ConnectorTaskId, WorkerState
+from mm2.connect.group.assignor import CooperativeAssignor, GroupAssignment, assign_eagerly, mismatch
+from mm2.connect.group.protocol import CONFIG_MISMATCH, URL_NOT_USED, Assignment, ConnectorTaskId, WorkerState
 
 
 @dataclass

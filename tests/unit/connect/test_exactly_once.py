@@ -10,7 +10,9 @@ from mm2.config.configdef import AbstractConfig, ConfigDef
 from mm2.config.connector_keys import source_connector_config
 from mm2.config.worker_keys import WorkerConfig
 from mm2.connect.api import ConnectError, SourceConnector, Task
-from mm2.connect.exactly_once import (
+from mm2.connect.group.protocol import ConnectorTaskId
+from mm2.connect.plugins import Plugins
+from mm2.connect.runtime.exactly_once import (
     Boundary,
     ExactlyOnceSupport,
     Transactions,
@@ -20,11 +22,9 @@ from mm2.connect.exactly_once import (
     task_transactional_id,
     transactions_of,
 )
-from mm2.connect.plugins import Plugins
-from mm2.connect.protocol import ConnectorTaskId
+from mm2.connect.runtime.worker import Worker
 from mm2.connect.stores.internal_topic import InternalTopic
 from mm2.connect.stores.offset_store import OffsetStore
-from mm2.connect.worker import Worker
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.settings import ClientSettings
 

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 import pytest
 
 from mm2.connect.api import ConnectError
-from mm2.connect.fencing import FencingConflict, FencingRound, ZombieFencing, due_round
+from mm2.connect.herder.fencing import FencingConflict, FencingRound, ZombieFencing, due_round
 from mm2.connect.stores.config_state import ClusterConfigState
 
 

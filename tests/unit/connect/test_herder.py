@@ -9,14 +9,14 @@ import pytest
 import structlog
 
 from mm2.config.worker_keys import WorkerConfig
-from mm2.connect import herder as herder_module
 from mm2.connect.api import ConnectError
-from mm2.connect.herder import DistributedHerder
-from mm2.connect.internal_requests import RequestRefused
+from mm2.connect.group.protocol import NO_ERROR, URL_NOT_USED, Assignment, ConnectorTaskId
+from mm2.connect.herder import distributed as herder_module
+from mm2.connect.herder.distributed import DistributedHerder
+from mm2.connect.herder.internal_requests import RequestRefused
+from mm2.connect.herder.sessions import SessionKey
 from mm2.connect.node import Node
 from mm2.connect.plugins import Plugins
-from mm2.connect.protocol import NO_ERROR, URL_NOT_USED, Assignment, ConnectorTaskId
-from mm2.connect.sessions import SessionKey
 from mm2.connect.stores.config_state import ClusterConfigState, RestartRequest
 from mm2.connect.stores.config_store import PrivilegedWriteError
 

@@ -12,8 +12,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from mm2.connect.internal_requests import InternalRequests, RequestRefused
-from mm2.connect.sessions import SessionKey
+from mm2.connect.herder.internal_requests import InternalRequests, RequestRefused
+from mm2.connect.herder.sessions import SessionKey
 
 KEY = SessionKey(bytes(32), "HmacSHA256", 0)
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from mm2.connect.assignor import CooperativeAssignor
-from mm2.connect.membership import GroupMember, GroupTimings, _Dropped, _merge
-from mm2.connect.protocol import CONFIG_MISMATCH, NO_ERROR, URL_NOT_USED, Assignment, ConnectorTaskId
+from mm2.connect.group.assignor import CooperativeAssignor
+from mm2.connect.group.membership import GroupMember, GroupTimings, _Dropped, _merge
+from mm2.connect.group.protocol import CONFIG_MISMATCH, NO_ERROR, URL_NOT_USED, Assignment, ConnectorTaskId
 from mm2.connect.stores.config_state import ClusterConfigState
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.settings import ClientSettings

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mm2.connect.api import ConnectError
-from mm2.connect.protocol import (
+from mm2.connect.group.protocol import (
     Assignment,
     ConnectorTaskId,
     WorkerState,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mm2.connect.protocol import ConnectorTaskId
+from mm2.connect.group.protocol import ConnectorTaskId
 from mm2.connect.stores.statuses import Entry, State, Status, StatusFold, TopicStatus
 
 TASK = ConnectorTaskId("a-b", 0)

@@ -11,12 +11,12 @@ import structlog
 
 from mm2.connect.api import ConnectError, SourceRecord, SourceTask, SourceTaskContext, WorkerView
 from mm2.connect.converters import ByteArrayConverter
-from mm2.connect.lifecycle import WorkId
-from mm2.connect.protocol import ConnectorTaskId
+from mm2.connect.group.protocol import ConnectorTaskId
+from mm2.connect.runtime.lifecycle import WorkId
+from mm2.connect.runtime.tasks import Converters, OwnershipGuard, TaskSetup, WorkerSourceTask
 from mm2.connect.stores.config_state import TargetState
 from mm2.connect.stores.internal_topic import InternalTopic
 from mm2.connect.stores.offset_store import ConnectorOffsetReader, OffsetStore
-from mm2.connect.tasks import Converters, OwnershipGuard, TaskSetup, WorkerSourceTask
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.producer import Producer
 from mm2.kafka.settings import ClientSettings

@@ -9,9 +9,9 @@ from typing import Any
 
 import httpx
 
-from mm2.connect import sessions
 from mm2.connect.api import ConnectError
-from mm2.connect.sessions import SessionKey
+from mm2.connect.herder import sessions
+from mm2.connect.herder.sessions import SessionKey
 from mm2.kafka.settings import ClientSettings
 from mm2.kafka.tls import build_ssl_context
 

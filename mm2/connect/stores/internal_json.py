@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mm2.connect.api import ConnectError
-from mm2.connect.java_map import hash_map_order
+from mm2.connect.stores.java_map import hash_map_order
 
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 

@@ -7,8 +7,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
-from mm2.connect import internal_json
 from mm2.connect.api import SourceRecord
+from mm2.connect.stores import internal_json
 
 _PartitionKey = frozenset[tuple[str, Any]]
 

@@ -18,21 +18,21 @@ from typing import Any, TypeVar
 
 import structlog
 
-from mm2.connect import loggers, sessions
 from mm2.connect.api import ConnectError, RetriableError
-from mm2.connect.assignor import CooperativeAssignor
-from mm2.connect.fencing import FencingConflict, ZombieFencing
-from mm2.connect.internal_requests import InternalRequests, RequestRefused
-from mm2.connect.lifecycle import WorkId
-from mm2.connect.membership import GroupMember, GroupTimings
-from mm2.connect.protocol import URL_NOT_USED, Assignment, ConnectorTaskId
-from mm2.connect.sessions import SessionKey
+from mm2.connect.group.assignor import CooperativeAssignor
+from mm2.connect.group.membership import GroupMember, GroupTimings
+from mm2.connect.group.protocol import URL_NOT_USED, Assignment, ConnectorTaskId
+from mm2.connect.herder import loggers, sessions
+from mm2.connect.herder.fencing import FencingConflict, ZombieFencing
+from mm2.connect.herder.internal_requests import InternalRequests, RequestRefused
+from mm2.connect.herder.sessions import SessionKey
+from mm2.connect.runtime.lifecycle import WorkId
+from mm2.connect.runtime.tasks import OwnershipGuard
+from mm2.connect.runtime.worker import FENCING_S, TaskStart, TooManyTasks, Worker
 from mm2.connect.stores.config_state import ClusterConfigState, Props, RestartRequest, TargetState
 from mm2.connect.stores.config_store import ConfigStore, PrivilegedWriteError
 from mm2.connect.stores.status_store import StatusStore, now_ms
 from mm2.connect.stores.statuses import State, Status, TopicStatus
-from mm2.connect.tasks import OwnershipGuard
-from mm2.connect.worker import FENCING_S, TaskStart, TooManyTasks, Worker
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure
 
@@ -127,7 +127,7 @@ class DistributedHerder:
 
     Deviation from Java in MirrorMaker's dedicated mode without internal REST (``rest_url`` NOTUSED everywhere): there a
     follower has no way to hand task configs to the leader (KAFKA-9981), so the leader's assignor keeps the connectors
-    for itself; see :class:`mm2.connect.assignor.CooperativeAssignor`.
+    for itself; see :class:`mm2.connect.group.assignor.CooperativeAssignor`.
 
     ``on_leader_ready`` is called on the herder's thread after each rebalance in which this worker became the leader; it
     may look at :meth:`configs` and queue requests.

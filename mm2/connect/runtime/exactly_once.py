@@ -12,7 +12,7 @@ import structlog
 from mm2.config.configdef import AbstractConfig
 from mm2.config.worker_keys import WorkerConfig
 from mm2.connect.api import ConnectError, Connector, SourceConnector
-from mm2.connect.protocol import ConnectorTaskId
+from mm2.connect.group.protocol import ConnectorTaskId
 
 log = structlog.get_logger(__name__)
 

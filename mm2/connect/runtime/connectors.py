@@ -9,7 +9,7 @@ from enum import Enum, auto
 import structlog
 
 from mm2.connect.api import ConnectError, Connector
-from mm2.connect.lifecycle import StatusListener
+from mm2.connect.runtime.lifecycle import StatusListener
 from mm2.connect.stores.config_state import TargetState
 
 log = structlog.get_logger(__name__)

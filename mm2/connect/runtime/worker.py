@@ -16,9 +16,11 @@ from mm2.config.connector_keys import source_connector_config
 from mm2.config.providers import ConfigTransformer, references
 from mm2.config.worker_keys import WorkerConfig
 from mm2.connect.api import ConnectError, Connector, SourceTask, SourceTaskContext, Task, WorkerView
-from mm2.connect.connectors import ConnectorState, OnTransition, StoredTaskConfigs, WorkerConnector
 from mm2.connect.converters import Converter
-from mm2.connect.exactly_once import (
+from mm2.connect.group.protocol import ConnectorTaskId
+from mm2.connect.plugins import Plugins
+from mm2.connect.runtime.connectors import ConnectorState, OnTransition, StoredTaskConfigs, WorkerConnector
+from mm2.connect.runtime.exactly_once import (
     ExactlyOnceSupport,
     Transactions,
     exactly_once_producer_props,
@@ -26,13 +28,11 @@ from mm2.connect.exactly_once import (
     task_transactional_id,
     transactions_of,
 )
-from mm2.connect.lifecycle import StatusListener
-from mm2.connect.plugins import Plugins
-from mm2.connect.protocol import ConnectorTaskId
+from mm2.connect.runtime.lifecycle import StatusListener
+from mm2.connect.runtime.tasks import AbstractWorkerSourceTask, Converters, OwnershipGuard, TaskSetup, WorkerSourceTask
+from mm2.connect.runtime.transactional_task import ExactlyOnceWorkerSourceTask
 from mm2.connect.stores.config_state import Props, TargetState
 from mm2.connect.stores.offset_store import ConnectorOffsetReader, OffsetStore
-from mm2.connect.tasks import AbstractWorkerSourceTask, Converters, OwnershipGuard, TaskSetup, WorkerSourceTask
-from mm2.connect.transactional_task import ExactlyOnceWorkerSourceTask
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure

@@ -20,8 +20,8 @@ import structlog
 from kafka.protocol.consumer import HeartbeatRequest, JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
 
 from mm2.connect.api import ConnectError
-from mm2.connect.assignor import CooperativeAssignor, assign_eagerly, mismatch
-from mm2.connect.protocol import (
+from mm2.connect.group.assignor import CooperativeAssignor, assign_eagerly, mismatch
+from mm2.connect.group.protocol import (
     EAGER,
     PROTOCOL_TYPE,
     Assignment,

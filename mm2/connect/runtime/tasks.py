@@ -1,6 +1,6 @@
 """One source task on a thread of its own: poll, convert, produce, commit (AbstractWorkerSourceTask, spec connect G.2).
 
-What it does at least once is here, too; `mm2.connect.transactional_task` does it exactly once.
+What it does at least once is here, too; `mm2.connect.runtime.transactional_task` does it exactly once.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import structlog
 
 from mm2.connect.api import ConnectError, RetriableError, SourceRecord, SourceTask, SourceTaskContext
 from mm2.connect.converters import Converter
-from mm2.connect.lifecycle import StatusListener
-from mm2.connect.protocol import ConnectorTaskId
+from mm2.connect.group.protocol import ConnectorTaskId
+from mm2.connect.runtime.lifecycle import StatusListener
+from mm2.connect.runtime.submitted import SubmittedRecords
 from mm2.connect.stores.config_state import TargetState
 from mm2.connect.stores.offset_store import ConnectorOffsetReader, OffsetStore
-from mm2.connect.submitted import SubmittedRecords
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.producer import Producer, RecordMetadata

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
-from mm2.connect.protocol import (
+from mm2.connect.group.protocol import (
     CONFIG_MISMATCH,
     NO_ERROR,
     URL_NOT_USED,
