@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 import structlog
 
-from mm2.connect.api import ConnectError, Connector
-from mm2.connect.converters import ByteArrayConverter, Converter
+from mm2.connect.api import ConnectError, Connector, Converter, HeaderConverter
+from mm2.connect.converters import ByteArrayConverter
 
 log = structlog.get_logger(__name__)
 
@@ -26,6 +26,7 @@ C = TypeVar("C")
 _SUFFIXES: dict[type[Any], tuple[str, ...]] = {
     Connector: ("Connector",),
     Converter: ("Converter",),
+    HeaderConverter: ("HeaderConverter", "Converter"),
 }
 
 
@@ -58,7 +59,8 @@ class Plugins:
 
     def __init__(self) -> None:
         self._plugins: dict[tuple[type[Any], str], Plugin] = {}
-        self.register("org.apache.kafka.connect.converters.ByteArrayConverter", ByteArrayConverter, kind=Converter)
+        for kind in (Converter, HeaderConverter):
+            self.register("org.apache.kafka.connect.converters.ByteArrayConverter", ByteArrayConverter, kind=kind)
 
     def register(self, java_name: str, python_class: type[C], *, kind: type[Any]) -> None:
         """Make a class known under a Java class name; ``kind`` is the base it is looked up as.

@@ -26,8 +26,7 @@ from mm2.config.mirror_keys import CHECKPOINT_CONNECTOR, CONNECTOR_CLASSES, HEAR
 from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
 from mm2.config.providers import ConfigTransformer
 from mm2.config.worker_keys import WorkerConfig
-from mm2.connect.api import ConnectError, Connector, Task
-from mm2.connect.converters import Converter
+from mm2.connect.api import ConnectError, Connector, Converter, HeaderConverter, Task
 from mm2.connect.herder.distributed import DistributedHerder, NotLeader
 from mm2.connect.node import Node
 from mm2.connect.plugins import Plugins
@@ -185,7 +184,8 @@ class MirrorMaker:
                 if isinstance(connector, MirrorConnector):
                     connector.rehearse(props)
                 for key in CONVERTER_KEYS:
-                    self._plugins.find(props.get(key, worker[key]), Converter, key=key)
+                    kind = HeaderConverter if key == "header.converter" else Converter
+                    self._plugins.find(props.get(key, worker[key]), kind, key=key)
         except (ConfigException, ConnectError) as error:
             raise ConfigException(f"Flow {pair}: {error}") from error
 

@@ -14,8 +14,15 @@ from typing import Any
 
 import structlog
 
-from mm2.connect.api import ConnectError, RetriableError, SourceRecord, SourceTask, SourceTaskContext
-from mm2.connect.converters import Converter
+from mm2.connect.api import (
+    ConnectError,
+    Converter,
+    HeaderConverter,
+    RetriableError,
+    SourceRecord,
+    SourceTask,
+    SourceTaskContext,
+)
 from mm2.connect.group.protocol import ConnectorTaskId
 from mm2.connect.runtime.lifecycle import StatusListener
 from mm2.connect.runtime.submitted import SubmittedRecords
@@ -50,7 +57,7 @@ class Converters:
 
     key: Converter
     value: Converter
-    header: Converter
+    header: HeaderConverter
 
 
 @dataclass(frozen=True)
@@ -338,11 +345,13 @@ class AbstractWorkerSourceTask(ABC):
     def _convert(self, record: SourceRecord) -> Record | None:
         """The record as bytes; None when it cannot be and errors are tolerated."""
         try:
+            topic, converters = record.topic, self._converters
             headers = tuple(
-                (name, self._converters.header.from_connect(record.topic, value)) for name, value in record.headers
+                (header.key, converters.header.from_connect_header(topic, header.key, header.schema, header.value))
+                for header in record.headers
             )
-            key = self._converters.key.from_connect(record.topic, record.key)
-            value = self._converters.value.from_connect(record.topic, record.value)
+            key = converters.key.from_connect_data(topic, headers, record.key_schema, record.key)
+            value = converters.value.from_connect_data(topic, headers, record.value_schema, record.value)
             timestamp = None if record.timestamp == _NO_TIMESTAMP else record.timestamp
             if timestamp is not None and timestamp < 0:
                 raise ConnectError(f"Invalid record timestamp {timestamp}")

@@ -15,8 +15,16 @@ from mm2.config.configdef import AbstractConfig
 from mm2.config.connector_keys import source_connector_config
 from mm2.config.providers import ConfigTransformer, references
 from mm2.config.worker_keys import WorkerConfig
-from mm2.connect.api import ConnectError, Connector, SourceTask, SourceTaskContext, Task, WorkerView
-from mm2.connect.converters import Converter
+from mm2.connect.api import (
+    ConnectError,
+    Connector,
+    Converter,
+    HeaderConverter,
+    SourceTask,
+    SourceTaskContext,
+    Task,
+    WorkerView,
+)
 from mm2.connect.group.protocol import ConnectorTaskId
 from mm2.connect.plugins import Plugins
 from mm2.connect.runtime.connectors import ConnectorState, OnTransition, StoredTaskConfigs, WorkerConnector
@@ -359,7 +367,7 @@ class Worker:
         converters = Converters(
             self._converter("key.converter", connector_props, is_key=True),
             self._converter("value.converter", connector_props, is_key=False),
-            self._converter("header.converter", connector_props, is_key=False),
+            self._header_converter(connector_props),
         )
         producer_props = self.producer_props(task_id, connector_props)
         transactions = transactions_of(config, self.config, producer_props) if self.exactly_once else None
@@ -446,16 +454,22 @@ class Worker:
         return config
 
     def _converter(self, key: str, connector_props: Mapping[str, str], *, is_key: bool) -> Converter:
-        """The connector's converter if it names one, else the worker's, with the settings beside the name."""
-        own = connector_props.get(key) is not None
-        props = connector_props if own else self._props
-        name = props.get(key) or self.config.str(key)
+        name, props = self._converter_props(key, connector_props)
         converter = self.plugins.new(name, Converter, key=key)
-        prefix = f"{key}."
-        converter.configure(
-            {k.removeprefix(prefix): v for k, v in props.items() if k.startswith(prefix)}, is_key=is_key
-        )
+        converter.configure(props, is_key=is_key)
         return converter
+
+    def _header_converter(self, connector_props: Mapping[str, str]) -> HeaderConverter:
+        key = "header.converter"
+        name, props = self._converter_props(key, connector_props)
+        converter = self.plugins.new(name, HeaderConverter, key=key)
+        converter.configure({**props, "converter.type": "header"})
+        return converter
+
+    def _converter_props(self, key: str, connector_props: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+        """The connector's converter if it names one, else the worker's, with the settings beside the name."""
+        props = connector_props if connector_props.get(key) is not None else self._props
+        return props.get(key) or self.config.str(key), _without_prefix(props, f"{key}.")
 
     @staticmethod
     def _check_count(connector: str, count: int, config: AbstractConfig) -> None:

@@ -99,8 +99,8 @@ def test_golden_values(value: object, golden: str) -> None:
 
 def test_byte_array_converter_takes_bytes_only() -> None:
     converter = ByteArrayConverter()
-    assert converter.from_connect("t", b"\x00\xff") == b"\x00\xff"
-    assert converter.from_connect("t", None) is None
-    assert converter.from_connect("t", bytearray(b"a")) == b"a"
+    assert converter.from_connect_data("t", (), None, b"\x00\xff") == b"\x00\xff"
+    assert converter.from_connect_data("t", (), None, None) is None
+    assert converter.from_connect_data("t", (), None, bytearray(b"a")) == b"a"
     with pytest.raises(ConnectError, match="str"):
-        converter.from_connect("t", "text")
+        converter.from_connect_data("t", (), None, "text")

@@ -1,80 +1,18 @@
-"""What a connector author implements: Kafka Connect's plugin API (org.apache.kafka.connect.{connector,source}).
-
-Threads: a connector's methods run on its ``connector-thread-<name>``, one at a time. A task's methods run on its
-``task-thread-<connector>-<n>``, with two exceptions: :meth:`SourceTask.commit` is called by the offset committer, and
-:meth:`Task.stop` may be called from the herder's threads **while** ``poll`` runs (see there).
-"""
+"""What a source connector's author implements, and what the runtime gives to it (org.apache.kafka.connect.source; spec G.2)."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from mm2.connect.api.connector import Connector, Task
+from mm2.connect.data.record import SourceRecord
+
 if TYPE_CHECKING:
-    from mm2.config.configdef import ConfigDef
     from mm2.kafka.producer import RecordMetadata
-
-
-class ConnectError(Exception):
-    """Something in the Connect runtime or in a plugin went wrong; final for the connector or task that sees it."""
-
-
-class RetriableError(ConnectError):
-    """A failure that may pass by itself: the runtime logs it, waits and calls again instead of failing the task."""
-
-
-class ConnectorContext(Protocol):
-    """What a running connector may ask of the runtime. Safe to call from any thread."""
-
-    def request_task_reconfiguration(self) -> None:
-        """Have ``task_configs`` called again soon; tasks restart only if the answer differs from the stored one."""
-
-    def stored_task_configs(self) -> list[dict[str, str]]:
-        """The task configs that were published last, by whichever worker; empty when there are none."""
-
-    def raise_error(self, exc: Exception) -> None:
-        """Fail the connector (state FAILED, the exception as trace); its tasks keep running."""
-
-
-class Connector(ABC):
-    """Decides what has to be done and cuts it into task configurations; does not move data itself."""
-
-    context: ConnectorContext
-
-    @abstractmethod
-    def version(self) -> str:
-        """Version shown in statuses and plugin lists."""
-
-    def initialize(self, ctx: ConnectorContext) -> None:
-        """Called once, before :meth:`start`."""
-        self.context = ctx
-
-    @abstractmethod
-    def start(self, props: dict[str, str]) -> None:
-        """Start with the connector's configuration, provider references resolved. Raising fails the connector."""
-
-    @abstractmethod
-    def stop(self) -> None:
-        """Stop and release everything. A stopped instance is not started again."""
-
-    @abstractmethod
-    def task_class(self) -> type[Task]:
-        """The class of this connector's tasks."""
-
-    @abstractmethod
-    def task_configs(self, max_tasks: int) -> list[dict[str, str]]:
-        """One map per task, at most ``max_tasks`` of them. Must be the same again when nothing has changed."""
-
-    @abstractmethod
-    def config(self) -> ConfigDef:
-        """The definition of the configuration this connector reads."""
-
-    def validate(self, props: Mapping[str, str]) -> list[tuple[str, str]]:
-        """Everything wrong with ``props`` as (key, message) pairs; empty when it can be started."""
-        return [(name, message) for name, messages in self.config().validate(dict(props)) for message in messages]
 
 
 class SourceConnector(Connector):
@@ -137,6 +75,16 @@ def _always_owner() -> None:
     return
 
 
+class TransactionContext(Protocol):
+    """How a source task says where its transactions end (KIP-618). To be called on the task's thread, from ``poll``."""
+
+    def commit_transaction(self, record: SourceRecord | None = None) -> None:
+        """Commit after this poll's records; with ``record``, which that poll has to return, right behind it."""
+
+    def abort_transaction(self, record: SourceRecord | None = None) -> None:
+        """Discard this poll's records and what is open; with ``record``, up to and with it. Their offsets count all the same."""
+
+
 @dataclass(frozen=True)
 class SourceTaskContext:
     """Handed to :meth:`SourceTask.initialize`."""
@@ -149,6 +97,8 @@ class SourceTaskContext:
     worker: WorkerView
     #: Process-wide things that the embedding program gave to the Worker, by name.
     resources: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}), repr=False)
+    #: With exactly-once and ``transaction.boundary=connector`` only, else None.
+    transaction_context: TransactionContext | None = None
     #: ``report(detail)`` publishes JSON-able details of the task for status pages; the last call wins. Any thread.
     report: Callable[[dict[str, Any]], None] = field(default=_ignore_detail, repr=False)
     #: With exactly-once, for tasks that produce by themselves: to be called after each InitProducerId and before
@@ -156,47 +106,6 @@ class SourceTaskContext:
     #: connector has no newer task configs, and raises ConnectError otherwise: then the id has to be given up, because
     #: its rightful owner has been fenced. Waits for the end of a rebalance under way. Not on the herder's thread.
     confirm_ownership: Callable[[], None] = field(default=_always_owner, repr=False)
-
-
-class Task(ABC):
-    """One unit of a connector's work, run by a thread of its own."""
-
-    @abstractmethod
-    def version(self) -> str:
-        """Version shown in statuses."""
-
-    @abstractmethod
-    def start(self, props: dict[str, str]) -> None:
-        """Start with this task's configuration. Raising fails the task."""
-
-    @abstractmethod
-    def stop(self) -> None:
-        """Make ``poll`` return soon, and give up what the task holds.
-
-        Called exactly once after ``start`` was called. Unlike in Java, which calls it on the task's own thread after
-        the last ``poll``, it is called from the thread that stops the task when ``poll`` is in progress, so that a
-        blocking ``poll`` can end early. What must not happen under a running ``poll`` belongs behind its return.
-        """
-
-
-@dataclass(frozen=True)
-class SourceRecord:
-    """A record to be written to Kafka (org.apache.kafka.connect.source.SourceRecord), schemaless."""
-
-    #: Where it comes from and how far that source has been read with it; string keys, primitive values.
-    source_partition: dict[str, Any]
-    source_offset: dict[str, Any]
-    topic: str
-    #: None: chosen by the key's hash as Java's default partitioner does.
-    partition: int | None
-    key: Any
-    value: Any
-    headers: tuple[tuple[str, Any], ...] = ()
-    #: Milliseconds since the epoch; None: the time of producing.
-    timestamp: int | None = None
-    #: Always None for now: records are schemaless. Reserved so that schemas can be added beside the values.
-    key_schema: None = None
-    value_schema: None = None
 
 
 class SourceTask(Task):

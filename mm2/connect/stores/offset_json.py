@@ -1,43 +1,12 @@
-"""From a record's Python values to the bytes on the topic and back (org.apache.kafka.connect.storage.Converter)."""
+"""Keys and values of the offsets topic (JSON without schema, maps in Java's order; spec connect B.3)."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
 from mm2.connect.api import ConnectError
 from mm2.connect.stores import internal_json
-
-
-class Converter(ABC):
-    """Serialises keys, values or headers of one connector. ``topic`` is given because some formats depend on it."""
-
-    def configure(self, props: Mapping[str, str], *, is_key: bool) -> None:
-        """Called once with the keys behind the converter's prefix. Raises ConnectError when they are bad."""
-        return
-
-    @abstractmethod
-    def from_connect(self, topic: str, value: Any) -> bytes | None:
-        """Bytes for a value; None stays None. Raises ConnectError when the value has the wrong type."""
-
-    @abstractmethod
-    def to_connect(self, topic: str, data: bytes | None) -> Any:
-        """The value in some bytes. Raises ConnectError when they are not what this converter writes."""
-
-
-class ByteArrayConverter(Converter):
-    """Passes bytes through untouched (org.apache.kafka.connect.converters.ByteArrayConverter)."""
-
-    def from_connect(self, topic: str, value: Any) -> bytes | None:
-        if value is None or isinstance(value, bytes):
-            return value
-        if isinstance(value, bytearray | memoryview):
-            return bytes(value)
-        raise ConnectError(f"ByteArrayConverter takes bytes only, not {type(value).__name__} (topic {topic})")
-
-    def to_connect(self, topic: str, data: bytes | None) -> Any:
-        return data
 
 
 class OffsetJson:
