@@ -11,10 +11,10 @@ from mm2.connect.herder.distributed import DistributedHerder
 from mm2.connect.plugins import Plugins
 from mm2.connect.runtime.exactly_once import ExactlyOnceSupport, leader_transactional_id
 from mm2.connect.runtime.worker import Worker
-from mm2.connect.stores.config_store import ConfigStore, LeaderWrites
 from mm2.connect.stores.internal_topic import InternalTopic
-from mm2.connect.stores.offset_store import OffsetStore
-from mm2.connect.stores.status_store import StatusStore
+from mm2.connect.stores.kafka_config_store import KafkaConfigStore, LeaderWrites
+from mm2.connect.stores.kafka_offset_store import KafkaOffsetStore
+from mm2.connect.stores.kafka_status_store import KafkaStatusStore
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.settings import ClientSettings
 
@@ -65,7 +65,7 @@ class Node:
         # at its end could never agree on an assignment.
         read_committed = support is ExactlyOnceSupport.ENABLED
         config_store, status_store, offset_store = (
-            ConfigStore(
+            KafkaConfigStore(
                 self._clusters["configs"],
                 InternalTopic.from_config(config, "config.storage."),
                 start_timeout_s=start_timeout_s,
@@ -74,12 +74,12 @@ class Node:
                 if leader_cluster is None
                 else LeaderWrites(leader_cluster, leader_transactional_id(group)),
             ),
-            StatusStore(
+            KafkaStatusStore(
                 self._clusters["statuses"],
                 InternalTopic.from_config(config, "status.storage."),
                 start_timeout_s=start_timeout_s,
             ),
-            OffsetStore(
+            KafkaOffsetStore(
                 self._clusters["offsets"],
                 InternalTopic.from_config(config, "offset.storage."),
                 start_timeout_s=start_timeout_s,

@@ -43,6 +43,19 @@ class LogRecord:
     value: bytes | None
 
 
+@dataclass(frozen=True, slots=True)
+class LogProgress:
+    """How much of what a log held when it was started has been read, in offsets: compaction makes some of them empty."""
+
+    read: int
+    total: int
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all of it has been read."""
+        return self.read >= self.total
+
+
 class KafkaBasedLog:
     """``on_record`` runs on the log's thread, in order within a partition; an exception from it is logged, not fatal.
 
@@ -68,6 +81,8 @@ class KafkaBasedLog:
         self._read_committed = read_committed
         self._wanted = None if partitions is None else sorted(partitions)
         self._positions: dict[TopicPartition, int] = {}
+        # Where reading began and what the end was then.
+        self._stretch: dict[TopicPartition, tuple[int, int]] | None = None
         self._moved = threading.Condition()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -81,18 +96,29 @@ class KafkaBasedLog:
         """How many partitions are read."""
         return len(self._positions)
 
+    @property
+    def progress(self) -> LogProgress | None:
+        """How far `start` has come with reading; None before it knows how much there is."""
+        stretch = self._stretch
+        if stretch is None:
+            return None
+        read = sum(min(max(self._positions[tp], first), end) - first for tp, (first, end) in stretch.items())
+        return LogProgress(read, sum(end - first for first, end in stretch.values()))
+
     def start(self, timeout_s: float, *, to_stable: bool = False) -> None:
         """Read everything there is, then return; tailing goes on in the background. ``to_stable`` as for `read_to_end`.
 
         Raises KafkaFailure when the topic cannot be found or read to its end within ``timeout_s``.
         """
         deadline = time.monotonic() + timeout_s
-        for tp, offset in self._retried(deadline, self._first_offsets).items():
-            self._positions[tp] = offset
+        first = self._retried(deadline, self._first_offsets)
+        self._positions.update(first)
+        ends = self._ends(deadline, to_stable=to_stable)
+        self._stretch = {tp: (offset, max(offset, ends[tp])) for tp, offset in first.items()}
         self._thread = threading.Thread(target=self._run, name=f"log-{self._topic}", daemon=True)
         self._thread.start()
         try:
-            self.read_to_end(max(0.0, deadline - time.monotonic()), to_stable=to_stable)
+            self._reach(ends, deadline, timeout_s)
         except KafkaFailure:
             self.stop()
             raise
@@ -103,8 +129,13 @@ class KafkaBasedLog:
         ``to_stable``: be content with the last stable offset, before the first transaction that is open.
         """
         deadline = time.monotonic() + timeout_s
+        self._reach(self._ends(deadline, to_stable=to_stable), deadline, timeout_s)
+
+    def _ends(self, deadline: float, *, to_stable: bool) -> dict[TopicPartition, int]:
         isolation = "read_committed" if to_stable else "read_uncommitted"
-        ends = self._retried(deadline, lambda: self._offsets(LATEST, isolation))
+        return self._retried(deadline, lambda: self._offsets(LATEST, isolation))
+
+    def _reach(self, ends: Mapping[TopicPartition, int], deadline: float, timeout_s: float) -> None:
         with self._moved:
             while any(self._positions.get(tp, 0) < end for tp, end in ends.items()):
                 left = deadline - time.monotonic()

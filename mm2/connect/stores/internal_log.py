@@ -9,7 +9,7 @@ from mm2.connect.api import ConnectError
 from mm2.connect.stores.internal_topic import InternalTopic, ensure
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
-from mm2.kafka.log import KafkaBasedLog, LogRecord
+from mm2.kafka.log import KafkaBasedLog, LogProgress, LogRecord
 from mm2.kafka.producer import Producer
 
 
@@ -45,6 +45,11 @@ class InternalLog:
     def name(self) -> str:
         """Name of the topic."""
         return self.topic.name
+
+    @property
+    def progress(self) -> LogProgress | None:
+        """How far `start` has come with reading; None before it reads."""
+        return self._log.progress
 
     def start(self) -> None:
         """Create or check the topic and read all of it. Raises ConnectError or KafkaFailure.

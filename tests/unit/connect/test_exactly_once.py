@@ -24,7 +24,7 @@ from mm2.connect.runtime.exactly_once import (
 )
 from mm2.connect.runtime.worker import Worker
 from mm2.connect.stores.internal_topic import InternalTopic
-from mm2.connect.stores.offset_store import OffsetStore
+from mm2.connect.stores.kafka_offset_store import KafkaOffsetStore
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.settings import ClientSettings
 
@@ -50,7 +50,7 @@ def worker_config(**settings: str) -> WorkerConfig:
 
 def worker(**settings: str) -> Worker:
     cluster = Cluster(ClientSettings.from_props({"bootstrap.servers": "127.0.0.1:1"}), name="T")
-    store = OffsetStore(cluster, InternalTopic("offsets", "offset.storage.", 1, 1), start_timeout_s=1)
+    store = KafkaOffsetStore(cluster, InternalTopic("offsets", "offset.storage.", 1, 1), start_timeout_s=1)
     return Worker("w", worker_config(**settings), Plugins(), store, cluster_name="T")
 
 

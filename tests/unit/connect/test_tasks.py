@@ -16,7 +16,8 @@ from mm2.connect.runtime.lifecycle import WorkId
 from mm2.connect.runtime.tasks import Converters, OwnershipGuard, TaskSetup, WorkerSourceTask
 from mm2.connect.stores.config_state import TargetState
 from mm2.connect.stores.internal_topic import InternalTopic
-from mm2.connect.stores.offset_store import ConnectorOffsetReader, OffsetStore
+from mm2.connect.stores.kafka_offset_store import KafkaOffsetStore
+from mm2.connect.stores.offset_store import ConnectorOffsetReader
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.producer import Producer
 from mm2.kafka.settings import ClientSettings
@@ -71,7 +72,7 @@ class Heard:
 
 def worker_task(task: SourceTask, heard: Heard, guard: OwnershipGuard | None = None) -> WorkerSourceTask:
     cluster = Cluster(ClientSettings.from_props({"bootstrap.servers": "127.0.0.1:1"}), name="T")
-    store = OffsetStore(cluster, InternalTopic("offsets", "offset.storage.", 1, 1), start_timeout_s=1)
+    store = KafkaOffsetStore(cluster, InternalTopic("offsets", "offset.storage.", 1, 1), start_timeout_s=1)
     reader = ConnectorOffsetReader(store, "c")
     converter = ByteArrayConverter()
     view = WorkerView({}, "g", "offsets", {}, exactly_once=False)
