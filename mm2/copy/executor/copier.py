@@ -18,7 +18,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import structlog
-from kafka.protocol.metadata import ApiVersionsRequest
 
 from mm2.copy import channel
 from mm2.copy.executor.cursor import Cursor, Entry
@@ -169,14 +168,15 @@ class Copier:
         """How many connections to each broker; one when it cannot be asked now, as later tries find a way of their own."""
 
         def round_trip_s() -> float:
-            cluster.send(None, ApiVersionsRequest())  # opens a connection
+            cluster.metadata(())  # opens a connection
             began = time.monotonic()
-            cluster.send(None, ApiVersionsRequest())
+            cluster.metadata(())
             return time.monotonic() - began
 
         try:
             way_s = await asyncio.wait_for(self._call(round_trip_s), _NEWS_AFTER_S)
-        except (TimeoutError, KafkaFailure):
+        except (TimeoutError, KafkaFailure) as error:
+            self._log.info("the way to a cluster could not be measured", cluster=cluster.name, error=str(error))
             return 1
         return 1 if way_s < _LONG_WAY_S else _MOST_CONNECTIONS
 
