@@ -109,7 +109,8 @@ class Rest:
             if answer.status_code in wanted:
                 return answer.json() if answer.content else None
             # 409 is a rebalance under way: Connect asks its users to try again
-            assert answer.status_code == 409 and time.monotonic() < deadline, f"{answer.status_code} {answer.text}"
+            assert answer.status_code == 409, f"{answer.status_code} {answer.text}"
+            assert time.monotonic() < deadline, answer.text
             time.sleep(0.2)
 
 
