@@ -37,8 +37,14 @@ from mm2.connect.runtime.exactly_once import (
     transactions_of,
 )
 from mm2.connect.runtime.lifecycle import StatusListener
-from mm2.connect.runtime.tasks import AbstractWorkerSourceTask, Converters, OwnershipGuard, TaskSetup, WorkerSourceTask
-from mm2.connect.runtime.transactional_task import ExactlyOnceWorkerSourceTask
+from mm2.connect.runtime.tasks.exactly_once import ExactlyOnceWorkerSourceTask
+from mm2.connect.runtime.tasks.source import (
+    AbstractWorkerSourceTask,
+    Converters,
+    OwnershipGuard,
+    TaskSetup,
+    WorkerSourceTask,
+)
 from mm2.connect.stores.config_state import Props, TargetState
 from mm2.connect.stores.offset_store import ConnectorOffsetReader, OffsetStore
 from mm2.kafka.admin import Admin

@@ -13,7 +13,7 @@ from typing import Any
 from mm2.connect.api import ConnectError, SourceRecord
 from mm2.connect.converters import OffsetJson
 from mm2.connect.runtime.exactly_once import Boundary, Transactions
-from mm2.connect.runtime.tasks import AbstractWorkerSourceTask, Converted, TaskSetup, by_target
+from mm2.connect.runtime.tasks.source import AbstractWorkerSourceTask, Converted, TaskSetup, by_target
 from mm2.connect.stores import internal_json
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure, ProducerFenced

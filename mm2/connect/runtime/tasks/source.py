@@ -1,6 +1,6 @@
 """One source task on a thread of its own: poll, convert, produce, commit (AbstractWorkerSourceTask, spec connect G.2).
 
-What it does at least once is here, too; `mm2.connect.runtime.transactional_task` does it exactly once.
+What it does at least once is here, too; `mm2.connect.runtime.tasks.exactly_once` does it exactly once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from mm2.connect.api import (
 )
 from mm2.connect.group.protocol import ConnectorTaskId
 from mm2.connect.runtime.lifecycle import StatusListener
-from mm2.connect.runtime.submitted import SubmittedRecords
+from mm2.connect.runtime.tasks.submitted import SubmittedRecords
 from mm2.connect.stores.config_state import TargetState
 from mm2.connect.stores.offset_store import ConnectorOffsetReader, OffsetStore
 from mm2.kafka.cluster import Cluster
