@@ -95,11 +95,14 @@ class Node:
             resources=resources,
             log_context=log_context,
         )
+        self._cluster_id = ""
         self.herder = DistributedHerder(
             worker,
             config_store,
             status_store,
             self._clusters["group"],
+            cluster_id=lambda: self._cluster_id,
+            loading=lambda: offset_store.progress,
             rest_url=rest_url,
             rest_namespace=rest_namespace,
             on_leader_ready=on_leader_ready,
@@ -109,7 +112,8 @@ class Node:
         """Connect and return the id of the Kafka cluster. Raises KafkaFailure when it cannot be reached or refuses us."""
         cluster = self._clusters["group"]
         cluster.preflight(timeout_s)
-        return cluster.metadata((), timeout_s=timeout_s).cluster_id or ""
+        self._cluster_id = cluster.metadata((), timeout_s=timeout_s).cluster_id or ""
+        return self._cluster_id
 
     def stop(self) -> None:
         """Stop the herder, then close all connections."""

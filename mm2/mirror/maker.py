@@ -27,9 +27,12 @@ from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
 from mm2.config.providers import ConfigTransformer
 from mm2.config.worker_keys import WorkerConfig
 from mm2.connect.api import ConnectError, Connector, Converter, HeaderConverter, Task
-from mm2.connect.herder.distributed import DistributedHerder, NotLeader
+from mm2.connect.errors import NotLeader
+from mm2.connect.herder.answers import Created
+from mm2.connect.herder.distributed import DistributedHerder
 from mm2.connect.node import Node
 from mm2.connect.plugins import Plugins
+from mm2.connect.stores.config_state import RestartRequest
 from mm2.copy.driver.engine import CopyEngine
 from mm2.kafka.errors import ConnectFailure, KafkaFailure
 from mm2.mirror.checkpoint_connector import MirrorCheckpointConnector
@@ -136,7 +139,9 @@ class MirrorMaker:
                 for flow in self.flows:
                     for name in restarts[flow.pair].due(flow.herder.status(), time.monotonic()):
                         log.info("What has failed is started again.", flow=str(flow.pair), connector=name)
-                        flow.herder.restart_connector(name, only_failed=True, include_tasks=True)
+                        flow.herder.restart_connector_and_tasks(
+                            RestartRequest(name, only_failed=True, include_tasks=True)
+                        )
             for flow in self.flows:
                 if flow.herder.await_stopped(0):
                     started = flow.herder.await_ready(0)
@@ -287,7 +292,7 @@ def configurer(pair: SourceAndTarget, wanted: Mapping[str, Mapping[str, str]]) -
         written = herder.put_connector_config(name, dict(wanted[name]), allow_replace=True)
         written.add_done_callback(lambda future: report(herder, name, future))
 
-    def report(herder: DistributedHerder, name: str, future: Future[bool]) -> None:
+    def report(herder: DistributedHerder, name: str, future: Future[Created]) -> None:
         error = future.exception()
         if error is None:
             log.info("Connector is configured.", flow=str(pair), connector=name)

@@ -14,8 +14,10 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from mm2.connect.api import ConnectError
-from mm2.connect.herder.distributed import AlreadyExists, DistributedHerder, NotFound
+from mm2.connect.errors import AlreadyExists, NotFound
+from mm2.connect.herder.distributed import DistributedHerder
 from mm2.connect.node import Node
+from mm2.connect.stores.config_state import RestartRequest
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.connect_reading import create_topic, eventually, pairs, read_all
 from tests.integration.connect_toy import CONNECTOR, MODULE, connector_props, node, worker_props
@@ -158,7 +160,7 @@ def test_a_failed_task_stays_failed_until_it_is_restarted(kafka_b: LocalKafka, t
         assert connector_state(w.herder, "toy") == "RUNNING"
         time.sleep(0.5)
         assert task_states(w.herder, "toy") == ["FAILED"]
-        w.herder.restart_connector("toy", only_failed=True, include_tasks=True).result(20)
+        w.herder.restart_connector_and_tasks(RestartRequest("toy", only_failed=True, include_tasks=True)).result(20)
         eventually(lambda: ("status-task-toy-0", "RESTARTING") in _states(kafka_b, topic))
         assert ("status-connector-toy", "RESTARTING") not in _states(kafka_b, topic)
         assert ("restart-connector-toy", '{"include-tasks":true,"only-failed":true}') in pairs(

@@ -140,6 +140,7 @@ class GroupMember:
         self._herder_left_poll_s: float | None = None
         self._last_completed_generation = _NO_GENERATION
         self._joined = False
+        self._owner_urls: dict[str | ConnectorTaskId, str] = {}
 
         # Only the membership thread touches these.
         self._next_heartbeat_s = 0.0
@@ -164,6 +165,11 @@ class GroupMember:
         """Version of the embedded protocol that the group agreed on (2 = sessioned)."""
         with self._changed:
             return version_of(self._protocol)
+
+    def owner_url(self, work: str | ConnectorTaskId) -> str | None:
+        """REST URL of the member that this one, when it last led, gave a connector or task to."""
+        with self._changed:
+            return self._owner_urls.get(work)
 
     def start(self) -> None:
         """Begin to look for the group. The first assignment comes out of :meth:`ensure_active`."""
@@ -482,6 +488,11 @@ class GroupMember:
                 last_completed_generation=last_completed,
                 version=version,
             )
+        owner_urls: dict[str | ConnectorTaskId, str] = {}
+        for member, load in outcome.owners.items():
+            owner_urls.update(dict.fromkeys([*load.connectors, *load.tasks], members[member].url))
+        with self._changed:
+            self._owner_urls = owner_urls
         return {member: encode_assignment(told, version) for member, told in outcome.assignments.items()}
 
     def _react(self, code: int, membership: int, api: str) -> None:

@@ -1,0 +1,164 @@
+"""What distributed and standalone herders have in common (org.apache.kafka.connect.runtime.AbstractHerder)."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+
+import structlog
+
+from mm2.connect.api import ConnectError, Connector, SinkConnector, SourceConnector
+from mm2.connect.errors import Forbidden, NotFound
+from mm2.connect.group.protocol import ConnectorTaskId
+from mm2.connect.herder.answers import (
+    ActiveTopicsInfo,
+    ConnectorInfo,
+    ConnectorStateInfo,
+    ConnectorType,
+    HealthInfo,
+    LoggerLevel,
+    TaskState,
+    WorkState,
+)
+from mm2.connect.herder.interface import HEALTH_TIMEOUT_S
+from mm2.connect.herder.loggers import Loggers
+from mm2.connect.herder.stages import StagedFuture
+from mm2.connect.runtime.worker import Worker
+from mm2.connect.stores.config_state import Props
+from mm2.connect.stores.config_store import ConfigStore
+from mm2.connect.stores.status_store import StatusStore
+from mm2.connect.stores.statuses import Status
+
+log = structlog.get_logger(__name__)
+
+
+class AbstractHerder(ABC):
+    """Answers what follows from the stores alone."""
+
+    def __init__(self, worker: Worker, config_store: ConfigStore, status_store: StatusStore) -> None:
+        config = worker.config
+        self.worker = worker
+        self._config_store = config_store
+        self._status_store = status_store
+        self._track_topics = config.bool("topic.tracking.enable")
+        self._reset_topics = config.bool("topic.tracking.allow.reset")
+        self._loggers = Loggers()
+
+    # -- health
+
+    @property
+    @abstractmethod
+    def is_ready(self) -> bool:
+        """See Herder."""
+
+    @abstractmethod
+    def _ping(self) -> StagedFuture[None]:
+        """Done when the herder has come by."""
+
+    def health(self) -> StagedFuture[HealthInfo]:
+        ping = self._ping()
+        answer: StagedFuture[HealthInfo] = StagedFuture(ping.stage)
+
+        def settle(health: HealthInfo) -> None:
+            with suppress(InvalidStateError):
+                answer.set_result(health)
+
+        def missed() -> HealthInfo:
+            details = ping.stage().summary()
+            return HealthInfo.unhealthy(details) if self.is_ready else HealthInfo.starting(details)
+
+        def give_up() -> None:
+            settle(missed())
+            ping.cancel()
+
+        def on_ping(done: Future[None]) -> None:
+            timer.cancel()
+            if not done.cancelled():
+                settle(HealthInfo.healthy() if done.exception() is None else missed())
+
+        timer = threading.Timer(HEALTH_TIMEOUT_S, give_up)
+        timer.daemon = True
+        timer.start()
+        ping.add_done_callback(on_ping)
+        return answer
+
+    # -- connectors
+
+    def connectors(self) -> list[str]:
+        return sorted(self._config_store.snapshot().connectors())
+
+    def known_connector_info(self, name: str) -> ConnectorInfo:
+        configs = self._config_store.snapshot()
+        raw = configs.connector_config(name)
+        if raw is None:
+            raise NotFound(f"Connector {name} not found")
+        return ConnectorInfo(name, raw, tuple(configs.tasks(name)), self.connector_type(raw))
+
+    def connector_type(self, raw: Props | None) -> ConnectorType:
+        """What kind of connector a configuration is of; UNKNOWN when its class is not known here."""
+        name = (raw or {}).get("connector.class")
+        if not name:
+            return ConnectorType.UNKNOWN
+        try:
+            found = self.worker.plugins.find(name, Connector, key="connector.class")
+        except ConnectError:
+            return ConnectorType.UNKNOWN
+        if issubclass(found, SinkConnector):
+            return ConnectorType.SINK
+        return ConnectorType.SOURCE if issubclass(found, SourceConnector) else ConnectorType.UNKNOWN
+
+    def connector_status(self, name: str) -> ConnectorStateInfo:
+        status = self._status_store.connector(name)
+        if status is None:
+            raise NotFound(f"No status found for connector {name}")
+        return ConnectorStateInfo(
+            name,
+            _work_state(status),
+            tuple(_task_state(task) for task in self._status_store.tasks(name)),
+            self.connector_type(self._config_store.snapshot().connector_config(name)),
+        )
+
+    def task_status(self, task: ConnectorTaskId) -> TaskState:
+        status = self._status_store.task(task)
+        if status is None:
+            raise NotFound(f"No status found for task {task}")
+        return _task_state(status)
+
+    # -- topics
+
+    def connector_topics(self, name: str) -> ActiveTopicsInfo:
+        self._require_tracking()
+        return ActiveTopicsInfo(name, tuple(sorted(self._status_store.topics(name))))
+
+    def reset_connector_topics(self, name: str) -> None:
+        self._require_tracking()
+        if not self._reset_topics:
+            raise Forbidden("Topic tracking reset is disabled.")
+        for topic in self._status_store.topics(name):
+            self._status_store.delete_topic(name, topic)
+
+    def _require_tracking(self) -> None:
+        if not self._track_topics:
+            raise Forbidden("Topic tracking is disabled.")
+
+    # -- loggers
+
+    def all_loggers(self) -> Mapping[str, LoggerLevel]:
+        return self._loggers.all_levels()
+
+    def logger_level(self, name: str) -> LoggerLevel | None:
+        return self._loggers.level(name)
+
+    def set_worker_logger_level(self, namespace: str, level: str) -> list[str]:
+        return self._loggers.set_level(namespace, level)
+
+
+def _work_state(status: Status) -> WorkState:
+    return WorkState(status.state.value, status.worker_id, status.trace, status.version)
+
+
+def _task_state(status: Status) -> TaskState:
+    return TaskState(status.id.task if isinstance(status.id, ConnectorTaskId) else -1, _work_state(status))

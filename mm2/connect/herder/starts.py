@@ -1,0 +1,91 @@
+"""Starting connectors and tasks on this worker, in the state that their configurations ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from mm2.connect.errors import NotFound
+from mm2.connect.group.protocol import ConnectorTaskId
+from mm2.connect.herder.status_reports import StatusReports
+from mm2.connect.runtime.connectors import OnTransition
+from mm2.connect.runtime.tasks import OwnershipGuard
+from mm2.connect.runtime.worker import TaskStart, Worker
+from mm2.connect.stores.config_state import ClusterConfigState
+
+log = structlog.get_logger(__name__)
+
+#: What a task's start asks before it produces; None where nothing is asked. Arguments: task, generation of its configs.
+NewGuard = Callable[[ConnectorTaskId, int | None], OwnershipGuard | None]
+
+
+def no_guard(_task: ConnectorTaskId, _generation: int | None) -> OwnershipGuard | None:
+    """Nobody else could run the task."""
+    return None
+
+
+def ignore_outcome(_error: Exception | None) -> None:
+    """The status says it."""
+
+
+@dataclass(frozen=True)
+class Starts:
+    """``configs`` is the herder's view; ``reconfigure`` asks a connector for its task configs. Any thread."""
+
+    worker: Worker
+    reports: StatusReports
+    configs: Callable[[], ClusterConfigState]
+    #: Arguments: connector; whether its instance is a new one.
+    reconfigure: Callable[[str, bool], None]
+    guard: NewGuard = no_guard
+
+    def connector(self, name: str, done: OnTransition = ignore_outcome) -> None:
+        """Start a connector; ``done`` hears when it has reached its state, or why it has not."""
+        configs = self.configs()
+        raw, state = configs.connector_config(name), configs.target_state(name)
+        if raw is None or state is None:
+            log.warning("a connector to be started has no config", connector=name)
+            done(NotFound(f"Connector {name} not found"))
+            return
+        self.worker.start_connector(
+            name,
+            raw,
+            listener=self.reports,
+            request_reconfiguration=lambda: self.reconfigure(name, False),
+            stored_task_configs=lambda: self.configs().all_task_configs(name),
+            state=state,
+            on_transition=self.on_transition(name, done),
+        )
+
+    def on_transition(self, name: str, done: OnTransition = ignore_outcome) -> OnTransition:
+        """What a change of a connector's state leads to: once it is started it is asked for its task configs."""
+
+        def on_transition(error: Exception | None) -> None:
+            if error is None and self.worker.is_running(name):
+                self.reconfigure(name, True)
+            done(error)
+
+        return on_transition
+
+    def task(self, task: ConnectorTaskId) -> bool:
+        """Start a task; False when that failed, which its status says."""
+        configs = self.configs()
+        connector_raw, task_raw = configs.connector_config(task.connector), configs.task_config(task)
+        state = configs.target_state(task.connector)
+        if connector_raw is None or task_raw is None or state is None:
+            log.warning("a task to be started has no config", task_id=str(task))
+            return False
+        return self.worker.start_task(
+            TaskStart(
+                task,
+                connector_raw,
+                task_raw,
+                count=len(configs.tasks(task.connector)),
+                state=state,
+                listener=self.reports,
+                on_topic=lambda topic: self.reports.used_topic(topic, task),
+                guard=self.guard(task, configs.task_config_generations.get(task.connector)),
+            )
+        )
