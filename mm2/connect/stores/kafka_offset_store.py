@@ -13,7 +13,9 @@ from mm2.connect.stores.offset_store import OffsetStore, SourceOffset
 from mm2.connect.stores.offset_table import OffsetTable
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure
-from mm2.kafka.log import LogProgress, LogRecord
+from mm2.kafka.key_values import collect
+from mm2.kafka.log import LogProgress
+from mm2.kafka.records.batch import BatchView
 
 
 class KafkaOffsetStore(OffsetStore):
@@ -30,7 +32,7 @@ class KafkaOffsetStore(OffsetStore):
         self._log = InternalLog(
             cluster,
             topic,
-            on_record=self._take,
+            on_batches=self._take,
             start_timeout_s=start_timeout_s,
             read_committed=read_committed,
         )
@@ -60,15 +62,19 @@ class KafkaOffsetStore(OffsetStore):
         self._read_to_end(timeout_s)
         return self._table.all_offsets(connector)
 
-    def write(self, connector: str, offsets: Iterable[SourceOffset], timeout_s: float) -> None:
-        """Write offsets and wait for the acks. What is removed is removed under every key that says the same."""
-        records: list[tuple[bytes, bytes | None]] = []
+    def records(self, connector: str, offsets: Iterable[SourceOffset]) -> list[tuple[bytes, bytes | None]]:
+        """What is removed is removed under every key that says the same."""
+        found: list[tuple[bytes, bytes | None]] = []
         for partition, offset in offsets:
             value = OffsetJson.value(offset)
             keys = (
                 self._table.keys_of(connector, partition) if value is None else [OffsetJson.key(connector, partition)]
             )
-            records += [(key, value) for key in keys]
+            found += [(key, value) for key in keys]
+        return found
+
+    def write(self, connector: str, offsets: Iterable[SourceOffset], timeout_s: float) -> None:
+        records = self.records(connector, offsets)
         if not records:
             return
         try:
@@ -79,9 +85,11 @@ class KafkaOffsetStore(OffsetStore):
                 f"{self._log.cluster.name}: {failure}"
             ) from failure
 
-    def _take(self, record: LogRecord) -> None:
-        if record.key is not None:
-            self._table.update({record.key: record.value})
+    def _take(self, _partition: int, views: Sequence[BatchView], position: int) -> None:
+        latest: dict[bytes, bytes | None] = {}
+        for view in views:
+            collect(view, position, latest)
+        self._table.update(latest)
 
     def _read_to_end(self, timeout_s: float) -> None:
         try:

@@ -10,6 +10,7 @@ from typing import Any
 import structlog
 
 from mm2.connect.api import ConnectError
+from mm2.connect.stores.offset_json import OffsetJson
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.log import LogProgress
 
@@ -61,6 +62,21 @@ class OffsetStore(ABC):
 
         After a failure it is unknown which were stored; storing the same or newer ones again is right.
         """
+
+    def records(self, connector: str, offsets: Iterable[SourceOffset]) -> list[tuple[bytes, bytes | None]]:
+        """Keys and values under which offsets are kept in `topic`, for tasks that write them in transactions of their own.
+
+        Raises ConnectError when a partition or an offset is not flat.
+        """
+        return [(OffsetJson.key(connector, partition), OffsetJson.value(offset)) for partition, offset in offsets]
+
+    def before_commit(self, connector: str, offsets: Iterable[SourceOffset], timeout_s: float) -> None:
+        """To be called before a transaction that holds `records` of these offsets is committed. Raises ConnectError."""
+        return
+
+    def after_commit(self, connector: str, offsets: Iterable[SourceOffset]) -> None:
+        """To be called when it is committed; returns at once."""
+        return
 
     def partitions(self, connector: str, timeout_s: float) -> list[dict[str, Any]]:
         """The partitions of `all_offsets`."""
