@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from mm2.mirror.java_regex import PatternError, compile_java
+from mm2.config.java_regex import PatternError, compile_java
 
 VECTORS = [
     line.split("\t")
