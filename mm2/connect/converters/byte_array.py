@@ -8,6 +8,7 @@ from typing import Any
 from mm2 import __version__
 from mm2.config.configdef import ConfigDef
 from mm2.connect.api.converter import Converter, HeaderConverter, KafkaHeaders
+from mm2.connect.converters.keys import converter_config
 from mm2.connect.data.errors import DataError
 from mm2.connect.data.schema import OPTIONAL_BYTES_SCHEMA, Schema, SchemaAndValue, Type
 
@@ -19,7 +20,7 @@ class ByteArrayConverter(Converter, HeaderConverter):
         return __version__
 
     def config(self) -> ConfigDef:
-        return ConfigDef()
+        return converter_config()
 
     def configure(self, props: Mapping[str, Any], *, is_key: bool = False) -> None:
         return

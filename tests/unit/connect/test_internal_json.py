@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from mm2.connect.api import ConnectError
-from mm2.connect.converters import ByteArrayConverter, OffsetJson
+from mm2.connect.converters import ByteArrayConverter
 from mm2.connect.stores import internal_json
 from mm2.connect.stores.java_map import hash_map_order, string_hash
+from mm2.connect.stores.offset_json import OffsetJson
 
 
 def test_string_hash_is_java_s() -> None:
