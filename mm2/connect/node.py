@@ -7,7 +7,10 @@ from typing import Any
 
 from mm2.config.worker_keys import WorkerConfig
 from mm2.connect.group.protocol import URL_NOT_USED
+from mm2.connect.herder.connector_offsets import ConnectorOffsetsAccess
 from mm2.connect.herder.distributed import DistributedHerder
+from mm2.connect.herder.source_offsets import KafkaSourceOffsets
+from mm2.connect.herder.validation import ConnectorValidation
 from mm2.connect.plugins import Plugins
 from mm2.connect.runtime.exactly_once import ExactlyOnceSupport, leader_transactional_id
 from mm2.connect.runtime.worker import Worker
@@ -101,6 +104,12 @@ class Node:
             config_store,
             status_store,
             self._clusters["group"],
+            offsets=ConnectorOffsetsAccess(
+                worker,
+                KafkaSourceOffsets(worker, offset_store, cluster_name=cluster_name),
+                cluster_name=cluster_name,
+            ),
+            validation=ConnectorValidation(worker, group),
             cluster_id=lambda: self._cluster_id,
             loading=lambda: offset_store.progress,
             rest_url=rest_url,

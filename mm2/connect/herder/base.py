@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import threading
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
+from typing import Any
 
 import structlog
 
-from mm2.connect.api import ConnectError, Connector, SinkConnector, SourceConnector
-from mm2.connect.errors import Forbidden, NotFound
+from mm2.config.config_infos import ConfigInfos, ConfigKeyInfo
+from mm2.config.connector_keys import SINK_CONNECTOR_CONFIG, SOURCE_CONNECTOR_CONFIG
+from mm2.connect.api import (
+    ConnectError,
+    Connector,
+    Converter,
+    HeaderConverter,
+    Predicate,
+    SinkConnector,
+    SourceConnector,
+    Transformation,
+)
+from mm2.connect.errors import BadRequest, Forbidden, NotFound
 from mm2.connect.group.protocol import ConnectorTaskId
 from mm2.connect.herder.answers import (
     ActiveTopicsInfo,
@@ -20,12 +32,17 @@ from mm2.connect.herder.answers import (
     ConnectorType,
     HealthInfo,
     LoggerLevel,
+    PluginInfo,
     TaskState,
     WorkState,
 )
-from mm2.connect.herder.interface import HEALTH_TIMEOUT_S
+from mm2.connect.herder.connector_offsets import ConnectorOffsetsAccess
+from mm2.connect.herder.interface import HEALTH_TIMEOUT_S, Herder
 from mm2.connect.herder.loggers import Loggers
-from mm2.connect.herder.stages import StagedFuture
+from mm2.connect.herder.stages import StagedFuture, run_apart
+from mm2.connect.herder.validation import ConnectorValidation
+from mm2.connect.plugins.kinds import LISTED
+from mm2.connect.plugins.versions import InvalidVersionRange, version_requirement
 from mm2.connect.runtime.worker import Worker
 from mm2.connect.stores.config_state import Props
 from mm2.connect.stores.config_store import ConfigStore
@@ -35,11 +52,21 @@ from mm2.connect.stores.statuses import Status
 log = structlog.get_logger(__name__)
 
 
-class AbstractHerder(ABC):
+class AbstractHerder(Herder):
     """Answers what follows from the stores alone."""
 
-    def __init__(self, worker: Worker, config_store: ConfigStore, status_store: StatusStore) -> None:
+    def __init__(
+        self,
+        worker: Worker,
+        config_store: ConfigStore,
+        status_store: StatusStore,
+        *,
+        offsets: ConnectorOffsetsAccess,
+        validation: ConnectorValidation,
+    ) -> None:
         config = worker.config
+        self._offsets = offsets
+        self._validation = validation
         self.worker = worker
         self._config_store = config_store
         self._status_store = status_store
@@ -48,11 +75,6 @@ class AbstractHerder(ABC):
         self._loggers = Loggers()
 
     # -- health
-
-    @property
-    @abstractmethod
-    def is_ready(self) -> bool:
-        """See Herder."""
 
     @abstractmethod
     def _ping(self) -> StagedFuture[None]:
@@ -143,6 +165,47 @@ class AbstractHerder(ABC):
     def _require_tracking(self) -> None:
         if not self._track_topics:
             raise Forbidden("Topic tracking is disabled.")
+
+    # -- plugins
+
+    def validate_connector_config(self, config: Props) -> StagedFuture[ConfigInfos]:
+        return run_apart(
+            lambda stages: self._validation.validate(config, stages),
+            f"validate-{config.get('name') or config.get('connector.class')}",
+            "waiting for a new thread to become available for connector validation",
+        )
+
+    def connector_plugins(self, *, connectors_only: bool = True) -> list[PluginInfo]:
+        return [
+            PluginInfo(plugin.name, type_.value, plugin.version)
+            for type_ in LISTED
+            if type_.is_connector or not connectors_only
+            for plugin in self.worker.plugins.list(type_)
+        ]
+
+    def plugin_config(self, name: str, version: str | None = None) -> list[dict[str, Any]]:
+        plugins = self.worker.plugins
+        try:
+            version_requirement(version)
+        except InvalidVersionRange as error:
+            raise BadRequest(f"{version} is no version and no range of versions: {error}") from error
+        try:
+            plugin = plugins.new(name, object, key="plugin", version=version)
+        except ConnectError as error:
+            raise NotFound(f"Unknown plugin {name}: {error}") from error
+        kinds = (SinkConnector, SourceConnector, Converter, HeaderConverter, Transformation, Predicate)
+        if not isinstance(plugin, kinds):
+            raise BadRequest(
+                f"Invalid plugin class {name}. Valid types are sink, source, converter, header_converter, transformation, "
+                "predicate."
+            )
+        with plugins.swap(plugins.loader_of(plugin)):
+            definition = plugin.config()
+        keys = dict(definition.keys) if definition is not None else {}
+        if isinstance(plugin, Connector):
+            base = SINK_CONNECTOR_CONFIG if isinstance(plugin, SinkConnector) else SOURCE_CONNECTOR_CONFIG
+            keys.update({key: row for key, row in base.keys.items() if key not in keys})
+        return [ConfigKeyInfo.of(row).as_json() for row in keys.values()]
 
     # -- loggers
 

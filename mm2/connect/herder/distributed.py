@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 
 import structlog
 
+from mm2.config.config_infos import ConfigInfos
 from mm2.connect.api import ConnectError
 from mm2.connect.errors import (
     AlreadyExists,
@@ -25,12 +26,22 @@ from mm2.connect.errors import (
 from mm2.connect.group.assignor import CooperativeAssignor
 from mm2.connect.group.membership import GroupMember, GroupTimings
 from mm2.connect.group.protocol import URL_NOT_USED, Assignment, ConnectorTaskId
-from mm2.connect.herder.answers import ConnectorInfo, ConnectorStateInfo, Created, TaskInfo
+from mm2.connect.herder.answers import (
+    ConnectorInfo,
+    ConnectorOffsets,
+    ConnectorStateInfo,
+    ConnectorType,
+    Created,
+    Message,
+    TaskInfo,
+)
 from mm2.connect.herder.assigned_work import AssignedWork
 from mm2.connect.herder.base import AbstractHerder
 from mm2.connect.herder.changes import PendingChanges
+from mm2.connect.herder.connector_offsets import ConnectorOffsetsAccess, require_stopped
 from mm2.connect.herder.fencing import FencingConflict, ZombieFencing
 from mm2.connect.herder.internal_requests import InternalRequests, RequestRefused
+from mm2.connect.herder.loggers import require_level
 from mm2.connect.herder.ownership import TaskOwnership
 from mm2.connect.herder.privileges import LeaderPrivileges
 from mm2.connect.herder.reconfiguration import TaskReconfiguration, backoff_s
@@ -41,6 +52,7 @@ from mm2.connect.herder.sessions import RequestSignature, SessionKey
 from mm2.connect.herder.stages import Stage, StagedFuture, StageTracker, Steps, failed, run_apart
 from mm2.connect.herder.starts import Starts
 from mm2.connect.herder.status_reports import StatusReports
+from mm2.connect.herder.validation import ConnectorValidation, require_valid
 from mm2.connect.runtime.worker import TooManyTasks, Worker
 from mm2.connect.stores.config_state import ClusterConfigState, Props, RestartRequest, TargetState
 from mm2.connect.stores.config_store import ConfigStore
@@ -102,13 +114,15 @@ class DistributedHerder(AbstractHerder):
         status_store: StatusStore,
         cluster: Cluster,
         *,
+        offsets: ConnectorOffsetsAccess,
+        validation: ConnectorValidation,
         cluster_id: Callable[[], str],
         loading: Callable[[], LogProgress | None] = lambda: None,
         rest_url: str = URL_NOT_USED,
         rest_namespace: Sequence[str] = (),
         on_leader_ready: Callable[[DistributedHerder], None] | None = None,
     ) -> None:
-        super().__init__(worker, config_store, status_store)
+        super().__init__(worker, config_store, status_store, offsets=offsets, validation=validation)
         config = worker.config
         self.group_id = config.str("group.id")
         self._config = config
@@ -342,20 +356,18 @@ class DistributedHerder(AbstractHerder):
             tasks = tuple(self._config_store.snapshot().tasks(name))
             return Created(not exists, ConnectorInfo(name, named, tasks, self.connector_type(named)))
 
-        def then(_valid: None) -> None:
+        def then(infos: ConfigInfos) -> None:
+            require_valid(infos)
             steps.after(self.later(put, f"putting the config of connector {name}"), steps.end)
 
-        steps.after(run_apart(lambda _stages: self._validate(name, named), f"validate-{name}", "validating"), then)
-
-    def _validate(self, name: str, raw: Props) -> None:
-        if raw.get("name") != name:
-            raise BadRequest(f"Connector name {name} does not match the name in its config ({raw.get('name')})")
-        problems = self.worker.validate(raw)
-        if problems:
-            told = "\n".join(f"{key}: {message}" for key, message in problems)
-            raise BadRequest(
-                f"The configuration of connector {name} is invalid and contains the following {len(problems)} error(s):\n{told}"
+        if named["name"] != name:
+            steps.fail(
+                BadRequest(
+                    f"Connector name configuration ({named['name']}) doesn't match connector name in the URL ({name})"
+                )
             )
+            return
+        steps.after(self.validate_connector_config(named), then)
 
     def delete_connector_config(self, name: str) -> StagedFuture[None]:
         def delete() -> None:
@@ -491,6 +503,76 @@ class DistributedHerder(AbstractHerder):
             return failed(error, lambda: self._stages.current)
         return then()
 
+    # -- offsets
+
+    def connector_offsets(self, name: str) -> StagedFuture[ConnectorOffsets]:
+        steps: Steps[ConnectorOffsets] = Steps(f"looking up connector {name}")
+
+        def read(info: ConnectorInfo) -> None:
+            reading = run_apart(
+                lambda stages: self._offsets.read(name, info.config, stages), f"offsets-{name}", "waiting for a thread"
+            )
+            steps.after(reading, steps.end)
+
+        steps.after(self.connector_info(name), read)
+        return steps.outcome
+
+    def alter_connector_offsets(self, name: str, offsets: ConnectorOffsets) -> StagedFuture[Message]:
+        return self._modify_offsets(name, offsets)
+
+    def reset_connector_offsets(self, name: str) -> StagedFuture[Message]:
+        return self._modify_offsets(name, None)
+
+    def _modify_offsets(self, name: str, offsets: ConnectorOffsets | None) -> StagedFuture[Message]:
+        what = f"modifying offsets for connector {name}"
+        steps: Steps[Message] = Steps(what)
+
+        def modify(raw: Props) -> None:
+            modifying = run_apart(
+                lambda stages: self._offsets.modify(name, raw, offsets, stages),
+                f"offsets-{name}",
+                "waiting for a thread",
+            )
+            steps.after(modifying, steps.end)
+
+        def check_again(_fenced: None) -> None:
+            # Fencing takes its time, and the connector may have been resumed meanwhile.
+            steps.after(self.later(lambda: self._stopped_config(name), what), modify)
+
+        def begin(raw: Props) -> None:
+            source = self.connector_type(raw) is ConnectorType.SOURCE
+            if source and self.worker.exactly_once:
+                steps.after(self.begin_fencing(name), check_again)
+            else:
+                modify(raw)
+
+        steps.after(self.later(lambda: self._stopped_config(name), what), begin)
+        return steps.outcome
+
+    def _stopped_config(self, name: str) -> Props:
+        """The configuration of a connector whose offsets may be modified. Raises what says that they may not be."""
+        self._require_stable()
+        self._require_leader("process external offsets modification requests")
+        self._refresh_configs()
+        raw = self._configs.connector_config(name)
+        if raw is None:
+            raise NotFound(f"Connector {name} not found")
+        require_stopped(name, self._configs)
+        return raw
+
+    # -- loggers
+
+    def set_cluster_logger_level(self, namespace: str, level: str) -> StagedFuture[None]:
+        try:
+            require_level(level)
+        except NotFound as error:
+            return failed(error, lambda: self._stages.current)
+        return run_apart(
+            lambda _stages: self._config_store.put_logger_level(namespace, level.upper()),
+            "logger-level",
+            f"writing the level of logger {namespace} to the config topic",
+        )
+
     # -- task configs of connectors that run here (Publisher)
 
     def publish_task_configs(self, connector: str, configs: Sequence[Props]) -> Future[None]:
@@ -570,7 +652,13 @@ class DistributedHerder(AbstractHerder):
             self._guarded(lambda: self.worker.stop_tasks(self.worker.task_ids()))
         self._requests.close()
         with self._stages.during("closing stores and leaving the group"):
-            for close in (self._status_store.stop, self._config_store.stop, self.worker.stop, self._member.stop):
+            for close in (
+                self._status_store.stop,
+                self._config_store.stop,
+                self.worker.stop,
+                self._member.stop,
+                self._validation.close,
+            ):
                 self._guarded(close)
         log.info("herder stopped")
 

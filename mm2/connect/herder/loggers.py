@@ -61,9 +61,7 @@ class Loggers:
 
         The logger is made when it does not exist; "root" means all. Raises NotFound for a level that does not exist.
         """
-        number = LEVELS.get(level.strip().upper())
-        if number is None:
-            raise NotFound(f"invalid log level '{level}'.")
+        number = require_level(level)
         log.info("log level changes", namespace=namespace, level=level.upper())
         if namespace.lower() == ROOT:
             meant = _all()
@@ -78,6 +76,14 @@ class Loggers:
                         self._modified_ms[logger.name] = now_ms
                     logger.setLevel(number)
         return sorted(logger.name for logger in meant)
+
+
+def require_level(level: str) -> int:
+    """Python's number for one of Log4j's levels, in whatever case. Raises NotFound."""
+    number = LEVELS.get(level.strip().upper())
+    if number is None:
+        raise NotFound(f"invalid log level '{level}'.")
+    return number
 
 
 def _all() -> list[logging.Logger]:
