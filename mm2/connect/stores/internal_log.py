@@ -74,7 +74,7 @@ class InternalLog:
         self._log.start(self._start_timeout_s, to_stable=True)
         if self._single_partition and self._log.partitions != 1:
             raise ConnectError(
-                f"Topic {self.name} given by {self.topic.key} must have exactly one partition, "
+                f"Topic '{self.name}' supplied via the '{self.topic.key}' property is required to have a single partition, "
                 f"but it has {self._log.partitions} on cluster {self.cluster.name}"
             )
 

@@ -125,7 +125,7 @@ def _create(admin: Admin, topic: InternalTopic) -> None:
 def _check(admin: Admin, topic: InternalTopic, info: TopicInfo, cluster: str, single_partition: bool) -> None:
     if single_partition and len(info.partitions) != 1:
         raise ConnectError(
-            f"Topic {topic.name} given by {topic.key} must have exactly one partition, "
+            f"Topic '{topic.name}' supplied via the '{topic.key}' property is required to have a single partition, "
             f"but it has {len(info.partitions)} on cluster {cluster}"
         )
     found = admin.describe_configs([topic.name])[topic.name]
@@ -138,8 +138,8 @@ def _check(admin: Admin, topic: InternalTopic, info: TopicInfo, cluster: str, si
     policies = {part.strip() for part in (entry.value or "").split(",")} if entry is not None else {_COMPACT}
     if policies != {_COMPACT}:
         raise ConnectError(
-            f"Topic {topic.name} given by {topic.key} must have cleanup.policy=compact so that nothing in it "
-            f"is ever lost, but on cluster {cluster} it has {','.join(sorted(policies))}"
+            f"Topic '{topic.name}' supplied via the '{topic.key}' property is required to have 'cleanup.policy=compact', or "
+            f"what is in it will be lost, but on cluster {cluster} it has 'cleanup.policy={','.join(sorted(policies))}'"
         )
 
 
@@ -149,7 +149,7 @@ def _is_replication(failure: KafkaFailure) -> bool:
 
 def _explain(admin: Admin, topic: InternalTopic, failure: KafkaFailure, cluster: str) -> str:
     if not _is_replication(failure):
-        return f"Topic {topic.name} given by {topic.key} cannot be used on cluster {cluster}: {failure}"
+        return f"Topic '{topic.name}' supplied via the '{topic.key}' property cannot be used on cluster {cluster}: {failure}"
     key = f"{topic.prefix}replication.factor"
     try:
         brokers = f"{len(admin.describe_cluster().brokers)} broker(s)"
