@@ -89,7 +89,7 @@ _POLICIES: Final = {
 }
 _EXTENSIONS: Final = {
     f"{_CONNECT}.rest.basic.auth.extension.BasicAuthSecurityRestExtension": (
-        "mm2.connect.rest.extensions:BasicAuthSecurityRestExtension"
+        "mm2.connect.rest.basic_auth:BasicAuthSecurityRestExtension"
     ),
 }
 
