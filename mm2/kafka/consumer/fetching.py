@@ -252,7 +252,7 @@ class Fetcher:
     def _run(self) -> None:
         failures = 0
         try:
-            while not self._stopping:
+            while not self._is_stopping():
                 try:
                     self._round()
                     failures = 0
@@ -260,7 +260,7 @@ class Fetcher:
                     self._fail(failure)
                     return
                 except KafkaFailure as failure:
-                    if self._stopping:
+                    if self._is_stopping():
                         return
                     if not failure.retriable:
                         self._fail(failure)
@@ -278,6 +278,9 @@ class Fetcher:
             with self._changed:
                 self._wake_read.close()
                 self._wake_write.close()
+
+    def _is_stopping(self) -> bool:
+        return self._stopping
 
     def _round(self) -> None:
         wait_s = self._ask_leaders()
@@ -420,10 +423,10 @@ class Fetcher:
                 return
             self._later(tp, failure.code)
         elif len(fetched.records):
-            end, epoch = _end_of(fetched.records)
-            if end is not None:
+            behind, epoch = _end_of(fetched.records)
+            if behind is not None:
                 place.failures = 0
-                place.fetch, place.last_epoch = end, epoch
+                place.fetch, place.last_epoch = behind, epoch
                 place.chunks.append(fetched)
 
     def _later(self, tp: TopicPartition, code: int) -> None:

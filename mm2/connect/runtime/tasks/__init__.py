@@ -6,6 +6,6 @@ exactly_once  the same in transactions
 sink          poll the consumer, convert, transform, put; offsets of the consumer group
 """
 
-from mm2.connect.runtime.tasks.source import Converters, OwnershipGuard, TaskSetup, WorkerSourceTask
+from mm2.connect.runtime.tasks.source import OwnershipGuard
 
-__all__ = ["Converters", "OwnershipGuard", "TaskSetup", "WorkerSourceTask"]
+__all__ = ["OwnershipGuard"]

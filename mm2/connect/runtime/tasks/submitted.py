@@ -26,6 +26,8 @@ class SubmittedRecords:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._arrived = threading.Condition(self._lock)
+        self._unacked = 0
         self._queues: dict[_PartitionKey, deque[Submitted]] = {}
 
     def submit(self, record: SourceRecord) -> Submitted:
@@ -35,12 +37,33 @@ class SubmittedRecords:
         submitted = Submitted(record)
         with self._lock:
             self._queues.setdefault(frozenset(record.source_partition.items()), deque()).append(submitted)
+            self._unacked += 1
         return submitted
 
     def ack(self, submitted: Submitted) -> None:
         """Note that it has arrived."""
         with self._lock:
-            submitted.acked = True
+            if not submitted.acked:
+                submitted.acked = True
+                self._unacked -= 1
+                self._arrived.notify_all()
+
+    def drop(self, submitted: Submitted) -> None:
+        """The last record of its partition is not being sent after all."""
+        with self._lock:
+            key = frozenset(submitted.record.source_partition.items())
+            queue = self._queues.get(key)
+            if queue and queue[-1] is submitted:
+                queue.pop()
+                self._unacked -= not submitted.acked
+                if not queue:
+                    del self._queues[key]
+                self._arrived.notify_all()
+
+    def await_all(self, timeout_s: float) -> bool:
+        """Wait until everything has arrived; False when it has not in ``timeout_s``."""
+        with self._lock:
+            return self._arrived.wait_for(lambda: self._unacked == 0, timeout_s)
 
     def take_committable(self) -> list[tuple[dict[str, Any], dict[str, Any]]]:
         """Remove every acknowledged prefix; one (partition, newest offset) pair for each partition that had one."""
