@@ -182,6 +182,21 @@ class WorkerProcess(ABC):
 
         eventually(healthy, timeout_s, why=self.tail)
 
+    def rest_when_open(self, path: str, timeout_s: float = 90) -> Any:
+        """The very first answer that is none of "not yet" (404, 503, no connection)."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            assert time.monotonic() < deadline, self.tail()
+            try:
+                answer = self.rest.http.get(path)
+            except httpx.TransportError:
+                time.sleep(0.02)
+                continue
+            if answer.status_code == 200:
+                return answer.json()
+            assert answer.status_code in {404, 503}, answer.text
+            time.sleep(0.02)
+
     def stop(self, patience_s: float = 30) -> int:
         """SIGTERM; its exit code."""
         assert self._process is not None, "not started"
@@ -219,8 +234,8 @@ def distributed_props(bootstrap: str, group: str) -> dict[str, str]:
         "group.id": group,
         **{
             f"{store}.storage.{key}": value
-            for store in ("config", "offset", "status")
-            for key, value in (("topic", f"{group}-{store}s"), ("replication.factor", "1"))
+            for store, topic in (("config", "configs"), ("offset", "offsets"), ("status", "status"))
+            for key, value in (("topic", f"{group}-{topic}"), ("replication.factor", "1"))
         },
         "offset.storage.partitions": "3",
         "status.storage.partitions": "2",
