@@ -45,6 +45,7 @@ from mm2.connect.herder.loggers import require_level
 from mm2.connect.herder.ownership import TaskOwnership
 from mm2.connect.herder.privileges import LeaderPrivileges
 from mm2.connect.herder.reconfiguration import TaskReconfiguration, backoff_s
+from mm2.connect.herder.reloads import Reloads
 from mm2.connect.herder.requests import NEVER, RequestQueue
 from mm2.connect.herder.restarts import restart_plan
 from mm2.connect.herder.session_keys import SessionKeys
@@ -172,8 +173,9 @@ class DistributedHerder(AbstractHerder):
             worker,
             self._reports,
             self.configs,
-            lambda name, fresh: self._reconfiguration.request(name, fresh=fresh),
+            self._reconfiguration,
             self._ownership.guard,
+            Reloads(worker, self._restart_later),
         )
         self._work = AssignedWork(
             worker, self._starts, self._stages, name=self.group_id, log_context=worker.log_context
@@ -409,6 +411,9 @@ class DistributedHerder(AbstractHerder):
         return self.later(stop, f"stopping connector {name}")
 
     def restart_connector(self, name: str) -> StagedFuture[None]:
+        return self._restart_later(name, 0.0)
+
+    def _restart_later(self, name: str, delay_s: float) -> StagedFuture[None]:
         steps: Steps[None] = Steps(f"restarting connector {name}")
 
         def on_started(error: Exception | None) -> None:
@@ -427,8 +432,7 @@ class DistributedHerder(AbstractHerder):
                 self.worker.stop_connectors([name])
             self._starts.connector(name, on_started)
 
-        asked = self.later(restart, f"restarting connector {name}")
-        steps.after(asked, lambda _restarting: None)
+        steps.after(self.later(restart, f"restarting connector {name}", delay_s=delay_s), lambda _restarting: None)
         return steps.outcome
 
     def restart_task(self, task: ConnectorTaskId) -> StagedFuture[None]:

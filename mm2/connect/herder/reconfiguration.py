@@ -6,7 +6,7 @@ import contextvars
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import structlog
@@ -57,6 +57,8 @@ class _Round:
     again: bool = False
     #: The next try, when it waits for that.
     waiting: StagedFuture[None] | None = None
+    #: To be called when it has ended, or failed for the first time.
+    callers: list[Callable[[], None]] = field(default_factory=list)
 
 
 class TaskReconfiguration:
@@ -71,19 +73,23 @@ class TaskReconfiguration:
         self._lock = threading.Lock()
         self._rounds: dict[str, _Round] = {}
 
-    def request(self, name: str, *, fresh: bool = False) -> None:
+    def request(self, name: str, *, fresh: bool = False, then: Callable[[], None] | None = None) -> None:
         """Ask a connector that runs here for its task configs, and publish them if they have changed. Any thread.
 
-        ``fresh``: its instance is a new one; what an older one is still being asked counts no more.
+        ``fresh``: its instance is a new one; what an older one is still being asked counts no more. ``then`` is called when that
+        is done, or has failed once and will be tried again.
         """
+        callers = [] if then is None else [then]
         with self._lock:
             known = self._rounds.get(name)
             if known is not None and known.waiting is None and not fresh:
                 known.again = True
+                known.callers += callers
                 return
             if known is not None and known.waiting is not None:
                 known.waiting.cancel()
-            this = self._rounds[name] = _Round()
+            callers += [] if known is None else known.callers
+            this = self._rounds[name] = _Round(callers=callers)
         self._ask_apart(name, this)
 
     def _ask_apart(self, name: str, this: _Round) -> None:
@@ -171,21 +177,25 @@ class TaskReconfiguration:
         with self._lock:
             if self._rounds.get(name) is not this:
                 return
+            callers, this.callers = this.callers, []
             this.attempts += 1
             this.again = False
             this.waiting = self._publisher.later(
                 try_again, f"reconfiguring the tasks of connector {name}", delay_s=delay_s
             )
+        for caller in callers:
+            caller()
 
     def _end(self, name: str, this: _Round) -> None:
         with self._lock:
-            if self._rounds.get(name) is this:
-                del self._rounds[name]
-                again = this.again
-            else:
-                again = False
-        if again:
+            if self._rounds.get(name) is not this:
+                return
+            del self._rounds[name]
+            callers, this.callers = this.callers, []
+        if this.again:
             self.request(name)
+        for caller in callers:
+            caller()
 
 
 def changed(configs: ClusterConfigState, name: str, made: Sequence[Props]) -> bool:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import structlog
 
 from mm2.connect.errors import NotFound
 from mm2.connect.group.protocol import ConnectorTaskId
+from mm2.connect.herder.reloads import Reloads
 from mm2.connect.herder.status_reports import StatusReports
 from mm2.connect.runtime.connectors import OnTransition
 from mm2.connect.runtime.tasks import OwnershipGuard
@@ -30,16 +32,23 @@ def ignore_outcome(_error: Exception | None) -> None:
     """The status says it."""
 
 
+class Reconfiguration(Protocol):
+    """Asks connectors for their task configs; see TaskReconfiguration."""
+
+    def request(self, name: str, *, fresh: bool = False, then: Callable[[], None] | None = None) -> None:
+        """``fresh``: the connector's instance is a new one."""
+
+
 @dataclass(frozen=True)
 class Starts:
-    """``configs`` is the herder's view; ``reconfigure`` asks a connector for its task configs. Any thread."""
+    """``configs`` is the herder's view, ``reloads`` is told which values of a configuration expire. Any thread."""
 
     worker: Worker
     reports: StatusReports
     configs: Callable[[], ClusterConfigState]
-    #: Arguments: connector; whether its instance is a new one.
-    reconfigure: Callable[[str, bool], None]
+    reconfiguration: Reconfiguration
     guard: NewGuard = no_guard
+    reloads: Reloads | None = None
 
     def connector(self, name: str, done: OnTransition = ignore_outcome) -> None:
         """Start a connector; ``done`` hears when it has reached its state, or why it has not."""
@@ -49,23 +58,29 @@ class Starts:
             log.warning("a connector to be started has no config", connector=name)
             done(NotFound(f"Connector {name} not found"))
             return
+        if self.reloads is not None:
+            self.reloads.schedule(name, raw)
         self.worker.start_connector(
             name,
             raw,
             listener=self.reports,
-            request_reconfiguration=lambda: self.reconfigure(name, False),
+            request_reconfiguration=lambda: self.reconfiguration.request(name),
             stored_task_configs=lambda: self.configs().all_task_configs(name),
             state=state,
             on_transition=self.on_transition(name, done),
         )
 
     def on_transition(self, name: str, done: OnTransition = ignore_outcome) -> OnTransition:
-        """What a change of a connector's state leads to: once it is started it is asked for its task configs."""
+        """What a change of a connector's state leads to: once it is started it is asked for its task configs.
+
+        ``done`` hears of it when these are published, or could not be published at once.
+        """
 
         def on_transition(error: Exception | None) -> None:
-            if error is None and self.worker.is_running(name):
-                self.reconfigure(name, True)
-            done(error)
+            if error is not None or not self.worker.is_running(name):
+                done(error)
+                return
+            self.reconfiguration.request(name, fresh=True, then=lambda: done(None))
 
         return on_transition
 
