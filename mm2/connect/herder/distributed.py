@@ -176,6 +176,7 @@ class DistributedHerder(AbstractHerder):
             self._reconfiguration,
             self._ownership.guard,
             Reloads(worker, self._restart_later),
+            self._member.is_ours,
         )
         self._work = AssignedWork(
             worker, self._starts, self._stages, name=self.group_id, log_context=worker.log_context

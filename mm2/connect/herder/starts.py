@@ -49,6 +49,8 @@ class Starts:
     reconfiguration: Reconfiguration
     guard: NewGuard = no_guard
     reloads: Reloads | None = None
+    #: Whether what this worker has been assigned is still its own.
+    is_ours: Callable[[], bool] = lambda: True
 
     def connector(self, name: str, done: OnTransition = ignore_outcome) -> None:
         """Start a connector; ``done`` hears when it has reached its state, or why it has not."""
@@ -101,6 +103,7 @@ class Starts:
                 state=state,
                 listener=self.reports,
                 on_topic=lambda topic: self.reports.used_topic(topic, task),
+                is_ours=self.is_ours,
                 guard=self.guard(task, configs.task_config_generations.get(task.connector)),
             )
         )

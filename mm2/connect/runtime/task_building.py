@@ -168,6 +168,7 @@ class _Building:
             self._start.on_topic,
             self._log_context,
             lambda: self._plugins.swap(loader),
+            self._start.is_ours,
         )
 
     # -- sinks

@@ -27,6 +27,8 @@ class TaskStart:
     on_topic: Callable[[str], None]
     #: Used with exactly-once only.
     guard: OwnershipGuard | None = None
+    #: Whether the task is still this worker's, as far as can be known: not after a session that ended unnoticed.
+    is_ours: Callable[[], bool] = lambda: True
 
 
 class TooManyTasks(ConnectError):

@@ -73,6 +73,8 @@ class Equipment:
     log_context: Mapping[str, str]
     #: A block in which this thread works for the connector's plugin (A49).
     as_plugin: Callable[[], AbstractContextManager[None]]
+    #: Asked before each step that others would notice; False is for good.
+    is_ours: Callable[[], bool] = lambda: True
 
 
 class WorkerTask(ABC):
@@ -92,6 +94,7 @@ class WorkerTask(ABC):
         self._listener = equipment.listener
         self._on_topic = equipment.on_topic
         self._as_plugin = equipment.as_plugin
+        self._is_ours = equipment.is_ours
         self._topics_seen: set[str] = set()
         self._log_context = {**equipment.log_context, "connector": self.id.connector, "task": self.id.task}
         self._log = log.bind(task_id=str(self.id))
@@ -234,6 +237,11 @@ class WorkerTask(ABC):
 
     @property
     def _is_stopping(self) -> bool:
+        if not self._cancelled and not self._is_ours():
+            # This process was frozen, and somebody else may run the task by now.
+            self._log.warning("the task is given up, since it may run on another worker")
+            self._cancelled = True
+            self._stop_asked.set()
         return self._stop_asked.is_set() or self._target is TargetState.STOPPED
 
     def _wait_while_paused(self, *, announce_resume: bool) -> bool:

@@ -428,6 +428,8 @@ class WorkerSourceTask(AbstractWorkerSourceTask):
 
     def commit_offsets(self) -> bool:
         """Commit the acknowledged prefix of every partition, then tell the task."""
+        if self._cancelled or not self._is_ours():
+            return False
         began_s = time.monotonic()
         with self._commit_lock:
             for partition, offset in self._submitted.take_committable():
