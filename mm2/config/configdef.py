@@ -237,7 +237,8 @@ class ConfigDef:
         value: object = None
         if key.name in props:
             try:
-                value = key.typed(props[key.name])
+                # Duplicates stay, as in Kafka, and a list of distinct items complains of them here.
+                value = parse_type(key.name, props[key.name], key.type)
             except ConfigException as error:
                 errors.append(str(error))
         elif key.required:
