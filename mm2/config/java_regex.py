@@ -56,6 +56,7 @@ _CATEGORY: Final = re.compile(
 )
 _FLAGS: Final = re.compile(r"\(\?([a-zA-Z]*)(-[a-zA-Z]*)?([:)])")
 _NAMED_GROUP: Final = re.compile(r"\(\?<([a-zA-Z][a-zA-Z0-9]*)>")
+_REPETITION: Final = re.compile(r"\{[0-9]+(?:,[0-9]*)?\}")
 _PYTHON_FLAGS: Final = "ims"
 
 
@@ -128,10 +129,20 @@ class _Translator:
                 out.append(self._class())
             elif char == "\\":
                 out.append(self._escape())
+            elif char == "{":
+                out.append(self._repetition())
             else:
                 out.append(char)
                 self._at += 1
         return "".join(out) + ")" * len(flags)
+
+    def _repetition(self) -> str:
+        """How often, in braces. What Python takes for text when it is none, and {,n}, are errors in Java."""
+        found = _REPETITION.match(self._text, self._at)
+        if found is None:
+            raise self._fail("illegal repetition")
+        self._at = found.end()
+        return found[0]
 
     def _flag_group(self, found: re.Match[str]) -> str:
         on, off = found[1], (found[2] or "")[1:]
