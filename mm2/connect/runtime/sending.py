@@ -80,15 +80,23 @@ class _Queue:
 
 class RecordSender:
     """`send`, `flush` and `close` are for one thread. ``transactional``: the producer retries by itself, and after its first
-    failure nothing more is written."""
+    failure nothing more is written. Nor is once ``is_ours`` says no: somebody else may write the same records by then."""
 
     def __init__(
-        self, cluster: Cluster, producer: Producer, settings: SenderSettings, *, name: str, transactional: bool = False
+        self,
+        cluster: Cluster,
+        producer: Producer,
+        settings: SenderSettings,
+        *,
+        name: str,
+        transactional: bool = False,
+        is_ours: Callable[[], bool] = lambda: True,
     ) -> None:
         self._cluster = cluster
         self._producer = producer
         self._settings = settings
         self._transactional = transactional
+        self._is_ours = is_ours
         self._batch_bytes = min(settings.max_request_bytes // 2, 524_288)
         self._changed = threading.Condition()
         self._queues: dict[TopicPartition, _Queue] = {}
@@ -267,6 +275,10 @@ class RecordSender:
 
     def _write(self, tp: TopicPartition, items: list[_Item]) -> None:
         records = [item.record for item in items]
+        if not self._is_ours():
+            given_up = DisconnectedFailure(f"Records for {tp} are not written, since the task may run on another worker.")
+            self._settle(items, [None] * len(items), given_up)
+            return
         try:
             written = self._producer.send(
                 tp.topic, records, tp.partition, timeout_s=None if self._transactional else 0.0

@@ -269,6 +269,7 @@ class _Building:
                 SenderSettings.of(producer_props),
                 name=f"producer-{self._id}",
                 transactional=transactional is not None,
+                is_ours=self._start.is_ours,
             ),
             creation,
             (*store_clusters, *creation_clusters),

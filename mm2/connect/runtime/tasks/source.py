@@ -252,6 +252,8 @@ class AbstractWorkerSourceTask(WorkerTask):
             self._figures.polled += len(records)
             self._figures.poll_ms.add(took_s * 1000)
             self._count_active(len(records))
+        if self._shall_stop() and self._cancelled:
+            return None
         if not records and took_s < 0.001:
             # A task with nothing to do must not spin.
             self._stop_asked.wait(_BACKOFF_S)
