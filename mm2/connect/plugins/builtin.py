@@ -99,7 +99,7 @@ def built_in() -> list[Plugin]:
     return [
         Plugin(
             name,
-            types[0].base if types[0] is not PluginType.REST_EXTENSION else object,
+            types[0].base,
             path,
             types=types,
             built_in=True,

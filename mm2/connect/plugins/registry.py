@@ -295,7 +295,7 @@ def _requirement(version: str | None, key: str) -> VersionRange | None:
 
 def _may_be(plugin: Plugin, kind: type[Any]) -> bool:
     """Whether a plugin can be of a kind, as far as that is known without loading it."""
-    bases = (plugin.kind, *(type_.base for type_ in plugin.types if type_ is not PluginType.REST_EXTENSION))
+    bases = (plugin.kind, *(type_.base for type_ in plugin.types))
     return any(issubclass(base, kind) or issubclass(kind, base) for base in bases if base is not object)
 
 

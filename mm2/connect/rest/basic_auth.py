@@ -33,6 +33,7 @@ from mm2 import __version__
 from mm2.config.configdef import ConfigException
 from mm2.config.properties import parse_properties
 from mm2.config.rest_keys import LOGIN_CONFIG_KEY
+from mm2.connect.rest.dispatch import resource_path
 from mm2.connect.rest.extensions import ConnectRestExtension, ConnectRestExtensionContext
 from mm2.connect.rest.failures import error_answer
 from mm2.kafka.jaas import JaasError, parse_jaas
@@ -44,11 +45,11 @@ _ENTRY: Final = "KafkaConnect"
 _SECTION: Final = re.compile(
     r"""(?P<name>[\w.-]+)\s*\{(?P<body>(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^"'}])*)\}\s*;"""
 )
-#: What workers ask of each other is signed instead.
-_INTERNAL: Final = (
-    ("POST", re.compile(r"/?connectors/[^/]+/tasks/?")),
-    ("PUT", re.compile(r"/?connectors/[^/]+/fence/?")),
-)
+#: What workers ask of each other is signed instead; MirrorMaker has its flow before it.
+_INTERNAL: Final = {
+    "POST": re.compile(r"(?:/[^/]+){0,3}/connectors/[^/]+/tasks"),
+    "PUT": re.compile(r"(?:/[^/]+){0,3}/connectors/[^/]+/fence"),
+}
 _UNAUTHORIZED: Final = 401
 
 
@@ -97,8 +98,9 @@ class BasicAuth:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
-        path = scope["path"]
-        if not any(scope["method"] == method and pattern.fullmatch(path) for method, pattern in _INTERNAL):
+        path = resource_path(scope["raw_path"].decode("latin-1"))  # what will be looked at in the end
+        internal = _INTERNAL.get(scope["method"])
+        if internal is None or not internal.fullmatch(path):
             user = self._credentials.allow(Headers(scope=scope).get("authorization"))
             if user is None:
                 log.debug("A request was turned away.", path=path)

@@ -68,7 +68,11 @@ def _no_constant(name: str) -> NoReturn:
 
 def parse_create_request(body: bytes) -> CreateConnectorRequest:
     """The body of ``POST /connectors``. Raises MalformedBody."""
-    value = parse_json(body, numbers_as_text=True)
+    return create_request_of(parse_json(body, numbers_as_text=True))
+
+
+def create_request_of(value: Any) -> CreateConnectorRequest:
+    """The same of a value that has been parsed with numbers as text. Raises MalformedBody."""
     if not isinstance(value, Mapping):
         raise MalformedBody(
             f"{_shape(value)} where an object with the fields name, config and initial_state was expected"
@@ -80,13 +84,13 @@ def parse_create_request(body: bytes) -> CreateConnectorRequest:
     name = _text(value.get("name"), "name")
     # Without a name its validator has the word, and that lets an absent one pass.
     return CreateConnectorRequest(
-        (name or "").strip(), _string_map(value["config"], "config"), _initial_state(value.get("initial_state"))
+        (name or "").strip(), string_map_of(value["config"], "config"), _initial_state(value.get("initial_state"))
     )
 
 
 def parse_string_map(body: bytes, what: str) -> dict[str, str | None]:
     """A body that is a map to strings; ``what`` names it in errors. Raises MalformedBody."""
-    return _string_map(parse_json(body, numbers_as_text=True), what)
+    return string_map_of(parse_json(body, numbers_as_text=True), what)
 
 
 def parse_string_maps(body: bytes) -> list[Props]:
@@ -94,7 +98,7 @@ def parse_string_maps(body: bytes) -> list[Props]:
     value = parse_json(body, numbers_as_text=True)
     if not isinstance(value, list):
         raise MalformedBody(f"{_shape(value)} where a list of task configurations was expected")
-    return [_string_map(item, f"task configuration {number}") for number, item in enumerate(value)]
+    return [string_map_of(item, f"task configuration {number}") for number, item in enumerate(value)]
 
 
 def parse_offsets(body: bytes) -> ConnectorOffsets:
@@ -102,7 +106,8 @@ def parse_offsets(body: bytes) -> ConnectorOffsets:
     return ConnectorOffsets.from_json(parse_json(body))
 
 
-def _string_map(value: Any, what: str) -> dict[str, str | None]:
+def string_map_of(value: Any, what: str) -> dict[str, str | None]:
+    """A map to strings, of a value that has been parsed with numbers as text. Raises MalformedBody."""
     if not isinstance(value, Mapping):
         raise MalformedBody(f"{_shape(value)} where a map of strings was expected ({what})")
     return {key: _text(item, f"{what}[{key!r}]") for key, item in value.items()}

@@ -19,20 +19,22 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
-from fastapi import APIRouter, FastAPI
-from starlette.types import ASGIApp
 
 from mm2.connect.errors import NotFound, RequestError
 from mm2.connect.herder.answers import WorkState
 from mm2.connect.herder.interface import Herder
 
-log = structlog.get_logger(__name__)
+if TYPE_CHECKING:  # a registry of plugins needs the base class below, and not what is loaded for REST
+    from fastapi import APIRouter, FastAPI
+    from starlette.types import ASGIApp
 
-#: Makes an ASGI application of one: what sees each request before the resources do. Starlette's middleware classes do.
-Middleware = Callable[[ASGIApp], ASGIApp]
+    #: Makes an ASGI application of one: what sees each request before the resources do. Starlette's middleware classes do.
+    Middleware = Callable[[ASGIApp], ASGIApp]
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,8 @@ class Configurable:
 
     def register(self, component: APIRouter | Middleware) -> None:
         """Add a router, or a middleware: what is registered first sees requests first."""
+        from fastapi import APIRouter  # noqa: PLC0415
+
         if isinstance(component, APIRouter):
             self.routers.append(component)
         else:

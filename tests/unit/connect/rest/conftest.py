@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+import structlog
 
+from mm2.cli.logs import configure_logging
 from mm2.connect.rest.app import worker_resources
 from mm2.connect.rest.binding import Binding
 from mm2.connect.rest.client import RestClient
@@ -73,6 +75,14 @@ class Running:
 
 
 Start = Callable[..., Running]
+
+
+@pytest.fixture(scope="package", autouse=True)
+def plain_traces() -> Iterator[None]:
+    """As in the programs: the default of structlog draws traces for seconds."""
+    configure_logging("json")
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture

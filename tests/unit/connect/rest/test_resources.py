@@ -224,7 +224,7 @@ def test_openapi_page(rest: Running) -> None:
     paths = description["paths"]
     assert "/connectors/{connector}/offsets" in paths
     assert set(paths["/connectors/{connector}/config"]) == {"get", "put", "patch"}
-    assert sum(len(operations) for operations in paths.values()) == 31
+    assert sum(len(operations) for operations in paths.values()) == 30
     page = rest.ask("GET", "/docs")
     assert page.headers["content-type"].startswith("text/html")
     assert b"/connectors/{connector}/offsets" in page.body
