@@ -183,7 +183,7 @@ class WorkerProcess(ABC):
         eventually(healthy, timeout_s, why=self.tail)
 
     def rest_when_open(self, path: str, timeout_s: float = 90) -> Any:
-        """The very first answer that is none of "not yet" (404, 503, no connection)."""
+        """The very first answer with data: none of "not yet" (404, 503, no connection, nothing in it)."""
         deadline = time.monotonic() + timeout_s
         while True:
             assert time.monotonic() < deadline, self.tail()
@@ -192,9 +192,9 @@ class WorkerProcess(ABC):
             except httpx.TransportError:
                 time.sleep(0.02)
                 continue
-            if answer.status_code == 200:
+            if answer.status_code == 200 and answer.json():
                 return answer.json()
-            assert answer.status_code in {404, 503}, answer.text
+            assert answer.status_code in {200, 404, 503}, answer.text
             time.sleep(0.02)
 
     def stop(self, patience_s: float = 30) -> int:
