@@ -60,6 +60,18 @@ class ClientProps:
         self, connector: str, props: Mapping[str, str], connector_class: type[Any], *, client_id: str
     ) -> dict[str, str]:
         """Of a producer; ``props`` is the connector's configuration, provider references resolved."""
+        made = self._producer(connector, props, connector_class, client_id=client_id)
+        if made["enable.idempotence"].strip().lower() == "true":
+            log.warning(
+                "a producer without transactions is not idempotent here; a retry may write a record twice",
+                connector=connector,
+                key="enable.idempotence",
+            )
+        return made
+
+    def _producer(
+        self, connector: str, props: Mapping[str, str], connector_class: type[Any], *, client_id: str
+    ) -> dict[str, str]:
         return {
             "bootstrap.servers": self._bootstrap,
             **_PRODUCER,
@@ -72,7 +84,7 @@ class ClientProps:
         self, task: ConnectorTaskId, props: Mapping[str, str], connector_class: type[Any]
     ) -> dict[str, str]:
         """Of a task's producer that writes in transactions; settings that it cannot do without are warned of."""
-        made = self.producer(task.connector, props, connector_class, client_id=f"connector-producer-{task}")
+        made = self._producer(task.connector, props, connector_class, client_id=f"connector-producer-{task}")
         given = "producer.enable.idempotence" in self._worker or "producer.override.enable.idempotence" in props
         if not given:
             del made["enable.idempotence"]

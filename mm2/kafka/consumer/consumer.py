@@ -36,6 +36,9 @@ OnCommit = Callable[[KafkaFailure | None], None]
 
 _NAMES_TOPICS: Final = 9  # newer versions of OffsetCommit name them by id
 _RESOLVE_S: Final = 10.0
+#: Answers to a commit that will be the same the next time: only after a rebalance is another one possible, and a topic that was
+#: deleted does not come back.
+_FINAL: Final = {ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 
 
 class RebalanceListener(Protocol):
@@ -176,8 +179,8 @@ class Consumer:
             except (BrokerFailure, ConnectFailure) as failure:
                 wait_s = self._backoff.delay_s(failures)
                 failures += 1
-                lost = isinstance(failure, BrokerFailure) and failure.code == ErrorCode.REBALANCE_IN_PROGRESS
-                if lost or not failure.retriable or time.monotonic() + wait_s >= deadline or self._closed:
+                final = not failure.retriable or (isinstance(failure, BrokerFailure) and failure.code in _FINAL)
+                if final or time.monotonic() + wait_s >= deadline or self._closed:
                     raise
                 time.sleep(wait_s)
 

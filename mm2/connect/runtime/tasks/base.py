@@ -237,12 +237,16 @@ class WorkerTask(ABC):
 
     @property
     def _is_stopping(self) -> bool:
+        self._give_up_what_is_not_ours()
+        return self._stop_asked.is_set() or self._target is TargetState.STOPPED
+
+    def _give_up_what_is_not_ours(self) -> bool:
+        """Whether the task is abandoned: this process was frozen, say, and somebody else may run the task by now."""
         if not self._cancelled and not self._is_ours():
-            # This process was frozen, and somebody else may run the task by now.
             self._log.warning("the task is given up, since it may run on another worker")
             self._cancelled = True
             self._stop_asked.set()
-        return self._stop_asked.is_set() or self._target is TargetState.STOPPED
+        return self._cancelled
 
     def _wait_while_paused(self, *, announce_resume: bool) -> bool:
         """Sleep as long as the task shall be paused; False when it shall end."""
