@@ -276,7 +276,9 @@ class RecordSender:
     def _write(self, tp: TopicPartition, items: list[_Item]) -> None:
         records = [item.record for item in items]
         if not self._is_ours():
-            given_up = DisconnectedFailure(f"Records for {tp} are not written, since the task may run on another worker.")
+            given_up = DisconnectedFailure(
+                f"Records for {tp} are not written, since the task may run on another worker."
+            )
             self._settle(items, [None] * len(items), given_up)
             return
         try:

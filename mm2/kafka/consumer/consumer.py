@@ -150,9 +150,13 @@ class Consumer:
         with self._changed:
             self._fetcher.seek(partition, offset)
 
-    def position(self, partition: TopicPartition) -> int:
-        """Offset of the next record to be handed out, found out if need be. Raises KeyError and KafkaFailure."""
-        deadline = time.monotonic() + self.settings.default_api_timeout_ms / 1000
+    def position(self, partition: TopicPartition, timeout_s: float | None = None) -> int:
+        """Offset of the next record to be handed out, found out if need be, by default within default.api.timeout.ms.
+
+        Raises KeyError and KafkaFailure, TimeoutFailure when it took too long.
+        """
+        patience_s = self.settings.default_api_timeout_ms / 1000 if timeout_s is None else timeout_s
+        deadline = time.monotonic() + patience_s
         while True:
             with self._changed:
                 found = self._fetcher.position(partition)
@@ -189,9 +193,12 @@ class Consumer:
         self._commits.submit(self._commit_behind, dict(offsets), on_commit)
 
     def abort(self) -> None:
-        """Cut all connections; whoever waits for one gets a KafkaFailure. Any thread."""
+        """Cut all connections; whoever waits for one gets a KafkaFailure. The group misses this member when its session ends. Any
+        thread."""
         with self._changed:
             self._closed = True
+            if self._membership is not None:
+                self._membership.abandon()
             self._changed.notify_all()
         self._cluster.close()
 

@@ -35,7 +35,7 @@ _NO_GENERATION: Final = -1
 _JOIN_GRACE_S: Final = 5.0
 #: How often topics are looked for that are subscribed to and do not exist.
 _MISSING_TOPICS_S: Final = 1.0
-_LEAVE_TIMEOUT_S: Final = 5.0
+_LEAVE_TIMEOUT_S: Final = 2.0
 _LOST: Final = {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION}
 
 
@@ -180,6 +180,11 @@ class Membership:
         # A static member comes back under its name and is not to be missed meanwhile.
         if member_id and self._settings.group_instance_id is None:
             self._send_leave(member_id, "the consumer is being closed")
+
+    def abandon(self) -> None:
+        """Do nothing more; the session ends by itself. With the condition held."""
+        self._stopping = True
+        self._changed.notify_all()
 
     def join(self, timeout_s: float) -> None:
         """Wait for the end of the thread."""
@@ -363,6 +368,8 @@ class Membership:
             self._member_id, self._generation = answer.member_id, generation
         self._next_heartbeat_s = time.monotonic() + self._settings.heartbeat_interval_ms / 1000
         leads = answer.leader == answer.member_id
+        # Only who leads looks after changes of partitions.
+        self._assigned_with = None
         assignments = self._assign(answer, protocol) if leads else {}
         synced = self._ask(
             SyncGroupRequest(

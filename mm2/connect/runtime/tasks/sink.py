@@ -33,12 +33,13 @@ from mm2.connect.stores.config_state import TargetState
 from mm2.kafka.consumer.consumer import Consumer
 from mm2.kafka.consumer.membership import Topics
 from mm2.kafka.consumer.records import ConsumerRecord
-from mm2.kafka.errors import KafkaFailure
+from mm2.kafka.errors import KafkaFailure, TimeoutFailure
 from mm2.kafka.structs import TopicPartition
 
 log = structlog.get_logger(__name__)
 
 _NO_TIMESTAMP: Final = -1
+_LOOK_S: Final = 1.0
 Offsets = dict[TopicPartition, OffsetAndMetadata]
 
 
@@ -62,6 +63,10 @@ class SinkSetup:
     reports_errors: bool
     commit_interval_ms: int
     commit_timeout_ms: int
+
+
+class _Stopping(Exception):
+    """The task shall end, and what it waits for is not needed any more."""
 
 
 class WorkerSinkTask(WorkerTask):
@@ -115,6 +120,10 @@ class WorkerSinkTask(WorkerTask):
 
     def _wake(self) -> None:
         self._consumer.wakeup()
+
+    def _cut_off(self) -> None:
+        # What it commits now could be wrong; and the group need not wait for it until max.poll.interval.ms is over.
+        self._consumer.abort()
 
     @property
     def _shall_pause(self) -> bool:
@@ -190,7 +199,11 @@ class WorkerSinkTask(WorkerTask):
             timeout_s = 0.0
         try:
             records = self._consumer.poll(timeout_s)
+        except _Stopping:
+            return
         except KafkaFailure as failure:
+            if self._cancelled:
+                return  # its connections were cut
             raise ConnectError(f"Task {self.id} cannot go on reading: {failure}") from failure
         self._figures.read += len(records)
         if self._is_stopping and not records:
@@ -318,8 +331,7 @@ class WorkerSinkTask(WorkerTask):
     def on_partitions_assigned(self, partitions: frozenset[TopicPartition]) -> None:
         """See `mm2.kafka.consumer.consumer.RebalanceListener`."""
         for tp in sorted(partitions):
-            position = OffsetAndMetadata(self._consumer.position(tp))
-            self._last_committed[tp] = self._current[tp] = position
+            self._last_committed[tp] = self._current[tp] = OffsetAndMetadata(self._position(tp))
         was_paused, assignment = self._paused_for_redelivery, self._consumer.assignment()
         self._paused_for_redelivery = was_paused and bool(self._batch)
         if self._paused_for_redelivery:
@@ -333,6 +345,15 @@ class WorkerSinkTask(WorkerTask):
         if partitions:
             self.task.open(sorted(partitions))
             self._rewind()
+
+    def _position(self, tp: TopicPartition) -> int:
+        """Where the consumer begins; brokers that are gone for a while are waited for."""
+        while True:
+            try:
+                return self._consumer.position(tp, _LOOK_S)
+            except TimeoutFailure:
+                if self._is_stopping:
+                    raise _Stopping from None
 
     def on_partitions_revoked(self, partitions: frozenset[TopicPartition]) -> None:
         """See `mm2.kafka.consumer.consumer.RebalanceListener`."""

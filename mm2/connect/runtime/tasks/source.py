@@ -254,6 +254,8 @@ class AbstractWorkerSourceTask(WorkerTask):
             self._count_active(len(records))
         if self._shall_stop() and self._cancelled:
             return None
+        if self._give_up_what_is_not_ours():
+            return None
         if not records and took_s < 0.001:
             # A task with nothing to do must not spin.
             self._stop_asked.wait(_BACKOFF_S)
