@@ -82,12 +82,15 @@ def test_the_interface_of_a_worker_is_served_for_each_flow(
             "MirrorSourceConnector",
         ]
         heartbeat = f"{flow}/connectors/MirrorHeartbeatConnector"
-        states = lambda: ask("GET", f"{heartbeat}/status").json()["connector"]["state"]  # noqa: E731
-        eventually(lambda: states() == "RUNNING", 60, why=process.tail)
+
+        def state() -> str:
+            return str(ask("GET", f"{heartbeat}/status").json()["connector"]["state"])
+
+        eventually(lambda: state() == "RUNNING", 60, why=process.tail)
         assert ask("PUT", f"{heartbeat}/pause").status_code == 202
-        eventually(lambda: states() == "PAUSED", 60, why=process.tail)
+        eventually(lambda: state() == "PAUSED", 60, why=process.tail)
         assert ask("PUT", f"{heartbeat}/resume").status_code == 202
-        eventually(lambda: states() == "RUNNING", 60, why=process.tail)
+        eventually(lambda: state() == "RUNNING", 60, why=process.tail)
         assert ask("GET", f"{heartbeat}/config").json()["source.cluster.alias"] == SOURCE
         assert ask("GET", flow).json()["kafka_cluster_id"]
         assert "/connectors/{connector}/status" in ask("GET", f"{flow}/openapi.json").json()["paths"]
@@ -201,8 +204,8 @@ def test_processes_ask_each_other_over_internal_rest(
             # connectors run on both, so one that follows has to hand its task configs to the leader
             assert workers == {f"127.0.0.1:{port}/{source}->{target}" for port in ports}
             create(kafka_a, f"{unique}-later")
-            tasks = lambda: json.dumps(ask("GET", f"{flows[1]}/connectors/MirrorSourceConnector/tasks").json())  # noqa: E731
-            eventually(lambda: f"{unique}-later" in tasks(), 90, why=lambda: one.tail() + two.tail())
+            tasks = f"{flows[1]}/connectors/MirrorSourceConnector/tasks"
+            eventually(lambda: f"{unique}-later" in ask("GET", tasks).text, 90, why=lambda: one.tail() + two.tail())
 
             # unsigned, badly signed, signed: only the last is obeyed
             fence = "/connectors/MirrorSourceConnector/fence"

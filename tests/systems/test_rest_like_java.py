@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ def test_every_endpoint_answers_as_java_does(
         differences = []
         for request in requests(unique):
             if request.method == "DELETE" and request.path.endswith("/offsets"):
-                settled(java, worker, unique)
+                settled((java, worker), unique)
             theirs, ours = (ask("127.0.0.1", each.port, request) for each in (java, worker))
             said = difference(request, theirs, ours)
             if said:
@@ -69,12 +70,9 @@ def test_every_endpoint_answers_as_java_does(
     assert not differences, f"{len(differences)} differ:\n" + "\n".join(differences)
 
 
-def settled(*arguments: Any) -> None:
-    """Both have the connector stopped and without tasks."""
-    *workers, name = arguments
-    for each in workers:
-        assert isinstance(each, WorkerProcess)
-        eventually(lambda each=each: each.rest.states(name) == ["STOPPED"], 30)
+def settled(workers: Iterable[WorkerProcess], name: str) -> None:
+    """All have the connector stopped and without tasks."""
+    eventually(lambda: all(each.rest.states(name) == ["STOPPED"] for each in workers), 30)
 
 
 def difference(request: Ask, theirs: Answer, ours: Answer) -> str | None:

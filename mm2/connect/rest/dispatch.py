@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import urllib.parse
+from collections.abc import Iterable
 from typing import Any, Final
 
 from fastapi import FastAPI
@@ -68,6 +69,7 @@ class Dispatch:
         """The methods that there are at a path, and the routes that take them."""
         methods: dict[str, BaseRoute] = {}
         for route in self._fastapi.routes:
+            found: Iterable[str]
             if isinstance(route, APIRoute):
                 found = route.methods or () if route.path_regex.fullmatch(scope["path"]) else ()
             else:  # of an extension; what it is made of only it knows

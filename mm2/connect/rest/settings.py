@@ -64,8 +64,8 @@ class RestSettings:
         return cls(
             listeners=listeners,
             admin_listeners=None if admin_listeners is None else parse_listeners("admin.listeners", admin_listeners),
-            advertised_host=config.values["rest.advertised.host.name"] or None,  # type: ignore[arg-type]
-            advertised_port=config.values["rest.advertised.port"],  # type: ignore[arg-type]
+            advertised_host=config.values["rest.advertised.host.name"] or None,
+            advertised_port=config.values["rest.advertised.port"],
             advertised_scheme=_advertised_scheme(config, listeners),
             allowed_origins=_items(config.str("access.control.allow.origin")),
             allowed_methods=_items(config.str("access.control.allow.methods")),

@@ -59,7 +59,8 @@ def _add_reading(router: APIRouter, herder: Herder, requests: Requests) -> None:
     @router.get("/{connector}/config", response_model=shapes.NullableStrings, responses=refusals(404, 409, 415, 500))
     async def get_config(connector: Name) -> Response:
         """Configuration of a connector, with references to secrets as they were written."""
-        return JsonAnswer(dict(await requests.complete(herder.connector_config, connector)))
+        config = await requests.complete(herder.connector_config, connector)
+        return JsonAnswer(dict(config))
 
     @router.get("/{connector}/status", response_model=shapes.ConnectorStatus, responses=refusals(404, 415))
     async def get_status(connector: Name) -> Response:

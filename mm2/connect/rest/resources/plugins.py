@@ -53,7 +53,7 @@ def plugins_router(herder: Herder, requests: Requests) -> APIRouter:
         if named is not None and not _pruned(named).endswith(_pruned(plugin)):
             raise BadRequest(f"Included connector type {named} does not match request type {plugin}")
         infos = await requests.complete(herder.validate_connector_config, config)
-        return JsonAnswer(infos.to_json())
+        return JsonAnswer(infos.as_json())
 
     return router
 

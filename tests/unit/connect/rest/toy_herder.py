@@ -253,5 +253,5 @@ class ToyHerder(Herder):
 
 
 class _Infos:
-    def to_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         return {"name": "a.Sink", "error_count": 0, "groups": [], "configs": []}
