@@ -10,8 +10,9 @@
 Records, schemas and errors are those of `mm2.connect.data`. Everything is importable from here.
 
 Threads: a connector's methods run on its ``connector-thread-<name>``, one at a time. A task's methods run on its
-``task-thread-<connector>-<n>``, with two exceptions: :meth:`SourceTask.commit` is called by the offset committer, and
-:meth:`Task.stop` may be called from the herder's threads **while** ``poll`` runs (see there).
+``task-thread-<connector>-<n>``, with three exceptions of source tasks: :meth:`SourceTask.commit` is called by the offset
+committer, :meth:`SourceTask.commit_record` by the thread that got the acknowledgement (both on the task's thread with exactly-once),
+and :meth:`Task.stop` may be called from the herder's threads **while** ``poll`` runs (see there).
 """
 
 from mm2.connect.api.connector import UNDEFINED_VERSION, Connector, ConnectorContext, Task

@@ -91,6 +91,7 @@ class AbstractWorkerSourceTask(WorkerTask):
         self._guard = setup.guard
         assert equipment.counters.source is not None  # noqa: S101 - made so by the worker
         self._figures = equipment.counters.source
+        self._listens = type(setup.task).commit_record is not SourceTask.commit_record
         self._to_send: list[SourceRecord] | None = None
         self._active = 0
         self._polling = False
@@ -356,8 +357,11 @@ class AbstractWorkerSourceTask(WorkerTask):
         return Record(key, value, tuple(headers), timestamp)
 
     def _tell(self, record: SourceRecord, metadata: RecordMetadata | None) -> None:
+        if not self._listens:
+            return
         try:
-            self.task.commit_record(record, metadata)
+            with self._as_plugin():  # it may be the sender's thread
+                self.task.commit_record(record, metadata)
         except Exception:  # noqa: BLE001 - as in Java, this never fails a task
             self._log.exception("commit_record() of the task failed")
 
