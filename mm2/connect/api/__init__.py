@@ -7,7 +7,8 @@
     transformation  Transformation
     predicate       Predicate
 
-Records, schemas and errors are those of `mm2.connect.data`. Everything is importable from here.
+Records, schemas, values and errors are those of `mm2.connect.data`; `mm2.connect.data.schema` tells what values are in
+Python. Everything is importable from here.
 
 Threads: a connector's methods run on its ``connector-thread-<name>``, one at a time. A task's methods run on its
 ``task-thread-<connector>-<n>``, with three exceptions of source tasks: :meth:`SourceTask.commit` is called by the offset
@@ -28,6 +29,7 @@ from mm2.connect.api.source import (
     WorkerView,
 )
 from mm2.connect.api.transformation import Transformation
+from mm2.connect.data.builder import SchemaBuilder
 from mm2.connect.data.errors import (
     ConnectError,
     DataError,
@@ -37,11 +39,69 @@ from mm2.connect.data.errors import (
     SchemaProjectorError,
 )
 from mm2.connect.data.headers import Header, Headers
+from mm2.connect.data.logical import (
+    DATE_SCHEMA,
+    OPTIONAL_DATE_SCHEMA,
+    OPTIONAL_TIME_SCHEMA,
+    OPTIONAL_TIMESTAMP_SCHEMA,
+    TIME_SCHEMA,
+    TIMESTAMP_SCHEMA,
+    decimal_schema,
+)
+from mm2.connect.data.projector import project
 from mm2.connect.data.record import ConnectRecord, SinkRecord, SourceRecord, TimestampType
-from mm2.connect.data.schema import Field, Schema, SchemaAndValue, Type
+from mm2.connect.data.schema import (
+    BOOLEAN_SCHEMA,
+    BYTES_SCHEMA,
+    FLOAT32_SCHEMA,
+    FLOAT64_SCHEMA,
+    INT8_SCHEMA,
+    INT16_SCHEMA,
+    INT32_SCHEMA,
+    INT64_SCHEMA,
+    OPTIONAL_BOOLEAN_SCHEMA,
+    OPTIONAL_BYTES_SCHEMA,
+    OPTIONAL_FLOAT32_SCHEMA,
+    OPTIONAL_FLOAT64_SCHEMA,
+    OPTIONAL_INT8_SCHEMA,
+    OPTIONAL_INT16_SCHEMA,
+    OPTIONAL_INT32_SCHEMA,
+    OPTIONAL_INT64_SCHEMA,
+    OPTIONAL_STRING_SCHEMA,
+    STRING_SCHEMA,
+    Field,
+    Schema,
+    SchemaAndValue,
+    Type,
+)
+from mm2.connect.data.struct import Struct
 from mm2.kafka.structs import OffsetAndMetadata, TopicPartition
 
 __all__ = [
+    "BOOLEAN_SCHEMA",
+    "BYTES_SCHEMA",
+    "DATE_SCHEMA",
+    "FLOAT32_SCHEMA",
+    "FLOAT64_SCHEMA",
+    "INT8_SCHEMA",
+    "INT16_SCHEMA",
+    "INT32_SCHEMA",
+    "INT64_SCHEMA",
+    "OPTIONAL_BOOLEAN_SCHEMA",
+    "OPTIONAL_BYTES_SCHEMA",
+    "OPTIONAL_DATE_SCHEMA",
+    "OPTIONAL_FLOAT32_SCHEMA",
+    "OPTIONAL_FLOAT64_SCHEMA",
+    "OPTIONAL_INT8_SCHEMA",
+    "OPTIONAL_INT16_SCHEMA",
+    "OPTIONAL_INT32_SCHEMA",
+    "OPTIONAL_INT64_SCHEMA",
+    "OPTIONAL_STRING_SCHEMA",
+    "OPTIONAL_TIMESTAMP_SCHEMA",
+    "OPTIONAL_TIME_SCHEMA",
+    "STRING_SCHEMA",
+    "TIMESTAMP_SCHEMA",
+    "TIME_SCHEMA",
     "UNDEFINED_VERSION",
     "ConnectError",
     "ConnectRecord",
@@ -62,6 +122,7 @@ __all__ = [
     "RetriableError",
     "Schema",
     "SchemaAndValue",
+    "SchemaBuilder",
     "SchemaBuilderError",
     "SchemaProjectorError",
     "SinkConnector",
@@ -72,6 +133,7 @@ __all__ = [
     "SourceRecord",
     "SourceTask",
     "SourceTaskContext",
+    "Struct",
     "Task",
     "TimestampType",
     "TopicPartition",
@@ -79,4 +141,6 @@ __all__ = [
     "Transformation",
     "Type",
     "WorkerView",
+    "decimal_schema",
+    "project",
 ]

@@ -21,6 +21,7 @@ from mm2.connect.data.schema import (
     OPTIONAL_INT64_SCHEMA,
     Schema,
     SchemaAndValue,
+    Type,
 )
 from mm2.connect.data.struct import validate_value
 
@@ -51,9 +52,9 @@ class FixedWidthConverter(Converter, HeaderConverter):
         return value
 
     def from_connect_data(self, topic: str, headers: KafkaHeaders, schema: Schema | None, value: Any) -> bytes | None:
-        taken = self._taken(topic, schema, value)
-        if taken is None:
+        if value is None:
             return None
+        taken = self._taken(topic, schema, value)
         try:
             return self.layout.pack(taken)
         except OverflowError:
@@ -121,6 +122,12 @@ class BooleanConverter(FixedWidthConverter):
 
     layout = struct.Struct(">?")
     schema = OPTIONAL_BOOLEAN_SCHEMA
+
+    def from_connect_data(self, topic: str, headers: KafkaHeaders, schema: Schema | None, value: Any) -> bytes | None:
+        # As in Java it is the only one that minds the schema of nothing.
+        if value is None and schema is not None and schema.type is not Type.BOOLEAN:
+            raise DataError(f"BooleanConverter takes BOOLEAN only, not {schema.type.value} (topic {topic})")
+        return super().from_connect_data(topic, headers, schema, value)
 
     def _read(self, data: bytes) -> Any:
         if data not in {b"\x00", b"\x01"}:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
@@ -94,6 +95,7 @@ JSON_CONVERTER_CONFIG: Final = (
     )
 )
 
+_BASE64: Final = re.compile(r"(?:[\x00- ]*[^\x00- ]{4})*[\x00- ]*")
 _MOMENTS: Final = {logical.DATE, logical.TIME, logical.TIMESTAMP}
 
 
@@ -404,6 +406,8 @@ def _bytes(node: Any) -> bytes | None:
     if not isinstance(node, str):
         return None
     try:
+        if not _BASE64.fullmatch(node):
+            raise ValueError("blanks may only stand between groups of four characters")
         return base64.b64decode("".join(char for char in node if char > " "), validate=True)
     except (binascii.Error, ValueError) as error:
         raise DataError(f"Invalid bytes field: {error}") from error

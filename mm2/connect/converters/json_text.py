@@ -16,7 +16,7 @@ MISSING: Final = object()
 """What reading nothing but blanks gives."""
 
 _NAMED: Final = {"\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
-_ESCAPED: Final = re.compile(r'[\x00-\x1f"\\]')
+_ESCAPED: Final = re.compile(r'[\x00-\x1f"\\\U00010000-\U0010ffff]')
 _BLANKS: Final = " \t\r\n"
 _LONGEST_NUMBER: Final = 1000
 # A string, to be left alone, or zeros that lead a number.
@@ -24,12 +24,15 @@ _LEADING_ZEROS: Final = re.compile(r'("(?:[^"\\]|\\.)*")|(?<![\w.+])(-?)0+(?=[0-
 
 
 def quoted(text: str) -> str:
-    """A string of JSON. Only what must be escaped is."""
+    """A string of JSON. Escaped is what must be, and what is beyond 16 bits: Jackson writes its two halves."""
     return '"' + _ESCAPED.sub(_escape, text) + '"'
 
 
 def _escape(found: re.Match[str]) -> str:
-    return _NAMED.get(found[0]) or f"\\u{ord(found[0]):04X}"
+    point = ord(found[0])
+    if point > 0xFFFF:
+        return f"\\u{0xD7C0 + (point >> 10):04X}\\u{0xDC00 + (point & 0x3FF):04X}"
+    return _NAMED.get(found[0]) or f"\\u{point:04X}"
 
 
 def encoded(text: str) -> bytes:

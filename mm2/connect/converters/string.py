@@ -49,8 +49,8 @@ class StringConverter(Converter, HeaderConverter):
             return None
         text = java_text(schema, value)
         if self._encoding == "utf-16":
-            # Java begins with the byte order and has the higher byte first.
-            return codecs.BOM_UTF16_BE + text.encode("utf-16-be", "replace")
+            # Java begins a text with the byte order and has the higher byte first.
+            return codecs.BOM_UTF16_BE + text.encode("utf-16-be", "replace") if text else b""
         return text.encode(self._encoding, "replace")
 
     def to_connect_data(self, topic: str, headers: KafkaHeaders, data: bytes | None) -> SchemaAndValue:

@@ -4,8 +4,8 @@ ConnectError                 final for the connector or task that sees it
 ├─ RetriableError            tried again
 ├─ IllegalWorkerStateError   a context was asked for something at the wrong time
 └─ DataError                 a schema, or a value that does not fit it
-   ├─ SchemaBuilderError     a schema that cannot be
-   └─ SchemaProjectorError   a value of one schema cannot be told in another
+├─ SchemaBuilderError     a schema that cannot be
+└─ SchemaProjectorError   a value of one schema cannot be told in another
 """
 
 from __future__ import annotations

@@ -72,6 +72,8 @@ def _compile(pattern: str) -> list[_Item]:
                 items.append(literal)
                 literal = ""
             count = len(pattern[at:]) - len(pattern[at:].lstrip(char))
+            if char == "X" and count > 3:
+                raise PatternError(f"A zone in ISO 8601 has up to three letters X, not {count}")
             items.append(_Letters(char, count))
             at += count
         else:
@@ -156,7 +158,7 @@ def _format(item: _Letters, moment: _Moment) -> str:
             return "AD" if year > 0 else "BC"
         case "y" | "Y":
             shown = moment.week_year()[0] if letter == "Y" else year if year > 0 else 1 - year
-            return f"{shown % 100:02d}" if count == 2 else f"{shown:0{count}d}"
+            return f"{shown % 100:02d}" if count == 2 else f"{shown:0{count + (shown < 0)}d}"
         case "M" | "L":
             name = _MONTHS[month - 1]
             return name if count >= 4 else name[:3] if count == 3 else f"{month:0{count}d}"
@@ -169,8 +171,6 @@ def _format(item: _Letters, moment: _Moment) -> str:
         case "Z":
             return "+0000"
         case "X":
-            if count > 3:
-                raise PatternError("invalid ISO 8601 format: length=" + str(count))
             return "Z"
     numbers = {
         "w": moment.week_year()[1] if letter == "w" else 0,

@@ -91,7 +91,7 @@ def number_text(schema: Schema | None, value: float | Decimal) -> str:
     """A number as Java prints it; the schema tells whether a float is of single precision."""
     if isinstance(value, float):
         if isinstance(value, Float32) or (schema is not None and schema.type is Type.FLOAT32):
-            return numbers.single_text(value)
+            return numbers.single_text(numbers.single(value))
         return numbers.double_text(value)
     return str(value)
 

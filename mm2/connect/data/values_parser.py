@@ -179,7 +179,12 @@ class _Parser:
     def _token(self, token: str, *, embedded: bool) -> SchemaAndValue:
         is_digit = token[0].isdecimal()
         if is_digit:
-            moment = self._moment(token)
+            try:
+                moment = self._moment(token)
+            except DataError:
+                if embedded:
+                    raise
+                return SchemaAndValue(STRING_SCHEMA, self._tokens.text)
             if moment is not None:
                 return moment
         if is_digit or token[0] in "+-":
@@ -209,7 +214,11 @@ class _Parser:
                 break
             parts.append(self._tokens.next())
         content = "".join(parts)
-        return _moment_of(content) or SchemaAndValue(STRING_SCHEMA, content)
+        try:
+            moment = _moment_of(content)
+        except DataError:
+            moment = None
+        return moment or SchemaAndValue(STRING_SCHEMA, content)
 
     def _array(self) -> SchemaAndValue:
         tokens = self._tokens
@@ -287,16 +296,14 @@ def _number(token: str) -> SchemaAndValue:
 
 
 def _moment_of(token: str) -> SchemaAndValue | None:
-    """A date, time or timestamp in ISO form; its length tells which."""
+    """A date, time or timestamp in ISO form; its length tells which.
+
+    Raises DataError when Python's dates do not hold it.
+    """
     token = token.replace("\\:", ":")
     name, form = _MOMENTS.get(len(token), ("", SimpleDateFormat("")))
     ms = form.parse(token) if name else None
-    if ms is None:
-        return None
-    try:
-        return _MAKERS[name](ms)
-    except DataError:
-        return None  # beyond what Python's dates hold: a string
+    return None if ms is None else _MAKERS[name](ms)
 
 
 def _date(ms: int) -> SchemaAndValue:

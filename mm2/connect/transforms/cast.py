@@ -146,6 +146,8 @@ def _cast(schema: Schema | None, value: Any, to: Type) -> Any:
         raise DataError(
             f"Cast transformation does not support casting from {found.value}; it does from {_names(_FROM)}"
         )
+    if to not in _TO:
+        raise DataError(f"{to.value} is not supported in the Cast transformation.")
     if to is Type.STRING:
         return _to_string(schema, value)
     if schema is not None and schema.name in _MOMENTS:

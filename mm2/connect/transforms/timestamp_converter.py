@@ -122,6 +122,8 @@ class TimestampConverter(PartTransformation):
         return result
 
     def _updated(self, schema: Schema) -> Schema:
+        if schema.type is not Type.STRUCT:
+            raise DataError(f"Only Struct objects supported for [{_PURPOSE}], found: {schema.type.value}")
         builder = SchemaBuilder.like(schema, Type.STRUCT)
         target = _SCHEMAS[self._target]
         for field in schema.fields:
