@@ -82,7 +82,13 @@ class Copier:
         """The whole life; returns the final report. Raises OSError or ValueError when the driver cannot be reached."""
         try:
             self._spec = await self._link.open()
-            return await self._live()
+            try:
+                return await self._live()
+            except Exception as error:
+                # Else all that the driver would hear is that the connection ended.
+                self._link.send({"type": "failed", "reason": f"{type(error).__name__}: {error}"})
+                await self._link.flush(2)
+                raise
         finally:
             self._link.close()
 
