@@ -45,10 +45,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code: 0 measured, 1 failed (a contender or all of it), 130 interrupted."""
     options = _parser().parse_args(arguments)
     console = Console()
-    folder = Path(tempfile.mkdtemp(prefix="mm2-bench-"))
+    folder = Path(tempfile.mkdtemp(prefix="mm2-bench-", dir=None if options.disk else memory.folder()))
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.default_int_handler)
-    hall = Hall(console, folder, _REPOSITORY, quick=options.quick)
+    hall = Hall(console, folder, _REPOSITORY, quick=options.quick, in_memory=memory.holds(folder))
     try:
         contenders.fetch_jars()
         _say(console, contenders.LEFT_OUT)
@@ -109,6 +109,9 @@ def _parser() -> Any:
         "--only", nargs="+", choices=[one.name for one in CONTENDERS], help="these instead of those that belong to it"
     )
     parser.add_argument("--results", type=Path, default=_REPOSITORY / "bench" / "RESULTS.md", help="appended to")
+    parser.add_argument(
+        "--disk", action="store_true", help="the brokers' logs on disk, even if memory has room for them"
+    )
     parser.add_argument("--no-touch", action="store_true", help="do not touch the free memory first")
     return parser
 

@@ -1,9 +1,13 @@
-"""Memory that the machine has touched before: without it, the first who needs it pays for it."""
+"""Memory that the machine has touched before: without it, the first who needs it pays for it. And memory for the logs."""
 
 import mmap
+import shutil
+from pathlib import Path
 
 import psutil
 
+_SHARED = Path("/dev/shm")  # noqa: S108 - the folders in it are made by mkdtemp
+_LOGS_BYTES = 12 << 30  # 4 GB at the source, as much on the target, half of that in what is being deleted
 _SPARED_BYTES = 1 << 30
 _CHUNK_BYTES = 64 << 20
 
@@ -21,3 +25,20 @@ def touch_free_memory() -> int:
             for start in range(0, size - _CHUNK_BYTES + 1, _CHUNK_BYTES):
                 memory[start : start + _CHUNK_BYTES] = chunk
     return size
+
+
+def folder() -> Path | None:
+    """Where files lie in memory, when there is room for the largest shape; None otherwise.
+
+    A disk that is slower than the contenders would be what is measured: writing back, Linux stops whoever writes.
+    """
+    try:
+        room = min(shutil.disk_usage(_SHARED).free, psutil.virtual_memory().available)
+    except OSError:
+        return None
+    return _SHARED if room >= _LOGS_BYTES else None
+
+
+def holds(place: Path) -> bool:
+    """Whether a path is in memory."""
+    return place.is_relative_to(_SHARED)

@@ -40,13 +40,15 @@ class Hall:
     folder: Path
     repository: Path
     quick: bool = False
+    in_memory: bool = False
+    """The folder, and with it the brokers' logs."""
 
 
 def perform(hall: Hall, event: Event, watch: Watch = lambda _pid: nullcontext()) -> Result:
     """Raises BenchFailed, SandboxError or KafkaFailure when there is nothing to compare on."""
     folder = hall.folder / event.name
     folder.mkdir()
-    facts: list[str] = []
+    facts = ["The brokers' logs lie in memory." if hall.in_memory else "The brokers' logs lie on disk."]
     try:
         if isinstance(event.task, Shape):
             _check_disk(folder, event.task)

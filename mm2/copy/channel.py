@@ -12,6 +12,7 @@
   {"type": "go"}                     ->                     the answer; none for 5 s means the lease is over
   {"type": "stop", "drain_s": t}     ->                     finish: read no more, wait for acks (at most t), commit
                                      <-   {"type": "final", ...}       nothing is written after it
+                                     <-   {"type": "failed", "reason": ...}    instead, when it ends by an error of its own
 =======================================================================================
 
 The end of the connection means stop as well: an executor whose driver is gone copies nothing more.

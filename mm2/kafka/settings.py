@@ -92,8 +92,8 @@ class ClientSettings:
     metadata_max_age_ms: int = 300_000
     rebootstrap: bool = True
     canonical_bootstrap: bool = False
-    send_buffer_bytes: int = 131_072
-    receive_buffer_bytes: int = 65_536
+    send_buffer_bytes: int = -1
+    receive_buffer_bytes: int = -1
     max_frame_bytes: int = 256 * _MIB
     tls: Tls | None = None
     sasl: Sasl | None = None
@@ -130,8 +130,8 @@ class ClientSettings:
                 "client.dns.lookup", "use_all_dns_ips", ("use_all_dns_ips", "resolve_canonical_bootstrap_servers_only")
             )
             == "resolve_canonical_bootstrap_servers_only",
-            send_buffer_bytes=keys.integer("send.buffer.bytes", 131_072, low=-1),
-            receive_buffer_bytes=keys.integer("receive.buffer.bytes", 65_536, low=-1),
+            send_buffer_bytes=keys.integer("send.buffer.bytes", -1, low=-1),
+            receive_buffer_bytes=keys.integer("receive.buffer.bytes", -1, low=-1),
             tls=_tls(keys) if security_protocol.endswith("SSL") else None,
             sasl=_sasl(keys) if security_protocol.startswith("SASL") else None,
         )

@@ -116,6 +116,9 @@ class Batch:
                 self.starts[TopicPartition(topic, partition)] = Start.from_json(row)
             self.final = True
             self.over.set()
+        elif kind == "failed":
+            self.failure = str(message["reason"])
+            self.over.set()
         else:
             self._send({"type": "go"})
         self._on_news()

@@ -50,9 +50,11 @@ _NEWS_AFTER_S: Final = 5.0
 _LEDGER_PATIENCE_S: Final = 5.0
 _CALL_THREADS: Final = 4
 _LOOK_AGAIN_S: Final = 0.002
-#: A round trip from which on one connection does not carry what a broker's buffers let through.
+#: To each broker. A broker works on one request of a connection at a time: with two, one is read while another is appended.
+_NEAR_CONNECTIONS: Final = 2
+#: A round trip from which on a window for each connection is the limit.
 _LONG_WAY_S: Final = 0.004
-_MOST_CONNECTIONS: Final = 8
+_FAR_CONNECTIONS: Final = 8
 
 
 class Copier:
@@ -80,7 +82,13 @@ class Copier:
         """The whole life; returns the final report. Raises OSError or ValueError when the driver cannot be reached."""
         try:
             self._spec = await self._link.open()
-            return await self._live()
+            try:
+                return await self._live()
+            except Exception as error:
+                # Else all that the driver would hear is that the connection ended.
+                self._link.send({"type": "failed", "reason": f"{type(error).__name__}: {error}"})
+                await self._link.flush(2)
+                raise
         finally:
             self._link.close()
 
@@ -178,7 +186,7 @@ class Copier:
         except (TimeoutError, KafkaFailure) as error:
             self._log.info("the way to a cluster could not be measured", cluster=cluster.name, error=str(error))
             return 1
-        return 1 if way_s < _LONG_WAY_S else _MOST_CONNECTIONS
+        return _NEAR_CONNECTIONS if way_s < _LONG_WAY_S else _FAR_CONNECTIONS
 
     async def _prepared(self) -> bool:
         """Open what needs no lease: leaders, internal topics. Retried until it works; False at stop."""

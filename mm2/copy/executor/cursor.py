@@ -468,7 +468,7 @@ class Cursor:
             self._skip_batch(view, header, after)
             if self.held:
                 return
-        elif header.is_dense and header.base_offset == self.offset and not header.is_log_append_time:
+        elif header.is_plain and header.base_offset == self.offset:
             self._send(view.data, header, self.offset, after)
         else:
             self._reencode(view, self.offset, after)

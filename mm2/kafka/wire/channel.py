@@ -83,7 +83,7 @@ class Channel:
         self._socket = connection.sock
         self._vectored = not isinstance(self._socket, ssl.SSLSocket)
         self._reads_per_turn = _READS_PER_TURN if self._vectored else _TLS_READS_PER_TURN
-        self._out: deque[memoryview] = deque()
+        self._out: deque[bytes | bytearray | memoryview] = deque()
         self._offered: memoryview | None = None
         self._writer_added = False
         self._expected: deque[int] = deque()
@@ -104,7 +104,7 @@ class Channel:
         if self._lost:
             return
         self._expected.append(correlation_id)
-        self._out.extend(memoryview(buffer) for buffer in buffers if len(buffer))
+        self._out += [buffer for buffer in buffers if len(buffer)]
         if not self._writer_added:
             self._flush()
 
@@ -145,7 +145,7 @@ class Channel:
                         sent -= len(first)
                         out.popleft()
                     else:
-                        out[0] = first[sent:]
+                        out[0] = memoryview(first)[sent:]
                         sent = 0
         except _WANT:
             pass
@@ -172,9 +172,9 @@ class Channel:
                 first = out.popleft()
                 record += first[:room]
                 if len(first) > room:
-                    out.appendleft(first[room:])
-            out.appendleft(memoryview(record))
-        first = out[0]
+                    out.appendleft(memoryview(first)[room:])
+            out.appendleft(record)
+        first = memoryview(out[0])
         return first[: len(first) // _TLS_RECORD_BYTES * _TLS_RECORD_BYTES] if len(out) > 1 else first
 
     @property

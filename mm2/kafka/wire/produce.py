@@ -23,6 +23,9 @@ TOPIC_IDS_FROM: Final = 13
 FLEXIBLE_FROM: Final = 9
 
 _PARTITION: Final = struct.Struct(">ihqq")  # index, error, base offset, log append time
+# The same, the log start offset, and nothing to complain of: no refused records, no message, no tagged fields.
+_TAKEN: Final = struct.Struct(">ihqqqBBB")
+_NOTHING: Final = (1, 0, 0)
 
 Buffer = bytes | bytearray | memoryview
 
@@ -121,6 +124,12 @@ def _parse(version: int, frame: memoryview, names: Mapping[bytes, str]) -> Answe
         else:
             topic = read.string(compact=flexible) or ""
         for _ in range(read.length(compact=flexible)):
+            if flexible and len(frame) - read.at >= _TAKEN.size:
+                fields = _TAKEN.unpack_from(frame, read.at)
+                if fields[5:] == _NOTHING:
+                    read.at += _TAKEN.size
+                    produced.append(Produced(TopicPartition(topic, fields[0]), *fields[1:5], None))
+                    continue
             index, error_code, base_offset, append_time = read.fields(_PARTITION)
             log_start = read.int64() if version >= 5 else -1
             message = None

@@ -218,6 +218,17 @@ def test_after_a_loss_everything_is_read_anew() -> None:
     assert warnings[0]["batch"] == first.name
 
 
+def test_what_an_executor_failed_of_is_told_and_not_that_it_hung_up() -> None:
+    stage = Stage(60_000)
+    with running(stage) as lane:
+        first = stage.next()
+        stage.begun(first)
+        first.received({"type": "failed", "reason": "ImportError: no module of that name"})
+        first.ended("the executor closed the progress channel")
+        stage.next()
+        assert lane.trouble == "ImportError: no module of that name"
+
+
 def test_batches_that_end_by_themselves_are_not_started_again_at_once_and_hand_nothing_over() -> None:
     stage = Stage(60_000)
     with running(stage) as lane:
