@@ -23,6 +23,7 @@ import structlog
 from mm2 import __version__
 from mm2.cli.logs import FORMATS, LEVELS, configure_logging
 from mm2.config.configdef import ConfigException
+from mm2.config.legacy_keys import without_legacy_keys
 from mm2.config.properties import parse_properties
 from mm2.config.providers import ConfigTransformer, ProviderError
 from mm2.connect.api import ConnectError
@@ -200,9 +201,11 @@ class _Running:
     def set_up(self, program: Program, path: Path) -> None:
         """Everything that can be wrong with the settings, and the first connection. Raises ConfigException …."""
         began_s = time.monotonic()
-        raw = _read_properties(path)
+        raw, old = without_legacy_keys(_read_properties(path))
+        for sentence in old:
+            log.warning(sentence)
         plugins = Plugins(raw)
-        props = ConfigTransformer.from_props(raw).transform(raw)
+        props = ConfigTransformer.from_props(raw, plugins.new_provider).transform(raw)
         self._settings = RestSettings.of(props)
         self._extensions = load_extensions(self._settings.extension_classes, plugins, props)
         binding = Binding(self._settings)

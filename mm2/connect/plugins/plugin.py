@@ -34,7 +34,8 @@ class Plugin:
     built_in: bool = False
     needs_process: str | None = None
     _class: type[Any] | None = field(default=None, repr=False)
-    _version: str | None = field(default=None, repr=False)
+    #: What it says of itself; None: nobody has asked yet.
+    told_version: str | None = field(default=None, repr=False)
 
     @classmethod
     def of_class(cls, name: str, python_class: type[Any], kind: type[Any]) -> Plugin:
@@ -66,9 +67,9 @@ class Plugin:
     @property
     def version(self) -> str:
         """What an instance says, or the class when instances say nothing; "undefined" when that fails."""
-        if self._version is None:
-            self._version = version_of(self.python_class, self.loader)
-        return self._version
+        if self.told_version is None:
+            self.told_version = version_of(self.python_class, self.loader)
+        return self.told_version
 
     @property
     def order(self) -> tuple[Version, bool]:

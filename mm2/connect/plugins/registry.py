@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import structlog
 
-from mm2.config.values import split_list
+from mm2.config.connector_keys import ISOLATION_KEY
+from mm2.config.providers import ConfigProvider
+from mm2.config.values import ConfigException, split_list
 from mm2.connect.api import Connector, Task
 from mm2.connect.data.errors import ConnectError
 from mm2.connect.plugins import loader as loaders
@@ -19,12 +21,18 @@ from mm2.connect.plugins.kinds import LISTED, PluginType
 from mm2.connect.plugins.loader import PluginLoader
 from mm2.connect.plugins.locations import plugin_locations
 from mm2.connect.plugins.plugin import Plugin, version_of
+from mm2.connect.plugins.process.remote import RemoteSinkTask, RemoteSourceTask, remote_class
 from mm2.connect.plugins.scan import discover, read_discovery
 from mm2.connect.plugins.versions import InvalidVersionRange, VersionRange, version_requirement
 
 log = structlog.get_logger(__name__)
 
 C = TypeVar("C")
+
+CONNECTOR_KEY: Final = "connector.class"
+TASK_KEY: Final = "task.class"
+PROCESS: Final = "process"
+"""Value of ``plugin.isolation`` for a process of its own."""
 
 
 class VersionedPluginError(ConnectError):
@@ -47,6 +55,7 @@ class Plugins:
         """Raises ConnectError under ``plugin.discovery=hybrid_fail`` when a plugin is in no manifest."""
         self._plugins: dict[str, list[Plugin]] = {}
         self._aliases: dict[str, Sequence[str]] | None = None
+        self._default_isolation = str((props or {}).get(ISOLATION_KEY) or "loader")
         for plugin in built_in():
             self._add(plugin)
         if props is not None:
@@ -179,11 +188,10 @@ class Plugins:
 
     @staticmethod
     def _load(plugin: Plugin, kind: type[C], key: str) -> type[C]:
-        if plugin.needs_process is not None:
-            raise ConnectError(f"Class {plugin.name} of configuration {key}: {plugin.needs_process}")
         try:
             with loaders.swap(plugin.loader):
-                found = plugin.python_class
+                # For who asks what kind it is, or for its keys; new_connector() refuses it where it is not wanted so.
+                found = plugin.python_class if plugin.needs_process is None else remote_class(plugin)
         except Exception as error:
             reason = not_loadable_twice(error) or error
             raise ConnectError(f"Class {plugin.name} of configuration {key} could not be loaded: {reason}") from error
@@ -204,30 +212,64 @@ class Plugins:
     ) -> C:
         """An instance of the class that ``name`` means. Raises as :meth:`find`, also when constructing fails."""
         python_class = self.find(name, kind, key=key, version=version, loader=loader)
-        try:
-            with loaders.swap(loaders.loader_of(python_class)):
-                return python_class()
-        except Exception as error:
-            reason = not_loadable_twice(error) or error
-            raise ConnectError(f"Class {name} of configuration {key} could not be instantiated: {reason}") from error
+        return self._made(lambda: python_class, name, key)
 
     def new_connector(self, props: Mapping[str, str]) -> Connector:
-        """An instance of ``connector.class`` in the version of ``connector.plugin.version``. Raises as :meth:`new`."""
-        key = "connector.class"
-        return self.new(props.get(key) or "", Connector, key=key, version=props.get("connector.plugin.version"))
+        """An instance of ``connector.class`` in the version of ``connector.plugin.version``; in a process of its own when
+        ``plugin.isolation`` says so. Raises as :meth:`new`.
+        """
+        plugin = self._connector(props)
+        if self._isolation(props) == PROCESS:
+            elsewhere: Connector = self._made(lambda: remote_class(plugin), plugin.name, CONNECTOR_KEY)
+            return elsewhere
+        if plugin.needs_process is not None:
+            raise ConnectError(f"Class {plugin.name} of configuration {CONNECTOR_KEY}: {plugin.needs_process}")
+        return self._made(lambda: self._load(plugin, Connector, CONNECTOR_KEY), plugin.name, CONNECTOR_KEY)
 
     def new_task(self, name: str, connector_props: Mapping[str, str]) -> Task:
-        """An instance of the task class ``name`` of the connector with these ``connector_props``. Raises as :meth:`new`."""
-        return self.new(name, Task, key="task.class", loader=self.connector_loader(connector_props))
+        """An instance of the task class ``name`` of the connector with these ``connector_props``, in a process of its own when
+        that is. Raises as :meth:`new`.
+        """
+        connector = self._connector(connector_props)
+        if self._isolation(connector_props) != PROCESS:
+            return self.new(name, Task, key=TASK_KEY, loader=connector.loader)
+        known = self._plugins.get(name)
+        path = known[0].path if known else ":".join(name.rsplit(".", 1))
+        task = Plugin(name, Task, path, loader=connector.loader, location=connector.location)
+        kind = RemoteSinkTask if PluginType.SINK in connector.types else RemoteSourceTask
+        elsewhere: Task = self._made(lambda: remote_class(task, kind), name, TASK_KEY)
+        return elsewhere
+
+    def new_provider(self, name: str, key: str) -> ConfigProvider:
+        """A config provider, for `ConfigTransformer.from_props`. Raises ConfigException."""
+        try:
+            return self.new(name, ConfigProvider, key=key)
+        except ConnectError as error:
+            raise ConfigException(key, name, str(error)) from error
 
     def connector_loader(self, props: Mapping[str, str]) -> PluginLoader | None:
         """Whose modules a connector with this configuration uses; what to give to :meth:`new` and :meth:`swap` for it.
 
         Raises ConnectError when there is no such connector.
         """
-        key = "connector.class"
-        found = self.plugin(props.get(key) or "", Connector, key=key, version=props.get("connector.plugin.version"))
-        return found.loader
+        return self._connector(props).loader
+
+    def _connector(self, props: Mapping[str, str]) -> Plugin:
+        version = props.get("connector.plugin.version")
+        return self.plugin(props.get(CONNECTOR_KEY) or "", Connector, key=CONNECTOR_KEY, version=version)
+
+    def _isolation(self, props: Mapping[str, str]) -> str:
+        return props.get(ISOLATION_KEY) or self._default_isolation
+
+    @staticmethod
+    def _made(find: Callable[[], type[C]], name: str, key: str) -> C:
+        try:
+            python_class = find()
+            with loaders.swap(loaders.loader_of(python_class)):
+                return python_class()
+        except Exception as error:
+            reason = not_loadable_twice(error) or error
+            raise ConnectError(f"Class {name} of configuration {key} could not be instantiated: {reason}") from error
 
     @staticmethod
     def swap(loader: PluginLoader | None) -> AbstractContextManager[None]:
@@ -273,6 +315,9 @@ class Plugins:
 
     def name_of(self, python_class: type[Any], kind: type[Any]) -> str:
         """The name to store for a class so that every worker finds it: its registered name, else its dotted path."""
+        elsewhere: str | None = getattr(python_class, "plugin_name", None)
+        if elsewhere is not None:
+            return elsewhere
         for plugin in self:
             if (
                 plugin.path.rpartition(":")[2] == python_class.__qualname__

@@ -12,6 +12,7 @@ import importlib.metadata
 import inspect
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +25,7 @@ from mm2.connect.plugins.kinds import PluginType, types_of
 from mm2.connect.plugins.loader import PluginLoader, swap
 from mm2.connect.plugins.locations import MANIFEST, PluginLocation
 from mm2.connect.plugins.plugin import Plugin
+from mm2.connect.plugins.process.remote import describe
 
 log = structlog.get_logger(__name__)
 
@@ -131,8 +133,10 @@ def _load_all(paths: Iterable[str], loader: PluginLoader | None, location: str) 
                 log.exception("plugin cannot be loaded and is ignored", plugin=path, location=location)
                 continue
             log.warning("plugin can run in a process of its own only", plugin=path, reason=str(reason))
-            plugin.needs_process = str(reason)
-            settled = plugin
+            described = _described(plugin, str(reason))
+            if described is None:
+                continue
+            settled = described
         found[path] = settled
     return found
 
@@ -147,9 +151,21 @@ def _settled(plugin: Plugin) -> Plugin:
     return plugin
 
 
+def _described(plugin: Plugin, reason: str) -> Plugin | None:
+    """What a process of its own tells about a plugin that this one cannot load."""
+    try:
+        types, version = describe(plugin)
+    except Exception:
+        log.exception("plugin cannot be loaded in a process of its own either and is ignored", plugin=plugin.path)
+        return None
+    if not types:
+        log.warning("what a manifest names is no plugin and is ignored", plugin=plugin.path)
+        return None
+    return replace(plugin, types=types, kind=types[0].base, needs_process=reason, told_version=version)
+
+
 def _scanned(loader: PluginLoader, location: PluginLocation) -> dict[str, Plugin]:
     found: dict[str, Plugin] = {}
-    needs_process: list[str] = []
     for name in candidate_modules(_sources(location)):
         try:
             with swap(loader):
@@ -157,9 +173,10 @@ def _scanned(loader: PluginLoader, location: PluginLocation) -> dict[str, Plugin
         except Exception as error:
             reason = not_loadable_twice(error)
             if reason is not None:
-                needs_process.append(name)
                 log.warning(
-                    "module of plugins can be loaded in a process of its own only", module=name, reason=str(reason)
+                    "module of plugins can be loaded in a process of its own only; its plugins have to be in a manifest",
+                    module=name,
+                    reason=str(reason),
                 )
             else:
                 log.exception("module of plugins cannot be loaded and is ignored", module=name)

@@ -73,7 +73,7 @@ class Worker:
         self._group_id = self._props.get("group.id", "")
         # A standalone worker knows no such thing.
         self._support = ExactlyOnceSupport.of(config) if SUPPORT_KEY in config.values else ExactlyOnceSupport.DISABLED
-        self._transformer = ConfigTransformer.from_props(self._props)
+        self._transformer = ConfigTransformer.from_props(self._props, plugins.new_provider)
         self._policy = plugins.new(config.str(POLICY_KEY), ConnectorClientConfigOverridePolicy, key=POLICY_KEY)
         self._policy.configure(self._props)
         #: Settings of the clients that work for connectors and tasks.
