@@ -98,6 +98,10 @@ def test_golden_values(value: object, golden: str) -> None:
     assert internal_json.encode(value) == golden.encode()
 
 
+def test_rare_characters_and_numbers_are_written_as_java_writes_them() -> None:
+    assert internal_json.encode({"p": "ä😀\x1f", "f": 1e-5}) == '{"p":"ä\\uD83D\\uDE00\\u001F","f":1.0E-5}'.encode()
+
+
 def test_byte_array_converter_takes_bytes_only() -> None:
     converter = ByteArrayConverter()
     assert converter.from_connect_data("t", (), None, b"\x00\xff") == b"\x00\xff"
