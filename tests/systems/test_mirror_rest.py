@@ -197,12 +197,16 @@ def test_processes_ask_each_other_over_internal_rest(
             eventually(
                 lambda: ask("GET", status).json().get("connector", {}).get("state") == "RUNNING", 90, why=two.tail
             )
-            workers = {
-                ask("GET", f"{flows[0]}/connectors/{name}/status").json()["connector"]["worker_id"]
-                for name in ask("GET", f"{flows[0]}/connectors").json()
-            }
+
+            def hosts() -> set[str]:
+                return {
+                    str(ask("GET", f"{flows[0]}/connectors/{name}/status").json().get("connector", {}).get("worker_id"))
+                    for name in ask("GET", f"{flows[0]}/connectors").json()
+                }
+
             # connectors run on both, so one that follows has to hand its task configs to the leader
-            assert workers == {f"127.0.0.1:{port}/{source}->{target}" for port in ports}
+            both = {f"127.0.0.1:{port}/{source}->{target}" for port in ports}
+            eventually(lambda: hosts() == both, 60, why=lambda: f"{hosts()} {one.tail()}")
             create(kafka_a, f"{unique}-later")
             tasks = f"{flows[1]}/connectors/MirrorSourceConnector/tasks"
             eventually(lambda: f"{unique}-later" in ask("GET", tasks).text, 90, why=lambda: one.tail() + two.tail())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -189,11 +190,15 @@ class AbstractHerder(Herder):
             version_requirement(version)
         except InvalidVersionRange as error:
             raise BadRequest(f"{version} is no version and no range of versions: {error}") from error
-        try:
-            plugin = plugins.new(name, object, key="plugin", version=version)
-        except ConnectError as error:
-            raise NotFound(f"Unknown plugin {name}: {error}") from error
         kinds = (SinkConnector, SourceConnector, Converter, HeaderConverter, Transformation, Predicate)
+        plugin: object = None
+        # By kind, since an alias may mean a connector and its task.
+        for kind in (*kinds, object):
+            with contextlib.suppress(ConnectError):
+                plugin = plugins.new(name, kind, key="plugin", version=version)
+                break
+        if plugin is None:
+            raise NotFound(f"Unknown plugin {name}.")
         if not isinstance(plugin, kinds):
             raise BadRequest(
                 f"Invalid plugin class {name}. Valid types are sink, source, converter, header_converter, transformation, "

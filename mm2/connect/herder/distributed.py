@@ -401,7 +401,7 @@ class DistributedHerder(AbstractHerder):
 
     def stop_connector(self, name: str) -> StagedFuture[None]:
         def stop() -> None:
-            self._require_known(name)
+            self._require_known(name, f"Unknown connector {name}")
             self._require_leader("transition connectors to the STOPPED state")
             # Should we fail in between, a running connector without tasks is better than a stopped one that has some.
             self._write_task_configs(name, [])
@@ -425,7 +425,7 @@ class DistributedHerder(AbstractHerder):
 
         def restart() -> None:
             self._require_stable()
-            self._require_known(name)
+            self._require_known(name, f"Unknown connector: {name}")
             assignment = self._assignment
             if assignment is None or name not in assignment.connectors:
                 raise self._not_ours("restart connector", self._owner_url(name))
@@ -456,7 +456,7 @@ class DistributedHerder(AbstractHerder):
 
         def restart() -> ConnectorStateInfo:
             self._require_stable()
-            self._require_known(name)
+            self._require_known(name, f"Unknown connector: {name}")
             self._require_leader("process restart requests")
             self._privileges.write(
                 f"writing restart request for connector {name} to the config topic",
@@ -916,10 +916,10 @@ class DistributedHerder(AbstractHerder):
                 f"Only the leader can {what}, and worker {self.worker.worker_id} is not the leader", self.leader_url
             )
 
-    def _require_known(self, name: str) -> None:
-        # What has been read, which may be more than what this tick acts on.
+    def _require_known(self, name: str, otherwise: str | None = None) -> None:
+        # What has been read, which may be more than what this tick acts on. Java has several sentences for it.
         if name not in self._config_store.snapshot():
-            raise NotFound(f"Connector {name} not found")
+            raise NotFound(otherwise or f"Connector {name} not found")
 
     def _require_stable(self) -> None:
         """Whom to forward to is not known while a rebalance is to be expected."""

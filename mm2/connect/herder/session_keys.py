@@ -78,4 +78,4 @@ class SessionKeys:
                 "This worker is still starting up and has not been able to read a session key from the config topic yet"
             )
         if not signature.is_valid(key):
-            raise Forbidden("Internal request contained invalid signature")
+            raise Forbidden("Internal request contained invalid signature.")

@@ -49,7 +49,7 @@ class RestClient:
         }
         try:
             async with httpx.AsyncClient(
-                verify=client_context(self._props) if url.startswith("https:") else True,
+                verify=client_context(self._props) if url.startswith("https:") else False,
                 timeout=self._timeout_s + _GRACE_S,
                 follow_redirects=False,
                 trust_env=False,
