@@ -130,6 +130,30 @@ class ConfigKey:
         return list(self.default) if isinstance(self.default, list | tuple) else self.default
 
 
+@dataclass(frozen=True)
+class _Embedded:
+    """A validator of a row that stands under a prefix."""
+
+    prefix: str
+    validator: Validator
+
+    def ensure_valid(self, name: str, value: object) -> None:
+        self.validator.ensure_valid(name.removeprefix(self.prefix), value)
+
+    def __str__(self) -> str:
+        return str(self.validator)
+
+
+def _embedded(prefix: str, recommender: Recommender) -> Recommender:
+    def own(parsed: Mapping[str, object]) -> dict[str, object]:
+        return {name.removeprefix(prefix): value for name, value in parsed.items() if name.startswith(prefix)}
+
+    return Recommender(
+        lambda name, parsed: recommender.valid_values(name.removeprefix(prefix), own(parsed)),
+        lambda name, parsed: recommender.visible(name.removeprefix(prefix), own(parsed)),
+    )
+
+
 class ConfigDef:
     """A growing table of :class:`ConfigKey`, in the order of definition. ``ConfigDef(a, b)`` starts with the rows of both."""
 
@@ -178,6 +202,42 @@ class ConfigDef:
         """Add all rows of another definition; a row of the same name is replaced."""
         self._keys.update(other.keys)
         return self
+
+    def embed(self, prefix: str, group: str, order: int, child: ConfigDef, *, errors_in_full: bool = False) -> Self:
+        """Add all rows of another definition under a prefix, as Kafka does for the plugins of a connector.
+
+        They come in the order that :meth:`sorted_keys` gives, numbered from ``order`` on, in the group ``group`` (behind which
+        a group of their own is added). Validators and recommenders see the names without the prefix, so what they complain of
+        has none either, as in Kafka; with ``errors_in_full`` validators see the whole name.
+        """
+        for place, key in enumerate(child.sorted_keys(), start=order):
+            self._keys[prefix + key.name] = replace(
+                key,
+                name=prefix + key.name,
+                validator=key.validator
+                if key.validator is None or errors_in_full
+                else _Embedded(prefix, key.validator),
+                group=group if key.group is None else f"{group}: {key.group}",
+                order=place,
+                dependents=tuple(prefix + dependent for dependent in key.dependents),
+                recommender=None if key.recommender is None else _embedded(prefix, key.recommender),
+            )
+        return self
+
+    def sorted_keys(self) -> list[ConfigKey]:
+        """As Kafka's documentation lists them: by group, by order in it, required ones first, by importance, by name."""
+        groups = {None: -1} | {group: place for place, group in enumerate(self.groups)}
+        importances = list(Importance)
+        return sorted(
+            self._keys.values(),
+            key=lambda key: (
+                groups[key.group],
+                key.order,
+                not key.required,
+                importances.index(key.importance),
+                key.name,
+            ),
+        )
 
     def redefine(self, name: str, **changes: Any) -> Self:
         """Change fields of a row that came from a base, e.g. another default (already typed)."""

@@ -411,16 +411,14 @@ def source_connector_config(props: Mapping[str, str]) -> ConfigDef:
         return definition
     groups = [group for group in split_list(props.get("topic.creation.groups") or "") if group != _DEFAULT_GROUP]
     for group in dict.fromkeys([_DEFAULT_GROUP, *groups]):
-        definition = _rows(definition, _creation_rows(group, props))
+        # Kafka names the group of keys twice over.
+        name = group if group == _DEFAULT_GROUP else f"{_CREATION}: {group}"
+        rows = _rows(ConfigDef(), _creation_rows(name, props, is_default=group == _DEFAULT_GROUP))
+        definition.embed(f"{TOPIC_CREATION_PREFIX}{group}.", name, 0, rows, errors_in_full=True)
     return definition
 
 
-def _creation_rows(alias: str, props: Mapping[str, str]) -> list[_Row]:
-    prefix = f"{TOPIC_CREATION_PREFIX}{alias}."
-    is_default = alias == _DEFAULT_GROUP
-    # Kafka names the group of keys after the topic creation group like this, twice over.
-    name = _DEFAULT_GROUP if is_default else f"{_CREATION}: {alias}"
-    group = f"{name}: {name}"
+def _creation_rows(name: str, props: Mapping[str, str], *, is_default: bool) -> list[_Row]:
     patterns = None if is_default else regular_expressions()
 
     def default(suffix: str) -> object:
@@ -428,48 +426,48 @@ def _creation_rows(alias: str, props: Mapping[str, str]) -> list[_Row]:
 
     return [
         (
-            f"{prefix}include",
+            "include",
             Type.LIST,
             [".*"] if is_default else [],
             patterns,
             LOW,
-            group,
+            name,
             0,
             LONG,
             f"Inclusion Topic Pattern for {name}",
             "Patterns of the names of topics that are created so.",
         ),
         (
-            f"{prefix}exclude",
+            "exclude",
             Type.LIST,
             [],
             patterns,
             LOW,
-            group,
+            name,
             1,
             LONG,
             f"Exclusion Topic Pattern for {name}",
             "Patterns of the names of topics that are not, whatever include says.",
         ),
         (
-            f"{prefix}replication.factor",
+            "replication.factor",
             Type.SHORT,
             default("replication.factor"),
             REPLICATION_FACTOR,
             LOW,
-            group,
+            name,
             2,
             LONG,
             f"Replication Factor for Topics in {name}",
             "Replicas of topics that are created so; -1 = the broker's default.",
         ),
         (
-            f"{prefix}partitions",
+            "partitions",
             Type.INT,
             default("partitions"),
             PARTITIONS,
             LOW,
-            group,
+            name,
             3,
             LONG,
             f"Partition Count for Topics in {name}",

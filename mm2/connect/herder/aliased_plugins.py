@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from mm2.config.configdef import ConfigDef, ConfigException, Importance, Recommender, Type, Width, split_list
+from mm2.config.validators import PLUGIN_VERSION
 from mm2.connect.api import ConnectError, Predicate, Transformation
 from mm2.connect.plugins import Plugins
 from mm2.connect.plugins.kinds import PluginType
@@ -110,6 +111,9 @@ def _embed(
         if value is not None:
             keys_of(str(value))
 
+    def versions() -> Sequence[str]:
+        return plugins.versions(str(props.get(type_key) or ""), kind.base)
+
     if type_key in definition:  # a key of the connector's own that looks the same
         return
     definition.define(
@@ -127,33 +131,22 @@ def _embed(
     definition.define(
         version_key,
         Type.STRING,
-        None,
-        None,
-        Importance.MEDIUM,
+        next(iter(versions()[::-1]), None),
+        PLUGIN_VERSION,
+        Importance.HIGH,
         f"Version of the '{alias}' {name.lower()}.",
         group=group,
         order=1,
-        width=Width.MEDIUM,
+        width=Width.LONG,
         display_name=f"{name} version for {alias}",
-        recommender=Recommender(
-            lambda _name, _parsed: list(plugins.versions(str(props.get(type_key) or ""), kind.base))
-        ),
+        recommender=Recommender(lambda _name, _parsed: list(versions())),
     )
     try:
         own = keys_of(props.get(type_key) or "")
     except ConfigException:
         return
-    rows = {**own.keys, **kind.implicit.keys}
-    ordered = [*kind.implicit.keys, *(row for row in own.keys if row not in kind.implicit)]
-    part = ConfigDef()
-    part._keys = {  # noqa: SLF001 - rows under other names, which define() would judge anew
-        prefix + row: replace(
-            rows[row],
-            name=prefix + row,
-            group=group,
-            order=rows[row].order + 2,
-            dependents=tuple(prefix + dependent for dependent in rows[row].dependents),
-        )
-        for row in ordered
-    }
-    definition.include(part)
+    rows = ConfigDef(own)
+    for row in kind.implicit.keys.values():
+        if row.name not in rows:
+            rows.include(kind.implicit.only([row.name]))
+    definition.embed(prefix, group, 2, rows)

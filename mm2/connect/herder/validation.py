@@ -22,6 +22,7 @@ from mm2.connect.override_policies import (
     ConnectorClientConfigRequest,
 )
 from mm2.connect.plugins.loader import PluginLoader
+from mm2.connect.plugins.recommended import with_plugins
 from mm2.connect.runtime.exactly_once import ExactlyOnceSupport, preflight
 from mm2.connect.runtime.worker import Worker
 from mm2.connect.stores.config_state import Props
@@ -83,6 +84,7 @@ class ConnectorValidation:
     ) -> ConfigInfos:
         sink = isinstance(connector, SinkConnector)
         base = SINK_CONNECTOR_CONFIG if sink else source_connector_config(props)
+        base = with_plugins(base, self._plugins, props, self._worker.config.values, loader)
         kind = "sink" if sink else "source"
         with stages.during(f"validating {kind} connector-specific properties for the connector"):
             definition = with_aliased_plugins(base, props, self._plugins, loader)

@@ -7,11 +7,9 @@ from collections import Counter
 import pytest
 
 from mm2.config.configdef import ConfigDef
-from mm2.config.connector_keys import SOURCE_CONNECTOR_CONFIG
 from mm2.connect.api import HeaderConverter, Predicate, Transformation
 from mm2.connect.plugins import Plugin, Plugins, PluginType
 from mm2.connect.plugins.builtin import built_in
-from mm2.connect.plugins.recommended import with_recommendations
 
 
 @pytest.mark.parametrize("plugin", built_in(), ids=lambda plugin: plugin.name)
@@ -63,16 +61,3 @@ def test_aliases_are_those_of_java(alias: str, kind: type, name: str) -> None:
 def test_transformations_and_predicates_define_their_keys() -> None:
     for plugin in Plugins().list(PluginType.TRANSFORMATION, PluginType.PREDICATE):
         assert isinstance(plugin.python_class().config(), ConfigDef), plugin.name
-
-
-def test_converters_and_versions_are_recommended() -> None:
-    definition = with_recommendations(SOURCE_CONNECTOR_CONFIG, Plugins())
-    values = {
-        value.name: value.recommended_values
-        for value in definition.config_values({"connector.class": "FileStreamSource", "key.converter": "String"})
-    }
-    assert "org.apache.kafka.connect.json.JsonConverter" in values["key.converter"]
-    assert len(values["key.converter"]) == len(values["value.converter"]) == 9
-    assert len(values["header.converter"]) == 10
-    assert len(values["connector.plugin.version"]) == len(values["key.converter.plugin.version"]) == 1
-    assert values["value.converter.plugin.version"] == values["name"] == []
