@@ -234,6 +234,10 @@ class _Writer:
 
     def _schemaless(self, value: Any) -> str:
         match value:
+            case str():
+                return quoted(value)
+            case bool():
+                return "true" if value else "false"
             case list() | tuple():
                 return "[" + ",".join(self.text(None, item) for item in value) + "]"
             case Mapping():

@@ -25,7 +25,7 @@ _LEADING_ZEROS: Final = re.compile(r'("(?:[^"\\]|\\.)*")|(?<![\w.+])(-?)0+(?=[0-
 
 def quoted(text: str) -> str:
     """A string of JSON. Escaped is what must be, and what is beyond 16 bits: Jackson writes its two halves."""
-    return '"' + _ESCAPED.sub(_escape, text) + '"'
+    return f'"{_ESCAPED.sub(_escape, text) if _ESCAPED.search(text) else text}"'
 
 
 def _escape(found: re.Match[str]) -> str:
