@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -253,14 +252,16 @@ def test_a32_it_is_starting_until_its_topics_are_read_and_healthy_afterwards(
     worker = DistributedWorker(folder, distributed_props(own_broker.bootstrap, f"{group}-32"))
     worker.launch()
     try:
-        # REST is there before anything else.
-        eventually(lambda: answers(worker), timeout_s=60, why=worker.tail)
+        # It has begun with the first of its topics.
+        eventually(lambda: "internal topic created" in worker.tail(200), timeout_s=60, why=worker.tail)
         own_broker.pause()
         try:
+            # For a moment REST has no herder to ask yet.
+            eventually(lambda: "status" in worker.rest.http.get("/health", timeout=20).json())
             answer = worker.rest.http.get("/health", timeout=20)
             assert answer.status_code == 503
             assert answer.json()["status"] == "starting"
-            assert "The worker is currently initializing and reading to the end of internal topics" in answer.text
+            assert "The worker is currently " in answer.json()["message"]
         finally:
             own_broker.resume()
         worker.await_healthy(60)
@@ -270,10 +271,3 @@ def test_a32_it_is_starting_until_its_topics_are_read_and_healthy_afterwards(
         }
     finally:
         worker.__exit__()
-
-
-def answers(worker: DistributedWorker) -> bool:
-    """Whether its port is open."""
-    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", worker.port), timeout=1):
-        return True
-    return False

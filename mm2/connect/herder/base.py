@@ -74,6 +74,7 @@ class AbstractHerder(Herder):
         self._track_topics = config.bool("topic.tracking.enable")
         self._reset_topics = config.bool("topic.tracking.allow.reset")
         self._loggers = Loggers()
+        self._types: dict[tuple[str, str | None], ConnectorType] = {}
 
     # -- health
 
@@ -122,16 +123,24 @@ class AbstractHerder(Herder):
 
     def connector_type(self, raw: Props | None) -> ConnectorType:
         """What kind of connector a configuration is of; UNKNOWN when its class is not known here."""
-        name = (raw or {}).get("connector.class")
+        given = raw or {}
+        name, version = given.get("connector.class"), given.get("connector.plugin.version")
         if not name:
             return ConnectorType.UNKNOWN
+        known = self._types.get((name, version))
+        if known is not None:
+            return known
         try:
-            found = self.worker.plugins.find(name, Connector, key="connector.class")
+            found = self.worker.plugins.find(name, Connector, key="connector.class", version=version)
         except ConnectError:
             return ConnectorType.UNKNOWN
+        type_ = ConnectorType.UNKNOWN
         if issubclass(found, SinkConnector):
-            return ConnectorType.SINK
-        return ConnectorType.SOURCE if issubclass(found, SourceConnector) else ConnectorType.UNKNOWN
+            type_ = ConnectorType.SINK
+        elif issubclass(found, SourceConnector):
+            type_ = ConnectorType.SOURCE
+        self._types[name, version] = type_
+        return type_
 
     def connector_status(self, name: str) -> ConnectorStateInfo:
         status = self._status_store.connector(name)
