@@ -11,7 +11,7 @@ import pytest
 
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.copy_flow import create, eventually, read
-from tests.integration.mirror_process import config_of
+from tests.integration.mirror_process import config_of, partitions_of
 from tests.systems.internal_topics import is_connect_json, latest, rows, write
 from tests.systems.workers import DistributedWorker, distributed_props
 
@@ -52,8 +52,40 @@ def test_a14_another_worker_resumes_at_the_committed_offset(broker: LocalKafka, 
     assert rows(broker, f"{unique}-offsets")[0] == (f'["src",{{"filename":"{source}"}}]', b'{"position":14}')
 
 
+@pytest.mark.timeout(180)
+def test_a14_a_connector_s_own_offsets_topic_lies_over_the_worker_s(
+    worker: DistributedWorker, broker: LocalKafka, group: str, unique: str, folder: Path
+) -> None:
+    create(broker, unique)
+    own, shared = f"{unique}-own", f"{group}-offsets"
+    source = folder / "source.txt"
+    source.write_text("one\n")
+    key = f'["{unique}",{{"filename":"{source}"}}]'
+    config = {**file_source(source, unique), "offsets.storage.topic": own}
+    worker.rest.create(unique, config)
+    for topic in (own, shared):  # written to its own, copied to the other
+        eventually(lambda topic=topic: (key, b'{"position":4}') in rows(broker, topic), 60, why=worker.tail)
+    assert config_of(broker, own, "cleanup.policy") == "compact"
+    assert partitions_of(broker, own) == 3
+    worker.rest.stop(unique)
+    worker.rest.ask(
+        "PATCH",
+        f"/connectors/{unique}/offsets",
+        json={"offsets": [{"partition": {"filename": str(source)}, "offset": {"position": 0}}]},
+    )
+    assert worker.rest.offsets(unique)[0]["offset"] == {"position": 0}
+    worker.rest.resume(unique)
+    eventually(lambda: len(read(broker, unique)) == 2, 60, why=worker.tail)
+    worker.rest.stop(unique)
+    worker.rest.ask("DELETE", f"/connectors/{unique}/offsets")
+    assert worker.rest.offsets(unique) == []
+    for topic in (own, shared):
+        assert [value for name, value in rows(broker, topic) if name == key][-1] is None
+    worker.rest.delete(unique)
+
+
 @pytest.mark.timeout(240)
-def test_a16_status_records(
+def test_a16_a39_status_records(
     worker: DistributedWorker, broker: LocalKafka, group: str, unique: str, folder: Path
 ) -> None:
     create(broker, unique)
@@ -92,6 +124,30 @@ def test_a16_status_records(
     worker.rest.delete(unique)
     eventually(lambda: not [key for key in latest(broker, f"{group}-status") if unique in key], 30)
     assert worker.rest.http.get(f"/connectors/{unique}/status").status_code == 404
+
+
+@pytest.mark.timeout(120)
+def test_a39_a_failure_is_told_with_its_trace(
+    worker: DistributedWorker, broker: LocalKafka, group: str, unique: str, folder: Path
+) -> None:
+    create(broker, unique)
+    config = {
+        "connector.class": "FileStreamSink",
+        "tasks.max": "1",
+        "file": str(folder / "sink.txt"),
+        "topics": unique,
+        "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+    }
+    worker.rest.create(unique, config)
+    worker.rest.await_running(unique, 1)
+    write(broker, unique, "key", "this is no JSON")
+    eventually(lambda: worker.rest.states(unique) == ["RUNNING", "FAILED"], 60, why=worker.tail)
+    found = latest(broker, f"{group}-status")[f"status-task-{unique}-0"]
+    (shown,) = worker.rest.status(unique)["tasks"]
+    assert (found["state"], found["worker_id"], found["trace"]) == ("FAILED", worker.worker_id, shown["trace"])
+    assert "JSON" in found["trace"]
+    worker.rest.delete(unique)
+    eventually(lambda: not [key for key in latest(broker, f"{group}-status") if unique in key], 30)
 
 
 @pytest.mark.timeout(180)
