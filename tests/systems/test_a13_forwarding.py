@@ -28,14 +28,14 @@ def two_workers(broker: LocalKafka, group: str, folder: Path) -> Iterator[tuple[
         DistributedWorker(folder / "leader", props) as leader,
         DistributedWorker(folder / "follower", props) as follower,
     ):
-        eventually(lambda: not leads(follower), 60, why=follower.tail)
+        eventually(lambda: follows(follower), 60, why=follower.tail)
         yield leader, follower
 
 
-def leads(worker: DistributedWorker) -> bool:
-    """Whether a worker does by itself what only the leader can do. It may say neither while the group rebalances."""
-    answer = worker.rest.http.put("/connectors/nobody/stop?forward=false")
-    return answer.status_code == 404
+def follows(worker: DistributedWorker) -> bool:
+    """Whether a worker has last joined its group as one that does not lead."""
+    joins = [line for line in worker.log.read_text().splitlines() if '"joined the group"' in line]
+    return bool(joins) and '"leader": false' in joins[-1]
 
 
 def test_a13_a_follower_passes_on_what_the_leader_has_to_do(broker: LocalKafka, unique: str, folder: Path) -> None:
@@ -134,7 +134,7 @@ def test_a13_workers_reach_each_other_over_tls(
         return made
 
     with worker("leader", leader_scheme) as leader, worker("follower", follower_scheme) as follower:
-        eventually(lambda: not leads(follower), 60, why=follower.tail)
+        eventually(lambda: follows(follower), 60, why=follower.tail)
         created = follower.rest.http.post("/connectors", json={"name": "x", "config": counting(unique)})
         assert created.status_code == 201, created.text + leader.tail()
 
@@ -158,7 +158,7 @@ def test_a13_the_credentials_of_the_caller_go_along(broker: LocalKafka, unique: 
     leader, follower = DistributedWorker(folder / "leader", props), DistributedWorker(folder / "follower", props)
     leader.rest.http.auth = follower.rest.http.auth = ("u", "p")
     with leader, follower:
-        eventually(lambda: not leads(follower), 60, why=follower.tail)
+        eventually(lambda: follows(follower), 60, why=follower.tail)
         follower.rest.create("x", counting(unique))
         follower.rest.await_running("x", 1)
 
@@ -174,6 +174,8 @@ def test_a13_a_chain_of_two_hops_ends(broker: LocalKafka, unique: str, folder: P
         worker.rest.http.base_url = httpx.URL(f"http://{HOST}:{ports[number]}")
         workers.append(worker)
     with workers[0], workers[1] as follower:
-        eventually(lambda: not leads(follower), 60, why=follower.tail)
-        answer = follower.rest.http.put("/connectors/x/stop")
+        eventually(lambda: follows(follower), 60, why=follower.tail)
+        answer = follower.rest.http.post("/connectors", json={"name": "x", "config": counting(unique)})
         assert answer.status_code == 409, answer.text
+        assert "conflicting operation" in answer.json()["message"]
+        assert follower.rest.get("/connectors") == []

@@ -34,7 +34,6 @@ def props(kafka_a: LocalKafka, kafka_b: LocalKafka, source: str, target: str, un
         f"{source}->{target}.topics": unique,
         f"{target}->{source}.emit.heartbeats.enabled": "false",
         "replication.factor": "1",
-        "emit.checkpoints.enabled": "false",
         # else the alias of the target would be part of a topic's name
         "offset-syncs.topic.location": "target",
         **{f"{name}.storage.replication.factor": "1" for name in ("config", "offset", "status")},

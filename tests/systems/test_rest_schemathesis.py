@@ -10,6 +10,7 @@ import pytest
 import schemathesis
 from schemathesis import Case
 from schemathesis.checks import CHECKS, load_all_checks
+from schemathesis.generation import GenerationMode
 
 from tests.systems.workers import DistributedWorker
 
@@ -26,24 +27,36 @@ MALFORMED = re.compile(
 NOT_CONNECT_S = ("not_a_server_error", "negative_data_rejection", "positive_data_acceptance", "missing_required_header")
 
 
-@pytest.fixture(scope="module")
-def description(worker: DistributedWorker) -> Any:
-    return schemathesis.openapi.from_url(f"{worker.rest.url}/openapi.json")
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=["valid", "invalid"])
+def test_no_answer_is_500_outside_the_list(worker: DistributedWorker, mode: GenerationMode) -> None:
+    schema = schemathesis.openapi.from_url(f"{worker.rest.url}/openapi.json")
+    asked: dict[str, int] = {}
+    for found in schema.get_all_operations():
+        operation = found.ok()
+        strategy = operation.as_strategy(generation_mode=mode)
+
+        @hypothesis.settings(
+            max_examples=20,
+            deadline=None,
+            derandomize=True,
+            database=None,
+            suppress_health_check=list(hypothesis.HealthCheck),
+            phases=[hypothesis.Phase.generate],
+        )
+        @hypothesis.given(case=strategy)
+        def answers_as_described(case: Case[Any], label: str = operation.label) -> None:
+            asked[label] = asked.get(label, 0) + 1
+            check(case)
+
+        try:
+            answers_as_described()
+        except hypothesis.errors.Unsatisfiable:
+            assert mode is GenerationMode.NEGATIVE, operation.label  # nothing about it can be wrong
+    assert len(asked) == 30 if mode is GenerationMode.POSITIVE else len(asked) > 15, asked
 
 
-schema = schemathesis.pytest.from_fixture("description")
-
-
-@schema.parametrize()
-@hypothesis.settings(
-    max_examples=25,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=list(hypothesis.HealthCheck),
-    phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate],
-)
-@pytest.mark.timeout(300)
-def test_no_answer_is_500_outside_the_list(case: Case[Any]) -> None:
+def check(case: Case[Any]) -> None:
     response = case.call(timeout=60)
     if response.status_code == 500:
         assert MALFORMED.search(response.json()["message"] or ""), response.text
