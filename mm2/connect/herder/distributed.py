@@ -494,7 +494,8 @@ class DistributedHerder(AbstractHerder):
 
         def begin() -> None:
             self._require_leader("fence older tasks of a connector")
-            self._require_known(name)
+            if self.known_connector_info(name).type is not ConnectorType.SOURCE:
+                raise BadRequest(f"Connector {name} is not a source connector")
             self._fencing.begin(name).add_done_callback(pass_on)
 
         begun = self.later(begin, f"fencing older tasks of connector {name}")

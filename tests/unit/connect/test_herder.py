@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import pytest
 import structlog
 
 from mm2.config.worker_keys import WorkerConfig
 from mm2.connect.api import ConnectError
+from mm2.connect.errors import BadRequest, NotFound, NotLeader
 from mm2.connect.group.protocol import NO_ERROR, URL_NOT_USED, Assignment, ConnectorTaskId
+from mm2.connect.herder import base as base_module
 from mm2.connect.herder import distributed as herder_module
 from mm2.connect.herder import ownership as ownership_module
 from mm2.connect.herder import requests as requests_module
 from mm2.connect.herder.distributed import DistributedHerder
+from mm2.connect.herder.interface import timed_out
 from mm2.connect.herder.internal_requests import RequestRefused
 from mm2.connect.herder.sessions import SessionKey
 from mm2.connect.node import Node
@@ -211,3 +215,61 @@ def test_a_task_is_ours_while_it_is_assigned_and_its_configs_are_the_newest(
 
 def test_lines_of_a_start_name_the_flow() -> None:
     assert herder()._work._pool.submit(structlog.contextvars.get_contextvars).result() == {"flow": "A->B"}
+
+
+def test_only_sources_have_older_tasks_to_fence(monkeypatch: pytest.MonkeyPatch) -> None:
+    instance = herder()
+    sink = "org.apache.kafka.connect.file.FileStreamSinkConnector"
+    state = ClusterConfigState(connector_configs={"c": {"connector.class": sink}})
+    monkeypatch.setattr(instance._config_store, "snapshot", lambda: state)
+    instance._member._member_id = "m"
+    instance._assignment = Assignment(NO_ERROR, "m", URL_NOT_USED, 1, version=2)
+    sink_future, unknown = instance.begin_fencing("c"), instance.begin_fencing("nobody")
+    run_requests(instance)
+    with pytest.raises(BadRequest, match="Connector c is not a source connector"):
+        sink_future.result(0)
+    with pytest.raises(NotFound, match="Connector nobody not found"):
+        unknown.result(0)
+
+
+def test_a_health_check_tells_what_keeps_a_herder_from_answering(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base_module, "HEALTH_TIMEOUT_S", 0.05)
+    instance = herder()
+    starting = instance.health().result(5)
+    assert (starting.status, starting.http_status) == ("starting", 503)
+    assert "The worker is currently awaiting startup" in starting.message
+    instance._ready.set()
+    with instance._stages.during("restarting task c-0"):
+        unhealthy = instance.health().result(5)
+    assert (unhealthy.status, unhealthy.http_status) == ("unhealthy", 500)
+    assert "The worker is currently restarting task c-0, which began at" in unhealthy.message
+    asked = instance.health()
+    run_requests(instance)
+    assert asked.result(5).http_status == 200
+
+
+def test_a_request_that_waits_says_for_what() -> None:
+    instance = herder()
+    waiting = instance.connector_info("c")
+    with instance._stages.during("stopping connector d"):
+        said = str(timed_out(waiting))
+    assert said.startswith("Request timed out. The worker is currently stopping connector d, which began at ")
+
+
+def test_a_follower_says_who_leads(monkeypatch: pytest.MonkeyPatch) -> None:
+    instance = herder()
+    monkeypatch.setattr(
+        instance._config_store, "snapshot", lambda: ClusterConfigState(connector_configs={"c": {"name": "c"}})
+    )
+    instance._assignment = Assignment(NO_ERROR, "other", "http://leader:1/", 1, version=2)
+    requests: list[Future[Any]] = [
+        instance.delete_connector_config("c"),
+        instance.stop_connector("c"),
+        instance.restart_connector("c"),
+        instance.restart_connector_and_tasks(RestartRequest("c", only_failed=False, include_tasks=True)),
+    ]
+    for asked in requests:
+        run_requests(instance)
+        with pytest.raises(NotLeader) as refused:
+            asked.result(0)
+        assert refused.value.forward_url == "http://leader:1/"
