@@ -122,16 +122,10 @@ def _java_text(value: float, found: tuple[str, int]) -> str:
     return f"{sign}{digits[0]}.{digits[1:] or '0'}E{exponent}"
 
 
-def decimal_text(value: Decimal) -> str:
-    """As BigDecimal.toString. Raises nothing: Python's form is the same."""
-    return str(value)
-
-
 def unscaled(value: Decimal) -> int:
     """The digits of a decimal as an integer (BigDecimal.unscaledValue)."""
     sign, digits, _ = value.as_tuple()
-    number = int("".join(map(str, digits)) or "0") if digits else 0
-    return -number if sign else number
+    return int(Decimal((sign, digits, 0)))
 
 
 def scale(value: Decimal) -> int:
@@ -144,7 +138,8 @@ def scale(value: Decimal) -> int:
 
 def from_unscaled(number: int, digits_behind: int) -> Decimal:
     """The decimal with these digits, exactly, whatever the context's precision."""
-    return Decimal((int(number < 0), tuple(map(int, str(abs(number)))), -digits_behind))
+    sign, digits, _ = Decimal(number).as_tuple()
+    return Decimal((sign, digits, -digits_behind))
 
 
 def twos_complement(number: int) -> bytes:

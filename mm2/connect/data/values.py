@@ -27,7 +27,7 @@ from mm2.connect.data.schema import (
     Type,
 )
 from mm2.connect.data.simple_date_format import SimpleDateFormat
-from mm2.connect.data.struct import Struct
+from mm2.connect.data.struct import WIDTHS, Struct
 
 DATE_FORMAT: Final = SimpleDateFormat("yyyy-MM-dd")
 TIME_FORMAT: Final = SimpleDateFormat("HH:mm:ss.SSS'Z'")
@@ -211,9 +211,6 @@ def convert_to_double(schema: Schema | None, value: Any) -> float | None:
     return None if value is None else as_double(value, schema)
 
 
-_WIDTHS: Final = {Type.INT8: 8, Type.INT16: 16, Type.INT32: 32, Type.INT64: 64}
-
-
 def convert_to(to: Schema, value: Any) -> Any:
     """A value without schema as one of a schema (Values.convertTo). Raises DataError when it cannot be."""
     if value is None:
@@ -228,7 +225,7 @@ def convert_to(to: Schema, value: Any) -> Any:
         case Type.BOOLEAN:
             return convert_to_boolean(None, value)
         case Type.INT8 | Type.INT16 | Type.INT32 | Type.INT64:
-            return convert_to_integer(None, value, _WIDTHS[to.type])
+            return convert_to_integer(None, value, WIDTHS[to.type])
         case Type.FLOAT32:
             return convert_to_float(None, value)
         case Type.FLOAT64:
