@@ -65,7 +65,13 @@ def preload(bootstrap: str, topic: str, arguments: argparse.Namespace) -> None:
     cluster.close()
     if isinstance(made, KafkaFailure):
         raise made
-    settings = {"bootstrap.servers": bootstrap, "batch.num.messages": arguments.per_batch, "linger.ms": 500, "acks": 1}
+    settings = {
+        "bootstrap.servers": bootstrap,
+        "log_level": 0,
+        "batch.num.messages": arguments.per_batch,
+        "linger.ms": 500,
+        "acks": 1,
+    }
     producer = Producer({**settings, "queue.buffering.max.messages": 500_000})
     place = functools.cache(partition_for)
     for number, (key, value) in enumerate(offsets(arguments.records, arguments.keys, arguments.record_bytes)):
