@@ -4,16 +4,46 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import Final, TextIO
+from typing import Any, Final, TextIO
 
 import structlog
-from structlog.typing import Processor
+from structlog.typing import EventDict, Processor
 
 FORMATS: Final = ("auto", "console", "json")
 LEVELS: Final = ("debug", "info", "warning", "error")
 
 #: Libraries whose own lines are only worth reading when something is wrong.
-_QUIET: Final = ("kafka", "py4j", "pyspark", "httpx", "httpcore", "asyncio")
+_QUIET: Final = ("kafka", "py4j", "pyspark", "httpx", "httpcore", "asyncio", "uvicorn")
+
+
+_NUMBERS: Final = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "warn": logging.WARNING,
+    "error": logging.ERROR,
+    "exception": logging.ERROR,
+    "critical": logging.CRITICAL,
+    "fatal": logging.CRITICAL,
+}
+
+
+class _NamedLogger(structlog.WriteLogger):
+    """Writes lines; its level is that of the standard library's logger of the same name (``PUT /admin/loggers``)."""
+
+    def __init__(self, out: TextIO, name: str) -> None:
+        super().__init__(out)
+        self._level = logging.getLogger(name)
+
+    def wants(self, method: str) -> bool:
+        """Whether lines of this method are written."""
+        return self._level.isEnabledFor(_NUMBERS.get(method, logging.INFO))
+
+
+def _only_enabled(logger: Any, method: str, event: EventDict) -> EventDict:
+    if not logger.wants(method):
+        raise structlog.DropEvent
+    return event
 
 
 def configure_logging(log_format: str = "auto", level: str = "info", *, stream: TextIO | None = None) -> None:
@@ -40,9 +70,10 @@ def configure_logging(log_format: str = "auto", level: str = "info", *, stream: 
     else:
         ending = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(ensure_ascii=False)]
     structlog.configure(
-        processors=[*shared, *ending],
-        wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.WriteLoggerFactory(file=out),
+        processors=[_only_enabled, *shared, *ending],
+        # What is too fine is dropped by the level of the logger's name, which may change while the program runs.
+        wrapper_class=structlog.make_filtering_bound_logger(logging.NOTSET),
+        logger_factory=lambda *names: _NamedLogger(out, str(names[0]) if names else ""),
         cache_logger_on_first_use=False,
     )
     handler = logging.StreamHandler(out)

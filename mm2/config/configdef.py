@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from types import MappingProxyType
 from typing import Any, Self, TypeVar
 
+from mm2.config.config_infos import ConfigInfo, ConfigInfos, ConfigKeyInfo, ConfigValue, ConfigValueInfo
 from mm2.config.validators import (
     DistinctList,
     Validator,
@@ -31,8 +32,12 @@ __all__ = [
     "AbstractConfig",
     "ConfigDef",
     "ConfigException",
+    "ConfigInfo",
+    "ConfigInfos",
     "ConfigKey",
+    "ConfigKeyInfo",
     "ConfigValue",
+    "ConfigValueInfo",
     "Importance",
     "Password",
     "Recommender",
@@ -104,11 +109,16 @@ class ConfigKey:
     def parse(self, value: object, *, shown_as: str | None = None) -> object:
         """``value`` typed and validated; errors call the key ``shown_as`` (default: its name)."""
         name = shown_as or self.name
-        parsed = parse_type(name, value, self.type)
-        if isinstance(parsed, list) and isinstance(self.validator, DistinctList):
-            parsed = list(dict.fromkeys(parsed))
+        parsed = self.typed(value, shown_as=name)
         if self.validator is not None:
             self.validator.ensure_valid(name, parsed)
+        return parsed
+
+    def typed(self, value: object, *, shown_as: str | None = None) -> object:
+        """``value`` typed and not validated; of a list that knows no duplicates they are gone."""
+        parsed = parse_type(shown_as or self.name, value, self.type)
+        if isinstance(parsed, list) and isinstance(self.validator, DistinctList):
+            return list(dict.fromkeys(parsed))
         return parsed
 
     def value_in(self, props: Mapping[str, object]) -> object:
@@ -120,15 +130,28 @@ class ConfigKey:
         return list(self.default) if isinstance(self.default, list | tuple) else self.default
 
 
-@dataclass
-class ConfigValue:
-    """What validation says of one key: the typed value (``None`` when it is wrong), what could be offered, what is wrong."""
+@dataclass(frozen=True)
+class _Embedded:
+    """A validator of a row that stands under a prefix."""
 
-    name: str
-    value: object
-    recommended_values: list[object] = field(default_factory=list)
-    errors: list[str] = field(default_factory=list)
-    visible: bool = True
+    prefix: str
+    validator: Validator
+
+    def ensure_valid(self, name: str, value: object) -> None:
+        self.validator.ensure_valid(name.removeprefix(self.prefix), value)
+
+    def __str__(self) -> str:
+        return str(self.validator)
+
+
+def _embedded(prefix: str, recommender: Recommender) -> Recommender:
+    def own(parsed: Mapping[str, object]) -> dict[str, object]:
+        return {name.removeprefix(prefix): value for name, value in parsed.items() if name.startswith(prefix)}
+
+    return Recommender(
+        lambda name, parsed: recommender.valid_values(name.removeprefix(prefix), own(parsed)),
+        lambda name, parsed: recommender.visible(name.removeprefix(prefix), own(parsed)),
+    )
 
 
 class ConfigDef:
@@ -180,6 +203,42 @@ class ConfigDef:
         self._keys.update(other.keys)
         return self
 
+    def embed(self, prefix: str, group: str, order: int, child: ConfigDef, *, errors_in_full: bool = False) -> Self:
+        """Add all rows of another definition under a prefix, as Kafka does for the plugins of a connector.
+
+        They come in the order that :meth:`sorted_keys` gives, numbered from ``order`` on, in the group ``group`` (behind which
+        a group of their own is added). Validators and recommenders see the names without the prefix, so what they complain of
+        has none either, as in Kafka; with ``errors_in_full`` validators see the whole name.
+        """
+        for place, key in enumerate(child.sorted_keys(), start=order):
+            self._keys[prefix + key.name] = replace(
+                key,
+                name=prefix + key.name,
+                validator=key.validator
+                if key.validator is None or errors_in_full
+                else _Embedded(prefix, key.validator),
+                group=group if key.group is None else f"{group}: {key.group}",
+                order=place,
+                dependents=tuple(prefix + dependent for dependent in key.dependents),
+                recommender=None if key.recommender is None else _embedded(prefix, key.recommender),
+            )
+        return self
+
+    def sorted_keys(self) -> list[ConfigKey]:
+        """As Kafka's documentation lists them: by group, by order in it, required ones first, by importance, by name."""
+        groups = {None: -1} | {group: place for place, group in enumerate(self.groups)}
+        importances = list(Importance)
+        return sorted(
+            self._keys.values(),
+            key=lambda key: (
+                groups[key.group],
+                key.order,
+                not key.required,
+                importances.index(key.importance),
+                key.name,
+            ),
+        )
+
     def redefine(self, name: str, **changes: Any) -> Self:
         """Change fields of a row that came from a base, e.g. another default (already typed)."""
         self._keys[name] = replace(self._keys[name], **changes)
@@ -213,20 +272,58 @@ class ConfigDef:
         return {name: key.value_in(props) for name, key in self._keys.items()}
 
     def config_values(self, props: Mapping[str, object]) -> list[ConfigValue]:
-        """Every key with its value, its errors and its recommendations (the body of REST's ``config/validate``)."""
-        values: dict[str, ConfigValue] = {}
-        for name, key in self._keys.items():
-            values[name] = ConfigValue(name, None)
-            try:
-                values[name].value = key.value_in(props)
-            except ConfigException as error:
-                values[name].errors.append(str(error))
+        """Every key with its value, its errors and its recommendations (``ConfigDef.validate`` of Kafka).
+
+        As in Kafka a value that cannot be typed counts as null for the validator, which may then complain too; and a
+        dependent that nobody defines is an error of its own.
+        """
+        values = {name: self._config_value(key, props) for name, key in self._keys.items()}
+        for name in self._undefined_dependents():
+            text = f"{name} is referred in the dependents, but not defined."
+            values[name] = ConfigValue(name, None, errors=[text], visible=False)
         parsed = {name: value.value for name, value in values.items()}
         for name, key in self._keys.items():
             if key.recommender is not None:
-                values[name].recommended_values = key.recommender.valid_values(name, parsed)
-                values[name].visible = key.recommender.visible(name, parsed)
+                try:
+                    values[name].recommended_values = list(key.recommender.valid_values(name, parsed))
+                    values[name].visible = key.recommender.visible(name, parsed)
+                except ConfigException as error:
+                    values[name].errors.append(str(error))
         return list(values.values())
+
+    @staticmethod
+    def _config_value(key: ConfigKey, props: Mapping[str, object]) -> ConfigValue:
+        errors = []
+        value: object = None
+        if key.name in props:
+            try:
+                # Duplicates stay, as in Kafka, and a list of distinct items complains of them here.
+                value = parse_type(key.name, props[key.name], key.type)
+            except ConfigException as error:
+                errors.append(str(error))
+        elif key.required:
+            errors.append(str(missing(key.name)))
+        else:
+            value = list(key.default) if isinstance(key.default, list | tuple) else key.default
+        if key.validator is not None:
+            try:
+                key.validator.ensure_valid(key.name, value)
+            except ConfigException as error:
+                errors.append(str(error))
+        return ConfigValue(key.name, value, errors=errors)
+
+    def _undefined_dependents(self) -> list[str]:
+        referred = dict.fromkeys(name for key in self._keys.values() for name in key.dependents)
+        return [name for name in referred if name not in self._keys]
+
+    @property
+    def groups(self) -> list[str]:
+        """The groups of the keys, each once, in the order of definition."""
+        return list(dict.fromkeys(key.group for key in self._keys.values() if key.group is not None))
+
+    def config_infos(self, name: str, props: Mapping[str, object]) -> ConfigInfos:
+        """The body of REST's ``config/validate`` for these keys alone; ``name`` is the class they belong to."""
+        return ConfigInfos.of(name, self._keys, self.config_values(props), self.groups)
 
     def validate(self, props: Mapping[str, object]) -> list[tuple[str, list[str]]]:
         """(key, error texts) for **every** key, in order; the list of texts is empty for a good one."""

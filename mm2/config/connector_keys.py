@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from mm2.config.configdef import (
+    NO_DEFAULT,
     ConfigDef,
     ConfigException,
     Importance,
     Type,
+    Validator,
+    Width,
     at_least,
     distinct,
     non_empty,
@@ -18,158 +21,378 @@ from mm2.config.configdef import (
     split_list,
 )
 from mm2.config.validators import (
+    ISOLATION,
     PARTITIONS,
+    PLUGIN_VERSION,
     REPLICATION_FACTOR,
     non_empty_without_control_characters,
     regular_expression,
+    regular_expressions,
     unique_aliases,
 )
 
 HIGH, MEDIUM, LOW = Importance.HIGH, Importance.MEDIUM, Importance.LOW
+SHORT, MID, LONG = Width.SHORT, Width.MEDIUM, Width.LONG
 _COMMON, _ERRORS, _TRANSFORMS, _PREDICATES = "Common", "Error Handling", "Transforms", "Predicates"
 _CREATION, _EXACTLY_ONCE, _OFFSETS = "Topic Creation", "Exactly Once Support", "offsets.topic"
 
 CLIENT_OVERRIDE_PREFIXES: Final = ("producer.override.", "consumer.override.", "admin.override.")
 """What follows these goes to the connector's clients, as far as the worker's override policy lets it."""
 
-CONNECTOR_CONFIG: Final = (
-    ConfigDef()
-    .define(
-        "name",
-        Type.STRING,
-        validator=non_empty_without_control_characters(),
-        importance=HIGH,
-        doc="Name of the connector, unique in its Connect cluster.",
-        group=_COMMON,
+ISOLATION_KEY: Final = "plugin.isolation"
+"""Ours: ``loader`` keeps a plugin's modules apart within the worker's process, ``process`` runs it in one of its own."""
+
+_Row = tuple[str, Type, object, Validator | None, Importance, str, int, Width, str, str]
+
+
+def _rows(base: ConfigDef, rows: Iterable[_Row]) -> ConfigDef:
+    """``base`` and rows of: key, type, default, validator, importance, group, order, width, display name, words for people."""
+    definition = ConfigDef(base)
+    for name, type_, default, validator, importance, group, order, width, display_name, doc in rows:
+        definition.define(
+            name,
+            type_,
+            default,
+            validator,
+            importance,
+            doc,
+            group=group,
+            order=order,
+            width=width,
+            display_name=display_name,
+        )
+    return definition
+
+
+def _converter_rows(part: str, order: int) -> tuple[_Row, _Row]:
+    name, key = part.capitalize(), f"{part}.converter"
+    what = "headers" if part == "header" else f"{part}s"
+    return (
+        (
+            key,
+            Type.CLASS,
+            None,
+            None,
+            LOW,
+            _COMMON,
+            order,
+            SHORT,
+            f"{name} converter class",
+            f"Class that turns {what} into bytes and back, or its alias; absent = the worker's converter with its settings.",
+        ),
+        (
+            f"{key}.plugin.version",
+            Type.STRING,
+            None,
+            PLUGIN_VERSION,
+            LOW,
+            _COMMON,
+            order + 1,
+            SHORT,
+            f"{name} converter version",
+            f"Version of the class at {key}: one version, a range such as [1.0,2.0), or latest; absent = the newest.",
+        ),
     )
-    .define("connector.class", Type.STRING, importance=HIGH, doc="Class of the connector, or its alias.", group=_COMMON)
-    .define(
-        "connector.plugin.version", Type.STRING, None, None, MEDIUM, "Version or range of the class.", group=_COMMON
-    )
-    .define("tasks.max", Type.INT, 1, at_least(1), HIGH, "Most tasks to cut the work into.", group=_COMMON)
-    .define("tasks.max.enforce", Type.BOOLEAN, True, None, LOW, "Refuse more tasks than that.", group=_COMMON)
-    .define("key.converter", Type.CLASS, None, None, LOW, "Converter of keys; absent = the worker's.", group=_COMMON)
-    .define("key.converter.plugin.version", Type.STRING, None, None, LOW, "Version of it.", group=_COMMON)
-    .define(
-        "value.converter", Type.CLASS, None, None, LOW, "Converter of values; absent = the worker's.", group=_COMMON
-    )
-    .define("value.converter.plugin.version", Type.STRING, None, None, LOW, "Version of it.", group=_COMMON)
-    .define(
-        "header.converter", Type.CLASS, None, None, LOW, "Converter of headers; absent = the worker's.", group=_COMMON
-    )
-    .define("header.converter.plugin.version", Type.STRING, None, None, LOW, "Version of it.", group=_COMMON)
-    .define(
-        "transforms",
-        Type.LIST,
-        [],
-        unique_aliases("transformation aliases"),
-        LOW,
-        "Names of transformations, in order.",
-        group=_TRANSFORMS,
-    )
-    .define(
-        "predicates",
-        Type.LIST,
-        [],
-        unique_aliases("predicate aliases"),
-        LOW,
-        "Names of predicates for transformations.",
-        group=_PREDICATES,
-    )
-    .define(
-        "config.action.reload",
-        Type.STRING,
-        "restart",
-        one_of("none", "restart"),
-        LOW,
-        "What to do when a value from a config provider expires.",
-        group=_COMMON,
-    )
-    .define(
-        "errors.retry.timeout",
-        Type.LONG,
-        0,
-        None,
-        MEDIUM,
-        "How long a failed step is repeated, milliseconds; -1 = for ever.",
-        group=_ERRORS,
-    )
-    .define(
-        "errors.retry.delay.max.ms", Type.LONG, 60000, None, MEDIUM, "Longest pause between repetitions.", group=_ERRORS
-    )
-    .define(
-        "errors.tolerance",
-        Type.STRING,
-        "none",
-        one_of("none", "all"),
-        MEDIUM,
-        "none = the first bad record fails the task; all = bad records are skipped.",
-        group=_ERRORS,
-    )
-    .define("errors.log.enable", Type.BOOLEAN, False, None, MEDIUM, "Log every bad record.", group=_ERRORS)
-    .define("errors.log.include.messages", Type.BOOLEAN, False, None, MEDIUM, "Log what the record was.", group=_ERRORS)
+
+
+CONNECTOR_CONFIG: Final = _rows(
+    ConfigDef(),
+    (
+        (
+            "name",
+            Type.STRING,
+            NO_DEFAULT,
+            non_empty_without_control_characters(),
+            HIGH,
+            _COMMON,
+            1,
+            MID,
+            "Connector name",
+            "Name of the connector, unique in its Connect cluster.",
+        ),
+        (
+            "connector.class",
+            Type.STRING,
+            NO_DEFAULT,
+            None,
+            HIGH,
+            _COMMON,
+            2,
+            LONG,
+            "Connector class",
+            "Class of the connector, or its alias: the class name without its package, with or without Connector at its end.",
+        ),
+        (
+            "connector.plugin.version",
+            Type.STRING,
+            None,
+            PLUGIN_VERSION,
+            MEDIUM,
+            _COMMON,
+            3,
+            MID,
+            "Connector version",
+            "Version of that class: one version, a range such as [1.0,2.0), or latest; absent = the newest there is.",
+        ),
+        (
+            "tasks.max",
+            Type.INT,
+            1,
+            at_least(1),
+            HIGH,
+            _COMMON,
+            4,
+            SHORT,
+            "Tasks max",
+            "Most tasks that the connector may cut its work into.",
+        ),
+        (
+            "tasks.max.enforce",
+            Type.BOOLEAN,
+            True,
+            None,
+            LOW,
+            _COMMON,
+            5,
+            SHORT,
+            "Enforce tasks max",
+            "Deprecated. Whether a connector that makes more tasks than tasks.max fails; false = it is only warned of.",
+        ),
+        *_converter_rows("key", 6),
+        *_converter_rows("value", 8),
+        *_converter_rows("header", 10),
+        (
+            "transforms",
+            Type.LIST,
+            [],
+            unique_aliases("transformation aliases"),
+            LOW,
+            _TRANSFORMS,
+            12,
+            LONG,
+            "Transforms",
+            "Names of the transformations that every record goes through, in order; transforms.<name>.type says which each is.",
+        ),
+        (
+            "predicates",
+            Type.LIST,
+            [],
+            unique_aliases("predicate aliases"),
+            LOW,
+            _PREDICATES,
+            13,
+            LONG,
+            "Predicates",
+            "Names of the predicates that transformations refer to; predicates.<name>.type says which each is.",
+        ),
+        (
+            "config.action.reload",
+            Type.STRING,
+            "restart",
+            one_of("none", "restart"),
+            LOW,
+            _COMMON,
+            14,
+            MID,
+            "Reload Action",
+            "What happens when a value from a config provider expires: restart the connector, or none.",
+        ),
+        (
+            "errors.retry.timeout",
+            Type.LONG,
+            0,
+            None,
+            MEDIUM,
+            _ERRORS,
+            1,
+            MID,
+            "Retry Timeout for Errors",
+            "For how long a failed step is tried again, in milliseconds; 0 = not at all, -1 = for ever.",
+        ),
+        (
+            "errors.retry.delay.max.ms",
+            Type.LONG,
+            60000,
+            None,
+            MEDIUM,
+            _ERRORS,
+            2,
+            MID,
+            "Maximum Delay Between Retries for Errors",
+            "Longest pause between two tries, in milliseconds; pauses double up to it and vary a little.",
+        ),
+        (
+            "errors.tolerance",
+            Type.STRING,
+            "none",
+            one_of("none", "all"),
+            MEDIUM,
+            _ERRORS,
+            3,
+            SHORT,
+            "Error Tolerance",
+            "none = the first record that cannot be handled fails the task; all = such records are skipped.",
+        ),
+        (
+            "errors.log.enable",
+            Type.BOOLEAN,
+            False,
+            None,
+            MEDIUM,
+            _ERRORS,
+            4,
+            SHORT,
+            "Log Errors",
+            "Log every error; false = only those that are not tolerated.",
+        ),
+        (
+            "errors.log.include.messages",
+            Type.BOOLEAN,
+            False,
+            None,
+            MEDIUM,
+            _ERRORS,
+            5,
+            SHORT,
+            "Log Error Details",
+            "Log also what the record was: topic, partition, offset and timestamp.",
+        ),
+        (
+            ISOLATION_KEY,
+            Type.STRING,
+            None,
+            ISOLATION,
+            LOW,
+            _COMMON,
+            15,
+            SHORT,
+            "Plugin isolation",
+            "Not of Kafka. loader = in the worker's process; process = in one of its own; absent = the worker's plugin.isolation.",
+        ),
+    ),
 )
 """Keys of any connector."""
 
-SOURCE_CONNECTOR_CONFIG: Final = (
-    ConfigDef(CONNECTOR_CONFIG)
-    .define(
-        "topic.creation.groups",
-        Type.LIST,
-        [],
-        unique_aliases("topic creation groups"),
-        LOW,
-        "Names of groups of topics that are created alike.",
-        group=_CREATION,
-    )
-    .define(
-        "exactly.once.support",
-        Type.STRING,
-        "requested",
-        one_of_any_case("REQUIRED", "REQUESTED"),
-        MEDIUM,
-        "required = refuse to start when the connector cannot do exactly-once.",
-        group=_EXACTLY_ONCE,
-    )
-    .define(
-        "transaction.boundary",
-        Type.STRING,
-        "poll",
-        one_of_any_case("INTERVAL", "POLL", "CONNECTOR"),
-        MEDIUM,
-        "What ends a transaction: a poll, an interval, or the connector.",
-        group=_EXACTLY_ONCE,
-    )
-    .define(
-        "transaction.boundary.interval.ms",
-        Type.LONG,
-        None,
-        at_least(0, nullable=True),
-        LOW,
-        "That interval; absent = offset.flush.interval.ms.",
-        group=_EXACTLY_ONCE,
-    )
-    .define("offsets.storage.topic", Type.STRING, None, non_empty(), LOW, "Own topic for offsets.", group=_OFFSETS)
+SOURCE_CONNECTOR_CONFIG: Final = _rows(
+    CONNECTOR_CONFIG,
+    (
+        (
+            "topic.creation.groups",
+            Type.LIST,
+            [],
+            unique_aliases("topic creation groups"),
+            LOW,
+            _CREATION,
+            1,
+            LONG,
+            "Topic Creation Groups",
+            "Names of groups of topics that are created alike; topic.creation.<name>.include says which topics.",
+        ),
+        (
+            "exactly.once.support",
+            Type.STRING,
+            "requested",
+            one_of_any_case("REQUIRED", "REQUESTED"),
+            MEDIUM,
+            _EXACTLY_ONCE,
+            2,
+            SHORT,
+            "Exactly once support",
+            "required = the configuration is refused when the connector does not say that it can do exactly-once with it.",
+        ),
+        (
+            "transaction.boundary",
+            Type.STRING,
+            "poll",
+            one_of_any_case("INTERVAL", "POLL", "CONNECTOR"),
+            MEDIUM,
+            _EXACTLY_ONCE,
+            3,
+            SHORT,
+            "Transaction Boundary",
+            "What ends a transaction: every poll, an interval, or the connector itself.",
+        ),
+        (
+            "transaction.boundary.interval.ms",
+            Type.LONG,
+            None,
+            at_least(0, nullable=True),
+            LOW,
+            _EXACTLY_ONCE,
+            4,
+            SHORT,
+            "Transaction boundary interval",
+            "That interval in milliseconds; absent = the worker's offset.flush.interval.ms.",
+        ),
+        (
+            "offsets.storage.topic",
+            Type.STRING,
+            None,
+            non_empty(),
+            LOW,
+            _OFFSETS,
+            1,
+            LONG,
+            "Offsets topic",
+            "Topic of the connector's own for its offsets; absent = the worker's.",
+        ),
+    ),
 )
 """Keys of a source connector."""
 
-SINK_CONNECTOR_CONFIG: Final = (
-    ConfigDef(CONNECTOR_CONFIG)
-    .define("topics", Type.LIST, [], distinct(), HIGH, "Topics to read.", group=_COMMON)
-    .define("topics.regex", Type.STRING, "", regular_expression(), HIGH, "Pattern of topics to read.", group=_COMMON)
-    .define("errors.deadletterqueue.topic.name", Type.STRING, "", None, MEDIUM, "Topic for bad records.", group=_ERRORS)
-    .define(
-        "errors.deadletterqueue.topic.replication.factor", Type.SHORT, 3, None, MEDIUM, "Replicas of it.", group=_ERRORS
-    )
-    .define(
-        "errors.deadletterqueue.context.headers.enable",
-        Type.BOOLEAN,
-        False,
-        None,
-        MEDIUM,
-        "Tell in headers what went wrong.",
-        group=_ERRORS,
-    )
+SINK_CONNECTOR_CONFIG: Final = _rows(
+    CONNECTOR_CONFIG,
+    (
+        ("topics", Type.LIST, [], distinct(), HIGH, _COMMON, 4, LONG, "Topics", "Topics to read."),
+        (
+            "topics.regex",
+            Type.STRING,
+            "",
+            regular_expression(),
+            HIGH,
+            _COMMON,
+            4,
+            LONG,
+            "Topics regex",
+            "Pattern of the names of topics to read, a regular expression of Java; instead of topics.",
+        ),
+        (
+            "errors.deadletterqueue.topic.name",
+            Type.STRING,
+            "",
+            None,
+            MEDIUM,
+            _ERRORS,
+            6,
+            MID,
+            "Dead Letter Queue Topic Name",
+            "Topic for records that cannot be handled; empty = there is none.",
+        ),
+        (
+            "errors.deadletterqueue.topic.replication.factor",
+            Type.SHORT,
+            3,
+            None,
+            MEDIUM,
+            _ERRORS,
+            7,
+            MID,
+            "Dead Letter Queue Topic Replication Factor",
+            "Replicas of that topic when it has to be created.",
+        ),
+        (
+            "errors.deadletterqueue.context.headers.enable",
+            Type.BOOLEAN,
+            False,
+            None,
+            MEDIUM,
+            _ERRORS,
+            8,
+            MID,
+            "Enable Error Context Headers",
+            "Tell in headers, which begin with __connect.errors., what went wrong and where.",
+        ),
+    ),
 )
 """Keys of a sink connector."""
 
@@ -188,20 +411,69 @@ def source_connector_config(props: Mapping[str, str]) -> ConfigDef:
         return definition
     groups = [group for group in split_list(props.get("topic.creation.groups") or "") if group != _DEFAULT_GROUP]
     for group in dict.fromkeys([_DEFAULT_GROUP, *groups]):
-        prefix = f"{TOPIC_CREATION_PREFIX}{group}."
-        is_default = group == _DEFAULT_GROUP
-        definition.define(f"{prefix}include", Type.LIST, [".*"] if is_default else [], None, LOW, "Patterns of topics.")
-        definition.define(f"{prefix}exclude", Type.LIST, [], None, LOW, "Patterns of topics left out.")
-        for suffix, type_, validator in (
-            ("replication.factor", Type.SHORT, REPLICATION_FACTOR),
-            ("partitions", Type.INT, PARTITIONS),
-        ):
-            if is_default:
-                definition.define(prefix + suffix, type_, validator=validator, doc="Of topics that are created.")
-            else:
-                fallback = props.get(f"{TOPIC_CREATION_PREFIX}{_DEFAULT_GROUP}.{suffix}", "-1")
-                definition.define(prefix + suffix, type_, fallback, validator, LOW, "Of topics that are created.")
+        # Kafka names the group of keys twice over.
+        name = group if group == _DEFAULT_GROUP else f"{_CREATION}: {group}"
+        rows = _rows(ConfigDef(), _creation_rows(name, props, is_default=group == _DEFAULT_GROUP))
+        definition.embed(f"{TOPIC_CREATION_PREFIX}{group}.", name, 0, rows, errors_in_full=True)
     return definition
+
+
+def _creation_rows(name: str, props: Mapping[str, str], *, is_default: bool) -> list[_Row]:
+    patterns = None if is_default else regular_expressions()
+
+    def default(suffix: str) -> object:
+        return NO_DEFAULT if is_default else props.get(f"{TOPIC_CREATION_PREFIX}{_DEFAULT_GROUP}.{suffix}", "-1")
+
+    return [
+        (
+            "include",
+            Type.LIST,
+            [".*"] if is_default else [],
+            patterns,
+            LOW,
+            name,
+            0,
+            LONG,
+            f"Inclusion Topic Pattern for {name}",
+            "Patterns of the names of topics that are created so.",
+        ),
+        (
+            "exclude",
+            Type.LIST,
+            [],
+            patterns,
+            LOW,
+            name,
+            1,
+            LONG,
+            f"Exclusion Topic Pattern for {name}",
+            "Patterns of the names of topics that are not, whatever include says.",
+        ),
+        (
+            "replication.factor",
+            Type.SHORT,
+            default("replication.factor"),
+            REPLICATION_FACTOR,
+            LOW,
+            name,
+            2,
+            LONG,
+            f"Replication Factor for Topics in {name}",
+            "Replicas of topics that are created so; -1 = the broker's default.",
+        ),
+        (
+            "partitions",
+            Type.INT,
+            default("partitions"),
+            PARTITIONS,
+            LOW,
+            name,
+            3,
+            LONG,
+            f"Partition Count for Topics in {name}",
+            "Partitions of topics that are created so; -1 = the broker's default.",
+        ),
+    ]
 
 
 def check_sink_topics(props: Mapping[str, str]) -> None:

@@ -38,9 +38,10 @@ from mm2.config.mirror_keys import (
     TOPIC_THROTTLE_PREFIX,
 )
 from mm2.config.providers import ConfigTransformer
+from mm2.config.rest_keys import MIRROR_REST_CONFIG
 from mm2.config.security_keys import SASL_CONFIG, SECURITY_PROTOCOL_CONFIG, TLS_CONFIG
 from mm2.config.unread import KeyReaders
-from mm2.config.worker_keys import DISTRIBUTED_CONFIG, INTERNAL_REST_CONFIG, check_signature_accepted
+from mm2.config.worker_keys import DISTRIBUTED_CONFIG, check_signature_accepted
 
 TOP_CONFIG: Final = (
     ConfigDef()
@@ -57,7 +58,7 @@ TOP_CONFIG: Final = (
     .include(SECURITY_PROTOCOL_CONFIG)
     .include(TLS_CONFIG)
     .include(SASL_CONFIG)
-    .include(INTERNAL_REST_CONFIG)
+    .include(MIRROR_REST_CONFIG)
 )
 """Keys the process itself declares; all of them are checked when the file is read."""
 
@@ -141,11 +142,13 @@ class MirrorMakerConfig:
         return self._top.bool("dedicated.mode.enable.internal.rest")
 
     def rest_props(self) -> dict[str, str]:
-        """What the internal REST server reads: its own keys, ``listeners.https.*`` and ``ssl.*`` of the top level, resolved."""
+        """What the REST server reads: its own keys, ``listeners.https.*`` and ``ssl.*`` of the top level, resolved."""
         wanted = {
             key: value
             for key, value in self._props.items()
-            if key in INTERNAL_REST_CONFIG or key in TLS_CONFIG or key.startswith("listeners.https.")
+            if key in MIRROR_REST_CONFIG
+            or key in TLS_CONFIG
+            or key.startswith(("listeners.https.", "admin.listeners.https."))
         }
         return self._transformer.transform(wanted)
 

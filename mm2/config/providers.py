@@ -7,12 +7,14 @@ reference in place of a password would only fail later, and less clearly (Kafka 
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol, Self
+from typing import Final, Self
 
 from mm2.config.properties import load_properties
 from mm2.config.values import ConfigException, split_list, trim
@@ -24,14 +26,36 @@ _JAVA_PACKAGE: Final = "org.apache.kafka.common.config.provider"
 
 
 class ProviderError(Exception):
-    """Why a provider could not answer; holds no value of the provider's. Never leaves this module."""
+    """Why a provider could not answer; holds no value of the provider's."""
 
 
-class ConfigProvider(Protocol):
-    """Where values are kept."""
+@dataclass(frozen=True)
+class ConfigData:
+    """What a provider found (Java's ``ConfigData``)."""
 
-    def get(self, path: str, keys: Collection[str]) -> dict[str, str]:
-        """The values of those ``keys`` at ``path`` that exist. Raises :class:`ProviderError`."""
+    #: Values by key; secrets.
+    data: Mapping[str, str] = field(repr=False)
+    #: For how long they are good, in milliseconds; None: for ever. Connectors that use them are restarted afterwards.
+    ttl_ms: int | None = None
+
+
+class ConfigProvider(ABC):
+    """Where values are kept. A plugin: made without arguments, then configured once."""
+
+    def configure(self, params: Mapping[str, str]) -> None:
+        """Called once with what stands behind ``config.providers.<name>.param.``. Raises :class:`ConfigException`."""
+        return
+
+    @abstractmethod
+    def get(self, path: str, keys: Collection[str]) -> ConfigData:
+        """The values of those ``keys`` at ``path`` that exist; ``path`` is "" where a reference has none.
+
+        Raises :class:`ProviderError` saying why there can be no answer.
+        """
+
+    def close(self) -> None:
+        """Called once when the worker stops."""
+        return
 
 
 @dataclass(frozen=True)
@@ -41,15 +65,14 @@ class AllowedPaths:
     roots: tuple[Path, ...] | None = None
 
     @classmethod
-    def of(cls, params: Mapping[str, str], provider: str) -> Self:
+    def of(cls, params: Mapping[str, str]) -> Self:
         """From a provider's parameters. Raises :class:`ConfigException` unless each path is absolute and exists."""
         roots = tuple(map(Path, split_list(params.get("allowed.paths", ""))))
         for root in roots:
-            name = f"{_PROVIDERS_KEY}.{provider}.param.allowed.paths"
             if not root.is_absolute():
-                raise ConfigException(name, str(root), "Path is not absolute")
+                raise ConfigException("allowed.paths", str(root), "Path is not absolute")
             if not root.exists():
-                raise ConfigException(name, str(root), "Path does not exist")
+                raise ConfigException("allowed.paths", str(root), "Path does not exist")
         return cls(tuple(Path(os.path.normpath(root)) for root in roots) or None)
 
     def admit(self, path: str) -> Path:
@@ -62,36 +85,34 @@ class AllowedPaths:
         return wanted
 
 
-@dataclass(frozen=True)
-class FileProvider:
+class FileConfigProvider(ConfigProvider):
     """Values of a ``.properties`` file (UTF-8, as Java's FileConfigProvider reads it); the path is the file."""
 
-    allowed: AllowedPaths
+    def __init__(self) -> None:
+        self._allowed = AllowedPaths()
 
-    @classmethod
-    def configured(cls, params: Mapping[str, str], provider: str) -> Self:
-        return cls(AllowedPaths.of(params, provider))
+    def configure(self, params: Mapping[str, str]) -> None:
+        self._allowed = AllowedPaths.of(params)
 
-    def get(self, path: str, keys: Collection[str]) -> dict[str, str]:
+    def get(self, path: str, keys: Collection[str]) -> ConfigData:
         try:
-            props = load_properties(self.allowed.admit(path), encoding="utf-8")
+            props = load_properties(self._allowed.admit(path), encoding="utf-8")
         except ConfigException as error:
             raise ProviderError(str(error)) from error
-        return {key: props[key] for key in keys if key in props}
+        return ConfigData({key: props[key] for key in keys if key in props})
 
 
-@dataclass(frozen=True)
-class DirectoryProvider:
+class DirectoryConfigProvider(ConfigProvider):
     """The path is a folder, each file in it a key, its whole text (UTF-8, line ends included) the value."""
 
-    allowed: AllowedPaths
+    def __init__(self) -> None:
+        self._allowed = AllowedPaths()
 
-    @classmethod
-    def configured(cls, params: Mapping[str, str], provider: str) -> Self:
-        return cls(AllowedPaths.of(params, provider))
+    def configure(self, params: Mapping[str, str]) -> None:
+        self._allowed = AllowedPaths.of(params)
 
-    def get(self, path: str, keys: Collection[str]) -> dict[str, str]:
-        folder = self.allowed.admit(path)
+    def get(self, path: str, keys: Collection[str]) -> ConfigData:
+        folder = self._allowed.admit(path)
         if not folder.is_dir():
             raise ProviderError("the path is not a directory")
         found = {}
@@ -105,41 +126,67 @@ class DirectoryProvider:
                     raise ProviderError(f"cannot read {file}: {error.strerror}") from error
                 except UnicodeDecodeError as error:
                     raise ProviderError(f"{file} is not UTF-8") from error
-        return found
+        return ConfigData(found)
 
 
-@dataclass(frozen=True)
-class EnvironmentProvider:
+class EnvVarConfigProvider(ConfigProvider):
     """Environment variables whose whole name matches ``allowlist.pattern`` (default: all); there is no path."""
 
-    environment: Mapping[str, str]
-    allowed: re.Pattern[str]
+    def __init__(self) -> None:
+        self._allowed = re.compile(".*")
 
-    @classmethod
-    def configured(cls, params: Mapping[str, str], provider: str) -> Self:
+    def configure(self, params: Mapping[str, str]) -> None:
         pattern = params.get("allowlist.pattern", ".*")
         try:
-            return cls(os.environ, re.compile(pattern))
+            self._allowed = re.compile(pattern)
         except re.error as error:
-            name = f"{_PROVIDERS_KEY}.{provider}.param.allowlist.pattern"
-            raise ConfigException(name, pattern, f"Invalid regex: {error}") from error
+            raise ConfigException("allowlist.pattern", pattern, f"Invalid regex: {error}") from error
 
-    def get(self, path: str, keys: Collection[str]) -> dict[str, str]:
+    def get(self, path: str, keys: Collection[str]) -> ConfigData:
         if path:
             raise ProviderError("environment variables have no path")
-        return {key: self.environment[key] for key in keys if key in self.environment and self.allowed.fullmatch(key)}
+        return ConfigData({key: os.environ[key] for key in keys if key in os.environ and self._allowed.fullmatch(key)})
 
 
-_PROVIDERS: Final[dict[str, Callable[[Mapping[str, str], str], ConfigProvider]]] = {
-    "FileConfigProvider": FileProvider.configured,
-    "DirectoryConfigProvider": DirectoryProvider.configured,
-    "EnvVarConfigProvider": EnvironmentProvider.configured,
+_PROVIDERS: Final[Mapping[str, type[ConfigProvider]]] = {
+    provider.__name__: provider for provider in (FileConfigProvider, DirectoryConfigProvider, EnvVarConfigProvider)
 }
+
+NewProvider = Callable[[str, str], ConfigProvider]
+"""Makes a provider from the name of its class and the configuration key it stands at."""
+
+
+def new_provider(class_name: str, key: str) -> ConfigProvider:
+    """One of Kafka's own, or a Python class by its dotted path. Raises :class:`ConfigException`."""
+    known = _PROVIDERS.get(class_name.removeprefix(f"{_JAVA_PACKAGE}."))
+    if known is not None:
+        return known()
+    module_name, _, name = class_name.rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module_name), name) if module_name else None
+    except (ImportError, AttributeError):
+        found = None
+    if not isinstance(found, type) or not issubclass(found, ConfigProvider):
+        known_names = ", ".join(_PROVIDERS)
+        reason = (
+            f"Known providers are {known_names} in {_JAVA_PACKAGE}, and Python classes that derive from ConfigProvider"
+        )
+        raise ConfigException(key, class_name, reason)
+    return found()
 
 
 def references(text: str) -> list[tuple[str, str, str]]:
     """The (provider, path, key) of each reference in ``text``."""
     return [(found[1], found[2] or "", found[3]) for found in _REFERENCE.finditer(text)]
+
+
+@dataclass(frozen=True)
+class ConfigTransformerResult:
+    """A configuration with its references replaced, and for how long that is good (Java's class of this name)."""
+
+    data: dict[str, str] = field(repr=False)
+    #: Milliseconds by path, of those paths whose values expire; the herder restarts the connector after the shortest.
+    ttls: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -149,15 +196,22 @@ class ConfigTransformer:
     providers: Mapping[str, ConfigProvider] = field(default_factory=dict)
 
     @classmethod
-    def from_props(cls, props: Mapping[str, str]) -> Self:
-        """The providers of ``config.providers`` in ``props``. Raises :class:`ConfigException` for an unknown class."""
-        return cls({name: _provider(name, props) for name in split_list(props.get(_PROVIDERS_KEY, ""))})
+    def from_props(cls, props: Mapping[str, str], new: NewProvider = new_provider) -> Self:
+        """The providers of ``config.providers`` in ``props``; ``new`` makes them, e.g. from plugins.
+
+        Raises :class:`ConfigException` for an unknown class or a bad parameter.
+        """
+        return cls({name: _provider(name, props, new) for name in split_list(props.get(_PROVIDERS_KEY, ""))})
 
     def transform(self, props: Mapping[str, str]) -> dict[str, str]:
         """``props`` with every reference replaced, each (provider, path) read once; what a value brings is not looked at again.
 
         Raises :class:`ConfigException`, one sentence with provider, path and key.
         """
+        return self.transform_with_ttls(props).data
+
+    def transform_with_ttls(self, props: Mapping[str, str]) -> ConfigTransformerResult:
+        """As :meth:`transform`, with what the providers say of how long their values are good (spec connect D.16)."""
         wanted: dict[tuple[str, str], dict[str, None]] = {}
         for value in props.values():
             for provider, path, key in references(value):
@@ -167,29 +221,44 @@ class ConfigTransformer:
 
         def replace(found: re.Match[str]) -> str:
             values = known.get((found[1], found[2] or ""))
-            return found[0] if values is None else values[found[3]]
+            return found[0] if values is None else values.data[found[3]]
 
-        return {name: _REFERENCE.sub(replace, value) for name, value in props.items()}
+        ttls: dict[str, int] = {}
+        for (_, path), values in known.items():
+            if values.ttl_ms is not None and values.ttl_ms >= 0:
+                ttls[path] = min(values.ttl_ms, ttls.get(path, values.ttl_ms))
+        return ConfigTransformerResult({name: _REFERENCE.sub(replace, value) for name, value in props.items()}, ttls)
 
-    def _read(self, provider: str, path: str, keys: Collection[str]) -> dict[str, str]:
+    def close(self) -> None:
+        """Close all providers; none keeps another from it."""
+        for provider in self.providers.values():
+            provider.close()
+
+    def _read(self, provider: str, path: str, keys: Collection[str]) -> ConfigData:
         where = f"Config provider {provider}" + (f", path {path}" if path else "")
         try:
             values = self.providers[provider].get(path, keys)
         except ProviderError as error:
             raise ConfigException(f"{where}, key {', '.join(keys)}: {error}.") from error
-        if absent := [key for key in keys if key not in values]:
+        except Exception as error:
+            # Somebody's plugin: its words may hold anything, but without them nobody could help.
+            raise ConfigException(f"{where}, key {', '.join(keys)}: {type(error).__name__}: {error}.") from error
+        if absent := [key for key in keys if key not in values.data]:
             raise ConfigException(f"{where}, key {', '.join(absent)}: there is no such key, or it may not be read.")
         return values
 
 
-def _provider(name: str, props: Mapping[str, str]) -> ConfigProvider:
+def _provider(name: str, props: Mapping[str, str], new: NewProvider) -> ConfigProvider:
     class_key = f"{_PROVIDERS_KEY}.{name}.class"
     if class_key not in props:
         raise ConfigException(f'Missing required configuration "{class_key}" which has no default value.')
-    class_name = trim(props[class_key])
-    make = _PROVIDERS.get(class_name.removeprefix(f"{_JAVA_PACKAGE}."))
-    if make is None:
-        raise ConfigException(class_key, class_name, f"Known providers are {', '.join(_PROVIDERS)} in {_JAVA_PACKAGE}")
+    provider = new(trim(props[class_key]), class_key)
     prefix = f"{_PROVIDERS_KEY}.{name}.param."
     params = {key.removeprefix(prefix): value for key, value in props.items() if key.startswith(prefix)}
-    return make(params, name)
+    try:
+        provider.configure(params)
+    except ConfigException as error:
+        if error.name in params:
+            raise ConfigException(prefix + error.name, error.value, error.reason) from error
+        raise
+    return provider

@@ -11,7 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from mm2.config.java_regex import PatternError, compile_java
 from mm2.config.values import ConfigException, show
+from mm2.config.versions import InvalidVersionRange, version_requirement
 
 _TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
@@ -199,15 +201,55 @@ def unique_aliases(kind: str) -> Check:
 
 
 def regular_expression() -> Check:
-    """A text that compiles as a regular expression."""
+    """A text that is a regular expression of Java."""
 
     def ensure(name: str, value: object) -> None:
         try:
-            re.compile(str(value))
-        except re.error as error:
+            compile_java(str(value))
+        except PatternError as error:
             raise ConfigException(name, value, f"Invalid regex: {error}") from error
 
     return Check(ensure, "valid regex")
+
+
+def regular_expressions() -> Check:
+    """A list of such texts."""
+
+    def ensure(name: str, value: object) -> None:
+        try:
+            for item in value if isinstance(value, list) else []:
+                compile_java(item)
+        except PatternError as error:
+            raise ConfigException(name, value, f"Syntax error in regular expression: {error}") from error
+
+    return Check(ensure, "valid regular expressions")
+
+
+def _plugin_version() -> Check:
+    def ensure(_name: str, value: object) -> None:
+        try:
+            version_requirement(None if value is None else str(value))
+        except InvalidVersionRange as error:
+            raise ConfigException(str(error)) from error
+
+    return Check(ensure, "version, or range of versions, of a plugin")
+
+
+def _isolation() -> Check:
+    known = ("loader", "process")
+
+    def ensure(name: str, value: object) -> None:
+        if value is not None and value not in known:
+            raise ConfigException(name, value, f"String must be one of: {', '.join(known)}")
+
+    return Check(ensure, show(known))
+
+
+ISOLATION: Final = _isolation()
+"""How a plugin is kept apart (``plugin.isolation``); absent is fine."""
+
+PLUGIN_VERSION: Final = _plugin_version()
+"""What ``*.plugin.version`` may say (KIP-891); absent is fine."""
 
 
 def positive_or_minus_one(message: str, description: str) -> Check:

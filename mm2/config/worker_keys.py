@@ -183,6 +183,15 @@ WORKER_CONFIG: Final = (
         LOW,
         "How plugins are found.",
     )
+    .define(
+        "plugin.isolation",
+        Type.STRING,
+        "loader",
+        one_of("loader", "process"),
+        LOW,
+        "Not of Kafka. Whether connectors run in the worker's process with modules of their own (loader), or each in a process "
+        "of its own; a connector may say otherwise for itself.",
+    )
     .define("metrics.sample.window.ms", Type.LONG, 30000, at_least(0), LOW, "Length of a metrics sample.")
     .define("metrics.num.samples", Type.INT, 2, at_least(1), LOW, "Samples kept per metric.")
     .define("metrics.recording.level", Type.STRING, "INFO", one_of("INFO", "DEBUG"), LOW, "Detail of the metrics.")
@@ -370,6 +379,16 @@ class WorkerConfig(AbstractConfig):
         """Settings of a new internal topic: what follows ``prefix`` (one of :data:`STORAGE_PREFIXES`) and is no worker key."""
         declared = {"topic", "partitions", "replication.factor"}
         return {k: str(v) for k, v in self.originals_with_prefix(prefix).items() if k not in declared}
+
+
+class StandaloneConfig(WorkerConfig):
+    """The settings of a worker that is alone, provider references already resolved: it has no group and no internal topics.
+
+    Raises :class:`ConfigException` for the first bad or missing key.
+    """
+
+    def __init__(self, props: Mapping[str, object]) -> None:
+        AbstractConfig.__init__(self, STANDALONE_CONFIG, props)
 
 
 def check_signature_accepted(values: Mapping[str, object], *, name: str = "inter.worker.signature.algorithm") -> None:

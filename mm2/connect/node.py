@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any
 
-from mm2.config.worker_keys import WorkerConfig
+from mm2.config.worker_keys import StandaloneConfig, WorkerConfig
 from mm2.connect.group.protocol import URL_NOT_USED
+from mm2.connect.herder.connector_offsets import ConnectorOffsetsAccess
 from mm2.connect.herder.distributed import DistributedHerder
+from mm2.connect.herder.source_offsets import KafkaSourceOffsets, StoredOffsets
+from mm2.connect.herder.standalone import StandaloneHerder
+from mm2.connect.herder.validation import ConnectorValidation
 from mm2.connect.plugins import Plugins
 from mm2.connect.runtime.exactly_once import ExactlyOnceSupport, leader_transactional_id
 from mm2.connect.runtime.worker import Worker
-from mm2.connect.stores.config_store import ConfigStore, LeaderWrites
+from mm2.connect.stores.file_offset_store import FileOffsetStore
 from mm2.connect.stores.internal_topic import InternalTopic
-from mm2.connect.stores.offset_store import OffsetStore
-from mm2.connect.stores.status_store import StatusStore
+from mm2.connect.stores.kafka_config_store import KafkaConfigStore, LeaderWrites
+from mm2.connect.stores.kafka_offset_store import KafkaOffsetStore
+from mm2.connect.stores.kafka_status_store import KafkaStatusStore
+from mm2.connect.stores.memory_config_store import MemoryConfigStore
+from mm2.connect.stores.memory_status_store import MemoryStatusStore
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.settings import ClientSettings
 
@@ -65,7 +74,7 @@ class Node:
         # at its end could never agree on an assignment.
         read_committed = support is ExactlyOnceSupport.ENABLED
         config_store, status_store, offset_store = (
-            ConfigStore(
+            KafkaConfigStore(
                 self._clusters["configs"],
                 InternalTopic.from_config(config, "config.storage."),
                 start_timeout_s=start_timeout_s,
@@ -74,12 +83,12 @@ class Node:
                 if leader_cluster is None
                 else LeaderWrites(leader_cluster, leader_transactional_id(group)),
             ),
-            StatusStore(
+            KafkaStatusStore(
                 self._clusters["statuses"],
                 InternalTopic.from_config(config, "status.storage."),
                 start_timeout_s=start_timeout_s,
             ),
-            OffsetStore(
+            KafkaOffsetStore(
                 self._clusters["offsets"],
                 InternalTopic.from_config(config, "offset.storage."),
                 start_timeout_s=start_timeout_s,
@@ -95,11 +104,20 @@ class Node:
             resources=resources,
             log_context=log_context,
         )
+        self._cluster_id = ""
         self.herder = DistributedHerder(
             worker,
             config_store,
             status_store,
             self._clusters["group"],
+            offsets=ConnectorOffsetsAccess(
+                worker,
+                KafkaSourceOffsets(worker, offset_store, cluster_name=cluster_name),
+                cluster_name=cluster_name,
+            ),
+            validation=ConnectorValidation(worker, group),
+            cluster_id=lambda: self._cluster_id,
+            loading=lambda: offset_store.progress,
             rest_url=rest_url,
             rest_namespace=rest_namespace,
             on_leader_ready=on_leader_ready,
@@ -109,10 +127,64 @@ class Node:
         """Connect and return the id of the Kafka cluster. Raises KafkaFailure when it cannot be reached or refuses us."""
         cluster = self._clusters["group"]
         cluster.preflight(timeout_s)
-        return cluster.metadata((), timeout_s=timeout_s).cluster_id or ""
+        self._cluster_id = cluster.metadata((), timeout_s=timeout_s).cluster_id or ""
+        return self._cluster_id
 
     def stop(self) -> None:
         """Stop the herder, then close all connections."""
         self.herder.stop()
         for cluster in self._clusters.values():
             cluster.close()
+
+
+class StandaloneNode:
+    """A worker that is alone, with its herder. ``herder`` is the way in."""
+
+    def __init__(
+        self,
+        config: StandaloneConfig,
+        plugins: Plugins,
+        *,
+        worker_id: str,
+        cluster_name: str,
+        resources: Mapping[str, Any] | None = None,
+        log_context: Mapping[str, str] | None = None,
+    ) -> None:
+        """Nothing connects before :meth:`check`. Raises ConfigException or ConnectError."""
+        props = {key: str(value) for key, value in config.originals.items()}
+        client_id = props.get("client.id") or f"connect-{worker_id}"
+        self._cluster = Cluster(ClientSettings.from_props(props, client_id=client_id), name=cluster_name)
+        self._cluster_id = ""
+        offset_store = FileOffsetStore(Path(config.str("offset.storage.file.filename")))
+        worker = Worker(
+            worker_id,
+            config,
+            plugins,
+            offset_store,
+            cluster_name=cluster_name,
+            resources=resources,
+            log_context=log_context,
+        )
+
+        def source_offsets(name: str, _props: Mapping[str, str]) -> AbstractContextManager[StoredOffsets]:
+            return nullcontext(StoredOffsets(offset_store, name))
+
+        self.herder = StandaloneHerder(
+            worker,
+            MemoryConfigStore(),
+            MemoryStatusStore(),
+            offsets=ConnectorOffsetsAccess(worker, source_offsets, cluster_name=cluster_name),
+            validation=ConnectorValidation(worker, None),
+            cluster_id=lambda: self._cluster_id,
+        )
+
+    def check(self, timeout_s: float) -> str:
+        """Connect and return the id of the Kafka cluster. Raises KafkaFailure when it cannot be reached or refuses us."""
+        self._cluster.preflight(timeout_s)
+        self._cluster_id = self._cluster.metadata((), timeout_s=timeout_s).cluster_id or ""
+        return self._cluster_id
+
+    def stop(self) -> None:
+        """Stop the herder, then close all connections."""
+        self.herder.stop()
+        self._cluster.close()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -17,9 +17,9 @@ from mm2.kafka.admin import Admin
 from mm2.kafka.backoff import Backoff
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.connection import Connection
-from mm2.kafka.errors import BrokerFailure, KafkaFailure, TimeoutFailure
+from mm2.kafka.errors import BrokerFailure, CorruptBatch, KafkaFailure, TimeoutFailure
 from mm2.kafka.producer import Producer, RecordMetadata
-from mm2.kafka.records.batch import check_crc, iter_batches
+from mm2.kafka.records.batch import BatchView, check_crc, iter_batches
 from mm2.kafka.records.record import Record, decode_batch
 from mm2.kafka.records.transactions import AbortedTransactions
 from mm2.kafka.structs import EARLIEST, LATEST, OffsetInfo, TopicPartition, topic_id_bytes
@@ -43,8 +43,29 @@ class LogRecord:
     value: bytes | None
 
 
+@dataclass(frozen=True, slots=True)
+class LogProgress:
+    """How much of what a log held when it was started has been read, in offsets: compaction makes some of them empty."""
+
+    read: int
+    total: int
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all of it has been read."""
+        return self.read >= self.total
+
+
+#: Takes in what a Fetch answer brought of one partition: the partition, its batches that are to be seen, in order, and
+#: the offset before which the first of them has been seen already. The batches are views that are good until it returns.
+OnBatches = Callable[[int, Sequence[BatchView], int], None]
+
+
 class KafkaBasedLog:
     """``on_record`` runs on the log's thread, in order within a partition; an exception from it is logged, not fatal.
+
+    ``on_batches`` instead of it is for those who need not everything of a record, or not one by one: what it raises stops
+    the reading until the same batches go through.
 
     ``partitions`` None = all partitions the topic has at start. ``read_committed`` hides open and aborted transactions
     (reading to the end then waits for open ones, as Java does).
@@ -55,7 +76,8 @@ class KafkaBasedLog:
         cluster: Cluster,
         topic: str,
         *,
-        on_record: Callable[[LogRecord], None],
+        on_record: Callable[[LogRecord], None] | None = None,
+        on_batches: OnBatches | None = None,
         producer: Producer | None = None,
         read_committed: bool = False,
         partitions: Iterable[int] | None = None,
@@ -63,11 +85,17 @@ class KafkaBasedLog:
         self._cluster = cluster
         self._admin = Admin(cluster)
         self._topic = topic
+        if (on_record is None) == (on_batches is None):
+            message = "a log needs either on_record or on_batches"
+            raise ValueError(message)
         self._on_record = on_record
+        self._on_batches: OnBatches = on_batches or self._deliver_all
         self._producer = producer
         self._read_committed = read_committed
         self._wanted = None if partitions is None else sorted(partitions)
         self._positions: dict[TopicPartition, int] = {}
+        # Where reading began and what the end was then.
+        self._stretch: dict[TopicPartition, tuple[int, int]] | None = None
         self._moved = threading.Condition()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -81,18 +109,29 @@ class KafkaBasedLog:
         """How many partitions are read."""
         return len(self._positions)
 
+    @property
+    def progress(self) -> LogProgress | None:
+        """How far `start` has come with reading; None before it knows how much there is."""
+        stretch = self._stretch
+        if stretch is None:
+            return None
+        read = sum(min(max(self._positions[tp], first), end) - first for tp, (first, end) in stretch.items())
+        return LogProgress(read, sum(end - first for first, end in stretch.values()))
+
     def start(self, timeout_s: float, *, to_stable: bool = False) -> None:
         """Read everything there is, then return; tailing goes on in the background. ``to_stable`` as for `read_to_end`.
 
         Raises KafkaFailure when the topic cannot be found or read to its end within ``timeout_s``.
         """
         deadline = time.monotonic() + timeout_s
-        for tp, offset in self._retried(deadline, self._first_offsets).items():
-            self._positions[tp] = offset
+        first = self._retried(deadline, self._first_offsets)
+        self._positions.update(first)
+        ends = self._ends(deadline, to_stable=to_stable)
+        self._stretch = {tp: (offset, max(offset, ends[tp])) for tp, offset in first.items()}
         self._thread = threading.Thread(target=self._run, name=f"log-{self._topic}", daemon=True)
         self._thread.start()
         try:
-            self.read_to_end(max(0.0, deadline - time.monotonic()), to_stable=to_stable)
+            self._reach(ends, deadline, timeout_s)
         except KafkaFailure:
             self.stop()
             raise
@@ -103,8 +142,13 @@ class KafkaBasedLog:
         ``to_stable``: be content with the last stable offset, before the first transaction that is open.
         """
         deadline = time.monotonic() + timeout_s
+        self._reach(self._ends(deadline, to_stable=to_stable), deadline, timeout_s)
+
+    def _ends(self, deadline: float, *, to_stable: bool) -> dict[TopicPartition, int]:
         isolation = "read_committed" if to_stable else "read_uncommitted"
-        ends = self._retried(deadline, lambda: self._offsets(LATEST, isolation))
+        return self._retried(deadline, lambda: self._offsets(LATEST, isolation))
+
+    def _reach(self, ends: Mapping[TopicPartition, int], deadline: float, timeout_s: float) -> None:
         with self._moved:
             while any(self._positions.get(tp, 0) < end for tp, end in ends.items()):
                 left = deadline - time.monotonic()
@@ -261,36 +305,47 @@ class KafkaBasedLog:
             return
         if fetched.error_code:
             raise BrokerFailure.of(fetched.error_code, subject=f"reading {tp}")
-        position = self._positions[tp]
-        aborted = AbortedTransactions(fetched.aborted)
-        for view in iter_batches(fetched.records):
-            if view.header is not None:
-                if view.header.last_offset < position:
-                    continue
-                check_crc(view.header, view.data)
-                hidden = aborted.covers(view) if self._read_committed else False
-                if view.header.is_control or hidden:
-                    position = view.header.last_offset + 1
-                    continue
-            records = decode_batch(view)
-            for record in records:
-                if record.offset >= position:
-                    self._deliver(tp, record)
-            last = view.header.last_offset if view.header is not None else records[-1].offset
-            position = last + 1
-            with self._moved:
-                self._positions[tp] = position
-                self._moved.notify_all()
+        position = first = self._positions[tp]
+        aborted = AbortedTransactions(fetched.aborted) if self._read_committed else None
+        views: list[BatchView] = []
+        failure: CorruptBatch | None = None
+        try:
+            for view in iter_batches(fetched.records):
+                header = view.header
+                if header is not None:
+                    if header.last_offset < position:
+                        continue
+                    check_crc(header, view.data)
+                    position = header.last_offset + 1
+                    if (aborted is not None and aborted.covers(view)) or header.is_control:
+                        continue
+                else:
+                    position = decode_batch(view)[-1].offset + 1
+                views.append(view)
+        except CorruptBatch as error:
+            failure = error  # what came before it is good
+        if views:
+            self._on_batches(tp.partition, views, first)
         with self._moved:
             self._positions[tp] = position
             self._moved.notify_all()
+        if failure is not None:
+            raise failure
 
-    def _deliver(self, tp: TopicPartition, record: Record) -> None:
+    def _deliver_all(self, partition: int, views: Sequence[BatchView], position: int) -> None:
+        # All of them first: what cannot be decoded is tried again, and nothing may be delivered twice meanwhile.
+        for record in [record for view in views for record in decode_batch(view)]:
+            if record.offset >= position:
+                self._deliver(partition, record)
+
+    def _deliver(self, partition: int, record: Record) -> None:
         timestamp = -1 if record.timestamp is None else record.timestamp
+        if self._on_record is None:
+            raise AssertionError("checked by the constructor")
         try:
-            self._on_record(LogRecord(tp.partition, record.offset, timestamp, record.key, record.value))
+            self._on_record(LogRecord(partition, record.offset, timestamp, record.key, record.value))
         except Exception:  # noqa: BLE001  (one bad record must not end the tailing of all others)
-            self._log.exception("a record was not understood", partition=tp.partition, offset=record.offset)
+            self._log.exception("a record was not understood", partition=partition, offset=record.offset)
 
     def _close_connections(self) -> None:
         for connection, _ in self._connections.values():

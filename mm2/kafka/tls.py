@@ -54,6 +54,23 @@ def build_ssl_context(tls: Tls) -> ssl.SSLContext:
     return _build(tls, stamps)
 
 
+def build_server_ssl_context(tls: Tls, client_certificates: ssl.VerifyMode) -> ssl.SSLContext:
+    """Server context for the settings; ``client_certificates`` says whether callers have to show one that is trusted.
+
+    Raises ConfigException naming the key and the file when a store cannot be read or opened, or when there is no key.
+    """
+    if not tls.has_key:
+        raise ConfigException("ssl.keystore.location", None, "a listener for https needs a private key with a certificate")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    _set_versions(context, tls)
+    _set_ciphers(context, tls.cipher_suites)
+    _set_key(context, tls)
+    context.verify_mode = client_certificates
+    if client_certificates is not ssl.CERT_NONE:
+        _set_trust(context, tls)
+    return context
+
+
 def _locations(tls: Tls) -> Iterator[tuple[str, str]]:
     if tls.keystore_location:
         yield "ssl.keystore.location", tls.keystore_location
@@ -75,12 +92,16 @@ def _build(tls: Tls, stamps: tuple[tuple[int, int, int], ...]) -> ssl.SSLContext
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = bool(tls.endpoint_identification)
     context.verify_mode = ssl.CERT_REQUIRED
-    context.minimum_version = ssl.TLSVersion.TLSv1_2 if "TLSv1.2" in tls.enabled_protocols else ssl.TLSVersion.TLSv1_3
-    context.maximum_version = ssl.TLSVersion.TLSv1_3 if "TLSv1.3" in tls.enabled_protocols else ssl.TLSVersion.TLSv1_2
+    _set_versions(context, tls)
     _set_ciphers(context, tls.cipher_suites)
     _set_trust(context, tls)
     _set_key(context, tls)
     return context
+
+
+def _set_versions(context: ssl.SSLContext, tls: Tls) -> None:
+    context.minimum_version = ssl.TLSVersion.TLSv1_2 if "TLSv1.2" in tls.enabled_protocols else ssl.TLSVersion.TLSv1_3
+    context.maximum_version = ssl.TLSVersion.TLSv1_3 if "TLSv1.3" in tls.enabled_protocols else ssl.TLSVersion.TLSv1_2
 
 
 def _set_ciphers(context: ssl.SSLContext, suites: Sequence[str]) -> None:

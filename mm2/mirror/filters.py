@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from mm2.config.configdef import ConfigException
-from mm2.mirror.java_regex import PatternError, compile_java
+from mm2.config.java_regex import PatternError, compile_java
 
 TOPICS_KEY: Final = "topics"
 TOPICS_EXCLUDE_KEY: Final = "topics.exclude"

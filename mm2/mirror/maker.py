@@ -26,11 +26,14 @@ from mm2.config.mirror_keys import CHECKPOINT_CONNECTOR, CONNECTOR_CLASSES, HEAR
 from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
 from mm2.config.providers import ConfigTransformer
 from mm2.config.worker_keys import WorkerConfig
-from mm2.connect.api import ConnectError, Connector, Task
-from mm2.connect.converters import Converter
-from mm2.connect.herder.distributed import DistributedHerder, NotLeader
+from mm2.connect.api import ConnectError, Connector, Converter, HeaderConverter, Task
+from mm2.connect.errors import NotLeader
+from mm2.connect.group.protocol import URL_NOT_USED
+from mm2.connect.herder.answers import Created
+from mm2.connect.herder.distributed import DistributedHerder
 from mm2.connect.node import Node
 from mm2.connect.plugins import Plugins
+from mm2.connect.stores.config_state import RestartRequest
 from mm2.copy.driver.engine import CopyEngine
 from mm2.kafka.errors import ConnectFailure, KafkaFailure
 from mm2.mirror.checkpoint_connector import MirrorCheckpointConnector
@@ -38,6 +41,7 @@ from mm2.mirror.checkpoint_task import MirrorCheckpointTask
 from mm2.mirror.connector import MirrorConnector
 from mm2.mirror.heartbeat import MirrorHeartbeatConnector, MirrorHeartbeatTask
 from mm2.mirror.plugins import JAVA_PACKAGE
+from mm2.mirror.rest import FlowsRest, serves_rest
 from mm2.mirror.restarts import Restarts
 from mm2.mirror.source_connector import MirrorSourceConnector
 from mm2.mirror.source_task import COPY_RESOURCE, MirrorSourceTask
@@ -58,6 +62,7 @@ _BETWEEN_TRIES_S: Final = 0.5
 _WATCH_S: Final = 0.5
 _LOOK_FOR_FAILURES_S: Final = 5.0
 _ENGINE_SHARE_S: Final = 3.0
+_REST_SHARE_S: Final = 2.0
 _CONFIGURE_AGAIN_S: Final = 10.0
 
 
@@ -104,15 +109,18 @@ class MirrorMaker:
         config.validate({pair.target for pair in pairs})
         for pair in pairs:
             self._rehearse(pair)
-        if config.internal_rest:
-            log.warning(
-                "There is no internal REST server in this version: the processes share their work without it, "
-                "dedicated.mode.enable.internal.rest has no effect."
+        if config.internal_rest and not serves_rest(config):
+            raise ConfigException(
+                "listeners",
+                "",
+                "dedicated.mode.enable.internal.rest = true needs a port for the other processes to reach",
             )
+        self._rest = FlowsRest(config) if serves_rest(config) else None
         copying = any(self._replicates(pair) for pair in pairs)
         self._engine = CopyEngine(config.spark_props()) if copying else None
-        self.flows = [self._flow(pair) for pair in pairs]
+        self.flows: list[Flow] = []
         try:
+            self.flows.extend(self._flow(pair) for pair in pairs)
             for flow in {flow.pair.target: flow for flow in self.flows}.values():
                 self._check_target(flow)
         except BaseException:
@@ -126,6 +134,8 @@ class MirrorMaker:
             self._engine.start()
         for flow in self.flows:
             flow.herder.start()
+        if self._rest is not None:
+            self._rest.serve({flow.pair: flow.herder for flow in self.flows})
 
     def wait(self, stopping: threading.Event) -> None:
         """Wait for `stopping`, having what fails started again. Raises FlowFailed when a herder has ended by itself."""
@@ -137,7 +147,9 @@ class MirrorMaker:
                 for flow in self.flows:
                     for name in restarts[flow.pair].due(flow.herder.status(), time.monotonic()):
                         log.info("What has failed is started again.", flow=str(flow.pair), connector=name)
-                        flow.herder.restart_connector(name, only_failed=True, include_tasks=True)
+                        flow.herder.restart_connector_and_tasks(
+                            RestartRequest(name, only_failed=True, include_tasks=True)
+                        )
             for flow in self.flows:
                 if flow.herder.await_stopped(0):
                     started = flow.herder.await_ready(0)
@@ -152,6 +164,8 @@ class MirrorMaker:
     def stop(self, timeout_s: float) -> None:
         """Stop all flows at the same time, tasks first, then Spark; what hangs is left behind."""
         deadline = time.monotonic() + timeout_s
+        if self._rest is not None:
+            self._rest.stop(_REST_SHARE_S)
         threads = [
             threading.Thread(target=flow.node.stop, name=f"stop-{flow.pair}", daemon=True) for flow in self.flows
         ]
@@ -166,6 +180,8 @@ class MirrorMaker:
 
     def _close(self) -> None:
         """Close what the constructor opened."""
+        if self._rest is not None:
+            self._rest.stop(0.0)
         for flow in self.flows:
             flow.node.stop()
 
@@ -185,7 +201,8 @@ class MirrorMaker:
                 if isinstance(connector, MirrorConnector):
                     connector.rehearse(props)
                 for key in CONVERTER_KEYS:
-                    self._plugins.find(props.get(key, worker[key]), Converter, key=key)
+                    kind = HeaderConverter if key == "header.converter" else Converter
+                    self._plugins.find(props.get(key, worker[key]), kind, key=key)
         except (ConfigException, ConnectError) as error:
             raise ConfigException(f"Flow {pair}: {error}") from error
 
@@ -195,11 +212,13 @@ class MirrorMaker:
             java_class.rpartition(".")[2]: self._config.connector_config(pair, java_class)
             for java_class in CONNECTOR_CLASSES
         }
+        internal = self._rest.binding if self._rest is not None and self._rest.internal else None
         node = Node(
             WorkerConfig(worker),
             self._plugins,
-            worker_id=worker_id(pair),
+            worker_id=worker_id(pair) if internal is None else f"{internal.worker_id}/{pair}",
             cluster_name=pair.target,
+            rest_url=URL_NOT_USED if internal is None else internal.advertised_url,
             rest_namespace=(pair.source, pair.target),
             resources={} if self._engine is None else {COPY_RESOURCE: self._engine},
             log_context={"flow": str(pair)},
@@ -287,7 +306,7 @@ def configurer(pair: SourceAndTarget, wanted: Mapping[str, Mapping[str, str]]) -
         written = herder.put_connector_config(name, dict(wanted[name]), allow_replace=True)
         written.add_done_callback(lambda future: report(herder, name, future))
 
-    def report(herder: DistributedHerder, name: str, future: Future[bool]) -> None:
+    def report(herder: DistributedHerder, name: str, future: Future[Created]) -> None:
         error = future.exception()
         if error is None:
             log.info("Connector is configured.", flow=str(pair), connector=name)

@@ -72,7 +72,9 @@ CONNECT_MIRROR = JarSet(
     f"connect-mirror-{KAFKA_VERSION}",
     (("org.apache.kafka", "connect-mirror", KAFKA_VERSION), _BROKER, _LOGGING),
 )
-"""Java's MirrorMaker 2, the peer of benches and interoperability tests."""
+"""Java's MirrorMaker 2, the peer of benches and interoperability tests; Connect's workers are part of it."""
+CONNECT_FILE = JarSet(f"connect-file-{KAFKA_VERSION}", (("org.apache.kafka", "connect-file", KAFKA_VERSION),))
+"""The FileStream connectors, which a plain Connect worker does not have."""
 
 
 def kafka_classpath() -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 from mm2.config.configdef import ConfigDef, Importance, Type
 from mm2.config.worker_keys import WorkerConfig
-from mm2.connect.api import RetriableError, SourceConnector, SourceRecord, SourceTask, Task
+from mm2.connect.api import Headers, RetriableError, SourceConnector, SourceRecord, SourceTask, Task
 from mm2.connect.node import Node
 from mm2.connect.plugins import Plugins
 
@@ -91,7 +91,7 @@ class CountingTask(SourceTask):
                 None,
                 "no bytes" if self.count == self.bad_at else f"task-{self.number}".encode(),
                 str(self.count).encode(),
-                headers=(("h", b"\x00\xff"),),
+                headers=Headers.of([("h", b"\x00\xff")]),
                 timestamp=1_700_000_000_000 + self.count,
             )
         ]

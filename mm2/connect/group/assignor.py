@@ -149,7 +149,7 @@ class CooperativeAssignor:
     """
 
     def __init__(self, max_delay_ms: int, now_ms: Callable[[], int]) -> None:
-        self._max_delay_ms = max_delay_ms
+        self.max_delay_ms = max_delay_ms
         self._now_ms = now_ms
         self.delay_ms = 0
         self._scheduled_ms = 0
@@ -259,7 +259,7 @@ class CooperativeAssignor:
         if self._scheduled_ms <= 0 and self._previous_members <= set(following):
             # Nobody left: some worker failed to receive its last assignment.
             return lost
-        if self._max_delay_ms == 0:
+        if self.max_delay_ms == 0:
             return lost
         now = self._now_ms()
         if 0 < self._scheduled_ms <= now:
@@ -275,9 +275,9 @@ class CooperativeAssignor:
             return _Work()
         self._candidates.update(dict.fromkeys(member for member, load in following.items() if load.empty))
         if now < self._scheduled_ms:
-            self.delay_ms = min(self._scheduled_ms - now, self._max_delay_ms)
+            self.delay_ms = min(self._scheduled_ms - now, self.max_delay_ms)
         else:
-            self.delay_ms = self._max_delay_ms
+            self.delay_ms = self.max_delay_ms
         self._scheduled_ms = now + self.delay_ms
         return _Work()
 
@@ -300,7 +300,7 @@ class CooperativeAssignor:
             return
         if self._revoked_in_previous:
             self._successive_revoking_rounds += 1
-            self.delay_ms = min(_REVOCATION_BACKOFF_FACTOR**self._successive_revoking_rounds, self._max_delay_ms)
+            self.delay_ms = min(_REVOCATION_BACKOFF_FACTOR**self._successive_revoking_rounds, self.max_delay_ms)
             if self.delay_ms > 0:
                 self._scheduled_ms = self._now_ms() + self.delay_ms
                 return

@@ -21,6 +21,7 @@ from kafka.protocol.consumer import HeartbeatRequest, JoinGroupRequest, LeaveGro
 
 from mm2.connect.api import ConnectError
 from mm2.connect.group.assignor import CooperativeAssignor, assign_eagerly, mismatch
+from mm2.connect.group.lease import Lease, now_s
 from mm2.connect.group.protocol import (
     EAGER,
     PROTOCOL_TYPE,
@@ -123,6 +124,7 @@ class GroupMember:
         self._configs = configs
         self._listener = listener
         self._stage = stage
+        self._lease = Lease(timings.session_timeout_ms / 1000)
         self._log = log.bind(group=group_id, cluster=cluster.name)
 
         self._changed = threading.Condition()
@@ -140,6 +142,8 @@ class GroupMember:
         self._herder_left_poll_s: float | None = None
         self._last_completed_generation = _NO_GENERATION
         self._joined = False
+        self._owner_urls: dict[str | ConnectorTaskId, str] = {}
+        self._lost = False  # the lease: others may have our work already
 
         # Only the membership thread touches these.
         self._next_heartbeat_s = 0.0
@@ -165,11 +169,24 @@ class GroupMember:
         with self._changed:
             return version_of(self._protocol)
 
+    def owner_url(self, work: str | ConnectorTaskId) -> str | None:
+        """REST URL of the member that this one, when it last led, gave a connector or task to."""
+        with self._changed:
+            return self._owner_urls.get(work)
+
     def start(self) -> None:
         """Begin to look for the group. The first assignment comes out of :meth:`ensure_active`."""
         self._herder_left_poll_s = time.monotonic()
         self._context = contextvars.copy_context()  # our log lines name the herder's flow
         self._thread.start()
+        watch = contextvars.copy_context()
+        threading.Thread(
+            target=lambda: watch.run(self._watch_lease), name=f"lease-{self._group_id}", daemon=True
+        ).start()
+
+    def is_ours(self) -> bool:
+        """Whether what this member has been assigned is still its own, as far as can be known. Any thread; cheap."""
+        return self._lease.is_valid()
 
     def wakeup(self) -> None:
         """End the herder's present or next wait. Any thread."""
@@ -186,7 +203,7 @@ class GroupMember:
             while True:
                 self._handle_event()
                 with self._changed:
-                    if self._event is not None:
+                    if self._event is not None or self._lost:
                         continue
                     if self._is_active():
                         return True
@@ -202,7 +219,7 @@ class GroupMember:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         with self._herder_present():
             with self._changed:
-                while self._event is None and not self._stopping and not self._take_wakeup():
+                while self._event is None and not self._lost and not self._stopping and not self._take_wakeup():
                     left = None if deadline is None else deadline - time.monotonic()
                     if left is not None and left <= 0:
                         return
@@ -232,12 +249,14 @@ class GroupMember:
         if held is not None:
             self._log.warning("giving up all work", reason=reason)
             self._listener.on_revoked(held.leader, held.connectors, held.tasks)
+        self._lease.end()
 
     def leave(self, reason: str) -> None:
         """Leave the group, keeping what runs; joins again when the herder polls the next time."""
         with self._changed:
             member_id = self._forget_membership()
             self._on_leave = True
+        self._lease.end()
         self._send_leave(member_id, reason)
 
     def stop(self) -> None:
@@ -274,7 +293,10 @@ class GroupMember:
     def _handle_event(self) -> None:
         """Run the callbacks of what has happened. Only afterwards may the membership thread join again."""
         with self._changed:
+            lost = self._lost
             event = self._event
+            if lost and not isinstance(event, _Fatal):
+                event = _Dropped("the session ended without this worker noticing; others may have its work")
             held = self._allocation
         if event is None:
             return
@@ -289,6 +311,7 @@ class GroupMember:
                 if held is not None:
                     self._log.info("giving up all work", reason=event.reason)
                     self._listener.on_revoked(held.leader, held.connectors, held.tasks)
+                self._lease.end()
             else:
                 told = event.told
                 if version_of(event.protocol) == 0:
@@ -302,6 +325,8 @@ class GroupMember:
             with self._changed:
                 self._allocation = following
                 self._event = None
+                if lost:
+                    self._lost = False
                 self._herder_left_poll_s = None
                 self._on_leave = False
                 self._changed.notify_all()
@@ -334,7 +359,8 @@ class GroupMember:
             if overdue:
                 member_id = self._forget_membership()
                 self._on_leave = True
-            join = self._rejoin and self._event is None and not self._on_leave
+                self._lose()
+            join = self._rejoin and self._event is None and not self._on_leave and not self._lost
             if join and self._protocol == EAGER and self._holds_work():
                 # Eager: nobody may run anything while the group rebalances.
                 self._event = _Dropped("the group rebalances eagerly")
@@ -366,10 +392,13 @@ class GroupMember:
             membership, member_id, generation = self._membership, self._member_id, self._generation
         self._next_heartbeat_s = time.monotonic() + self._timings.heartbeat_interval_ms / 1000
         timeout_ms = max(1000, self._timings.session_timeout_ms - self._timings.heartbeat_interval_ms)
+        asked_s = now_s()
         answer = self._ask(
             HeartbeatRequest(group_id=self._group_id, generation_id=generation, member_id=member_id), timeout_ms / 1000
         )
         code = int(answer.error_code)
+        if code in {0, _REBALANCING}:
+            self._lease.renew(asked_s)
         if code == 0:
             return
         if code == _REBALANCING:
@@ -384,9 +413,11 @@ class GroupMember:
             allocation = self._allocation
             self._rejoin = False
             self._joined = False
+        self._lease.await_answer()
         try:
             self._join_and_sync(membership, member_id, allocation)
         except BaseException:
+            self._lease.answer_failed(self._timings.heartbeat_interval_ms / 1000)
             with self._changed:
                 self._rejoin = True
             raise
@@ -453,6 +484,7 @@ class GroupMember:
             self._protocol = protocol
             self._last_completed_generation = generation
             self._joined = True
+            self._lease.begin()
             self._event = _Rebalanced(told, generation, protocol)
             self._changed.notify_all()
         self._log.info(
@@ -482,6 +514,11 @@ class GroupMember:
                 last_completed_generation=last_completed,
                 version=version,
             )
+        owner_urls: dict[str | ConnectorTaskId, str] = {}
+        for member, load in outcome.owners.items():
+            owner_urls.update(dict.fromkeys([*load.connectors, *load.tasks], members[member].url))
+        with self._changed:
+            self._owner_urls = owner_urls
         return {member: encode_assignment(told, version) for member, told in outcome.assignments.items()}
 
     def _react(self, code: int, membership: int, api: str) -> None:
@@ -492,6 +529,9 @@ class GroupMember:
                 raise _Retry("left the group meanwhile")
             if code == _UNKNOWN_MEMBER:
                 self._member_id = ""
+                if self._assignor.max_delay_ms == 0 and self._holds_work():
+                    # The group has gone on without us, and waits for nobody to come back.
+                    self._lose()
             if code in {_UNKNOWN_MEMBER, _ILLEGAL_GENERATION}:
                 self._generation = _NO_GENERATION
             if code in {_UNKNOWN_MEMBER, _ILLEGAL_GENERATION, _REBALANCING}:
@@ -534,6 +574,28 @@ class GroupMember:
             self._joined = False
             self._event = _Dropped(f"not a member of the group, its coordinator cannot be reached: {reason}")
             self._changed.notify_all()
+
+    def _watch_lease(self) -> None:
+        """Notice when the session has ended while this process was frozen, or while nobody answered."""
+        pause_s = min(1.0, self._timings.session_timeout_ms / 10_000)
+        while True:
+            with self._changed:
+                self._changed.wait(pause_s)
+                if self._stopping:
+                    return
+                if not self._lease.tick() or self._lost:
+                    continue
+                self._lose()
+            self._log.warning("the session has ended; all work stops, since others may have it")
+
+    def _lose(self) -> None:
+        """What runs here may be somebody else's; an answer that is under way is void. Hold the lock."""
+        self._lost = self._rejoin = True
+        self._joined = False
+        self._membership += 1
+        self._generation = _NO_GENERATION
+        self._lease.lose()
+        self._changed.notify_all()
 
     def _next_wait_s(self) -> float:
         self._failures += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import ssl
 import urllib.parse
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,7 @@ import httpx
 from mm2.connect.api import ConnectError
 from mm2.connect.herder import sessions
 from mm2.connect.herder.sessions import SessionKey
+from mm2.connect.stores.config_state import Props
 from mm2.kafka.settings import ClientSettings
 from mm2.kafka.tls import build_ssl_context
 
@@ -39,22 +41,34 @@ class InternalRequests:
         self._namespace = tuple(namespace)
         self._algorithm = algorithm
 
-    def fence(self, leader_url: str, connector: str, key: SessionKey) -> None:
+    def fence(self, leader_url: str, connector: str, key: SessionKey | None) -> None:
         """Have the leader fence older tasks of a connector; returns when it has. Raises RequestRefused."""
-        parts = [*self._namespace, "connectors", connector, "fence"]
-        path = "/".join(urllib.parse.quote(part, safe="") for part in parts)
-        self._put(f"{leader_url.rstrip('/')}/{path}", key)
+        self._send("PUT", leader_url, ["connectors", connector, "fence"], None, key)
 
-    def _put(self, url: str, key: SessionKey) -> None:
+    def put_task_configs(
+        self, leader_url: str, connector: str, configs: Sequence[Props], key: SessionKey | None
+    ) -> None:
+        """Have the leader publish the task configs of a connector that runs here. Raises RequestRefused."""
+        body = json.dumps([dict(props) for props in configs], ensure_ascii=False, separators=(",", ":")).encode()
+        self._send("POST", leader_url, ["connectors", connector, "tasks"], body, key)
+
+    def _send(
+        self, method: str, leader_url: str, path: Sequence[str], body: bytes | None, key: SessionKey | None
+    ) -> None:
+        """``key`` None: the group does not sign."""
+        parts = [urllib.parse.quote(part, safe="") for part in (*self._namespace, *path)]
+        url = f"{leader_url.rstrip('/')}/{'/'.join(parts)}"
         headers = {
             "Accept": "application/json",
             "Content-Type": "application/json",
             "User-Agent": "kafka-connect",
-            **sessions.signature_headers(key, None, self._algorithm),
+            **({} if key is None else sessions.signature_headers(key, body, self._algorithm)),
         }
         try:
-            response = httpx.put(
+            response = httpx.request(
+                method,
                 url,
+                content=body,
                 headers=headers,
                 timeout=_TIMEOUT_S,
                 verify=self._trust(url),

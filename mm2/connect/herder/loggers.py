@@ -1,15 +1,25 @@
-"""Changing the level of a logger while the program runs (KIP-495, KIP-976)."""
+"""Levels of loggers, shown and changed while the program runs (KIP-495, KIP-976; Java's Loggers).
+
+Names are those of Python's loggers, ``mm2.connect…``; levels are Log4j's, which is what users and tools send.
+"""
 
 from __future__ import annotations
 
 import logging
+import threading
+import time
 from typing import Final
 
 import structlog
 
+from mm2.connect.errors import NotFound
+from mm2.connect.herder.answers import LoggerLevel
+
 log = structlog.get_logger(__name__)
 
-#: Log4j's names, and the nearest that Python has.
+ROOT: Final = "root"
+TRACE: Final = 5
+#: Log4j's names, and the numbers that they have in Python.
 LEVELS: Final = {
     "OFF": logging.CRITICAL + 10,
     "FATAL": logging.CRITICAL,
@@ -17,17 +27,78 @@ LEVELS: Final = {
     "WARN": logging.WARNING,
     "INFO": logging.INFO,
     "DEBUG": logging.DEBUG,
-    "TRACE": logging.DEBUG,
-    "ALL": logging.DEBUG,
+    "TRACE": TRACE,
+    "ALL": 1,
 }
 
 
-def set_level(namespace: str, level: str) -> bool:
-    """Set the level of a logger and those below it; False when there is no such level."""
-    number = LEVELS.get(level.upper())
+class Loggers:
+    """The loggers of this process and when their levels were changed through here. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._modified_ms: dict[str, int] = {}
+
+    def level(self, name: str) -> LoggerLevel | None:
+        """The effective level of a logger; None when nobody has asked for such a logger yet."""
+        logger = _known(name)
+        if logger is None:
+            return None
+        with self._lock:
+            return LoggerLevel(_name(logger.getEffectiveLevel()), self._modified_ms.get(logger.name))
+
+    def all_levels(self) -> dict[str, LoggerLevel]:
+        """Loggers that have a level of their own, by name, sorted."""
+        with self._lock:
+            return {
+                logger.name: LoggerLevel(_name(logger.level), self._modified_ms.get(logger.name))
+                for logger in sorted(_all(), key=lambda logger: logger.name)
+                if logger.level != logging.NOTSET
+            }
+
+    def set_level(self, namespace: str, level: str) -> list[str]:
+        """Set the level of a logger and of all whose names begin with its name; which those are, sorted.
+
+        The logger is made when it does not exist; "root" means all. Raises NotFound for a level that does not exist.
+        """
+        number = require_level(level)
+        log.info("log level changes", namespace=namespace, level=level.upper())
+        if namespace.lower() == ROOT:
+            meant = _all()
+        else:
+            logging.getLogger(namespace)
+            meant = [logger for logger in _all() if logger.name.startswith(namespace)]
+        now_ms = time.time_ns() // 1_000_000
+        with self._lock:
+            for logger in meant:
+                if logger.getEffectiveLevel() != number or logger.level == logging.NOTSET:
+                    if logger.getEffectiveLevel() != number:
+                        self._modified_ms[logger.name] = now_ms
+                    logger.setLevel(number)
+        return sorted(logger.name for logger in meant)
+
+
+def require_level(level: str) -> int:
+    """Python's number for one of Log4j's levels, in whatever case. Raises NotFound."""
+    number = LEVELS.get(level.strip().upper())
     if number is None:
-        log.warning("unknown log level", namespace=namespace, level=level)
-        return False
-    logging.getLogger("" if namespace == "root" else namespace).setLevel(number)
-    log.info("log level changed", namespace=namespace, level=level.upper())
-    return True
+        raise NotFound(f"invalid log level '{level}'.")
+    return number
+
+
+def _all() -> list[logging.Logger]:
+    # A copy: other threads make loggers meanwhile.
+    named = [logger for logger in list(logging.root.manager.loggerDict.values()) if isinstance(logger, logging.Logger)]
+    return [logging.root, *named]
+
+
+def _known(name: str) -> logging.Logger | None:
+    if name.lower() == ROOT:
+        return logging.root
+    found = logging.root.manager.loggerDict.get(name)
+    return found if isinstance(found, logging.Logger) else None
+
+
+def _name(number: int) -> str:
+    """The name of a level; of one that Log4j does not have, the next finer one that it has."""
+    return next(name for name, known in LEVELS.items() if known <= max(number, LEVELS["ALL"]))

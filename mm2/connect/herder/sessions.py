@@ -10,14 +10,16 @@ import binascii
 import hashlib
 import hmac
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from mm2.connect.api import ConnectError
+from mm2.connect.errors import BadRequest
 
 #: HTTP headers of a signed request.
-SIGNATURE_HEADER = "X-Connect-Authorization"
-ALGORITHM_HEADER = "X-Connect-Request-Signature-Algorithm"
+SIGNATURE_HEADER: Final = "X-Connect-Authorization"
+ALGORITHM_HEADER: Final = "X-Connect-Request-Signature-Algorithm"
 
 # The key sizes are what Java's KeyGenerator yields for each name when no size is asked for.
 _DIGESTS = {
@@ -110,3 +112,36 @@ def signature_headers(key: SessionKey, body: bytes | None, algorithm: str = "Hma
 def verify(key: bytes, body: bytes, signature: bytes, algorithm: str = "HmacSHA256") -> bool:
     """Whether the signature is right; takes the same time for every wrong one."""
     return hmac.compare_digest(sign(key, body, algorithm), signature)
+
+
+@dataclass(frozen=True)
+class RequestSignature:
+    """The signature that a request came with, and the bytes that it signs."""
+
+    body: bytes = field(repr=False)
+    algorithm: str
+    signature: bytes = field(repr=False)
+
+    @classmethod
+    def from_headers(cls, body: bytes, headers: Mapping[str, str]) -> RequestSignature | None:
+        """The signature of a request, None when it has none.
+
+        ``headers`` must find its names whatever their case, as those of Starlette do. Raises BadRequest for an unknown
+        algorithm, or what is not base64.
+        """
+        algorithm, encoded = headers.get(ALGORITHM_HEADER), headers.get(SIGNATURE_HEADER)
+        if algorithm is None or encoded is None:
+            return None
+        try:
+            _digest(algorithm)
+        except ConnectError as error:
+            raise BadRequest(str(error)) from None
+        try:
+            signature = base64.b64decode(encoded, validate=True)
+        except (binascii.Error, ValueError):
+            raise BadRequest(f"The header {SIGNATURE_HEADER} of the request is not base64") from None
+        return cls(body, algorithm, signature)
+
+    def is_valid(self, key: SessionKey) -> bool:
+        """Whether it was made with ``key``."""
+        return verify(key.key, self.body, self.signature, self.algorithm)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from enum import Enum, auto
 
 import structlog
@@ -56,7 +57,8 @@ class WorkerConnector:
     """Runs ``start``, ``stop`` and nothing else of a connector on ``connector-thread-<name>``.
 
     A blocking connector therefore blocks nobody. Requested transitions wait for each other; a newer one replaces one
-    that has not begun. Resuming makes a new instance, because a stopped one is not started again.
+    that has not begun. Resuming makes a new instance, because a stopped one is not started again. ``as_plugin`` makes a block in
+    which a thread works for the connector's plugin (A49).
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class WorkerConnector:
         request_reconfiguration: Callable[[], None],
         stored_task_configs: StoredTaskConfigs,
         log_context: Mapping[str, str],
+        as_plugin: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self.name = name
         self.props = dict(props)
@@ -75,6 +78,7 @@ class WorkerConnector:
         self._listener = listener
         self._context = _Context(self, request_reconfiguration, stored_task_configs)
         self._log_context = dict(log_context)
+        self._as_plugin = as_plugin
         self._changed = threading.Condition()
         self._wanted: tuple[TargetState, OnTransition] | None = None
         self._stopping = False
@@ -166,8 +170,9 @@ class WorkerConnector:
         first = self.state is ConnectorState.INIT
         if not first:
             self.connector = self._new_connector()
-        self.connector.initialize(self._context)
-        self.connector.start(dict(self.props))
+        with self._as_plugin():
+            self.connector.initialize(self._context)
+            self.connector.start(dict(self.props))
         self.state = ConnectorState.STARTED
         if not self._cancelled:
             (self._listener.on_startup if first else self._listener.on_resume)(self.name, self.version)
@@ -178,7 +183,7 @@ class WorkerConnector:
             return
         if self.state is ConnectorState.STARTED:
             try:
-                self.connector.stop()
+                self._stop_connector()
             except Exception:
                 if reached is not ConnectorState.STOPPED:
                     raise
@@ -189,6 +194,10 @@ class WorkerConnector:
                 self.name, self.version
             )
 
+    def _stop_connector(self) -> None:
+        with self._as_plugin():
+            self.connector.stop()
+
     def _end(self) -> None:
         with self._changed:
             replaced, self._wanted = self._wanted, None
@@ -196,7 +205,7 @@ class WorkerConnector:
             replaced[1](ConnectError(f"Connector {self.name} is being stopped and cannot become {replaced[0].value}"))
         try:
             if self.state is ConnectorState.STARTED:
-                self.connector.stop()
+                self._stop_connector()
             self.state = ConnectorState.STOPPED
             if not self._cancelled:
                 self._listener.on_shutdown(self.name, self.version)

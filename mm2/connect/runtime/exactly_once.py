@@ -11,7 +11,7 @@ import structlog
 
 from mm2.config.configdef import AbstractConfig
 from mm2.config.worker_keys import WorkerConfig
-from mm2.connect.api import ConnectError, Connector, SourceConnector
+from mm2.connect.api import Connector, SourceConnector
 from mm2.connect.group.protocol import ConnectorTaskId
 
 log = structlog.get_logger(__name__)
@@ -43,6 +43,8 @@ class Boundary(StrEnum):
 
     POLL = "poll"
     INTERVAL = "interval"
+    #: The task says where, see `mm2.connect.api.TransactionContext`.
+    CONNECTOR = "connector"
 
 
 @dataclass(frozen=True)
@@ -66,23 +68,9 @@ def task_transactional_id(group_id: str, task: ConnectorTaskId) -> str:
     return f"{group_id}-{task.connector}-{task.task}"
 
 
-def exactly_once_producer_props(props: Mapping[str, str], group_id: str, task: ConnectorTaskId) -> dict[str, str]:
-    """Settings of a task's producer with those that exactly-once cannot do without; others for them are warned of."""
-    forced = {"enable.idempotence": "true", "transactional.id": task_transactional_id(group_id, task)}
-    for key, value in forced.items():
-        given = props.get(key)
-        if given is not None and given.strip().lower() != value.lower():
-            log.warning(
-                "this producer setting cannot be changed with exactly-once", key=key, ignored=given, task_id=str(task)
-            )
-    return {**props, **forced}
-
-
 def transactions_of(config: AbstractConfig, worker: WorkerConfig, producer_props: Mapping[str, str]) -> Transactions:
-    """What a connector's configuration says of its tasks' transactions. Raises ConnectError."""
+    """What a connector's configuration says of its tasks' transactions."""
     boundary = config.str(BOUNDARY_KEY).lower()
-    if boundary not in set(Boundary):
-        raise ConnectError(_NO_CONNECTOR_BOUNDARIES)
     interval_ms = config.get(INTERVAL_KEY)
     timeout = producer_props.get("transaction.timeout.ms", "").strip()
     return Transactions(
@@ -90,12 +78,6 @@ def transactions_of(config: AbstractConfig, worker: WorkerConfig, producer_props
         worker.int("offset.flush.interval.ms") if interval_ms is None else int(interval_ms),
         int(timeout) if timeout else _DEFAULT_TRANSACTION_TIMEOUT_MS,
     )
-
-
-_NO_CONNECTOR_BOUNDARIES: Final = (
-    f"Transactions that end where the connector says ({BOUNDARY_KEY}=connector) are not available in this version; "
-    "set it to poll or interval"
-)
 
 
 def preflight(connector: Connector, props: Mapping[str, str], support: ExactlyOnceSupport) -> list[tuple[str, str]]:
@@ -114,8 +96,8 @@ def preflight(connector: Connector, props: Mapping[str, str], support: ExactlyOn
             )
         if reason := _unsupported(connector, props):
             problems.append((REQUIRED_KEY, reason))
-    if props.get(BOUNDARY_KEY, "").lower() == "connector":
-        problems.append((BOUNDARY_KEY, _unbounded(connector, props) or _NO_CONNECTOR_BOUNDARIES))
+    if props.get(BOUNDARY_KEY, "").lower() == Boundary.CONNECTOR and (reason := _unbounded(connector, props)):
+        problems.append((BOUNDARY_KEY, reason))
     return problems
 
 

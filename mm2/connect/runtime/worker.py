@@ -5,40 +5,36 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
 import structlog
 
-from mm2.config.configdef import AbstractConfig
-from mm2.config.connector_keys import source_connector_config
 from mm2.config.providers import ConfigTransformer, references
 from mm2.config.worker_keys import WorkerConfig
-from mm2.connect.api import ConnectError, Connector, SourceTask, SourceTaskContext, Task, WorkerView
-from mm2.connect.converters import Converter
+from mm2.connect.api import ConnectError, Connector, Task
 from mm2.connect.group.protocol import ConnectorTaskId
+from mm2.connect.override_policies import POLICY_KEY, ConnectorClientConfigOverridePolicy
 from mm2.connect.plugins import Plugins
+from mm2.connect.runtime.clients import ClientProps
+from mm2.connect.runtime.connector_settings import check_count, connector_config
 from mm2.connect.runtime.connectors import ConnectorState, OnTransition, StoredTaskConfigs, WorkerConnector
-from mm2.connect.runtime.exactly_once import (
-    ExactlyOnceSupport,
-    Transactions,
-    exactly_once_producer_props,
-    preflight,
-    task_transactional_id,
-    transactions_of,
-)
+from mm2.connect.runtime.counters import TaskCounters
+from mm2.connect.runtime.exactly_once import SUPPORT_KEY, ExactlyOnceSupport, task_transactional_id
 from mm2.connect.runtime.lifecycle import StatusListener
-from mm2.connect.runtime.tasks import AbstractWorkerSourceTask, Converters, OwnershipGuard, TaskSetup, WorkerSourceTask
-from mm2.connect.runtime.transactional_task import ExactlyOnceWorkerSourceTask
+from mm2.connect.runtime.source_offset_committer import SourceTaskOffsetCommitter
+from mm2.connect.runtime.task_building import TASK_CLASS, TaskBuilder
+from mm2.connect.runtime.task_start import TaskStart, TooManyTasks
+from mm2.connect.runtime.tasks.base import WorkerTask
+from mm2.connect.runtime.tasks.source import AbstractWorkerSourceTask
 from mm2.connect.stores.config_state import Props, TargetState
-from mm2.connect.stores.offset_store import ConnectorOffsetReader, OffsetStore
+from mm2.connect.stores.offset_store import OffsetStore
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure
-from mm2.kafka.producer import Producer, codec_and_acks
 from mm2.kafka.settings import ClientSettings
-from mm2.kafka.transactions import TransactionalProducer
+
+__all__ = ["CONNECTOR_STOP_S", "FENCING_S", "TASK_CLASS", "TaskStart", "TooManyTasks", "Worker"]
 
 log = structlog.get_logger(__name__)
 
@@ -47,39 +43,7 @@ CONNECTOR_STOP_S = 5.0
 #: How long the fencing of a connector's older tasks may take, as in Java.
 FENCING_S = 90.0
 _FENCE_AGAIN_S = 0.5
-#: Keys that the runtime adds to what a connector says of its tasks.
-TASK_CLASS = "task.class"
 _COPIED_TO_TASKS = ("topics", "topics.regex")
-# Java's Long.MAX_VALUE and Integer.MAX_VALUE, written as its worker writes them.
-_FIXED_PRODUCER = {
-    "acks": "all",
-    "max.block.ms": str(2**63 - 1),
-    "delivery.timeout.ms": str(2**31 - 1),
-    "max.in.flight.requests.per.connection": "1",
-    "enable.idempotence": "false",
-    "key.serializer": "org.apache.kafka.common.serialization.ByteArraySerializer",
-    "value.serializer": "org.apache.kafka.common.serialization.ByteArraySerializer",
-}
-
-
-@dataclass(frozen=True)
-class TaskStart:
-    """What a task is started with; configurations are raw."""
-
-    id: ConnectorTaskId
-    connector_raw: Props = field(repr=False)
-    task_raw: Props = field(repr=False)
-    #: Number of tasks its connector has.
-    count: int
-    state: TargetState
-    listener: StatusListener
-    on_topic: Callable[[str], None]
-    #: Used with exactly-once only.
-    guard: OwnershipGuard | None = None
-
-
-class TooManyTasks(ConnectError):
-    """A connector wants more tasks than ``tasks.max`` and ``tasks.max.enforce`` let it have (KIP-1004)."""
 
 
 class Worker:
@@ -105,16 +69,33 @@ class Worker:
         self.log_context: Mapping[str, str] = MappingProxyType(dict(log_context or {}))
         self._offset_store = offset_store
         self._cluster_name = cluster_name
-        self._resources: Mapping[str, Any] = MappingProxyType(dict(resources or {}))
         self._props = {key: str(value) for key, value in config.originals.items()}
-        self._group_id = config.str("group.id")
-        self._support = ExactlyOnceSupport.of(config)
-        self._transformer = ConfigTransformer.from_props(self._props)
+        self._group_id = self._props.get("group.id", "")
+        # A standalone worker knows no such thing.
+        self._support = ExactlyOnceSupport.of(config) if SUPPORT_KEY in config.values else ExactlyOnceSupport.DISABLED
+        self._transformer = ConfigTransformer.from_props(self._props, plugins.new_provider)
+        self._policy = plugins.new(config.str(POLICY_KEY), ConnectorClientConfigOverridePolicy, key=POLICY_KEY)
+        self._policy.configure(self._props)
+        #: Settings of the clients that work for connectors and tasks.
+        self.clients = ClientProps(config, self._policy)
+        self._builder = TaskBuilder(
+            config,
+            plugins,
+            self.clients,
+            offset_store,
+            resolve=self.resolve,
+            exactly_once=self.exactly_once,
+            cluster_name=cluster_name,
+            resources=resources or {},
+            log_context=self.log_context,
+        )
         self._lock = threading.Lock()
         self._connectors: dict[str, WorkerConnector] = {}
-        self._tasks: dict[ConnectorTaskId, AbstractWorkerSourceTask] = {}
+        self._tasks: dict[ConnectorTaskId, WorkerTask] = {}
         self._stopping = threading.Event()
-        self._committer: threading.Thread | None = None
+        self._committer = SourceTaskOffsetCommitter(
+            config.int("offset.flush.interval.ms"), self._source_tasks, self.log_context
+        )
 
     @property
     def exactly_once(self) -> bool:
@@ -129,7 +110,6 @@ class Worker:
     def start(self) -> None:
         """Load the source offsets. Raises ConnectError or KafkaFailure."""
         self._offset_store.start()
-        self._committer = threading.Thread(target=self._commit_periodically, name="source-offset-commits", daemon=True)
         self._committer.start()
 
     def stop(self) -> None:
@@ -140,28 +120,32 @@ class Worker:
             self.stop_connectors(connectors)
             self.stop_tasks(tasks)
         self._stopping.set()
-        if self._committer is not None:
-            self._committer.join(self.config.int("offset.flush.timeout.ms") / 1000)
+        self._committer.stop(self.config.int("offset.flush.timeout.ms") / 1000)
         self._offset_store.stop()
+        self._policy.close()
+        self._transformer.close()
 
     def resolve(self, props: Props) -> dict[str, str]:
         """A raw configuration with its provider references replaced; keys without a value are left out."""
         return self._transformer.transform({key: value for key, value in props.items() if value is not None})
 
+    def ttls(self, props: Props) -> Mapping[str, int]:
+        """For how long the values behind the references are good, milliseconds by path; empty when none expires."""
+        given = {key: value for key, value in props.items() if value is not None}
+        return self._transformer.transform_with_ttls(given).ttls
+
     # -- connectors
 
     def new_connector(self, props: Mapping[str, str]) -> Connector:
         """A fresh instance of ``connector.class``. Raises ConnectError."""
-        return self.plugins.new(props.get("connector.class", ""), Connector, key="connector.class")
+        return self.plugins.new_connector(props)
 
-    def validate(self, raw: Props) -> list[tuple[str, str]]:
-        """Everything wrong with a connector's configuration as (key, message) pairs. Raises ConnectError for its class."""
-        props = self.resolve(raw)
-        connector = self.new_connector(props)
-        general = source_connector_config(props).validate(props)
-        problems = [(key, message) for key, messages in general for message in messages]
-        problems += preflight(connector, props, self._support)
-        return list(dict.fromkeys([*problems, *connector.validate(props)]))
+    def connector_class(self, props: Mapping[str, str]) -> type[Connector]:
+        """The class that ``connector.class`` means, in the version that is asked for. Raises ConnectError."""
+        key = "connector.class"
+        return self.plugins.find(
+            props.get(key) or "", Connector, key=key, version=props.get("connector.plugin.version")
+        )
 
     def start_connector(
         self,
@@ -177,7 +161,8 @@ class Worker:
         """Start a connector in the wanted state; the outcome goes to ``on_transition``, failures also to ``listener``."""
         try:
             props = self.resolve(raw)
-            self._connector_config(props)
+            loader = self.plugins.connector_loader(props)
+            connector_config(props, self.connector_class(props))
             connector = WorkerConnector(
                 name,
                 lambda: self.new_connector(props),
@@ -186,6 +171,7 @@ class Worker:
                 request_reconfiguration,
                 stored_task_configs,
                 self.log_context,
+                lambda: self.plugins.swap(loader),
             )
             with self._lock:
                 if name in self._connectors:
@@ -249,10 +235,13 @@ class Worker:
             connector = self._connectors.get(name)
         if connector is None:
             raise ConnectError(f"Connector {name} does not run on worker {self.worker_id}")
-        config = self._connector_config(self.resolve(raw))
-        configs = connector.connector.task_configs(config.int("tasks.max"))
-        self._check_count(name, len(configs), config)
-        task_class = self.plugins.name_of(connector.connector.task_class(), Task)
+        instance = connector.connector
+        config = connector_config(self.resolve(raw), type(instance))
+        with self.plugins.swap(self.plugins.loader_of(instance)):
+            configs = instance.task_configs(config.int("tasks.max"))
+            task_type = instance.task_class()
+        check_count(name, len(configs), config)
+        task_class = self.plugins.name_of(task_type, Task)
         added = {TASK_CLASS: task_class, **{k: v for k in _COPIED_TO_TASKS if (v := raw.get(k)) is not None}}
         secret = {key: value for key, value in raw.items() if value is not None and references(value)}
         prepared: list[dict[str, str | None]] = []
@@ -267,7 +256,7 @@ class Worker:
     def start_task(self, start: TaskStart) -> bool:
         """Start a task; False when that failed, which its listener hears of. Others are not affected."""
         try:
-            task = self._new_task(start)
+            task = self._builder.build(start)
             with self._lock:
                 if start.id in self._tasks:
                     raise ConnectError(f"Task {start.id} runs already on worker {self.worker_id}")
@@ -304,31 +293,29 @@ class Worker:
         with self._lock:
             return {task_id: dict(task.detail) for task_id, task in self._tasks.items()}
 
+    def task_counters(self) -> dict[ConnectorTaskId, TaskCounters]:
+        """The figures of the tasks here, failed ones included; they go on counting."""
+        with self._lock:
+            return {task_id: task.counters for task_id, task in self._tasks.items()}
+
     def producer_props(self, task_id: ConnectorTaskId, connector_props: Mapping[str, str]) -> dict[str, str]:
         """Settings of a task's producer: fixed ones, the worker's ``producer.*``, the connector's ``producer.override.*``."""
-        given = {
-            **{key: str(value) for key, value in self.config.originals_with_prefix("producer.").items()},
-            **_without_prefix(connector_props, "producer.override."),
-        }
-        props = {
-            "bootstrap.servers": ",".join(self.config.list("bootstrap.servers")),
-            **_FIXED_PRODUCER,
-            "client.id": f"connector-producer-{task_id.connector}-{task_id.task}",
-        }
-        if not self.exactly_once:
-            return {**props, **given}
-        props.pop("enable.idempotence")  # ours, so nothing to warn of
-        return exactly_once_producer_props({**props, **given}, self._group_id, task_id)
+        connector_class = self.connector_class(connector_props)
+        if self.exactly_once:
+            return self.clients.exactly_once_producer(task_id, connector_props, connector_class)
+        return self.clients.producer(
+            task_id.connector, connector_props, connector_class, client_id=f"connector-producer-{task_id}"
+        )
 
     def fence_zombies(self, connector: str, tasks: int, raw: Props) -> None:
         """Fence the producers of tasks 0 up to ``tasks`` of a connector, and wait for it. Raises ConnectError."""
         ids = [task_transactional_id(self._group_id, ConnectorTaskId(connector, number)) for number in range(tasks)]
-        props = {
-            **self._props,
-            **_without_prefix(self._props, "admin."),
-            **_without_prefix(self.resolve(raw), "admin.override."),
-        }
-        settings = ClientSettings.from_props(props, client_id=f"connector-worker-adminclient-{connector}")
+        connector_props = self.resolve(raw)
+        client_id = f"connector-worker-adminclient-{connector}"
+        props = self.clients.admin(
+            connector, connector_props, self.connector_class(connector_props), client_id=client_id
+        )
+        settings = ClientSettings.from_props(props, client_id=client_id)
         cluster = Cluster(settings, name=self._cluster_name)
         deadline = time.monotonic() + FENCING_S
         try:
@@ -348,145 +335,7 @@ class Worker:
         finally:
             cluster.close()
 
-    def _new_task(self, start: TaskStart) -> AbstractWorkerSourceTask:
-        task_id = start.id
-        connector_props, task_props = self.resolve(start.connector_raw), self.resolve(start.task_raw)
-        config = self._connector_config(connector_props)
-        self._check_count(task_id.connector, start.count, config)
-        task = self.plugins.new(task_props.get(TASK_CLASS, ""), Task, key=TASK_CLASS)
-        if not isinstance(task, SourceTask):
-            raise ConnectError(f"Class {type(task).__qualname__} of configuration {TASK_CLASS} is not a SourceTask")
-        converters = Converters(
-            self._converter("key.converter", connector_props, is_key=True),
-            self._converter("value.converter", connector_props, is_key=False),
-            self._converter("header.converter", connector_props, is_key=False),
-        )
-        producer_props = self.producer_props(task_id, connector_props)
-        transactions = transactions_of(config, self.config, producer_props) if self.exactly_once else None
-        if transactions is not None:
-            self._check_cluster(producer_props)
-        cluster = Cluster(ClientSettings.from_props(producer_props), name=self._cluster_name)
-        codec, acks = codec_and_acks(producer_props)
-        max_request_bytes = int(producer_props.get("max.request.size", "1048576"))
-        producer = Producer(cluster, acks=acks, codec=codec, max_request_bytes=max_request_bytes)
-        transactional = None
-        if transactions is not None and not task.produces_by_itself:
-            producer = transactional = TransactionalProducer(
-                cluster,
-                task_transactional_id(self._group_id, task_id),
-                transactions.timeout_ms,
-                codec=codec,
-                max_request_bytes=max_request_bytes,
-            )
-        reader = ConnectorOffsetReader(self._offset_store, task_id.connector)
-        setup = TaskSetup(
-            task_id,
-            task,
-            SourceTaskContext(
-                connector=task_id.connector,
-                task_id=task_id.task,
-                configs=MappingProxyType(task_props),
-                offset_reader=reader,
-                worker=self._view(task_id, producer_props, transactions),
-                resources=self._resources,
-            ),
-            converters=converters,
-            offset_reader=reader,
-            cluster=cluster,
-            producer=producer,
-            listener=start.listener,
-            initial_state=start.state,
-            on_topic=start.on_topic,
-            tolerate_errors=config.str("errors.tolerance").lower() == "all",
-            log_context=self.log_context,
-            guard=start.guard if transactions is not None else None,
-        )
-        if transactional is not None and transactions is not None:
-            return ExactlyOnceWorkerSourceTask(
-                setup, transactional, transactions, offsets_topic=self._offset_store.topic
-            )
-        return WorkerSourceTask(
-            setup, self._offset_store, flush_timeout_s=self.config.int("offset.flush.timeout.ms") / 1000
-        )
-
-    def _view(
-        self, task_id: ConnectorTaskId, producer_props: Mapping[str, str], transactions: Transactions | None
-    ) -> WorkerView:
-        view = WorkerView(
-            worker_props=MappingProxyType(self._props),
-            group_id=self._group_id,
-            offset_storage_topic=self._offset_store.topic,
-            producer_props=MappingProxyType(producer_props),
-            exactly_once=transactions is not None,
-        )
-        if transactions is None:
-            return view
-        return replace(
-            view,
-            transactional_id=task_transactional_id(self._group_id, task_id),
-            transaction_boundary=transactions.boundary.value,
-            transaction_interval_ms=transactions.interval_ms,
-        )
-
-    def _check_cluster(self, producer_props: Mapping[str, str]) -> None:
-        """Records and offsets of a transaction are on one cluster, and the offsets topic is on the worker's."""
-        here = {server.strip() for server in self.config.list("bootstrap.servers")}
-        there = {server.strip() for server in producer_props["bootstrap.servers"].split(",")}
-        if here != there:
-            raise ConnectError(
-                "With exactly-once a producer of its own cluster (producer.override.bootstrap.servers or "
-                "producer.bootstrap.servers) would need an offsets topic there, which is not available in this version"
-            )
-
-    def _connector_config(self, props: Mapping[str, str]) -> AbstractConfig:
-        config = AbstractConfig(source_connector_config(props), props)
-        if config.list("transforms"):
-            # Left out silently they would change what arrives.
-            raise ConnectError("Transformations (configuration transforms) are not supported by this version")
-        return config
-
-    def _converter(self, key: str, connector_props: Mapping[str, str], *, is_key: bool) -> Converter:
-        """The connector's converter if it names one, else the worker's, with the settings beside the name."""
-        own = connector_props.get(key) is not None
-        props = connector_props if own else self._props
-        name = props.get(key) or self.config.str(key)
-        converter = self.plugins.new(name, Converter, key=key)
-        prefix = f"{key}."
-        converter.configure(
-            {k.removeprefix(prefix): v for k, v in props.items() if k.startswith(prefix)}, is_key=is_key
-        )
-        return converter
-
-    @staticmethod
-    def _check_count(connector: str, count: int, config: AbstractConfig) -> None:
-        most = config.int("tasks.max")
-        if count <= most:
-            return
-        message = (
-            f"The connector {connector} has generated {count} tasks, which is greater than {most}, the maximum number of "
-            "tasks it is configured to create (tasks.max)"
-        )
-        if config.bool("tasks.max.enforce"):
-            raise TooManyTasks(message)
-        log.warning(
-            "too many tasks, allowed by tasks.max.enforce=false", connector=connector, tasks=count, tasks_max=most
-        )
-
-    def _commit_periodically(self) -> None:
-        structlog.contextvars.bind_contextvars(**self.log_context)
-        interval_s = self.config.int("offset.flush.interval.ms") / 1000
-        due: dict[ConnectorTaskId, float] = {}
-        while not self._stopping.wait(min(1.0, interval_s / 4)):
-            with self._lock:
-                tasks = dict(self._tasks)
-            now = time.monotonic()
-            due = {task_id: due.get(task_id, now + interval_s) for task_id in tasks}
-            for task_id, task in tasks.items():
-                if now >= due[task_id] and task.is_polling:
-                    task.commit_offsets()
-                    due[task_id] = time.monotonic() + interval_s
-
-
-def _without_prefix(props: Mapping[str, str], prefix: str) -> dict[str, str]:
-    """What follows ``prefix`` in keys, with the values."""
-    return {key.removeprefix(prefix): value for key, value in props.items() if key.startswith(prefix) and key != prefix}
+    def _source_tasks(self) -> dict[ConnectorTaskId, AbstractWorkerSourceTask]:
+        with self._lock:
+            tasks = dict(self._tasks)
+        return {task_id: task for task_id, task in tasks.items() if isinstance(task, AbstractWorkerSourceTask)}

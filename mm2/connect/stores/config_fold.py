@@ -13,18 +13,19 @@ from mm2.connect.api import ConnectError
 from mm2.connect.group.protocol import ConnectorTaskId
 from mm2.connect.herder.sessions import SessionKey
 from mm2.connect.stores import internal_json
+from mm2.connect.stores.config_records import (
+    COMMIT_PREFIX,
+    CONNECTOR_PREFIX,
+    FENCING_PREFIX,
+    LOGGER_PREFIX,
+    RESTART_PREFIX,
+    SESSION_KEY,
+    TARGET_STATE_PREFIX,
+    TASK_PREFIX,
+)
 from mm2.connect.stores.config_state import ClusterConfigState, Props, RestartRequest, TargetState
 
 log = structlog.get_logger(__name__)
-
-CONNECTOR_PREFIX = "connector-"
-TASK_PREFIX = "task-"
-COMMIT_PREFIX = "commit-"
-TARGET_STATE_PREFIX = "target-state-"
-FENCING_PREFIX = "tasks-fencing-"
-RESTART_PREFIX = "restart-connector-"
-LOGGER_PREFIX = "logger-cluster-"
-SESSION_KEY = "session-key"
 
 
 class ConfigListener(Protocol):

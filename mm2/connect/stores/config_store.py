@@ -1,256 +1,79 @@
-"""The config topic: who writes what to it, and how its readers learn (spec connect B.1, KafkaConfigBackingStore)."""
+"""Where the desired state of a Connect cluster is kept (org.apache.kafka.connect.storage.ConfigBackingStore)."""
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 from mm2.connect.api import ConnectError
 from mm2.connect.herder.sessions import SessionKey
-from mm2.connect.stores import config_fold as fold
-from mm2.connect.stores import internal_json
+from mm2.connect.stores.config_fold import ConfigListener
 from mm2.connect.stores.config_state import ClusterConfigState, Props, RestartRequest, TargetState
-from mm2.connect.stores.internal_log import InternalLog
-from mm2.connect.stores.internal_topic import InternalTopic
-from mm2.kafka.cluster import Cluster
-from mm2.kafka.errors import KafkaFailure
-from mm2.kafka.records.record import Record
-from mm2.kafka.transactions import TransactionalProducer
-
-#: How long one write may take altogether, its reading back included.
-WRITE_BUDGET_S = 30.0
-
-
-#: A leader that dies in a write keeps readers waiting for so long.
-_TRANSACTION_TIMEOUT_MS = 10_000
-#: How long a leader tries to make itself the only one.
-_CLAIM_S = 15.0
 
 
 class PrivilegedWriteError(ConnectError):
     """The leader could not write: another one has fenced it, or the cluster did not answer. Claim again, then retry."""
 
 
-@dataclass(frozen=True)
-class LeaderWrites:
-    """How a leader writes in transactions, so that only one can (exactly.once.source.support)."""
+class ConfigStore(ABC):
+    """Connectors, task configs and target states, with all changes told to a listener. Thread-safe.
 
-    #: Connections of its own, as Java's (client id ``…configs-leader``).
-    cluster: Cluster
-    transactional_id: str
-
-
-class ConfigStore:
-    """Reads are served from memory; writes return when they have been read back. Thread-safe.
-
-    Only the group's leader writes connectors, tasks, fencing, restarts and the session key; any worker may write target
-    states and logger levels. With ``leader_writes`` those of the leader need `claim_write_privileges` first, and
-    raise PrivilegedWriteError once another leader has claimed them.
+    Reads are served from memory. A write is visible in `snapshot` when it returns, except for target states and logger
+    levels, which come back when they come back.
     """
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        topic: InternalTopic,
-        *,
-        start_timeout_s: float,
-        read_committed: bool = False,
-        leader_writes: LeaderWrites | None = None,
-    ) -> None:
-        self._leader_writes = leader_writes
-        self._leader_lock = threading.Lock()
-        self._leader_producer: TransactionalProducer | None = None
-        self._fold = fold.ConfigFold()
-        self._log = InternalLog(
-            cluster,
-            topic,
-            on_record=lambda record: self._fold.apply(record.offset, record.key, record.value),
-            start_timeout_s=start_timeout_s,
-            single_partition=True,
-            read_committed=read_committed,
-        )
+    @abstractmethod
+    def start(self, listener: ConfigListener) -> None:
+        """Load what there is, then tell ``listener`` about every change. Raises ConnectError or KafkaFailure."""
 
-    def start(self, listener: fold.ConfigListener) -> None:
-        """Create or check the topic, read all of it, then tell ``listener`` about every change.
-
-        Raises ConnectError or KafkaFailure.
-        """
-        self._log.start()
-        self._fold.start_listening(listener)
-
+    @abstractmethod
     def stop(self) -> None:
-        """End reading and give up writes under way."""
-        producer = self._leader_producer
-        if producer is not None:
-            producer.close()
-        self._log.stop()
+        """Release everything; writes under way are given up."""
 
+    @abstractmethod
     def snapshot(self) -> ClusterConfigState:
-        """The state as far as read."""
-        return self._fold.snapshot()
+        """The state as far as known here."""
 
+    @abstractmethod
     def refresh(self, timeout_s: float) -> None:
-        """Read to the present end. Raises KafkaFailure when that takes longer than ``timeout_s``."""
-        self._log.read_to_end(timeout_s)
+        """Catch up with what others have written. Raises KafkaFailure when that takes longer than ``timeout_s``."""
 
+    @abstractmethod
     def is_pending_fencing(self, connector: str) -> bool:
-        """Whether a connector has task configs whose predecessors have not been fenced yet, as far as read."""
-        return self._fold.is_pending_fencing(connector)
+        """Whether a connector has task configs whose predecessors have not been fenced yet, as far as known here."""
 
+    @abstractmethod
     def claim_write_privileges(self) -> None:
-        """Become the only leader that can write; does nothing when that is so already, or without transactions.
+        """Become the only leader that can write; does nothing where nobody else could. Raises ConnectError."""
 
-        Raises ConnectError. Takes up to 15 s when the cluster is slow to answer.
-        """
-        if self._leader_writes is None:
-            return
-        with self._leader_lock:
-            if self._leader_producer is not None:
-                return
-            producer = TransactionalProducer(
-                self._leader_writes.cluster,
-                self._leader_writes.transactional_id,
-                _TRANSACTION_TIMEOUT_MS,
-                patience_s=_CLAIM_S,
-            )
-            self._leader_producer = producer  # so that stop() can end the wait
-            try:
-                if self._log.stopping.is_set():
-                    producer.close()
-                producer.init()
-            except KafkaFailure as failure:
-                self._leader_producer = None
-                raise ConnectError(
-                    f"The leader cannot make itself the only writer of the config topic {self._log.name} of cluster "
-                    f"{self._log.cluster.name}: {failure}"
-                ) from failure
-
+    @abstractmethod
     def put_connector_config(self, connector: str, props: Props, target_state: TargetState | None = None) -> None:
-        """Create or replace a connector; with ``target_state`` its state is written first, so it never runs in another."""
-        records: list[tuple[str, Any]] = []
-        if target_state is not None:
-            records.append((fold.TARGET_STATE_PREFIX + connector, _target_state(target_state)))
-        records.append((fold.CONNECTOR_PREFIX + connector, _properties(props)))
-        self._write(f"connector {connector}", records)
+        """Create or replace a connector; with ``target_state`` its state is set first, so it never runs in another."""
 
+    @abstractmethod
     def remove_connector_config(self, connector: str) -> None:
         """Delete a connector and with it its tasks."""
-        self._write(
-            f"the removal of connector {connector}",
-            [(fold.CONNECTOR_PREFIX + connector, None), (fold.TARGET_STATE_PREFIX + connector, None)],
-        )
 
+    @abstractmethod
     def put_task_configs(self, connector: str, configs: Sequence[Props]) -> None:
-        """Replace the configurations of all tasks of a connector. They take effect together, at the commit record."""
-        deadline = time.monotonic() + WRITE_BUDGET_S
-        what = f"the task configs of connector {connector}"
-        self._read_back(what, deadline)
-        if configs:
-            tasks = [(f"{fold.TASK_PREFIX}{connector}-{n}", _properties(props)) for n, props in enumerate(configs)]
-            self._send(what, tasks, deadline)
-            self._read_back(what, deadline)
-        self._send(what, [(fold.COMMIT_PREFIX + connector, {"tasks": len(configs)})], deadline)
-        self._read_back(what, deadline)
+        """Replace the configurations of all tasks of a connector. They take effect together."""
 
+    @abstractmethod
     def put_task_count(self, connector: str, count: int) -> None:
         """Note that older tasks of a connector are fenced and ``count`` newer ones may run."""
-        self._write(
-            f"the task count of connector {connector}", [(fold.FENCING_PREFIX + connector, {"task-count": count})]
-        )
 
+    @abstractmethod
     def put_target_state(self, connector: str, state: TargetState) -> None:
         """Say what state a connector shall be in."""
-        self._write(
-            f"the target state of connector {connector}",
-            [(fold.TARGET_STATE_PREFIX + connector, _target_state(state))],
-            privileged=False,
-        )
 
+    @abstractmethod
     def put_session_key(self, key: SessionKey) -> None:
         """Distribute a new key for signed requests."""
-        self._write("the session key", [(fold.SESSION_KEY, key.to_json())])
 
+    @abstractmethod
     def put_restart_request(self, request: RestartRequest) -> None:
         """Ask all workers to restart what they run of a connector."""
-        self._write(
-            f"the restart request for connector {request.connector}",
-            [(fold.RESTART_PREFIX + request.connector, request.to_json())],
-        )
 
+    @abstractmethod
     def put_logger_level(self, namespace: str, level: str) -> None:
         """Ask all workers to change a logger's level."""
-        self._write(
-            f"the level of logger {namespace}", [(fold.LOGGER_PREFIX + namespace, {"level": level})], privileged=False
-        )
-
-    def _write(self, what: str, records: Sequence[tuple[str, Any]], *, privileged: bool = True) -> None:
-        deadline = time.monotonic() + WRITE_BUDGET_S
-        if privileged:
-            self._send(what, records, deadline)
-            self._read_back(what, deadline)
-            return
-        try:
-            self._log.send_all(_encoded(records), timeout_s=_left(deadline))
-        except KafkaFailure as failure:
-            raise self._failed(what, failure) from failure
-
-    def _send(self, what: str, records: Sequence[tuple[str, Any]], deadline: float) -> None:
-        """Write as the leader."""
-        if self._leader_writes is not None:
-            self._send_in_transaction(what, records, deadline)
-            return
-        try:
-            self._log.send_all(_encoded(records), timeout_s=_left(deadline))
-        except KafkaFailure as failure:
-            raise self._failed(what, failure) from failure
-
-    def _send_in_transaction(self, what: str, records: Sequence[tuple[str, Any]], deadline: float) -> None:
-        with self._leader_lock:
-            producer = self._leader_producer
-            if producer is None:
-                raise PrivilegedWriteError(
-                    f"Failed to write {what} to the config topic {self._log.name} of cluster {self._log.cluster.name}: "
-                    "this worker has not claimed the right to write it, or has lost it to another leader"
-                )
-            batch = [Record(key, value) for key, value in _encoded(records)]
-            try:
-                producer.begin()
-                producer.send(self._log.name, batch, 0, timeout_s=_left(deadline))
-                producer.commit()
-            except KafkaFailure as failure:
-                # Whether it is written is not known; the next claim aborts it if it is still open.
-                self._leader_producer = None
-                producer.close()
-                raise PrivilegedWriteError(str(self._failed(what, failure))) from failure
-
-    def _read_back(self, what: str, deadline: float) -> None:
-        try:
-            self._log.read_to_end(_left(deadline))
-        except KafkaFailure as failure:
-            raise self._failed(what, failure) from failure
-
-    def _failed(self, what: str, failure: KafkaFailure) -> ConnectError:
-        return ConnectError(
-            f"Failed to write {what} to the config topic {self._log.name} of cluster {self._log.cluster.name}: {failure}"
-        )
-
-
-def _encoded(records: Sequence[tuple[str, Any]]) -> list[tuple[bytes, bytes | None]]:
-    return [(key.encode("utf-8"), internal_json.encode(value)) for key, value in records]
-
-
-def _left(deadline: float) -> float:
-    return max(0.0, deadline - time.monotonic())
-
-
-def _properties(props: Props) -> dict[str, Mapping[str, str | None]]:
-    return {"properties": internal_json.hash_ordered(props)}
-
-
-def _target_state(state: TargetState) -> dict[str, str]:
-    # Workers older than KIP-875 know no STOPPED and read only the first field.
-    old = TargetState.PAUSED if state is TargetState.STOPPED else state
-    return {"state": old.value, "state.v2": state.value}

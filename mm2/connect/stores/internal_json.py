@@ -1,6 +1,6 @@
 """The JSON that Connect's internal topics hold: JsonConverter without schemas (spec connect B).
 
-Compact, UTF-8, non-ASCII characters unescaped; bytes as base64 text, because JSON has no bytes.
+Compact, UTF-8, characters unescaped up to 16 bits; bytes as base64 text, because JSON has no bytes.
 """
 
 from __future__ import annotations
@@ -8,10 +8,15 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from mm2.connect.api import ConnectError
+from mm2.connect.converters.json import JsonConverter
 from mm2.connect.stores.java_map import hash_map_order
+
+#: Java's own, down to how numbers and rare characters are written.
+_CONVERTER: Final = JsonConverter()
+_CONVERTER.configure({"schemas.enable": "false"}, is_key=False)
 
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 
@@ -21,10 +26,9 @@ def encode(value: Any) -> bytes | None:
     if value is None:
         return None
     try:
-        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    except (TypeError, ValueError) as error:
+        return _CONVERTER.from_connect_data("", (), None, value)
+    except ConnectError as error:
         raise ConnectError(f"Cannot write {type(value).__name__} as JSON: {error}") from error
-    return text.encode("utf-8", "surrogatepass")
 
 
 def decode(data: bytes | None) -> Any:

@@ -9,12 +9,12 @@ from mm2.connect.api import ConnectError
 from mm2.connect.stores.internal_topic import InternalTopic, ensure
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
-from mm2.kafka.log import KafkaBasedLog, LogRecord
+from mm2.kafka.log import KafkaBasedLog, LogProgress, LogRecord, OnBatches
 from mm2.kafka.producer import Producer
 
 
 class InternalLog:
-    """What the three stores have in common. ``on_record`` runs on the log's thread. Thread-safe.
+    """What the three stores have in common. ``on_record`` or ``on_batches`` runs on the log's thread. Thread-safe.
 
     ``start_timeout_s`` is for the creation of the topic, and again for reading it. ``single_partition``: refuse a topic
     that has more. ``read_committed``: records of open and aborted transactions are not seen, and reading to the end
@@ -26,7 +26,8 @@ class InternalLog:
         cluster: Cluster,
         topic: InternalTopic,
         *,
-        on_record: Callable[[LogRecord], None],
+        on_record: Callable[[LogRecord], None] | None = None,
+        on_batches: OnBatches | None = None,
         start_timeout_s: float,
         single_partition: bool = False,
         read_committed: bool = False,
@@ -38,13 +39,23 @@ class InternalLog:
         self._single_partition = single_partition
         self._producer = Producer(cluster)
         self._log = KafkaBasedLog(
-            cluster, topic.name, on_record=on_record, producer=self._producer, read_committed=read_committed
+            cluster,
+            topic.name,
+            on_record=on_record,
+            on_batches=on_batches,
+            producer=self._producer,
+            read_committed=read_committed,
         )
 
     @property
     def name(self) -> str:
         """Name of the topic."""
         return self.topic.name
+
+    @property
+    def progress(self) -> LogProgress | None:
+        """How far `start` has come with reading; None before it reads."""
+        return self._log.progress
 
     def start(self) -> None:
         """Create or check the topic and read all of it. Raises ConnectError or KafkaFailure.
@@ -63,7 +74,7 @@ class InternalLog:
         self._log.start(self._start_timeout_s, to_stable=True)
         if self._single_partition and self._log.partitions != 1:
             raise ConnectError(
-                f"Topic {self.name} given by {self.topic.prefix}topic must have exactly one partition, "
+                f"Topic '{self.name}' supplied via the '{self.topic.key}' property is required to have a single partition, "
                 f"but it has {self._log.partitions} on cluster {self.cluster.name}"
             )
 

@@ -6,7 +6,7 @@ import itertools
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import structlog
 
@@ -30,7 +30,8 @@ _NOT_OURS_TO_SEE = {29, 31, 35}
 
 @dataclass(frozen=True)
 class InternalTopic:
-    """What a store's topic shall be like. ``prefix`` is where its settings stand, e.g. ``config.storage.``.
+    """What a store's topic shall be like. ``prefix`` is where its settings stand, e.g. ``config.storage.``; ``named_by`` is the
+    key that names it, by default ``<prefix>topic``.
 
     -1 partitions or replicas mean the broker's default.
     """
@@ -40,6 +41,12 @@ class InternalTopic:
     partitions: int
     replication_factor: int
     configs: Mapping[str, str] = field(default_factory=dict)
+    named_by: str = ""
+
+    @property
+    def key(self) -> str:
+        """The configuration that names the topic."""
+        return self.named_by or f"{self.prefix}topic"
 
     @classmethod
     def from_config(cls, config: WorkerConfig, prefix: str) -> InternalTopic:
@@ -52,6 +59,11 @@ class InternalTopic:
         partitions = config.int(partitions_key) if partitions_key in config.values else 1
         extra.pop("partitions", None)
         return cls(config.str(f"{prefix}topic"), prefix, partitions, config.int(f"{prefix}replication.factor"), extra)
+
+    @classmethod
+    def of_connector(cls, config: WorkerConfig, name: str) -> InternalTopic:
+        """The offsets topic that a connector names in ``offsets.storage.topic``, made as the worker's own would be."""
+        return replace(cls.from_config(config, "offset.storage."), name=name, named_by="offsets.storage.topic")
 
 
 def ensure(
@@ -113,7 +125,7 @@ def _create(admin: Admin, topic: InternalTopic) -> None:
 def _check(admin: Admin, topic: InternalTopic, info: TopicInfo, cluster: str, single_partition: bool) -> None:
     if single_partition and len(info.partitions) != 1:
         raise ConnectError(
-            f"Topic {topic.name} given by {topic.prefix}topic must have exactly one partition, "
+            f"Topic '{topic.name}' supplied via the '{topic.key}' property is required to have a single partition, "
             f"but it has {len(info.partitions)} on cluster {cluster}"
         )
     found = admin.describe_configs([topic.name])[topic.name]
@@ -126,8 +138,8 @@ def _check(admin: Admin, topic: InternalTopic, info: TopicInfo, cluster: str, si
     policies = {part.strip() for part in (entry.value or "").split(",")} if entry is not None else {_COMPACT}
     if policies != {_COMPACT}:
         raise ConnectError(
-            f"Topic {topic.name} given by {topic.prefix}topic must have cleanup.policy=compact so that nothing in it "
-            f"is ever lost, but on cluster {cluster} it has {','.join(sorted(policies))}"
+            f"Topic '{topic.name}' supplied via the '{topic.key}' property is required to have 'cleanup.policy=compact', or "
+            f"what is in it will be lost, but on cluster {cluster} it has 'cleanup.policy={','.join(sorted(policies))}'"
         )
 
 
@@ -137,7 +149,7 @@ def _is_replication(failure: KafkaFailure) -> bool:
 
 def _explain(admin: Admin, topic: InternalTopic, failure: KafkaFailure, cluster: str) -> str:
     if not _is_replication(failure):
-        return f"Topic {topic.name} given by {topic.prefix}topic cannot be used on cluster {cluster}: {failure}"
+        return f"Topic '{topic.name}' supplied via the '{topic.key}' property cannot be used on cluster {cluster}: {failure}"
     key = f"{topic.prefix}replication.factor"
     try:
         brokers = f"{len(admin.describe_cluster().brokers)} broker(s)"

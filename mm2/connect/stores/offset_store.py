@@ -1,144 +1,92 @@
-"""The offsets topic: how far sources have been read (spec connect B.3, KafkaOffsetBackingStore)."""
+"""Where it is kept how far sources have been read (org.apache.kafka.connect.storage.OffsetBackingStore)."""
 
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import structlog
 
 from mm2.connect.api import ConnectError
-from mm2.connect.converters import OffsetJson
-from mm2.connect.stores.internal_log import InternalLog
-from mm2.connect.stores.internal_topic import InternalTopic
-from mm2.kafka.cluster import Cluster
+from mm2.connect.stores.offset_json import OffsetJson
 from mm2.kafka.errors import KafkaFailure
+from mm2.kafka.log import LogProgress
 
 log = structlog.get_logger(__name__)
 
 _AGAIN_S = 1.0
 
-
-class OffsetFold:
-    """Latest value per key, and an index of each connector's partitions. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._values: dict[bytes, bytes] = {}
-        self._partitions: dict[str, dict[bytes, dict[str, Any]]] = {}
-
-    def apply(self, key: bytes | None, value: bytes | None) -> None:
-        """Take in one record."""
-        if key is None:
-            return
-        named = OffsetJson.parse_key(key)
-        if named is None:
-            log.warning("offset record with a foreign key", key=repr(key[:200]))
-        with self._lock:
-            if value is None:
-                self._values.pop(key, None)
-            else:
-                self._values[key] = value
-            if named is None:
-                return
-            connector, partition = named
-            known = self._partitions.setdefault(connector, {})
-            if value is None:
-                known.pop(key, None)
-            else:
-                known[key] = partition
-
-    def offset(self, connector: str, partition: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The offset of a partition, None when there is none. Raises ConnectError when it cannot be read.
-
-        Java finds offsets by the bytes of their key. Somebody else may have written the same map in another order,
-        so where the bytes lead nowhere the parsed maps are compared.
-        """
-        key = OffsetJson.key(connector, partition)
-        with self._lock:
-            value = self._values.get(key)
-            if value is None:
-                wanted = dict(partition)
-                for other, candidate in self._partitions.get(connector, {}).items():
-                    if candidate == wanted:
-                        value = self._values.get(other)
-                        break
-        return OffsetJson.parse_value(value)
-
-    def partitions(self, connector: str) -> list[dict[str, Any]]:
-        """All partitions for which a connector has an offset."""
-        with self._lock:
-            return [dict(partition) for partition in self._partitions.get(connector, {}).values()]
+#: A source partition with its offset; None stands for "no offset" and removes one that is there.
+SourceOffset = tuple[Mapping[str, Any], Mapping[str, Any] | None]
 
 
-class OffsetStore:
-    """Source offsets of all connectors of a worker. Thread-safe.
-
-    ``read_committed``: offsets count only when the transaction they were written in is committed; with exactly-once the
-    tasks write them by themselves, together with their records.
-    """
-
-    def __init__(
-        self, cluster: Cluster, topic: InternalTopic, *, start_timeout_s: float, read_committed: bool = False
-    ) -> None:
-        self._fold = OffsetFold()
-        self._log = InternalLog(
-            cluster,
-            topic,
-            on_record=lambda record: self._fold.apply(record.key, record.value),
-            start_timeout_s=start_timeout_s,
-            read_committed=read_committed,
-        )
+class OffsetStore(ABC):
+    """Source offsets by connector and source partition, both flat maps. Thread-safe."""
 
     @property
     def topic(self) -> str:
-        """Name of the offsets topic."""
-        return self._log.name
+        """Name of the topic that the offsets of a connector are written to; empty when they are not kept in Kafka."""
+        return ""
 
+    @property
+    def progress(self) -> LogProgress | None:
+        """How far `start` has come, for whoever waits for it; None when there is nothing to wait for."""
+        return None
+
+    @abstractmethod
     def start(self) -> None:
-        """Create or check the topic and read all of it. Raises ConnectError or KafkaFailure."""
-        self._log.start()
+        """Load what there is. Raises ConnectError or KafkaFailure."""
 
+    @abstractmethod
     def stop(self) -> None:
-        """End reading and give up writes under way."""
-        self._log.stop()
+        """Release everything; writes under way are given up."""
 
+    @abstractmethod
     def offsets(
         self, connector: str, partitions: Sequence[Mapping[str, Any]], timeout_s: float
     ) -> list[dict[str, Any] | None]:
-        """Read the topic to its end, then look up. Raises ConnectError when it cannot be read in ``timeout_s``."""
-        self._read_to_end(timeout_s)
-        return [self._fold.offset(connector, partition) for partition in partitions]
+        """The offset of each partition, None where there is none; all that was written before this call counts.
+
+        Raises ConnectError when that cannot be found out in ``timeout_s``, never an empty answer instead.
+        """
+
+    @abstractmethod
+    def all_offsets(self, connector: str, timeout_s: float) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+        """Every partition for which a connector has an offset, with it. Raises ConnectError as `offsets` does."""
+
+    @abstractmethod
+    def write(self, connector: str, offsets: Iterable[SourceOffset], timeout_s: float) -> None:
+        """Store offsets and return when they are safe. Raises ConnectError.
+
+        After a failure it is unknown which were stored; storing the same or newer ones again is right.
+        """
+
+    def records(self, connector: str, offsets: Iterable[SourceOffset]) -> list[tuple[bytes, bytes | None]]:
+        """Keys and values under which offsets are kept in `topic`, for tasks that write them in transactions of their own.
+
+        Raises ConnectError when a partition or an offset is not flat.
+        """
+        return [(OffsetJson.key(connector, partition), OffsetJson.value(offset)) for partition, offset in offsets]
+
+    def before_commit(self, connector: str, offsets: Iterable[SourceOffset], timeout_s: float) -> None:
+        """To be called before a transaction that holds `records` of these offsets is committed. Raises ConnectError."""
+        return
+
+    def after_commit(self, connector: str, offsets: Iterable[SourceOffset]) -> None:
+        """To be called when it is committed; returns at once."""
+        return
 
     def partitions(self, connector: str, timeout_s: float) -> list[dict[str, Any]]:
-        """Read to the end, then list the partitions for which a connector has an offset."""
-        self._read_to_end(timeout_s)
-        return self._fold.partitions(connector)
+        """The partitions of `all_offsets`."""
+        return [partition for partition, _ in self.all_offsets(connector, timeout_s)]
 
-    def _read_to_end(self, timeout_s: float) -> None:
-        try:
-            self._log.read_to_end(timeout_s)
-        except KafkaFailure as failure:
-            raise ConnectError(
-                f"The source offsets in topic {self._log.name} of cluster {self._log.cluster.name} cannot be read: {failure}"
-            ) from failure
-
-    def write(
-        self, connector: str, offsets: Iterable[tuple[Mapping[str, Any], Mapping[str, Any] | None]], timeout_s: float
-    ) -> None:
-        """Write offsets (None removes one) and wait for the acks. Raises ConnectError.
-
-        After a failure it is unknown which were written; writing the same or newer ones again is right.
-        """
-        records = [(OffsetJson.key(connector, partition), OffsetJson.value(offset)) for partition, offset in offsets]
-        try:
-            self._log.send_all(records, timeout_s=timeout_s)
-        except KafkaFailure as failure:
-            raise ConnectError(
-                f"Source offsets of connector {connector} were not written to topic {self._log.name} of cluster "
-                f"{self._log.cluster.name}: {failure}"
-            ) from failure
+    def reset(self, connector: str, timeout_s: float) -> int:
+        """Remove every offset of a connector; returns how many there were. Raises ConnectError."""
+        known = self.partitions(connector, timeout_s)
+        self.write(connector, [(partition, None) for partition in known], timeout_s)
+        return len(known)
 
 
 class ConnectorOffsetReader:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
 from kafka.protocol.admin import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
-from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
+from kafka.protocol.consumer import OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest
 from kafka.protocol.producer import InitProducerIdRequest
 
 from mm2.kafka.admin.calls import COORDINATOR_MOVED, AdminCalls, unreachable
@@ -145,6 +145,49 @@ class GroupCalls(AdminCalls):
 
         # The same offsets again have the same effect: a lost connection is no reason to give up.
         return self._settle((TopicPartition(*key) for key in offsets), ask, again=COORDINATOR_MOVED, repeatable=True)
+
+    def delete_group_offsets(
+        self, group: str, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, KafkaFailure | None]:
+        """Removes committed offsets; nothing happens where there is none. Failure 69 when there is no such group, 86 while a
+        member subscribes to the topic."""
+
+        def request(wanted: list[TopicPartition]) -> Any:
+            topics: dict[str, list[Any]] = defaultdict(list)
+            for key in wanted:
+                topics[key.topic].append(
+                    OffsetDeleteRequest.OffsetDeleteRequestTopic.OffsetDeleteRequestPartition(
+                        partition_index=key.partition
+                    )
+                )
+            return OffsetDeleteRequest(
+                group_id=group,
+                topics=[
+                    OffsetDeleteRequest.OffsetDeleteRequestTopic(name=topic, partitions=found)
+                    for topic, found in topics.items()
+                ],
+            )
+
+        def ask(wanted: list[TopicPartition], timeout_s: float) -> dict[TopicPartition, KafkaFailure | None]:
+            results: dict[TopicPartition, KafkaFailure | None] = {}
+            try:
+                node = self.cluster.coordinator(group, timeout_s=timeout_s)
+                answer = self.cluster.send(node, request(wanted), timeout_s=timeout_s)
+            except KafkaFailure as failure:
+                results = dict.fromkeys(wanted, self._unreachable(group, failure))
+            else:
+                for topic in answer.topics:
+                    for partition in topic.partitions:
+                        key = TopicPartition(topic.name, partition.partition_index)
+                        results[key] = self._outcome(f"Group {group}, partition", key, partition.error_code)
+                if answer.error_code:
+                    results = dict.fromkeys(wanted, self._outcome("Group", group, answer.error_code))
+            if any(_moved(outcome) for outcome in results.values()):
+                self.cluster.invalidate_coordinator(group)
+            return results
+
+        # What is removed already stays so: a lost connection is no reason to give up.
+        return self._settle((TopicPartition(*key) for key in partitions), ask, again=COORDINATOR_MOVED, repeatable=True)
 
     def delete_groups(self, group_ids: Iterable[str]) -> dict[str, KafkaFailure | None]:
         """Deletes groups without members, offsets included. Failure 68 for one with members, 69 for one that does not exist."""

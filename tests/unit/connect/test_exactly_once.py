@@ -9,14 +9,13 @@ import pytest
 from mm2.config.configdef import AbstractConfig, ConfigDef
 from mm2.config.connector_keys import source_connector_config
 from mm2.config.worker_keys import WorkerConfig
-from mm2.connect.api import ConnectError, SourceConnector, Task
+from mm2.connect.api import SourceConnector, Task
 from mm2.connect.group.protocol import ConnectorTaskId
 from mm2.connect.plugins import Plugins
 from mm2.connect.runtime.exactly_once import (
     Boundary,
     ExactlyOnceSupport,
     Transactions,
-    exactly_once_producer_props,
     leader_transactional_id,
     preflight,
     task_transactional_id,
@@ -24,12 +23,13 @@ from mm2.connect.runtime.exactly_once import (
 )
 from mm2.connect.runtime.worker import Worker
 from mm2.connect.stores.internal_topic import InternalTopic
-from mm2.connect.stores.offset_store import OffsetStore
+from mm2.connect.stores.kafka_offset_store import KafkaOffsetStore
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.settings import ClientSettings
 
 BYTES = "org.apache.kafka.connect.converters.ByteArrayConverter"
 TASK = ConnectorTaskId("MirrorSourceConnector", 2)
+CONNECTOR = {"connector.class": "org.apache.kafka.connect.mirror.MirrorSourceConnector"}
 ENABLED = ExactlyOnceSupport.ENABLED
 
 
@@ -50,7 +50,7 @@ def worker_config(**settings: str) -> WorkerConfig:
 
 def worker(**settings: str) -> Worker:
     cluster = Cluster(ClientSettings.from_props({"bootstrap.servers": "127.0.0.1:1"}), name="T")
-    store = OffsetStore(cluster, InternalTopic("offsets", "offset.storage.", 1, 1), start_timeout_s=1)
+    store = KafkaOffsetStore(cluster, InternalTopic("offsets", "offset.storage.", 1, 1), start_timeout_s=1)
     return Worker("w", worker_config(**settings), Plugins(), store, cluster_name="T")
 
 
@@ -99,20 +99,23 @@ def test_a_worker_does_what_it_is_configured_to_in_any_case() -> None:
 
 def test_producers_of_tasks_get_an_id_of_their_own_only_when_enabled() -> None:
     for support in ("disabled", "preparing"):
-        props = worker(exactly__once__source__support=support).producer_props(TASK, {})
+        props = worker(exactly__once__source__support=support).producer_props(TASK, CONNECTOR)
         assert props["enable.idempotence"] == "false"
         assert "transactional.id" not in props
     enabled = worker(exactly__once__source__support="enabled", producer__enable__idempotence="false")
-    props = enabled.producer_props(TASK, {"producer.override.transactional.id": "mine", "producer.override.acks": "1"})
+    props = enabled.producer_props(
+        TASK, {**CONNECTOR, "producer.override.transactional.id": "mine", "producer.override.acks": "1"}
+    )
     assert props["enable.idempotence"] == "true"
     assert props["transactional.id"] == "A-mm2-MirrorSourceConnector-2"
     assert props["max.in.flight.requests.per.connection"] == "1"
 
 
 def test_settings_that_cannot_be_changed_are_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
-    exactly_once_producer_props({"enable.idempotence": "TRUE"}, "g", TASK)
-    assert capsys.readouterr().out == ""
-    exactly_once_producer_props({"transactional.id": "mine"}, "g", TASK)
+    enabled = worker(exactly__once__source__support="enabled")
+    enabled.producer_props(TASK, {**CONNECTOR, "producer.override.enable.idempotence": "TRUE"})
+    assert "cannot be changed" not in capsys.readouterr().out
+    enabled.producer_props(TASK, {**CONNECTOR, "producer.override.transactional.id": "mine"})
     assert "cannot be changed" in capsys.readouterr().out
 
 
@@ -129,8 +132,8 @@ def test_an_interval_is_that_of_offset_commits_unless_it_is_given() -> None:
     assert transactions_of(given, worker_settings, {"transaction.timeout.ms": "9000"}) == Transactions(
         Boundary.INTERVAL, 0, 9000
     )
-    with pytest.raises(ConnectError, match=r"transaction\.boundary=connector"):
-        transactions_of(connector_config(transaction__boundary="connector"), worker_settings, {})
+    by_connector = connector_config(transaction__boundary="Connector")
+    assert transactions_of(by_connector, worker_settings, {}).boundary is Boundary.CONNECTOR
 
 
 REQUIRED = {"exactly.once.support": "Required"}
@@ -165,11 +168,14 @@ def test_a_connector_that_can_do_it_is_fine_where_the_worker_does_it() -> None:
     ("connector", "said"),
     [
         (Plain(), "cannot define transaction boundaries"),
-        (Answering(True), "not available in this version"),
         (Answering(ValueError("no idea")), "can define transaction boundaries: no idea"),
     ],
 )
-def test_boundaries_of_the_connector_are_one_error(connector: Plain, said: str) -> None:
+def test_a_connector_that_cannot_define_boundaries_is_one_error(connector: Plain, said: str) -> None:
     ((key, message),) = preflight(connector, {"transaction.boundary": "connector"}, ENABLED)
     assert key == "transaction.boundary"
     assert said in message
+
+
+def test_a_connector_may_define_boundaries_if_it_can() -> None:
+    assert preflight(Answering(True), {"transaction.boundary": "connector"}, ENABLED) == []

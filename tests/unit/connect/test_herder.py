@@ -12,6 +12,8 @@ from mm2.config.worker_keys import WorkerConfig
 from mm2.connect.api import ConnectError
 from mm2.connect.group.protocol import NO_ERROR, URL_NOT_USED, Assignment, ConnectorTaskId
 from mm2.connect.herder import distributed as herder_module
+from mm2.connect.herder import ownership as ownership_module
+from mm2.connect.herder import requests as requests_module
 from mm2.connect.herder.distributed import DistributedHerder
 from mm2.connect.herder.internal_requests import RequestRefused
 from mm2.connect.herder.sessions import SessionKey
@@ -43,11 +45,16 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(herder_module, "_BACKOFF_FLOOR_S", 0.02)
 
 
+def run_requests(instance: DistributedHerder) -> float:
+    """What a tick does with its requests; the time of the next one."""
+    return instance._requests.run_due(lambda: instance._privileges.fenced)
+
+
 def hold(instance: DistributedHerder) -> None:
     """Let it have a task, as after a rebalance."""
     held = Assignment(NO_ERROR, "m", URL_NOT_USED, 1, (), (TASK,), version=2)
     instance._member._allocation = held
-    instance._running_tasks = {TASK}
+    instance._work.tasks = {TASK}
 
 
 def test_without_a_delay_the_group_is_not_left_with_work_running() -> None:
@@ -58,10 +65,10 @@ def test_without_a_delay_the_group_is_not_left_with_work_running() -> None:
         instance._back_off()
         assert time.monotonic() - before >= 0.02, "a failure that comes at once must not make the herder spin"
         assert not instance._member._on_leave
-        assert instance._running_tasks == {TASK}
+        assert instance._work.tasks == {TASK}
     instance._back_off()
     assert instance._member._on_leave
-    assert instance._running_tasks == set()
+    assert instance._work.tasks == set()
 
 
 def test_with_a_delay_the_group_waits_for_our_work() -> None:
@@ -69,7 +76,7 @@ def test_with_a_delay_the_group_waits_for_our_work() -> None:
     hold(instance)
     instance._back_off()
     assert instance._member._on_leave
-    assert instance._running_tasks == {TASK}
+    assert instance._work.tasks == {TASK}
 
 
 def test_leading_again_as_another_member_is_a_new_leadership() -> None:
@@ -100,12 +107,12 @@ def test_a_stop_ends_a_write_that_waits_for_a_broker() -> None:
 
 
 def test_slow_requests_do_not_keep_the_herder_from_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(herder_module, "_REQUESTS_S", 0.05)
+    monkeypatch.setattr(requests_module, "_TURN_S", 0.05)
     instance = herder()
-    done = [instance._submit(lambda: time.sleep(0.1), "being slow") for _ in range(2)]
-    assert instance._run_requests() < time.monotonic(), "there is more to do, after a look at the group"
+    done = [instance.later(lambda: time.sleep(0.1), "being slow") for _ in range(2)]
+    assert run_requests(instance) < time.monotonic(), "there is more to do, after a look at the group"
     assert [future.done() for future in done] == [True, False]
-    assert instance._run_requests() == float("inf")
+    assert run_requests(instance) == float("inf")
     assert all(future.done() for future in done)
 
 
@@ -114,15 +121,15 @@ def test_after_a_fenced_write_the_config_topic_is_claimed_before_the_next_reques
     request = RestartRequest("c", only_failed=False, include_tasks=False)
 
     def write() -> None:
-        instance._as_leader(lambda: instance._config_store.put_restart_request(request))
+        instance._privileges.write("writing", lambda: instance._config_store.put_restart_request(request))
 
-    futures = [instance._submit(write, "writing") for _ in range(2)]
-    assert instance._run_requests() <= time.monotonic()
+    futures = [instance.later(write, "writing") for _ in range(2)]
+    assert run_requests(instance) <= time.monotonic()
     with pytest.raises(PrivilegedWriteError, match="has not claimed the right"):
         futures[0].result(0)
     assert not futures[1].done()
-    instance._fenced_from_config_topic = False  # claimed again
-    instance._run_requests()
+    instance._privileges.fenced = False  # claimed again
+    run_requests(instance)
     assert futures[1].done()
 
 
@@ -133,11 +140,11 @@ def follower(monkeypatch: pytest.MonkeyPatch, leader_url: str, **answers: object
     """Of a leader that has REST; `answers` are what it says to one request after another, None when it has fenced."""
     instance = herder(**{"exactly.once.source.support": "enabled"})
     instance._assignment = Assignment(NO_ERROR, "leader", leader_url, 1, (), (TASK,), version=2)
-    instance._session_key = KEY
+    instance._session_keys.accept(KEY)
     left = list(answers.values())
     pending = [True]
 
-    def fence(url: str, connector: str, key: SessionKey) -> None:
+    def fence(url: str, connector: str, key: SessionKey | None) -> None:
         assert (url, connector, key) == (leader_url, "c", KEY)
         answer = left.pop(0)
         if isinstance(answer, Exception):
@@ -146,7 +153,7 @@ def follower(monkeypatch: pytest.MonkeyPatch, leader_url: str, **answers: object
 
     monkeypatch.setattr(instance._internal_requests, "fence", fence)
     monkeypatch.setattr(instance._config_store, "is_pending_fencing", lambda _name: pending[0])
-    monkeypatch.setattr(herder_module, "_LOOK_S", 0.01)
+    monkeypatch.setattr(ownership_module, "_LOOK_S", 0.01)
     return instance
 
 
@@ -157,26 +164,26 @@ def never() -> bool:
 def test_a_leader_that_knows_another_key_or_does_not_answer_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     refused = {f"n{status}": RequestRefused("no", status) for status in (403, 503)}
     instance = follower(monkeypatch, "http://l/", **refused, lost=RequestRefused("lost", None), done=None)
-    instance._await_fencing(TASK, never)
+    instance._ownership.await_fencing(TASK, never)
 
 
 def test_a_leader_that_refuses_fails_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
     instance = follower(monkeypatch, "http://l/", refused=RequestRefused("no right", 500))
     with pytest.raises(ConnectError, match="Older tasks of connector c are not fenced: no right"):
-        instance._await_fencing(TASK, never)
+        instance._ownership.await_fencing(TASK, never)
 
 
 def test_a_task_whose_configs_are_out_of_date_waits_for_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     instance = follower(monkeypatch, "http://l/", conflict=RequestRefused("newer", 409))
     until = time.monotonic() + 0.1
-    instance._await_fencing(TASK, lambda: time.monotonic() > until)
+    instance._ownership.await_fencing(TASK, lambda: time.monotonic() > until)
 
 
 def test_without_rest_a_task_waits_for_the_record_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(herder_module, "_FENCING_PATIENCE_S", 0.05)
+    monkeypatch.setattr(ownership_module, "_FENCING_PATIENCE_S", 0.05)
     instance = follower(monkeypatch, URL_NOT_USED)
     with pytest.raises(ConnectError, match="Task c-0 was not started: exactly-once needs older tasks of connector c"):
-        instance._await_fencing(TASK, never)
+        instance._ownership.await_fencing(TASK, never)
 
 
 @pytest.mark.parametrize(
@@ -192,9 +199,9 @@ def test_a_task_is_ours_while_it_is_assigned_and_its_configs_are_the_newest(
     monkeypatch.setattr(instance._config_store, "snapshot", lambda: state)
     instance._assignment = Assignment(NO_ERROR, "m", URL_NOT_USED, 1, (), tasks, version=2)
     with ThreadPoolExecutor(1) as pool:
-        asking = pool.submit(instance._confirm_ownership, TASK, generation, never)
+        asking = pool.submit(instance._ownership.confirm, TASK, generation, never)
         while not asking.done():
-            instance._run_requests()
+            run_requests(instance)
         if said is None:
             asking.result()
         else:
@@ -203,4 +210,4 @@ def test_a_task_is_ours_while_it_is_assigned_and_its_configs_are_the_newest(
 
 
 def test_lines_of_a_start_name_the_flow() -> None:
-    assert herder()._starter.submit(structlog.contextvars.get_contextvars).result() == {"flow": "A->B"}
+    assert herder()._work._pool.submit(structlog.contextvars.get_contextvars).result() == {"flow": "A->B"}

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from mm2.connect.api import ConnectError
-from mm2.connect.converters import ByteArrayConverter, OffsetJson
+from mm2.connect.converters import ByteArrayConverter
 from mm2.connect.stores import internal_json
 from mm2.connect.stores.java_map import hash_map_order, string_hash
+from mm2.connect.stores.offset_json import OffsetJson
 
 
 def test_string_hash_is_java_s() -> None:
@@ -97,10 +98,14 @@ def test_golden_values(value: object, golden: str) -> None:
     assert internal_json.encode(value) == golden.encode()
 
 
+def test_rare_characters_and_numbers_are_written_as_java_writes_them() -> None:
+    assert internal_json.encode({"p": "ä😀\x1f", "f": 1e-5}) == '{"p":"ä\\uD83D\\uDE00\\u001F","f":1.0E-5}'.encode()
+
+
 def test_byte_array_converter_takes_bytes_only() -> None:
     converter = ByteArrayConverter()
-    assert converter.from_connect("t", b"\x00\xff") == b"\x00\xff"
-    assert converter.from_connect("t", None) is None
-    assert converter.from_connect("t", bytearray(b"a")) == b"a"
+    assert converter.from_connect_data("t", (), None, b"\x00\xff") == b"\x00\xff"
+    assert converter.from_connect_data("t", (), None, None) is None
+    assert converter.from_connect_data("t", (), None, bytearray(b"a")) == b"a"
     with pytest.raises(ConnectError, match="str"):
-        converter.from_connect("t", "text")
+        converter.from_connect_data("t", (), None, "text")

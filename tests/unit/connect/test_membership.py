@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 
 import pytest
 
 from mm2.connect.group.assignor import CooperativeAssignor
-from mm2.connect.group.membership import GroupMember, GroupTimings, _Dropped, _merge
+from mm2.connect.group.membership import GroupMember, GroupTimings, _Dropped, _merge, _Rebalanced
 from mm2.connect.group.protocol import CONFIG_MISMATCH, NO_ERROR, URL_NOT_USED, Assignment, ConnectorTaskId
 from mm2.connect.stores.config_state import ClusterConfigState
 from mm2.kafka.cluster import Cluster
@@ -61,3 +62,35 @@ def test_whatever_runs_is_given_up(held: Assignment, way: str) -> None:
         lost._handle_event()
     assert (listener.connectors, listener.tasks) == (["c"], [TASK])
     assert lost._allocation is None
+
+
+def test_after_a_session_that_ended_unnoticed_everything_stops_before_the_group_is_joined_again() -> None:
+    listener = Revoked()
+    frozen = member(listener, HELD)
+    frozen._lease.begin()
+    with frozen._changed:
+        frozen._lose()
+    assert not frozen.is_ours()
+    # An answer that was under way, and what it says, is void.
+    frozen._event = _Rebalanced(HELD, 7, "sessioned")
+    frozen._handle_event()
+    assert (listener.connectors, listener.tasks) == (["c"], [TASK])
+    assert frozen._allocation is None
+    assert frozen._rejoin
+    assert frozen.is_ours(), "there is nothing left that could be somebody else's"
+
+
+def test_the_lease_is_lost_while_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    listener = Revoked()
+    frozen = member(listener, HELD)
+    frozen._lease.begin()
+    monkeypatch.setattr(frozen._lease, "_until_s", 0.0)
+    watching = threading.Thread(target=frozen._watch_lease, daemon=True)
+    watching.start()
+    frozen.poll(10)
+    assert listener.tasks == [TASK]
+    with frozen._changed:
+        frozen._stopping = True
+        frozen._changed.notify_all()
+    watching.join(5)
+    assert not watching.is_alive()

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from mm2.connect.api import ConnectError, SourceRecord
-from mm2.connect.runtime.submitted import SubmittedRecords
+from mm2.connect.runtime.tasks.submitted import SubmittedRecords
 
 
 def record(partition: object, offset: int) -> SourceRecord:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import pytest
 import structlog
@@ -12,11 +13,17 @@ import structlog
 from mm2.connect.api import ConnectError, SourceRecord, SourceTask, SourceTaskContext, WorkerView
 from mm2.connect.converters import ByteArrayConverter
 from mm2.connect.group.protocol import ConnectorTaskId
+from mm2.connect.runtime.counters import SourceCounters, TaskCounters
+from mm2.connect.runtime.errors.tolerance import RetryWithToleranceOperator, Tolerance
 from mm2.connect.runtime.lifecycle import WorkId
-from mm2.connect.runtime.tasks import Converters, OwnershipGuard, TaskSetup, WorkerSourceTask
+from mm2.connect.runtime.sending import RecordSender, SenderSettings
+from mm2.connect.runtime.tasks.base import Converters, Equipment
+from mm2.connect.runtime.tasks.source import OwnershipGuard, SourceSetup, WorkerSourceTask
+from mm2.connect.runtime.transformation_chain import TransformationChain
 from mm2.connect.stores.config_state import TargetState
 from mm2.connect.stores.internal_topic import InternalTopic
-from mm2.connect.stores.offset_store import ConnectorOffsetReader, OffsetStore
+from mm2.connect.stores.kafka_offset_store import KafkaOffsetStore
+from mm2.connect.stores.offset_store import ConnectorOffsetReader
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.producer import Producer
 from mm2.kafka.settings import ClientSettings
@@ -71,26 +78,33 @@ class Heard:
 
 def worker_task(task: SourceTask, heard: Heard, guard: OwnershipGuard | None = None) -> WorkerSourceTask:
     cluster = Cluster(ClientSettings.from_props({"bootstrap.servers": "127.0.0.1:1"}), name="T")
-    store = OffsetStore(cluster, InternalTopic("offsets", "offset.storage.", 1, 1), start_timeout_s=1)
+    store = KafkaOffsetStore(cluster, InternalTopic("offsets", "offset.storage.", 1, 1), start_timeout_s=1)
     reader = ConnectorOffsetReader(store, "c")
     converter = ByteArrayConverter()
     view = WorkerView({}, "g", "offsets", {}, exactly_once=False)
-    setup = TaskSetup(
-        TASK,
-        task,
-        SourceTaskContext("c", 0, {}, reader, view),
-        converters=Converters(converter, converter, converter),
-        offset_reader=reader,
-        cluster=cluster,
-        producer=Producer(cluster),
-        listener=heard,
-        initial_state=TargetState.STARTED,
-        on_topic=lambda _topic: None,
-        tolerate_errors=False,
-        log_context={"flow": "A->B"},
-        guard=guard,
+    stopping = threading.Event()
+    counters = TaskCounters(source=SourceCounters())
+    operator: RetryWithToleranceOperator[SourceRecord] = RetryWithToleranceOperator(
+        Tolerance(), counters.errors, stopping
     )
-    return WorkerSourceTask(setup, store, flush_timeout_s=1)
+    equipment = Equipment(
+        TASK,
+        {},
+        Converters(converter, converter, converter),
+        TransformationChain((), operator),
+        operator,
+        counters,
+        stopping,
+        heard,
+        TargetState.STARTED,
+        on_topic=lambda _topic: None,
+        log_context={"flow": "A->B"},
+        as_plugin=nullcontext,
+    )
+    sender = RecordSender(cluster, Producer(cluster), SenderSettings(), name="sender")
+    context = SourceTaskContext("c", 0, {}, reader, view)
+    setup = SourceSetup(task, context, store, False, reader, cluster, sender, guard=guard)
+    return WorkerSourceTask(equipment, setup, flush_timeout_s=1)
 
 
 def run_and_stop(*, cancel: bool) -> list[str]:

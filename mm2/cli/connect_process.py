@@ -1,0 +1,306 @@
+"""What connect-distributed and connect-standalone have in common (Kafka's AbstractConnectCli and Connect).
+
+Exit codes, as of Java: 0 stopped by SIGTERM or Ctrl-C, 1 usage or the herder has failed, 2 the worker could not be set up
+(file, configuration, plugins, port, Kafka cluster), 3 it could not be started.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final, NoReturn, Protocol
+
+import configargparse
+import structlog
+
+from mm2 import __version__
+from mm2.cli.logs import FORMATS, LEVELS, configure_logging
+from mm2.config.configdef import ConfigException
+from mm2.config.legacy_keys import without_legacy_keys
+from mm2.config.properties import parse_properties
+from mm2.config.providers import ConfigTransformer, ProviderError
+from mm2.connect.api import ConnectError
+from mm2.connect.herder.interface import Herder
+from mm2.connect.plugins import Plugins
+from mm2.connect.rest.app import worker_resources
+from mm2.connect.rest.binding import Binding
+from mm2.connect.rest.client import RestClient
+from mm2.connect.rest.extensions import close_extensions, load_extensions
+from mm2.connect.rest.requests import Requests
+from mm2.connect.rest.server import RestServer
+from mm2.connect.rest.settings import RestSettings
+from mm2.copy.driver.engine import CopyEngine
+from mm2.kafka.errors import ConnectFailure, KafkaFailure
+from mm2.mirror.source_task import COPY_RESOURCE
+
+log = structlog.get_logger(__name__)
+
+EXIT_STOPPED: Final = 0
+EXIT_USAGE: Final = 1
+EXIT_DIED: Final = 1
+EXIT_BAD_SETUP: Final = 2
+EXIT_NOT_STARTED: Final = 3
+
+#: How long a Kafka cluster may take to say its id, unless the worker's settings say otherwise.
+_CLUSTER_PATIENCE_MS: Final = "60000"
+_PATIENCE_KEY: Final = "default.api.timeout.ms"
+_TRY_S: Final = 5.0
+_BETWEEN_TRIES_S: Final = 0.5
+_WATCH_S: Final = 0.2
+_ENGINE_STOP_S: Final = 10.0
+#: What messages call the cluster behind bootstrap.servers.
+CLUSTER: Final = "Kafka"
+#: Beyond what the parts of a stop may take by themselves.
+_LAST_RESORT_S: Final = 180.0
+_LAST_SECONDS_S: Final = 3.0
+
+
+class WorkerNode(Protocol):
+    """A worker put together: :mod:`mm2.connect.node`."""
+
+    @property
+    def herder(self) -> Herder:
+        """The way in."""
+
+    def check(self, timeout_s: float) -> str:
+        """The id of the Kafka cluster. Raises KafkaFailure."""
+
+    def stop(self) -> None:
+        """Stop the herder, close connections."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """What tells one program from the other."""
+
+    name: str
+    description: str
+    #: Makes the worker: its settings (resolved), plugins, its ports. Raises ConfigException, ConnectError.
+    make_node: Callable[[Mapping[str, str], Plugins, Binding], WorkerNode]
+    #: What the files on the command line after the first are for; None = there are none.
+    files_help: str | None = None
+    #: Called with them when the worker has started. Whatever it raises ends the program with exit code 3.
+    after_start: Callable[[Herder, Sequence[Path]], None] = lambda _herder, _files: None
+
+
+class _WithCopying:
+    """A worker whose MirrorSourceTasks can copy, which they do with Spark; that starts with the first of them."""
+
+    def __init__(self, node: WorkerNode, engine: CopyEngine) -> None:
+        self._node = node
+        self._engine = engine
+
+    @property
+    def herder(self) -> Herder:
+        return self._node.herder
+
+    def check(self, timeout_s: float) -> str:
+        return self._node.check(timeout_s)
+
+    def stop(self) -> None:
+        self._node.stop()
+        self._engine.stop(_ENGINE_STOP_S)
+
+
+def with_copying(props: Mapping[str, str], make: Callable[[Mapping[str, Any]], WorkerNode]) -> WorkerNode:
+    """The node that ``make`` makes of the resources of tasks. The worker's ``spark.*`` are those of Spark."""
+    engine = CopyEngine({key: value for key, value in props.items() if key.startswith("spark.")})
+    return _WithCopying(make({COPY_RESOURCE: engine}), engine)
+
+
+class _NotStarted(Exception):
+    """What keeps the program from running, after it has been set up."""
+
+
+class _Parser(configargparse.ArgumentParser):  # type: ignore[misc]  # configargparse has no types
+    def error(self, message: str) -> NoReturn:
+        self.print_help(sys.stderr)
+        sys.stderr.write(f"\n{self.prog}: {message}\n")
+        raise SystemExit(EXIT_USAGE)
+
+
+def parser(program: Program) -> Any:
+    """The command line; every option can also be given as an environment variable."""
+    made = _Parser(prog=program.name, description=program.description, add_help=False)
+    made.add_argument("config", metavar="worker.properties", type=Path, help="settings of the worker")
+    if program.files_help is not None:
+        made.add_argument("files", metavar="connector", type=Path, nargs="*", help=program.files_help)
+    made.add_argument("--help", "-h", action="store_true", help="show this and exit with 1, as Java does")
+    made.add_argument(
+        "--log-format",
+        choices=FORMATS,
+        default="auto",
+        env_var="MM2_LOG_FORMAT",
+        help="auto: console on a terminal, else json (default: auto)",
+    )
+    made.add_argument("--log-level", choices=LEVELS, default="info", env_var="MM2_LOG_LEVEL", help="(default: info)")
+    made.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    return made
+
+
+def run_program(program: Program, arguments: Sequence[str] | None = None) -> int:
+    """Run a worker until a signal comes or its herder fails; the exit code."""
+    if arguments is not None:
+        return _run(program, list(arguments))
+    code = _run(program, sys.argv[1:])
+    # The interpreter waits for all threads, and one of them may be a plugin's that hangs.
+    _exit_in(_LAST_SECONDS_S, code)
+    return code
+
+
+def _exit_in(seconds: float, code: int) -> threading.Timer:
+    timer = threading.Timer(seconds, os._exit, (code,))
+    timer.daemon = True
+    timer.start()
+    return timer
+
+
+def _run(program: Program, given: Sequence[str]) -> int:
+    command = parser(program)
+    if not given or "--help" in given or "-h" in given:
+        command.print_help(sys.stderr)
+        return EXIT_USAGE
+    options = command.parse_args(given)
+    configure_logging(options.log_format, options.log_level)
+    stopping = _stop_at_signals()
+    running = _Running(stopping)
+    try:
+        running.set_up(program, options.config)
+    except (ConfigException, ConnectError, KafkaFailure, ProviderError) as error:
+        return running.give_up(error, EXIT_BAD_SETUP)
+    except Exception as error:
+        log.exception("Cannot set the worker up.")
+        return running.give_up(error, EXIT_BAD_SETUP, told=True)
+    try:
+        running.start()
+        program.after_start(running.node.herder, getattr(options, "files", ()))
+    except Exception as error:
+        log.error("Stopping after connector error: %s", error, exc_info=error)  # noqa: TRY400 - with a sentence
+        running.stop()
+        return EXIT_NOT_STARTED
+    return running.wait()
+
+
+class _Running:
+    """The life of a worker: set up, started, stopped, each at most once."""
+
+    node: WorkerNode
+
+    def __init__(self, stopping: threading.Event) -> None:
+        self._stopping = stopping
+        self._closers: list[Callable[[], None]] = []
+        self._server: RestServer | None = None
+
+    def set_up(self, program: Program, path: Path) -> None:
+        """Everything that can be wrong with the settings, and the first connection. Raises ConfigException …."""
+        began_s = time.monotonic()
+        raw, old = without_legacy_keys(_read_properties(path))
+        for sentence in old:
+            log.warning(sentence)
+        plugins = Plugins(raw)
+        props = ConfigTransformer.from_props(raw, plugins.new_provider).transform(raw)
+        self._settings = RestSettings.of(props)
+        self._extensions = load_extensions(self._settings.extension_classes, plugins, props)
+        binding = Binding(self._settings)
+        self._server = RestServer(binding)
+        self._closers.append(lambda: close_extensions(self._extensions))
+        self.node = program.make_node(props, plugins, binding)
+        self._closers.append(self.node.stop)
+        cluster_id = self._cluster_id(float(props.get(_PATIENCE_KEY, _CLUSTER_PATIENCE_MS)) / 1000)
+        log.info(
+            "Kafka Connect worker initialized.",
+            took_ms=int((time.monotonic() - began_s) * 1000),
+            worker_id=binding.worker_id,
+            kafka_cluster_id=cluster_id,
+        )
+
+    def start(self) -> None:
+        """Herder, then resources. What is asked meanwhile is answered with 503."""
+        if self._server is None:
+            raise _NotStarted("The worker has not been set up")
+        self.node.herder.start()
+        timeout_s = self._settings.limits.request_timeout_s
+        requests = Requests(RestClient(self._settings.props, timeout_s), timeout_s)
+        self._closers.append(requests.close)
+        resources = worker_resources(self.node.herder, self._settings, requests, self._extensions)
+        self._server.serve(resources.main, resources.admin)
+        log.info("Kafka Connect started.")
+
+    def wait(self) -> int:
+        """Until a signal comes or the herder ends by itself; then stop. The exit code."""
+        while not self._stopping.wait(_WATCH_S):
+            if self.node.herder.await_stopped(0):
+                log.error("The herder has failed: %s", self.node.herder.failure)
+                self.stop()
+                return EXIT_DIED
+        self.stop()
+        log.info("Stopped.")
+        return EXIT_STOPPED
+
+    def stop(self) -> None:
+        """REST first, then the herder. What hangs for too long is left behind."""
+        timer = _exit_in(_LAST_RESORT_S, EXIT_DIED)
+        if self._server is not None:
+            self._server.stop()
+        for close in self._closers:
+            try:
+                close()
+            except Exception:
+                log.exception("A part of the worker could not be stopped.")
+        timer.cancel()
+
+    def give_up(self, error: Exception, code: int, *, told: bool = False) -> int:
+        """The exit code after a failure that came before the start."""
+        was_told_to_stop = self._stopping.is_set()
+        if not told and not was_told_to_stop:
+            log.error("%s", error)
+            log.debug("The error in full.", exc_info=error)
+        self.stop()
+        return EXIT_STOPPED if was_told_to_stop else code
+
+    def _cluster_id(self, patience_s: float) -> str:
+        deadline = time.monotonic() + patience_s
+        said = False
+        while True:
+            try:
+                return self.node.check(max(0.1, min(_TRY_S, deadline - time.monotonic())))
+            except KafkaFailure as failure:
+                passing = isinstance(failure, ConnectFailure) and failure.retriable
+                if not passing or time.monotonic() > deadline or self._stopping.is_set():
+                    raise ConnectError(
+                        f"Failed to connect to and describe Kafka cluster. Check worker's broker connection and security "
+                        f"properties. {failure}"
+                    ) from failure
+                if not said:
+                    log.warning("The Kafka cluster does not answer yet: %s", failure)
+                    said = True
+            self._stopping.wait(_BETWEEN_TRIES_S)
+
+
+def _read_properties(path: Path) -> dict[str, str]:
+    try:
+        # Latin-1 as Java reads it; the parser itself deals with line ends.
+        return dict(parse_properties(path.read_bytes().decode("latin-1"), source=str(path)))
+    except OSError as error:
+        raise ConfigException(f"Cannot read {path}: {error.strerror}.") from error
+
+
+def _stop_at_signals() -> threading.Event:
+    """An event that SIGTERM and Ctrl-C set; the second signal ends the process at once."""
+    stopping = threading.Event()
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        if stopping.is_set():
+            os._exit(128 + number)
+        stopping.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    return stopping

@@ -1,0 +1,267 @@
+"""`mm2 offsets`: which source offsets an offsets topic keeps, and the removal of those that nobody needs any more."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, TextIO
+
+from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, Trouble, number, table
+from mm2.config.configdef import ConfigException
+from mm2.config.mirrormaker import MirrorMakerConfig
+from mm2.config.properties import load_properties
+from mm2.config.providers import ConfigTransformer
+from mm2.connect.stores.config_state import TargetState
+from mm2.connect.stores.offset_survey import KeptOffset, configured_connectors, kept_offsets, matching, remove
+from mm2.kafka.admin import Admin
+from mm2.kafka.cluster import Cluster
+from mm2.kafka.error_codes import ErrorCode
+from mm2.kafka.errors import BrokerFailure, KafkaFailure
+from mm2.kafka.settings import ClientSettings
+
+_AGE: Final = re.compile(r"(\d+)\s*([smhdw])")
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_PREFLIGHT_S: Final = 5.0
+_READ_S: Final = 300.0
+_WRITE_S: Final = 60.0
+
+
+@dataclass(frozen=True)
+class Place:
+    """An offsets topic and the config topic of its workers; ``props`` lead to their cluster and hold secrets."""
+
+    topic: str
+    config_topic: str
+    props: Mapping[str, str]
+
+    @classmethod
+    def of(cls, file: Path, flow: str | None, topic: str | None) -> Place:
+        """Of a worker's properties, or of one flow of MirrorMaker's. Raises Trouble or ConfigException."""
+        props = load_properties(file)
+        if flow is None:
+            if "clusters" in props:
+                raise Trouble(f"{file} is MirrorMaker's: name one of its flows, in quotes: 'A->B'.")
+            worker = ConfigTransformer.from_props(props).transform(props)
+        else:
+            config = MirrorMakerConfig(props)
+            pairs = {str(pair): pair for pair in config.possible_pairs()}
+            pair = pairs.get("".join(flow.split()))
+            if pair is None:
+                raise Trouble(f"{file} has no flow {flow}; its flows are {', '.join(pairs) or 'none'}.")
+            worker = config.worker_config(pair)
+        for key in ("bootstrap.servers", "offset.storage.topic", "config.storage.topic"):
+            if not worker.get(key):
+                raise ConfigException(f'Missing required configuration "{key}".')
+        return cls(topic or worker["offset.storage.topic"], worker["config.storage.topic"], worker)
+
+    @contextmanager
+    def cluster(self) -> Iterator[Cluster]:
+        """A client, once the cluster has answered and has the topic. Raises Trouble or KafkaFailure."""
+        cluster = Cluster(ClientSettings.from_props(self.props, client_id="mm2-cli-offsets"), name="of the workers")
+        try:
+            cluster.preflight(_PREFLIGHT_S)
+            self._require(cluster, self.topic)
+            yield cluster
+        finally:
+            cluster.close()
+
+    def configured(self, cluster: Cluster) -> dict[str, TargetState]:
+        """Connectors that the workers know of. Raises Trouble or KafkaFailure."""
+        self._require(cluster, self.config_topic)
+        return configured_connectors(cluster, self.config_topic, _READ_S)
+
+    def _require(self, cluster: Cluster, topic: str) -> None:
+        # A reader would wait for a topic that is not there; it might be a new one.
+        found = Admin(cluster).describe_topics([topic])[topic]
+        if isinstance(found, BrokerFailure) and found.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            raise Trouble(f"There is no topic {topic} at {self.props['bootstrap.servers']}.")
+        if isinstance(found, KafkaFailure):
+            raise found
+
+
+def before(text: str | None, now_ms: int) -> int | None:
+    """``30d``, ``12h``, ``90m`` ago, or a time (ISO 8601, UTC unless it says otherwise), in ms. Raises Trouble."""
+    if text is None:
+        return None
+    match = _AGE.fullmatch(text.strip())
+    if match is not None:
+        return now_ms - int(match[1]) * _SECONDS[match[2]] * 1000
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError:
+        sentence = f"{text!r} is no age; write for instance 30d, 12h, 90m, or a time such as 2026-01-31T12:00."
+        raise Trouble(sentence) from None
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def fields(given: Sequence[str]) -> dict[str, str]:
+    """``topic=orders`` → name and value. Raises Trouble."""
+    found = {}
+    for text in given:
+        name, sign, value = text.partition("=")
+        if not sign or not name:
+            raise Trouble(f"{text!r} is no field of a source partition; write for instance topic=orders.")
+        found[name] = value
+    return found
+
+
+def add(verbs: Any) -> None:
+    """The verb's own arguments."""
+    parser = verbs.add_parser(
+        "offsets",
+        help="list the source offsets that are kept, delete old ones",
+        description="Which source offsets a worker's offsets topic keeps, and the removal of those nobody needs any more.",
+    )
+    actions = parser.add_subparsers(metavar="ACTION", required=True)
+    listing = actions.add_parser(
+        "list",
+        help="every key with its offset and age",
+        description="Every key that has an offset, with its age and whether its connector is configured. Exit code: 0 "
+        "answered, 2 the question could not be answered.",
+    )
+    _add_choice(listing)
+    listing.set_defaults(run=run_list)
+    deleting = actions.add_parser(
+        "delete",
+        help="remove keys of a connector, or older than an age",
+        description="Removes the keys that fit by writing tombstones, reads back that they are gone, and prints what it has "
+        "removed. Keys of a connector that is configured and not stopped are left alone, since it would begin at the start "
+        "again. Exit code: 0 all that fits is gone, 1 some of it is kept, 2 it could not be done.",
+    )
+    _add_choice(deleting)
+    deleting.add_argument("--dry-run", action="store_true", help="say what would be removed, and remove nothing")
+    deleting.add_argument("--force", action="store_true", help="also of connectors that are configured and not stopped")
+    deleting.set_defaults(run=run_delete)
+
+
+def _add_choice(parser: Any) -> None:
+    parser.add_argument(
+        "config", metavar="FILE", type=Path, help="properties file of a Connect worker, or MirrorMaker's"
+    )
+    parser.add_argument("flow", metavar="'A->B'", nargs="?", help="the flow, where FILE is MirrorMaker's")
+    parser.add_argument("--topic", metavar="T", help="another offsets topic (offsets.storage.topic of a connector)")
+    parser.add_argument(
+        "--connector", metavar="NAME", action="append", default=[], help="only of this connector; repeatable"
+    )
+    parser.add_argument(
+        "--where",
+        metavar="FIELD=VALUE",
+        action="append",
+        default=[],
+        help="only of source partitions with this field; repeatable",
+    )
+    parser.add_argument(
+        "--older-than", metavar="AGE", help="only what was last written so long ago: 30d, 12h, or before a time"
+    )
+    parser.add_argument("--json", action="store_true", help="for programs rather than people")
+
+
+def run_list(options: Any) -> int:
+    """Exit code. Raises Trouble, ConfigException or KafkaFailure."""
+    place = Place.of(options.config, options.flow, options.topic)
+    with place.cluster() as cluster:
+        kept = kept_offsets(cluster, place.topic, _READ_S)
+        configured = place.configured(cluster)
+    chosen = _chosen(options, kept)
+    if not (options.connector or options.where or options.older_than):
+        chosen = kept  # with those that are not Connect's
+    if options.json:
+        _print_json({"topic": place.topic, "offsets": [_json(one, configured) for one in chosen]})
+        return EXIT_WELL
+    _tell(sys.stdout, chosen, configured)
+    sys.stdout.write(f"{number(len(chosen))} of {number(len(kept))} keys of topic {place.topic}\n")
+    return EXIT_WELL
+
+
+def run_delete(options: Any) -> int:
+    """Exit code. Raises Trouble, ConfigException or KafkaFailure."""
+    if not (options.connector or options.where or options.older_than):
+        raise Trouble("Say which offsets to delete: --connector, --where or --older-than.")
+    place = Place.of(options.config, options.flow, options.topic)
+    with place.cluster() as cluster:
+        kept = kept_offsets(cluster, place.topic, _READ_S)
+        configured = place.configured(cluster)
+        chosen = _chosen(options, kept)
+        spared = [] if options.force else [one for one in chosen if _in_use(one, configured)]
+        gone = [one for one in chosen if one not in spared]
+        if gone and not options.dry_run:
+            remove(cluster, place.topic, gone, _WRITE_S)
+            left = {(one.key, one.log_partition) for one in kept_offsets(cluster, place.topic, _READ_S)}
+            back = [one for one in gone if (one.key, one.log_partition) in left]
+            if back:
+                raise Trouble(f"{number(len(back))} of {number(len(gone))} keys were written again meanwhile.")
+    done = "would be removed" if options.dry_run else "removed"
+    if options.json:
+        rows = {name: [_json(one, configured) for one in some] for name, some in (("removed", gone), ("kept", spared))}
+        _print_json({"topic": place.topic, "dry_run": options.dry_run, **rows})
+    else:
+        _tell(sys.stdout, gone, configured)
+        proof = "" if options.dry_run or not gone else ", which was checked by reading the topic again"
+        sys.stdout.write(f"{number(len(gone))} of {number(len(kept))} keys of topic {place.topic} {done}{proof}\n")
+        if spared:
+            names = ", ".join(sorted({one.connector or "" for one in spared}))
+            sys.stdout.write(
+                f"{number(len(spared))} kept: their connectors ({names}) are configured and not stopped; stop them, or say "
+                "--force\n"
+            )
+    return EXIT_NOT_WELL if spared else EXIT_WELL
+
+
+def _chosen(options: Any, kept: Sequence[KeptOffset]) -> list[KeptOffset]:
+    return matching(
+        kept,
+        connectors=set(options.connector),
+        fields=fields(options.where),
+        before_ms=before(options.older_than, int(time.time() * 1000)),
+    )
+
+
+def _in_use(one: KeptOffset, configured: Mapping[str, TargetState]) -> bool:
+    return configured.get(one.connector or "", TargetState.STOPPED) is not TargetState.STOPPED
+
+
+def _json(one: KeptOffset, configured: Mapping[str, TargetState]) -> dict[str, Any]:
+    state = configured.get(one.connector or "")
+    return {
+        "connector": one.connector,
+        "configured": None if state is None else state.value,
+        "partition": one.partition,
+        "offset": one.offset,
+        "key": one.key.decode("utf-8", "backslashreplace"),
+        "written_ms": one.written_ms,
+        "log": {"partition": one.log_partition, "offset": one.log_offset},
+    }
+
+
+def _print_json(document: Mapping[str, Any]) -> None:
+    sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+
+
+def _tell(out: TextIO, kept: Sequence[KeptOffset], configured: Mapping[str, TargetState]) -> None:
+    if not kept:
+        return
+    rows = []
+    for one in kept:
+        state = configured.get(one.connector or "")
+        name = "not Connect's" if one.connector is None else one.connector
+        partition = one.key.decode("utf-8", "backslashreplace") if one.partition is None else _compact(one.partition)
+        where = f"{one.log_partition}@{one.log_offset}"
+        rows.append(
+            (name, partition, _compact(one.offset), state.value if state else "no", _time(one.written_ms), where)
+        )
+    table(out, ("connector", "source partition", "offset", "configured", "written", "record"), rows, left=5)
+
+
+def _compact(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _time(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC") if at_ms >= 0 else "-"

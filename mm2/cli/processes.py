@@ -1,0 +1,44 @@
+"""mm2 processes: the MirrorMaker processes of this user on this machine, and where their REST interfaces are."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import asdict
+from typing import Any
+
+from mm2.cli.flow import EXIT_WELL, table
+from mm2.mirror.whereabouts import processes
+
+
+def add(verbs: Any) -> None:
+    """The verb's own arguments."""
+    parser = verbs.add_parser(
+        "processes",
+        help="where the REST interfaces of the processes on this machine are",
+        description="The MirrorMaker processes of this user on this machine, with the address of their REST interface.",
+    )
+    parser.add_argument("--json", action="store_true", help="as JSON")
+    parser.set_defaults(run=run)
+
+
+def run(options: Any) -> int:
+    """Exit code."""
+    found = processes()
+    if options.json:
+        sys.stdout.write(json.dumps({"processes": [asdict(process) for process in found]}, indent=2) + "\n")
+    elif found:
+        rows = [
+            (
+                str(process.pid),
+                time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(process.since_ms / 1000)),
+                process.url,
+                ", ".join(process.flows),
+            )
+            for process in found
+        ]
+        table(sys.stdout, ("PID", "SINCE", "REST", "FLOWS"), rows)
+    else:
+        sys.stdout.write("No MirrorMaker process of yours has a REST interface on this machine.\n")
+    return EXIT_WELL

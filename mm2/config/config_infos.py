@@ -1,0 +1,216 @@
+"""What ``PUT …/config/validate`` says of a configuration (Kafka's ``ConfigInfos`` 4.3.0, spec connect §C).
+
+Everything in the answer is text, as in Kafka: numbers and booleans too, lists joined by commas, passwords ``[hidden]``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from mm2.config.values import Type, show
+
+if TYPE_CHECKING:
+    from mm2.config.configdef import ConfigKey
+
+
+@dataclass
+class ConfigValue:
+    """What validation says of one key: the typed value (``None`` when it is wrong), what could be offered, what is wrong."""
+
+    name: str
+    value: object
+    recommended_values: list[object] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    visible: bool = True
+
+
+def shown(value: object, type_: Type | None) -> str | None:
+    """A typed value as the text that stands in answers; ``None`` stays ``None``."""
+    if value is None:
+        return None
+    if type_ is Type.LIST and isinstance(value, list | tuple):
+        return ",".join(map(show, value))
+    return show(value)
+
+
+@dataclass(frozen=True)
+class ConfigKeyInfo:
+    """The definition of a key as REST shows it."""
+
+    name: str
+    type: str
+    required: bool
+    default_value: str | None
+    importance: str
+    documentation: str
+    group: str | None
+    order_in_group: int
+    width: str
+    display_name: str
+    dependents: tuple[str, ...]
+
+    @classmethod
+    def of(cls, key: ConfigKey) -> ConfigKeyInfo:
+        return cls(
+            name=key.name,
+            type=key.type.value,
+            required=key.required,
+            default_value=None if key.required else shown(key.default, key.type),
+            importance=key.importance.value,
+            documentation=key.documentation,
+            group=key.group,
+            order_in_group=key.order,
+            width=key.width.value,
+            display_name=key.display_name,
+            dependents=key.dependents,
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """The object REST prints; also an element of ``GET /connector-plugins/{p}/config``."""
+        return {
+            "name": self.name,
+            "type": self.type,
+            "required": self.required,
+            "default_value": self.default_value,
+            "importance": self.importance,
+            "documentation": self.documentation,
+            "group": self.group,
+            "order_in_group": self.order_in_group,
+            "width": self.width,
+            "display_name": self.display_name,
+            "dependents": list(self.dependents),
+        }
+
+
+@dataclass(frozen=True)
+class ConfigValueInfo:
+    """The value of a key as REST shows it."""
+
+    name: str
+    value: str | None
+    recommended_values: tuple[str | None, ...] = ()
+    errors: tuple[str, ...] = ()
+    visible: bool = True
+
+    @classmethod
+    def of(cls, value: ConfigValue, type_: Type | None) -> ConfigValueInfo:
+        """``type_`` is that of the key's definition, ``None`` when there is none."""
+        item = Type.STRING if type_ is Type.LIST else type_
+        return cls(
+            name=value.name,
+            value=shown(value.value, type_),
+            recommended_values=tuple(shown(recommended, item) for recommended in value.recommended_values),
+            errors=tuple(value.errors),
+            visible=value.visible,
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "value": self.value,
+            "recommended_values": list(self.recommended_values),
+            "errors": list(self.errors),
+            "visible": self.visible,
+        }
+
+
+@dataclass(frozen=True)
+class ConfigInfo:
+    """Definition and value of one key. No definition: an error about a key that nobody defines."""
+
+    definition: ConfigKeyInfo | None
+    value: ConfigValueInfo | None
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "definition": None if self.definition is None else self.definition.as_json(),
+            "value": None if self.value is None else self.value.as_json(),
+        }
+
+
+@dataclass(frozen=True)
+class ConfigInfos:
+    """The whole answer. ``name`` is the connector's class."""
+
+    name: str
+    error_count: int
+    groups: tuple[str, ...] = ()
+    configs: tuple[ConfigInfo, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        keys: Mapping[str, ConfigKey],
+        values: Iterable[ConfigValue],
+        groups: Sequence[str] | None = None,
+    ) -> ConfigInfos:
+        """Values put beside their definitions: first those that have none, then all keys in the order of definition.
+
+        ``groups`` are by default those of the keys, each once, in the order of definition.
+        """
+        all_values = list(values)
+        by_name = {value.name: value for value in all_values}
+        if groups is None:
+            groups = list(dict.fromkeys(key.group for key in keys.values() if key.group is not None))
+        undefined = [value for value in all_values if value.name not in keys]
+        defined = [
+            ConfigInfo(
+                ConfigKeyInfo.of(key),
+                ConfigValueInfo.of(by_name[key_name], key.type) if key_name in by_name else None,
+            )
+            for key_name, key in keys.items()
+        ]
+        known = [value for key_name, value in by_name.items() if key_name in keys]
+        return cls(
+            name,
+            sum(len(value.errors) for value in (*undefined, *known)),
+            tuple(groups),
+            (*(ConfigInfo(None, ConfigValueInfo.of(value, None)) for value in undefined), *defined),
+        )
+
+    @classmethod
+    def together(cls, name: str, parts: Iterable[ConfigInfos]) -> ConfigInfos:
+        """Several answers as one (Kafka's ``mergeConfigInfos``): groups each once, keys one part after the other."""
+        infos = list(parts)
+        return cls(
+            name,
+            sum(part.error_count for part in infos),
+            tuple(dict.fromkeys(group for part in infos for group in part.groups)),
+            tuple(config for part in infos for config in part.configs),
+        )
+
+    @classmethod
+    def under_prefix(cls, keys: Mapping[str, ConfigKey], values: Iterable[ConfigValue], prefix: str) -> ConfigInfos:
+        """The keys of a converter or of a client, with the ``prefix`` they have in a connector's configuration.
+
+        Only the ``values`` given, in their order; ``error_count`` counts keys with errors, not errors, as Kafka does here.
+        """
+        infos = []
+        groups: dict[str, None] = {}
+        for value in values:
+            key = keys.get(value.name)
+            definition = None
+            if key is not None:
+                definition = replace(ConfigKeyInfo.of(key), name=prefix + key.name)
+                if key.group is not None:
+                    groups[key.group] = None
+            renamed = ConfigValue(prefix + value.name, value.value, value.recommended_values, value.errors)
+            infos.append(ConfigInfo(definition, ConfigValueInfo.of(renamed, None if key is None else key.type)))
+        return cls("", sum(1 for info in infos if info.value and info.value.errors), tuple(groups), tuple(infos))
+
+    @property
+    def errors(self) -> list[tuple[str, str]]:
+        """Every error as (key, text), in the order of the answer."""
+        return [(config.value.name, error) for config in self.configs if config.value for error in config.value.errors]
+
+    def as_json(self) -> dict[str, Any]:
+        """The body of the answer."""
+        return {
+            "name": self.name,
+            "error_count": self.error_count,
+            "groups": list(self.groups),
+            "configs": [config.as_json() for config in self.configs],
+        }

@@ -1,0 +1,46 @@
+"""Keys of workers' files that Kafka has given up, and what becomes of them here: such files still start, with a warning.
+
+``rest.host.name`` and ``rest.port`` (removed in 3.0, KIP-208) mean a listener where ``listeners`` is not given. The converters of
+internal topics (removed in 3.0, KIP-174) have no effect: these topics hold JSON without schemas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from mm2.config.values import ConfigException, Type, parse_type
+
+_HOST: Final = "rest.host.name"
+_PORT: Final = "rest.port"
+_LISTENERS: Final = "listeners"
+_INTERNAL: Final = ("internal.key.converter", "internal.value.converter")
+
+
+def without_legacy_keys(props: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """A worker's settings in today's words, and one sentence for each old one. Raises :class:`ConfigException` for a bad port."""
+    kept = {key: value for key, value in props.items() if not _is_internal(key)}
+    told = [
+        f"Configuration {key} has no effect: internal topics hold JSON without schemas (it was removed in Kafka 3.0)."
+        for key in props
+        if _is_internal(key)
+    ]
+    old = [key for key in (_HOST, _PORT) if key in kept]
+    if not old:
+        return kept, told
+    host, port = kept.pop(_HOST, "").strip(), parse_type(_PORT, kept.pop(_PORT, "8083"), Type.INT)
+    if not isinstance(port, int) or not 0 <= port <= 65535:
+        raise ConfigException(_PORT, port, "A port is a number from 0 to 65535")
+    names = " and ".join(old)
+    if _LISTENERS in kept:
+        told.append(f"Configuration {names} has no effect: {_LISTENERS} is given (it was removed in Kafka 3.0).")
+        return kept, told
+    listener = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    told.append(
+        f"Configuration {names} was removed in Kafka 3.0; taken for {_LISTENERS}={listener}, which replaces it."
+    )
+    return {**kept, _LISTENERS: listener}, told
+
+
+def _is_internal(key: str) -> bool:
+    return any(key == name or key.startswith(f"{name}.") for name in _INTERNAL)

@@ -1,0 +1,70 @@
+"""Keys of the REST interface that Java does not have, and those that MirrorMaker's file may hold at its top level."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mm2.config.configdef import ConfigDef, ConfigException, Importance, Type, at_least
+from mm2.config.validators import Check
+from mm2.config.worker_keys import REST_CONFIG
+
+LOGIN_CONFIG_KEY: Final = "java.security.auth.login.config"
+
+REST_LIMITS_CONFIG: Final = (
+    ConfigDef()
+    .define(
+        "rest.request.timeout.ms",
+        Type.INT,
+        90_000,
+        at_least(1),
+        Importance.LOW,
+        "How long a REST request may wait for the herder. (Java: always 90 s.)",
+    )
+    .define(
+        "rest.health.timeout.ms",
+        Type.INT,
+        10_000,
+        at_least(1),
+        Importance.LOW,
+        "How long GET /health waits for the herder. (Java: always 10 s.)",
+    )
+    .define(
+        "rest.request.max.bytes",
+        Type.INT,
+        16 * 1024 * 1024,
+        at_least(1),
+        Importance.LOW,
+        "Largest body of a REST request; larger ones are answered with 413.",
+    )
+    .define(
+        "rest.idle.timeout.ms",
+        Type.INT,
+        30_000,
+        at_least(1),
+        Importance.LOW,
+        "A caller who sends or takes nothing for this long in the middle of a request is cut off.",
+    )
+    .define(
+        LOGIN_CONFIG_KEY,
+        Type.STRING,
+        None,
+        None,
+        Importance.LOW,
+        "Java's login configuration for BasicAuthSecurityRestExtension; the environment's KAFKA_OPTS may name it, too.",
+    )
+)
+"""For Java they are constants, no limits, or properties of the JVM."""
+
+
+def _listeners_or_none() -> Check:
+    def ensure(name: str, value: object) -> None:
+        if not isinstance(value, list) or not all(str(item).strip() for item in value):
+            raise ConfigException(f"Empty URL found when parsing {name} list.")
+
+    return Check(ensure, "List of comma-separated URLs; empty = no port at all.")
+
+
+MIRROR_REST_CONFIG: Final = ConfigDef(REST_CONFIG, REST_LIMITS_CONFIG).redefine(
+    "listeners", validator=_listeners_or_none()
+)
+"""REST keys of a MirrorMaker process: an empty list of listeners is one."""

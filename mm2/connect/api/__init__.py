@@ -1,0 +1,146 @@
+"""What plugin authors implement and use: Kafka Connect's plugin API (the packages of Java's connect-api).
+
+    connector       Connector, Task, ConnectorContext
+    source          SourceConnector, SourceTask and their contexts
+    sink            SinkConnector, SinkTask and their contexts
+    converter       Converter, HeaderConverter
+    transformation  Transformation
+    predicate       Predicate
+
+Records, schemas, values and errors are those of `mm2.connect.data`; `mm2.connect.data.schema` tells what values are in
+Python. Everything is importable from here.
+
+Threads: a connector's methods run on its ``connector-thread-<name>``, one at a time. A task's methods run on its
+``task-thread-<connector>-<n>``, with three exceptions of source tasks: :meth:`SourceTask.commit` is called by the offset
+committer, :meth:`SourceTask.commit_record` by the thread that got the acknowledgement (both on the task's thread with exactly-once),
+and :meth:`Task.stop` may be called from the herder's threads **while** ``poll`` runs (see there).
+"""
+
+from mm2.connect.api.connector import UNDEFINED_VERSION, Connector, ConnectorContext, Task
+from mm2.connect.api.converter import Converter, HeaderConverter, KafkaHeaders
+from mm2.connect.api.predicate import Predicate
+from mm2.connect.api.sink import ErrantRecordReporter, SinkConnector, SinkTask, SinkTaskContext
+from mm2.connect.api.source import (
+    OffsetReader,
+    SourceConnector,
+    SourceTask,
+    SourceTaskContext,
+    TransactionContext,
+    WorkerView,
+)
+from mm2.connect.api.transformation import Transformation
+from mm2.connect.data.builder import SchemaBuilder
+from mm2.connect.data.errors import (
+    ConnectError,
+    DataError,
+    IllegalWorkerStateError,
+    RetriableError,
+    SchemaBuilderError,
+    SchemaProjectorError,
+)
+from mm2.connect.data.headers import Header, Headers
+from mm2.connect.data.logical import (
+    DATE_SCHEMA,
+    OPTIONAL_DATE_SCHEMA,
+    OPTIONAL_TIME_SCHEMA,
+    OPTIONAL_TIMESTAMP_SCHEMA,
+    TIME_SCHEMA,
+    TIMESTAMP_SCHEMA,
+    decimal_schema,
+)
+from mm2.connect.data.projector import project
+from mm2.connect.data.record import ConnectRecord, SinkRecord, SourceRecord, TimestampType
+from mm2.connect.data.schema import (
+    BOOLEAN_SCHEMA,
+    BYTES_SCHEMA,
+    FLOAT32_SCHEMA,
+    FLOAT64_SCHEMA,
+    INT8_SCHEMA,
+    INT16_SCHEMA,
+    INT32_SCHEMA,
+    INT64_SCHEMA,
+    OPTIONAL_BOOLEAN_SCHEMA,
+    OPTIONAL_BYTES_SCHEMA,
+    OPTIONAL_FLOAT32_SCHEMA,
+    OPTIONAL_FLOAT64_SCHEMA,
+    OPTIONAL_INT8_SCHEMA,
+    OPTIONAL_INT16_SCHEMA,
+    OPTIONAL_INT32_SCHEMA,
+    OPTIONAL_INT64_SCHEMA,
+    OPTIONAL_STRING_SCHEMA,
+    STRING_SCHEMA,
+    Field,
+    Schema,
+    SchemaAndValue,
+    Type,
+)
+from mm2.connect.data.struct import Struct
+from mm2.kafka.structs import OffsetAndMetadata, TopicPartition
+
+__all__ = [
+    "BOOLEAN_SCHEMA",
+    "BYTES_SCHEMA",
+    "DATE_SCHEMA",
+    "FLOAT32_SCHEMA",
+    "FLOAT64_SCHEMA",
+    "INT8_SCHEMA",
+    "INT16_SCHEMA",
+    "INT32_SCHEMA",
+    "INT64_SCHEMA",
+    "OPTIONAL_BOOLEAN_SCHEMA",
+    "OPTIONAL_BYTES_SCHEMA",
+    "OPTIONAL_DATE_SCHEMA",
+    "OPTIONAL_FLOAT32_SCHEMA",
+    "OPTIONAL_FLOAT64_SCHEMA",
+    "OPTIONAL_INT8_SCHEMA",
+    "OPTIONAL_INT16_SCHEMA",
+    "OPTIONAL_INT32_SCHEMA",
+    "OPTIONAL_INT64_SCHEMA",
+    "OPTIONAL_STRING_SCHEMA",
+    "OPTIONAL_TIMESTAMP_SCHEMA",
+    "OPTIONAL_TIME_SCHEMA",
+    "STRING_SCHEMA",
+    "TIMESTAMP_SCHEMA",
+    "TIME_SCHEMA",
+    "UNDEFINED_VERSION",
+    "ConnectError",
+    "ConnectRecord",
+    "Connector",
+    "ConnectorContext",
+    "Converter",
+    "DataError",
+    "ErrantRecordReporter",
+    "Field",
+    "Header",
+    "HeaderConverter",
+    "Headers",
+    "IllegalWorkerStateError",
+    "KafkaHeaders",
+    "OffsetAndMetadata",
+    "OffsetReader",
+    "Predicate",
+    "RetriableError",
+    "Schema",
+    "SchemaAndValue",
+    "SchemaBuilder",
+    "SchemaBuilderError",
+    "SchemaProjectorError",
+    "SinkConnector",
+    "SinkRecord",
+    "SinkTask",
+    "SinkTaskContext",
+    "SourceConnector",
+    "SourceRecord",
+    "SourceTask",
+    "SourceTaskContext",
+    "Struct",
+    "Task",
+    "TimestampType",
+    "TopicPartition",
+    "TransactionContext",
+    "Transformation",
+    "Type",
+    "WorkerView",
+    "decimal_schema",
+    "project",
+]

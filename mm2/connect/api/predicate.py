@@ -1,0 +1,37 @@
+"""What decides whether a transformation applies to a record (org.apache.kafka.connect.transforms.predicates; KIP-585)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from mm2.connect.api.connector import UNDEFINED_VERSION
+from mm2.connect.data.record import ConnectRecord
+
+if TYPE_CHECKING:
+    from mm2.config.configdef import ConfigDef
+
+
+class Predicate(ABC):
+    """Asked about one record at a time, for one task, on that task's thread."""
+
+    def version(self) -> str:
+        """Version shown in plugin lists."""
+        return UNDEFINED_VERSION
+
+    @abstractmethod
+    def config(self) -> ConfigDef:
+        """The definition of the keys behind ``predicates.<alias>.``."""
+
+    @abstractmethod
+    def configure(self, props: Mapping[str, Any]) -> None:
+        """Called once with the keys behind ``predicates.<alias>.``. Raises ConnectError or ConfigException when they are bad."""
+
+    @abstractmethod
+    def test(self, record: ConnectRecord) -> bool:
+        """Whether the transformation applies; ``negate`` turns the answer around."""
+
+    def close(self) -> None:
+        """Called once when the task is over."""
+        return

@@ -1,0 +1,39 @@
+"""What changes or drops single records on their way (org.apache.kafka.connect.transforms.Transformation; spec connect G.5)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from mm2.connect.api.connector import UNDEFINED_VERSION
+from mm2.connect.data.record import ConnectRecord
+
+if TYPE_CHECKING:
+    from mm2.config.configdef import ConfigDef
+
+Record = TypeVar("Record", bound=ConnectRecord)
+
+
+class Transformation(ABC):
+    """Works on one record at a time, for one task, on that task's thread."""
+
+    def version(self) -> str:
+        """Version shown in plugin lists."""
+        return UNDEFINED_VERSION
+
+    @abstractmethod
+    def config(self) -> ConfigDef:
+        """The definition of the keys behind ``transforms.<alias>.``."""
+
+    @abstractmethod
+    def configure(self, props: Mapping[str, Any]) -> None:
+        """Called once with the keys behind ``transforms.<alias>.``. Raises ConnectError or ConfigException when they are bad."""
+
+    @abstractmethod
+    def apply(self, record: Record) -> Record | None:
+        """The record to go on with, made by `ConnectRecord.new_record`; None drops it. Raises DataError when it cannot be done."""
+
+    def close(self) -> None:
+        """Called once when the task is over."""
+        return

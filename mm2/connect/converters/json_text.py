@@ -1,0 +1,94 @@
+"""JSON as Jackson reads and writes it (as Kafka's JsonSerializer and JsonDeserializer have it configured).
+
+Read numbers are int, or Decimal when they have a point or an exponent; nothing is rounded.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from decimal import Decimal
+from typing import Any, Final
+
+from mm2.connect.data.errors import DataError
+
+MISSING: Final = object()
+"""What reading nothing but blanks gives."""
+
+_NAMED: Final = {"\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
+_ESCAPED: Final = re.compile(r'[\x00-\x1f"\\\U00010000-\U0010ffff]')
+_BLANKS: Final = " \t\r\n"
+_LONGEST_NUMBER: Final = 1000
+# A string, to be left alone, or zeros that lead a number.
+_LEADING_ZEROS: Final = re.compile(r'("(?:[^"\\]|\\.)*")|(?<![\w.+])(-?)0+(?=[0-9])', re.ASCII)
+
+
+def quoted(text: str) -> str:
+    """A string of JSON. Escaped is what must be, and what is beyond 16 bits: Jackson writes its two halves."""
+    return f'"{_ESCAPED.sub(_escape, text) if _ESCAPED.search(text) else text}"'
+
+
+def _escape(found: re.Match[str]) -> str:
+    point = ord(found[0])
+    if point > 0xFFFF:
+        return f"\\u{0xD7C0 + (point >> 10):04X}\\u{0xDC00 + (point & 0x3FF):04X}"
+    return _NAMED.get(found[0]) or f"\\u{point:04X}"
+
+
+def encoded(text: str) -> bytes:
+    """UTF-8. Raises DataError for half of a surrogate pair, which has none."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(f"Not a text: it holds {error.object[error.start : error.end]!r} alone") from error
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > _LONGEST_NUMBER:
+        raise ValueError(f"a number of {len(digits)} digits")
+    return int(digits)
+
+
+def _fraction(text: str) -> Decimal:
+    if len(text) > _LONGEST_NUMBER:
+        raise ValueError(f"a number of {len(text)} digits")
+    return abs(number) if not (number := Decimal(text)) else number
+
+
+def _constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")
+
+
+_DECODER: Final = json.JSONDecoder(parse_int=_integer, parse_float=_fraction, parse_constant=_constant)
+
+
+def read(data: bytes) -> Any:
+    """The first value in some bytes, or `MISSING`. What follows is not looked at, as in Jackson. Raises DataError."""
+    try:
+        text = data.decode(json.detect_encoding(data)).lstrip(_BLANKS)
+        if not text:
+            return MISSING
+        try:
+            return _first(text)
+        except ValueError:
+            without = _LEADING_ZEROS.sub(lambda found: found[1] or found[2], text)
+            if without == text:
+                raise
+            return _first(without)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"Not JSON: {error}") from error
+
+
+def _first(text: str) -> Any:
+    value, end = _DECODER.raw_decode(text)
+    after = text[end : end + 1]
+    if after and _runs_on(value, after):
+        raise ValueError(f"{after!r} right behind {text[:end][:50]!r}")
+    return value
+
+
+def _runs_on(value: Any, after: str) -> bool:
+    """Whether a number or a word goes on where it should have ended."""
+    if isinstance(value, bool) or value is None:
+        return after.isalnum() or after in "_$"
+    return isinstance(value, int | Decimal) and after not in _BLANKS

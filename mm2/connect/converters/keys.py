@@ -1,0 +1,26 @@
+"""The key that all configured converters have (org.apache.kafka.connect.storage.ConverterConfig)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from mm2.config.configdef import ConfigDef, Importance, Type, one_of
+
+TYPE: Final = "converter.type"
+
+
+def converter_config() -> ConfigDef:
+    """A definition that begins with ``converter.type``; the runtime gives its value."""
+    return ConfigDef().define(
+        TYPE,
+        Type.STRING,
+        validator=one_of("key", "value", "header"),
+        importance=Importance.LOW,
+        doc="What the converter is used for; set by the worker.",
+    )
+
+
+def with_type(props: Mapping[str, Any], *, is_key: bool) -> dict[str, Any]:
+    """The settings of a converter with what it is used for; a header converter's are told that already."""
+    return {TYPE: "key" if is_key else "value", **props}

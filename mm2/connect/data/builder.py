@@ -1,0 +1,164 @@
+"""Making schemas (org.apache.kafka.connect.data.SchemaBuilder)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Self
+
+from mm2.connect.data.errors import DataError, SchemaBuilderError
+from mm2.connect.data.schema import Field, Schema, Type
+from mm2.connect.data.struct import validate_value
+
+
+class SchemaBuilder:
+    """Collects what a schema shall be: ``SchemaBuilder.struct().name("x").field("id", INT64_SCHEMA).build()``.
+
+    A thing that was said may not be said differently again: SchemaBuilderError, a DataError.
+    """
+
+    def __init__(self, type_: Type, *, key_schema: Schema | None = None, value_schema: Schema | None = None) -> None:
+        self._type = type_
+        self._key_schema = key_schema
+        self._value_schema = value_schema
+        self._said: dict[str, Any] = {}
+        self._parameters: dict[str, str] = {}
+        self._fields: dict[str, Field] = {}
+
+    @classmethod
+    def int8(cls) -> Self:
+        return cls(Type.INT8)
+
+    @classmethod
+    def int16(cls) -> Self:
+        return cls(Type.INT16)
+
+    @classmethod
+    def int32(cls) -> Self:
+        return cls(Type.INT32)
+
+    @classmethod
+    def int64(cls) -> Self:
+        return cls(Type.INT64)
+
+    @classmethod
+    def float32(cls) -> Self:
+        return cls(Type.FLOAT32)
+
+    @classmethod
+    def float64(cls) -> Self:
+        return cls(Type.FLOAT64)
+
+    @classmethod
+    def boolean(cls) -> Self:
+        return cls(Type.BOOLEAN)
+
+    @classmethod
+    def string(cls) -> Self:
+        return cls(Type.STRING)
+
+    @classmethod
+    def bytes(cls) -> Self:
+        return cls(Type.BYTES)
+
+    @classmethod
+    def struct(cls) -> Self:
+        return cls(Type.STRUCT)
+
+    @classmethod
+    def array(cls, value_schema: Schema) -> Self:
+        """Of items of this schema."""
+        return cls(Type.ARRAY, value_schema=value_schema)
+
+    @classmethod
+    def map(cls, key_schema: Schema, value_schema: Schema) -> Self:
+        """Of keys and values of these schemas."""
+        return cls(Type.MAP, key_schema=key_schema, value_schema=value_schema)
+
+    @classmethod
+    def like(cls, source: Schema, type_: Type | None = None) -> Self:
+        """Name, version, doc and parameters of another schema, and its type unless told otherwise; no fields, no default,
+        and not whether it is optional (SchemaUtil.copySchemaBasics)."""
+        builder = cls(type_ or source.type)
+        if builder._type is source.type:
+            builder._key_schema, builder._value_schema = source.key_schema, source.value_schema
+        return builder.name(source.name).version(source.version).doc(source.doc).parameters(source.parameters)
+
+    @property
+    def type(self) -> Type:
+        return self._type
+
+    def _say(self, what: str, value: Any) -> Self:
+        if what in self._said and self._said[what] != value:
+            raise SchemaBuilderError(f"Invalid SchemaBuilder call: {what} has already been set.")
+        if value is not None:
+            self._said[what] = value
+        return self
+
+    def optional(self) -> Self:
+        """Values may be missing."""
+        return self._say("optional", True)
+
+    def required(self) -> Self:
+        """Values may not be missing; so it is when nothing is said."""
+        return self._say("optional", False)
+
+    def default(self, value: Any) -> Self:
+        """What a missing value means. Raises SchemaBuilderError when it does not fit what was said so far."""
+        try:
+            validate_value(self.build(), value)
+        except DataError as error:
+            raise SchemaBuilderError(f"Invalid default value: {error}") from error
+        return self._say("default", value)
+
+    def name(self, name: str | None) -> Self:
+        """What the type is called, e.g. to make it a logical one."""
+        return self._say("name", name)
+
+    def version(self, version: int | None) -> Self:
+        """Of what the name stands for."""
+        return self._say("version", version)
+
+    def doc(self, doc: str | None) -> Self:
+        """Words for people."""
+        return self._say("doc", doc)
+
+    def parameter(self, name: str, value: str) -> Self:
+        """A further fact."""
+        self._parameters[name] = value
+        return self
+
+    def parameters(self, parameters: Mapping[str, str]) -> Self:
+        """Further facts."""
+        self._parameters.update(parameters)
+        return self
+
+    def field(self, name: str, schema: Schema) -> Self:
+        """The next field of a struct."""
+        if self._type is not Type.STRUCT:
+            raise SchemaBuilderError(f"Cannot create fields on type {self._type.value}")
+        if not name:
+            raise SchemaBuilderError("A field needs a name")
+        if name in self._fields:
+            raise SchemaBuilderError(f"Cannot create field because of field name duplication {name}")
+        self._fields[name] = Field(name, len(self._fields), schema)
+        return self
+
+    def has_field(self, name: str) -> bool:
+        """Whether a field of this name is there."""
+        return name in self._fields
+
+    def build(self) -> Schema:
+        """The schema."""
+        return Schema(
+            self._type,
+            self._said.get("optional", False),
+            self._said.get("default"),
+            self._said.get("name"),
+            self._said.get("version"),
+            self._said.get("doc"),
+            MappingProxyType(dict(self._parameters)),
+            tuple(self._fields.values()),
+            self._key_schema,
+            self._value_schema,
+        )

@@ -1,0 +1,152 @@
+"""Java's numbers: widths that wrap, single precision, and how floating point is written (java.lang.Double.toString)."""
+
+from __future__ import annotations
+
+import math
+import struct
+from decimal import Decimal
+from fractions import Fraction
+from typing import Final, Self
+
+LONG_MIN: Final = -(2**63)
+LONG_MAX: Final = 2**63 - 1
+
+
+class Float32(float):
+    """A float of single precision. Only needed where no schema says so: Java writes 0.1f as 0.1, Python has no such float."""
+
+    __slots__ = ()
+
+    def __new__(cls, value: float | Decimal) -> Self:
+        return super().__new__(cls, single(value))
+
+
+def single(value: float | Decimal) -> float:
+    """The nearest float of single precision, ties to even; infinite beyond its range, as a cast in Java is."""
+    double = nearest_double(value)
+    if math.isinf(double) or math.isnan(double):
+        return double
+    if isinstance(value, int | Decimal) and double != 0 and Fraction(value) != Fraction(double):
+        # Rounding twice may go wrong where the double is a tie: keep the last bit odd, then it is none.
+        if abs(Fraction(double)) > abs(Fraction(value)):
+            double = math.nextafter(double, 0.0)
+        bits = struct.unpack(">q", struct.pack(">d", double))[0]
+        double = struct.unpack(">d", struct.pack(">q", bits | 1))[0]
+    try:
+        nearest: float = struct.unpack(">f", struct.pack(">f", double))[0]
+    except OverflowError:
+        return math.copysign(math.inf, double)
+    return nearest
+
+
+def nearest_double(value: float | Decimal) -> float:
+    """The nearest double; infinite beyond its range."""
+    if isinstance(value, int):
+        try:
+            return float(value)
+        except OverflowError:
+            return math.copysign(math.inf, value)
+    return float(value)
+
+
+def wrap(value: int, bits: int) -> int:
+    """The lowest bits of an integer as a signed number, as casts between Java's integers do."""
+    half = 1 << (bits - 1)
+    return ((value + half) & ((1 << bits) - 1)) - half
+
+
+def to_integer(value: float, bits: int) -> int:
+    """A cast from floating point in Java: towards zero, the nearest end of the range beyond it, 0 for NaN.
+
+    Ranges below 32 bits go through those of 32, then wrap.
+    """
+    if math.isnan(value):
+        return 0
+    reach = max(bits, 32)
+    low, high = -(1 << (reach - 1)), (1 << (reach - 1)) - 1
+    whole = (high if value > 0 else low) if math.isinf(value) else min(max(int(value), low), high)
+    return wrap(whole, bits)
+
+
+def whole(value: Decimal) -> int:
+    """The 64 lowest bits of a decimal's integer part (BigDecimal.longValue)."""
+    if value.adjusted() < 0 or not value:
+        return 0
+    # From 2**64 on, and 10**64 is a multiple of it, nothing of the number is left.
+    return 0 if scale(value) <= -64 else wrap(int(value), 64)
+
+
+def fits(value: int, bits: int) -> bool:
+    """Whether an integer is one of this width."""
+    return -(1 << (bits - 1)) <= value < (1 << (bits - 1))
+
+
+def double_text(value: float) -> str:
+    """As Double.toString of Java 19 and later: the fewest digits that say it, at least one after the point."""
+    return _java_text(value, _digits(value, float))
+
+
+def single_text(value: float) -> str:
+    """As Float.toString of Java 19 and later, for a float of single precision."""
+    return _java_text(value, _digits(value, single))
+
+
+def _digits(value: float, read: type[float] | object) -> tuple[str, int]:
+    """Shortest digits, and the power of ten of the first one. Two digits at least are tried, as Java does."""
+    if value == 0 or math.isinf(value) or math.isnan(value):
+        return "0", 0
+    positive = abs(value)
+    for precision in range(1, 17):
+        text = f"{positive:.{precision}e}"
+        again = float(text) if read is float else single(float(text))
+        if again == positive:
+            break
+    digits, _, exponent = text.partition("e")
+    return digits.replace(".", "").rstrip("0") or "0", int(exponent)
+
+
+def _java_text(value: float, found: tuple[str, int]) -> str:
+    if math.isnan(value):
+        return "NaN"
+    sign = "-" if math.copysign(1.0, value) < 0 else ""
+    if math.isinf(value):
+        return f"{sign}Infinity"
+    digits, exponent = found
+    if value == 0:
+        return f"{sign}0.0"
+    if -3 <= exponent < 7:
+        if exponent < 0:
+            return f"{sign}0.{'0' * (-exponent - 1)}{digits}"
+        whole = digits[: exponent + 1].ljust(exponent + 1, "0")
+        return f"{sign}{whole}.{digits[exponent + 1 :] or '0'}"
+    return f"{sign}{digits[0]}.{digits[1:] or '0'}E{exponent}"
+
+
+def decimal_text(value: Decimal) -> str:
+    """As BigDecimal.toString. Raises nothing: Python's form is the same."""
+    return str(value)
+
+
+def unscaled(value: Decimal) -> int:
+    """The digits of a decimal as an integer (BigDecimal.unscaledValue)."""
+    sign, digits, _ = value.as_tuple()
+    number = int("".join(map(str, digits)) or "0") if digits else 0
+    return -number if sign else number
+
+
+def scale(value: Decimal) -> int:
+    """Digits behind the point; negative: zeros before it (BigDecimal.scale). The value has to be finite."""
+    exponent = value.as_tuple().exponent
+    if not isinstance(exponent, int):
+        raise TypeError(f"{value} is no number")
+    return -exponent
+
+
+def from_unscaled(number: int, digits_behind: int) -> Decimal:
+    """The decimal with these digits, exactly, whatever the context's precision."""
+    return Decimal((int(number < 0), tuple(map(int, str(abs(number)))), -digits_behind))
+
+
+def twos_complement(number: int) -> bytes:
+    """Big-endian, as few bytes as possible, at least one (BigInteger.toByteArray)."""
+    return number.to_bytes((number if number >= 0 else ~number).bit_length() // 8 + 1, "big", signed=True)

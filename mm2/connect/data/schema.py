@@ -1,0 +1,162 @@
+"""Schemas of keys, values and headers (org.apache.kafka.connect.data.Schema; spec connect G.3).
+
+What values are in Python, by type:
+
+    int8 int16 int32 int64   int within the type's range (never a bool)
+    float32 float64          float
+    boolean                  bool
+    string                   str
+    bytes                    bytes
+    array                    list
+    map                      dict
+    struct                   mm2.connect.data.struct.Struct
+
+and of the logical types, which are one of these with a name: Decimal is decimal.Decimal, Date datetime.date, Time
+datetime.time, Timestamp an aware datetime.datetime (`mm2.connect.data.logical`). A value without schema (``None``) is any
+of these by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from mm2.connect.data.errors import DataError
+
+_NO_PARAMETERS: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+class Type(Enum):
+    """Types of values; the member's value is the name that error messages of Kafka use."""
+
+    INT8 = "INT8"
+    INT16 = "INT16"
+    INT32 = "INT32"
+    INT64 = "INT64"
+    FLOAT32 = "FLOAT32"
+    FLOAT64 = "FLOAT64"
+    BOOLEAN = "BOOLEAN"
+    STRING = "STRING"
+    BYTES = "BYTES"
+    ARRAY = "ARRAY"
+    MAP = "MAP"
+    STRUCT = "STRUCT"
+
+    @property
+    def is_primitive(self) -> bool:
+        """Whether its values are not made of others."""
+        return self not in {Type.ARRAY, Type.MAP, Type.STRUCT}
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of a struct; ``index`` is its place."""
+
+    name: str
+    index: int
+    schema: Schema
+
+
+@dataclass(frozen=True, eq=False)
+class Schema:
+    """The type of a value and what is known about it. Immutable; equal when everything in it is. Made by SchemaBuilder."""
+
+    type: Type
+    optional: bool = False
+    #: The value that a missing one means; None: there is no default.
+    default: Any = None
+    name: str | None = None
+    version: int | None = None
+    doc: str | None = None
+    #: Further facts, e.g. the scale of a Decimal.
+    parameters: Mapping[str, str] = field(default_factory=lambda: _NO_PARAMETERS)
+    #: Of a struct.
+    fields: tuple[Field, ...] = ()
+    #: Of the keys of a map.
+    key_schema: Schema | None = None
+    #: Of the values of a map, of the items of an array.
+    value_schema: Schema | None = None
+    _by_name: Mapping[str, Field] = field(init=False, repr=False)
+    _hash: int = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_by_name", {each.name: each for each in self.fields})
+        parts = (self.type, self.optional, self.name, self.version, tuple(self._by_name), self.value_schema)
+        object.__setattr__(self, "_hash", hash(parts))
+
+    def _facts(self) -> tuple[Any, ...]:
+        return (
+            self.type,
+            self.optional,
+            self.name,
+            self.version,
+            self.doc,
+            self.default,
+            type(self.default),  # 1, 1.0 and True are equal in Python
+            dict(self.parameters),
+            self.fields,
+            self.key_schema,
+            self.value_schema,
+        )
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if not isinstance(other, Schema):
+            return NotImplemented
+        return self._hash == other._hash and self._facts() == other._facts()
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def field_named(self, name: str) -> Field | None:
+        """The field of a struct with this name. Raises DataError when it is no struct."""
+        if self.type is not Type.STRUCT:
+            raise DataError("Cannot look up fields on non-struct type")
+        return self._by_name.get(name)
+
+    def element_schema(self) -> Schema:
+        """Of the items of an array, of the values of a map. Raises DataError for anything else."""
+        if self.value_schema is None:
+            raise DataError(f"Cannot look up value schema on type {self.type.value}, which is no array and no map")
+        return self.value_schema
+
+    def as_optional(self) -> Schema:
+        """The same, but values may be missing."""
+        return self if self.optional else replace(self, optional=True)
+
+    def __str__(self) -> str:
+        return f"Schema{{{self.name}:{self.type.value}}}" if self.name else f"Schema{{{self.type.value}}}"
+
+
+class SchemaAndValue(NamedTuple):
+    """A value and its schema; a schema of None says that it has none."""
+
+    schema: Schema | None
+    value: Any
+
+
+NULL: Final = SchemaAndValue(None, None)
+"""No schema and no value."""
+
+INT8_SCHEMA: Final = Schema(Type.INT8)
+INT16_SCHEMA: Final = Schema(Type.INT16)
+INT32_SCHEMA: Final = Schema(Type.INT32)
+INT64_SCHEMA: Final = Schema(Type.INT64)
+FLOAT32_SCHEMA: Final = Schema(Type.FLOAT32)
+FLOAT64_SCHEMA: Final = Schema(Type.FLOAT64)
+BOOLEAN_SCHEMA: Final = Schema(Type.BOOLEAN)
+STRING_SCHEMA: Final = Schema(Type.STRING)
+BYTES_SCHEMA: Final = Schema(Type.BYTES)
+OPTIONAL_INT8_SCHEMA: Final = INT8_SCHEMA.as_optional()
+OPTIONAL_INT16_SCHEMA: Final = INT16_SCHEMA.as_optional()
+OPTIONAL_INT32_SCHEMA: Final = INT32_SCHEMA.as_optional()
+OPTIONAL_INT64_SCHEMA: Final = INT64_SCHEMA.as_optional()
+OPTIONAL_FLOAT32_SCHEMA: Final = FLOAT32_SCHEMA.as_optional()
+OPTIONAL_FLOAT64_SCHEMA: Final = FLOAT64_SCHEMA.as_optional()
+OPTIONAL_BOOLEAN_SCHEMA: Final = BOOLEAN_SCHEMA.as_optional()
+OPTIONAL_STRING_SCHEMA: Final = STRING_SCHEMA.as_optional()
+OPTIONAL_BYTES_SCHEMA: Final = BYTES_SCHEMA.as_optional()

@@ -1,0 +1,146 @@
+"""Values with named fields, and whether a value fits a schema (org.apache.kafka.connect.data.Struct, ConnectSchema.validateValue)."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+from typing import Any, Final, Self
+
+from mm2.connect.data import logical
+from mm2.connect.data.errors import DataError
+from mm2.connect.data.numbers import fits
+from mm2.connect.data.schema import Field, Schema, Type
+
+WIDTHS: Final = {Type.INT8: 8, Type.INT16: 16, Type.INT32: 32, Type.INT64: 64}
+"""Bits of the types of integers."""
+
+_CLASSES: Final[Mapping[Type, tuple[type, ...]]] = {
+    Type.FLOAT32: (float,),
+    Type.FLOAT64: (float,),
+    Type.BOOLEAN: (bool,),
+    Type.STRING: (str,),
+    Type.BYTES: (bytes, bytearray, memoryview),
+    Type.ARRAY: (list, tuple),
+    Type.MAP: (Mapping,),
+}
+_LOGICAL: Final[Mapping[str | None, type]] = {
+    logical.DECIMAL: Decimal,
+    logical.DATE: dt.date,
+    logical.TIME: dt.time,
+    logical.TIMESTAMP: dt.datetime,
+}
+
+
+class Struct:
+    """A value of a struct schema. Fields are checked when they are put; all of them with :meth:`validate`."""
+
+    __slots__ = ("_values", "schema")
+
+    def __init__(self, schema: Schema, values: Mapping[str, Any] | None = None) -> None:
+        """Empty, or with fields; raises DataError for a schema of another type, unknown fields and wrong values."""
+        if schema.type is not Type.STRUCT:
+            raise DataError(f"Not a struct schema: {schema}")
+        self.schema = schema
+        self._values: list[Any] = [None] * len(schema.fields)
+        for name, value in (values or {}).items():
+            self.put(name, value)
+
+    def _field(self, name: str) -> Field:
+        found = self.schema.field_named(name)
+        if found is None:
+            raise DataError(f"{name} is not a valid field name")
+        return found
+
+    def get(self, name: str) -> Any:
+        """The field's value, its default when that is missing. Raises DataError for an unknown field."""
+        field = self._field(name)
+        value = self._values[field.index]
+        return field.schema.default if value is None else value
+
+    __getitem__ = get
+
+    def get_without_default(self, name: str) -> Any:
+        """The field's value; None when it is missing. Raises DataError for an unknown field."""
+        return self._values[self._field(name).index]
+
+    def put(self, name: str, value: Any) -> Self:
+        """Set a field. Raises DataError for an unknown field or a value that does not fit it."""
+        field = self._field(name)
+        validate_value(field.schema, value, name)
+        self._values[field.index] = value
+        return self
+
+    __setitem__ = put
+
+    def validate(self) -> None:
+        """Raises DataError when a required field without default is missing, or a value does not fit."""
+        for field, value in zip(self.schema.fields, self._values, strict=True):
+            if value is None and (field.schema.optional or field.schema.default is not None):
+                continue
+            validate_value(field.schema, value, field.name)
+
+    def items(self) -> Iterator[tuple[Field, Any]]:
+        """Fields and their values as they are, without defaults."""
+        return iter(zip(self.schema.fields, self._values, strict=True))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Struct):
+            return NotImplemented
+        return self.schema == other.schema and self._values == other._values
+
+    def __hash__(self) -> int:
+        # As in Java a struct may be the key of a map, and must not change then.
+        return hash((self.schema, repr(self._values)))
+
+    def __repr__(self) -> str:
+        shown = ",".join(f"{field.name}={value}" for field, value in self.items() if value is not None)
+        return f"Struct{{{shown}}}"
+
+
+def validate_value(schema: Schema, value: Any, field: str | None = None) -> None:
+    """Raises DataError, saying where (``field``), when ``value`` does not fit ``schema``, at any depth."""
+    _validate(schema, value, "value" if field is None else f'field: "{field}"')
+
+
+def _validate(schema: Schema, value: Any, location: str) -> None:
+    if value is None:
+        if not schema.optional:
+            raise DataError(f"Invalid value: null used for required {location}, schema type: {schema.type.value}")
+        return
+    if not _is_instance(schema, value):
+        named = f' "{schema.name}"' if schema.name is not None else ""
+        found = f"{value}, beyond its range," if _is_integer(value) and schema.type in WIDTHS else type(value).__name__
+        raise DataError(f"Invalid object for schema{named} with type {schema.type.value}: {found} for {location}")
+    match schema.type:
+        case Type.STRUCT:
+            if value.schema != schema:
+                raise DataError("Struct schemas do not match.")
+            value.validate()
+        case Type.ARRAY:
+            _validate_items(schema.value_schema, value, f"element of array {location}")
+        case Type.MAP:
+            _validate_items(schema.key_schema, value, f"key of map {location}")
+            _validate_items(schema.value_schema, value.values(), f"value of map {location}")
+
+
+def _validate_items(schema: Schema | None, values: Any, location: str) -> None:
+    for value in values:
+        if schema is None:
+            raise DataError(f"No schema defined for {location}")
+        _validate(schema, value, location)
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_instance(schema: Schema, value: Any) -> bool:
+    wanted = _LOGICAL.get(schema.name)
+    if wanted is not None:
+        return isinstance(value, wanted) and (wanted is not dt.date or not isinstance(value, dt.datetime))
+    if schema.type in WIDTHS:
+        return _is_integer(value) and fits(value, WIDTHS[schema.type])
+    if schema.type is Type.STRUCT:
+        return isinstance(value, Struct)
+    return isinstance(value, _CLASSES[schema.type])

@@ -1,0 +1,262 @@
+"""What herders answer; ``to_json`` gives the shapes that REST prints (spec connect C)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+from mm2.connect.errors import BadRequest, MalformedBody
+from mm2.connect.group.protocol import ConnectorTaskId
+
+#: Version of a plugin that has none; never shown.
+UNDEFINED_VERSION: Final = "undefined"
+
+
+class ConnectorType(StrEnum):
+    """What kind of connector a class is; UNKNOWN when the class cannot be loaded here."""
+
+    SOURCE = "source"
+    SINK = "sink"
+    UNKNOWN = "unknown"
+
+
+def task_id_json(task: ConnectorTaskId) -> dict[str, Any]:
+    """``{"connector", "task"}``."""
+    return {"connector": task.connector, "task": task.task}
+
+
+@dataclass(frozen=True)
+class ConnectorInfo:
+    """A connector as it is configured; the configuration is raw (provider references are not resolved)."""
+
+    name: str
+    config: Mapping[str, str | None] = field(repr=False)
+    tasks: tuple[ConnectorTaskId, ...]
+    type: ConnectorType
+
+    def to_json(self) -> dict[str, Any]:
+        """``{"name", "config", "tasks", "type"}``."""
+        return {
+            "name": self.name,
+            "config": dict(self.config),
+            "tasks": [task_id_json(task) for task in self.tasks],
+            "type": self.type.value,
+        }
+
+
+@dataclass(frozen=True)
+class Created:
+    """Outcome of a write of a connector's configuration."""
+
+    #: False when there was such a connector already.
+    created: bool
+    info: ConnectorInfo
+
+
+@dataclass(frozen=True)
+class TaskInfo:
+    """A task as it is configured, raw."""
+
+    id: ConnectorTaskId
+    config: Mapping[str, str | None] = field(repr=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """``{"id": {"connector", "task"}, "config"}``."""
+        return {"id": task_id_json(self.id), "config": dict(self.config)}
+
+
+@dataclass(frozen=True)
+class WorkState:
+    """State of a connector's instance or of one of its tasks."""
+
+    state: str
+    worker_id: str
+    trace: str | None = None
+    #: Of the plugin; "undefined" when it has none, None when the worker that reported is older than 4.0.
+    version: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """``{"state", "worker_id"[, "version"][, "trace"]}``: no trace that is empty, no version "undefined"."""
+        shown: dict[str, Any] = {"state": self.state, "worker_id": self.worker_id}
+        if self.version != UNDEFINED_VERSION:
+            shown["version"] = self.version
+        if self.trace:
+            shown["trace"] = self.trace
+        return shown
+
+
+@dataclass(frozen=True)
+class TaskState:
+    """State of a task."""
+
+    id: int
+    work: WorkState
+
+    def to_json(self) -> dict[str, Any]:
+        """``{"id", …}`` and what :meth:`WorkState.to_json` shows."""
+        return {"id": self.id, **self.work.to_json()}
+
+
+@dataclass(frozen=True)
+class ConnectorStateInfo:
+    """States of a connector and its tasks, those in order of their numbers."""
+
+    name: str
+    connector: WorkState
+    tasks: tuple[TaskState, ...]
+    type: ConnectorType
+
+    def to_json(self) -> dict[str, Any]:
+        """``{"name", "connector", "tasks", "type"}``."""
+        return {
+            "name": self.name,
+            "connector": self.connector.to_json(),
+            "tasks": [task.to_json() for task in self.tasks],
+            "type": self.type.value,
+        }
+
+
+@dataclass(frozen=True)
+class ActiveTopicsInfo:
+    """Topics that a connector's tasks have been seen to use (KIP-558)."""
+
+    connector: str
+    topics: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """``{"<connector>": {"topics": […]}}``."""
+        return {self.connector: {"topics": list(self.topics)}}
+
+
+@dataclass(frozen=True)
+class ConnectorOffset:
+    """How far one partition of a connector has got; both maps are the connector's own. ``offset`` None removes it."""
+
+    partition: Mapping[str, Any] | None
+    offset: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True)
+class ConnectorOffsets:
+    """Offsets of a connector (KIP-875)."""
+
+    offsets: tuple[ConnectorOffset, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """``{"offsets": [{"partition", "offset"}…]}``."""
+        return {
+            "offsets": [
+                {
+                    "partition": None if entry.partition is None else dict(entry.partition),
+                    "offset": None if entry.offset is None else dict(entry.offset),
+                }
+                for entry in self.offsets
+            ]
+        }
+
+    @classmethod
+    def from_json(cls, body: Any) -> ConnectorOffsets:
+        """Read the body of a PATCH.
+
+        Raises MalformedBody for what is not of this shape, BadRequest when there are no offsets in it.
+        """
+        if not isinstance(body, Mapping):
+            raise MalformedBody("The body must be a JSON object with the field 'offsets'")
+        if unknown := sorted(set(body) - {"offsets"}):
+            raise MalformedBody(f"Unrecognized field {unknown[0]!r}; the only known one is 'offsets'")
+        entries = body.get("offsets")
+        if entries is not None and not isinstance(entries, list):
+            raise MalformedBody("Field 'offsets' must be a list")
+        if not entries:
+            raise BadRequest("Partitions / offsets need to be provided for an alter offsets request")
+        return cls(tuple(_offset(entry) for entry in entries))
+
+
+def _offset(entry: Any) -> ConnectorOffset:
+    if not isinstance(entry, Mapping):
+        raise MalformedBody("Each entry of 'offsets' must be a JSON object with the fields 'partition' and 'offset'")
+    if unknown := sorted(set(entry) - {"partition", "offset"}):
+        raise MalformedBody(f"Unrecognized field {unknown[0]!r} in 'offsets'; known are 'partition' and 'offset'")
+    partition, offset = entry.get("partition"), entry.get("offset")
+    for name, value in (("partition", partition), ("offset", offset)):
+        if value is not None and not isinstance(value, Mapping):
+            raise MalformedBody(f"Field {name!r} in 'offsets' must be a JSON object or null")
+    return ConnectorOffset(partition, offset)
+
+
+@dataclass(frozen=True)
+class Message:
+    """An answer that is a sentence."""
+
+    message: str
+
+    def to_json(self) -> dict[str, Any]:
+        """``{"message"}``."""
+        return {"message": self.message}
+
+
+@dataclass(frozen=True)
+class PluginInfo:
+    """One plugin of the worker."""
+
+    #: The class by its Java name if it has one.
+    name: str
+    #: source, sink, transformation, predicate, converter, header_converter.
+    type: str
+    version: str | None
+
+    def to_json(self) -> dict[str, Any]:
+        """``{"class", "type"[, "version"]}``: no version "undefined"."""
+        shown: dict[str, Any] = {"class": self.name, "type": self.type}
+        if self.version != UNDEFINED_VERSION:
+            shown["version"] = self.version
+        return shown
+
+
+@dataclass(frozen=True)
+class LoggerLevel:
+    """Level of a logger and when it was set by request, None = never (KIP-976)."""
+
+    level: str
+    #: Milliseconds since the epoch.
+    last_modified: int | None
+
+    def to_json(self) -> dict[str, Any]:
+        """``{"level", "last_modified"}``."""
+        return {"level": self.level, "last_modified": self.last_modified}
+
+
+@dataclass(frozen=True)
+class HealthInfo:
+    """Answer to a health check (KIP-1017); ``http_status`` is the status that goes with it."""
+
+    status: str
+    message: str
+    http_status: int
+
+    def to_json(self) -> dict[str, Any]:
+        """``{"status", "message"}``."""
+        return {"status": self.status, "message": self.message}
+
+    @classmethod
+    def healthy(cls) -> HealthInfo:
+        """The herder answered."""
+        return cls("healthy", "Worker has completed startup and is ready to handle requests.", 200)
+
+    @classmethod
+    def starting(cls, details: str) -> HealthInfo:
+        """The herder did not answer since it has not started yet; ``details`` say what it is doing."""
+        return cls("starting", f"Worker is still starting up. {details}".rstrip(), 503)
+
+    @classmethod
+    def unhealthy(cls, details: str) -> HealthInfo:
+        """The herder had started and does not answer; ``details`` say what it is doing."""
+        sentence = "Worker was unable to handle this request and may be unable to handle other requests."
+        return cls("unhealthy", f"{sentence} {details}".rstrip(), 500)
+
+
+def sorted_task_states(tasks: Iterable[TaskState]) -> tuple[TaskState, ...]:
+    """In order of their numbers, as answers show them."""
+    return tuple(sorted(tasks, key=lambda task: task.id))

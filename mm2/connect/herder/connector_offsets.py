@@ -1,0 +1,321 @@
+"""Looking at and changing how far a connector has got (KIP-875, spec connect D.11).
+
+Sources: the offsets that the runtime keeps for them. Sinks: those of their consumer group, by an admin client. Everything here
+waits for the network and for plugins; it runs on threads of its own. Who may ask, and when, the herder decides.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final, Protocol
+
+import structlog
+
+from mm2.connect.api import ConnectError, Connector, SinkConnector, SourceConnector
+from mm2.connect.errors import BadRequest, NotSupported
+from mm2.connect.herder.answers import ConnectorOffset, ConnectorOffsets, Message
+from mm2.connect.herder.interface import REQUEST_TIMEOUT_S
+from mm2.connect.herder.stages import StageTracker
+from mm2.connect.runtime.worker import Worker
+from mm2.connect.stores import internal_json
+from mm2.connect.stores.config_state import ClusterConfigState, Props, TargetState
+from mm2.connect.stores.offset_json import OffsetJson
+from mm2.connect.stores.offset_store import SourceOffset
+from mm2.kafka.admin import Admin
+from mm2.kafka.cluster import Cluster
+from mm2.kafka.error_codes import ErrorCode
+from mm2.kafka.errors import BrokerFailure, KafkaFailure
+from mm2.kafka.settings import ClientSettings
+from mm2.kafka.structs import OffsetAndMetadata, TopicPartition
+
+log = structlog.get_logger(__name__)
+
+TOPIC: Final = "kafka_topic"
+PARTITION: Final = "kafka_partition"
+OFFSET: Final = "kafka_offset"
+#: What a coordinator says of a group that has members yet.
+_HAS_MEMBERS: Final = frozenset(
+    {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.NON_EMPTY_GROUP, ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC}
+)
+_LARGEST_OFFSET: Final = 2**63 - 1
+
+
+class SourceOffsets(Protocol):
+    """The offsets of one source connector, wherever it keeps them."""
+
+    def all(self, timeout_s: float) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+        """Every partition with its offset. Raises ConnectError."""
+
+    def write(self, offsets: list[SourceOffset], timeout_s: float) -> None:
+        """Store these, None removing one; done when they are safe. Raises ConnectError."""
+
+
+class ConnectorOffsetsAccess:
+    """``source_offsets(name, props)`` opens the offsets of a source connector for the time of a with-block."""
+
+    def __init__(
+        self,
+        worker: Worker,
+        source_offsets: Callable[[str, Mapping[str, str]], Any],
+        *,
+        cluster_name: str,
+    ) -> None:
+        self._worker = worker
+        self._source_offsets = source_offsets
+        self._cluster_name = cluster_name
+
+    def read(self, name: str, raw: Props, stages: StageTracker) -> ConnectorOffsets:
+        """Where a connector is now. Raises ConnectError."""
+        props = self._worker.resolve(raw)
+        with stages.during(f"reading the offsets of connector {name}"):
+            try:
+                if isinstance(self._connector(props), SinkConnector):
+                    with self._admin(name, props) as admin:
+                        return _shown(_group_offsets(admin, _group_id(self._worker, name, props), name))
+                with self._source_offsets(name, props) as offsets:
+                    found = offsets.all(REQUEST_TIMEOUT_S)
+            except KafkaFailure as failure:
+                raise ConnectError(f"Failed to retrieve offsets for connector {name}: {failure}") from failure
+        return ConnectorOffsets(tuple(ConnectorOffset(partition, offset) for partition, offset in found))
+
+    def modify(self, name: str, raw: Props, offsets: ConnectorOffsets | None, stages: StageTracker) -> Message:
+        """Change some offsets, or (None) remove all. Raises BadRequest, NotSupported or ConnectError."""
+        props, deadline = self._worker.resolve(raw), time.monotonic() + REQUEST_TIMEOUT_S
+        connector = self._connector(props)
+        with stages.during(f"modifying offsets for connector {name}"):
+            try:
+                if isinstance(connector, SinkConnector):
+                    checked = self._modify_sink(name, props, connector, offsets, deadline)
+                elif isinstance(connector, SourceConnector):
+                    checked = self._modify_source(name, props, connector, offsets, deadline)
+                else:
+                    raise ConnectError(f"Class {type(connector).__qualname__} is neither a source nor a sink connector")
+            except KafkaFailure as failure:
+                raise ConnectError(f"Failed to modify offsets for connector {name}: {failure}") from failure
+        done = "altered" if offsets is not None else "reset"
+        if checked:
+            return Message(f"The offsets for this connector have been {done} successfully")
+        return Message(
+            f"The Connect framework-managed offsets for this connector have been {done} successfully. However, if this "
+            f"connector manages offsets externally, they will need to be manually {done} in the system that the connector uses."
+        )
+
+    def _connector(self, props: Mapping[str, str]) -> Connector:
+        return self._worker.plugins.new_connector(props)
+
+    # -- sources
+
+    def _modify_source(
+        self,
+        name: str,
+        props: Mapping[str, str],
+        connector: SourceConnector,
+        offsets: ConnectorOffsets | None,
+        deadline: float,
+    ) -> bool:
+        with self._source_offsets(name, props) as stored:
+            if offsets is None:
+                wanted: list[SourceOffset] = [(partition, None) for partition, _ in stored.all(_left(deadline))]
+            else:
+                wanted = _normalized(offsets)
+            told = [(dict(partition), None if offset is None else dict(offset)) for partition, offset in wanted]
+            checked = _ask(name, connector, lambda: connector.alter_offsets(props, told))
+            _require_time(deadline, f"Timed out while calling the 'alterOffsets' method for source connector {name}")
+            if wanted:
+                stored.write(wanted, _left(deadline))
+            else:
+                log.info("the connector has no offsets", connector=name)
+        return checked
+
+    # -- sinks
+
+    def _modify_sink(
+        self,
+        name: str,
+        props: Mapping[str, str],
+        connector: SinkConnector,
+        offsets: ConnectorOffsets | None,
+        deadline: float,
+    ) -> bool:
+        group = _group_id(self._worker, name, props)
+        with self._admin(name, props) as admin:
+            if offsets is None:
+                wanted: dict[TopicPartition, int | None] = dict.fromkeys(_group_offsets(admin, group, name))
+            else:
+                wanted = parse_sink_offsets(offsets)
+            checked = _ask(name, connector, lambda: connector.alter_offsets(props, wanted))
+            _require_time(deadline, f"Timed out while calling the 'alterOffsets' method for sink connector {name}")
+            if offsets is None:
+                outcome = admin.delete_groups([group])[group]
+                if not _is(outcome, {ErrorCode.GROUP_ID_NOT_FOUND}):
+                    _require_done(name, "reset", [outcome])
+                return checked
+            altered = {key: OffsetAndMetadata(offset) for key, offset in wanted.items() if offset is not None}
+            if altered:
+                _require_done(name, "alter", admin.alter_group_offsets(group, altered).values())
+            removed = [key for key, offset in wanted.items() if offset is None]
+            if removed:
+                _require_done(name, "alter", admin.delete_group_offsets(group, removed).values())
+        return checked
+
+    @contextmanager
+    def _admin(self, name: str, props: Mapping[str, str]) -> Iterator[Admin]:
+        """A client with the settings of the worker's ``admin.*`` and the connector's ``admin.override.*``."""
+        own = {key: str(value) for key, value in self._worker.config.originals.items()}
+        settings = ClientSettings.from_props(
+            {**own, **_under("admin.", own), **_under("admin.override.", props)},
+            client_id=f"connector-worker-adminclient-{name}",
+        )
+        cluster = Cluster(settings, name=self._cluster_name)
+        try:
+            yield Admin(cluster)
+        finally:
+            cluster.close()
+
+
+def require_stopped(name: str, configs: ClusterConfigState) -> None:
+    """Raises BadRequest unless the connector is STOPPED and its tasks are gone."""
+    if configs.target_state(name) is not TargetState.STOPPED or configs.task_counts.get(name, 0):
+        raise BadRequest(
+            "Connectors must be in the STOPPED state before their offsets can be modified. This can be done for the specified "
+            f"connector by issuing a 'PUT' request to the '/connectors/{name}/stop' endpoint"
+        )
+
+
+def parse_sink_offsets(offsets: ConnectorOffsets) -> dict[TopicPartition, int | None]:
+    """The offsets of a request for a sink (SinkUtils of Java). Raises BadRequest for what is no Kafka partition or offset."""
+    parsed: dict[TopicPartition, int | None] = {}
+    for entry in offsets.offsets:
+        if entry.partition is None:
+            raise BadRequest("The partition for a sink connector offset cannot be null or missing")
+        if TOPIC not in entry.partition or PARTITION not in entry.partition:
+            raise BadRequest(
+                f"The partition for a sink connector offset must contain the keys '{TOPIC}' and '{PARTITION}'"
+            )
+        topic, number = entry.partition[TOPIC], entry.partition[PARTITION]
+        if topic is None:
+            raise BadRequest("Kafka topic names must be valid strings and may not be null")
+        if number is None:
+            raise BadRequest("Kafka partitions must be valid numbers and may not be null")
+        partition = _integer(number, 2**31 - 1)
+        if partition is None:
+            raise BadRequest(
+                f"Failed to parse the following Kafka partition value in the provided offsets: '{number}'. Partition values for "
+                "sink connectors need to be integers."
+            )
+        offset: int | None = None
+        if entry.offset is not None:
+            if OFFSET not in entry.offset:
+                raise BadRequest(f"The offset for a sink connector should either be null or contain the key '{OFFSET}'")
+            offset = _integer(entry.offset[OFFSET], _LARGEST_OFFSET)
+            if offset is None:
+                raise BadRequest(
+                    f"Failed to parse the following Kafka offset value in the provided offsets: '{entry.offset[OFFSET]}'. Offset "
+                    "values for sink connectors need to be integers."
+                )
+        parsed[TopicPartition(str(topic), partition)] = offset
+    return parsed
+
+
+def _integer(value: object, largest: int) -> int | None:
+    """Numbers may come as text; 1.0 is none, nor is true."""
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        return None
+    text = str(value)
+    digits = text[1:] if text[:1] in {"-", "+"} else text
+    if not (digits.isascii() and digits.isdigit()):
+        return None
+    number = int(text)
+    return number if -largest - 1 <= number <= largest else None
+
+
+def _normalized(offsets: ConnectorOffsets) -> list[SourceOffset]:
+    """As the connector will read them back. Raises BadRequest for what no source offset can be."""
+    normalized: list[SourceOffset] = []
+    for entry in offsets.offsets:
+        try:
+            if entry.partition is not None:
+                internal_json.require_flat("partition", entry.partition)
+            if entry.offset is not None:
+                internal_json.require_flat("offset", entry.offset)
+            if entry.partition is None:
+                raise BadRequest("The partition for a source connector offset cannot be null or missing")
+            key = OffsetJson.parse_key(OffsetJson.key("", entry.partition))
+            partition = dict(entry.partition) if key is None else key[1]
+            normalized.append((partition, OffsetJson.parse_value(OffsetJson.value(entry.offset))))
+        except (TypeError, ValueError, ConnectError) as error:
+            raise BadRequest(f"A source partition or offset cannot be stored: {error}") from error
+    return normalized
+
+
+def _ask(name: str, connector: Connector, ask: Callable[[], bool]) -> bool:
+    try:
+        return bool(ask())
+    except NotImplementedError as error:
+        raise NotSupported(
+            f"Failed to modify offsets for connector {name} because it doesn't support external modification of offsets"
+        ) from error
+    except ConnectError:
+        raise
+    except Exception as error:
+        raise ConnectError(
+            f"Failed to modify offsets for connector {name}, {type(connector).__qualname__} says: {error}"
+        ) from error
+
+
+def _group_id(worker: Worker, name: str, props: Mapping[str, str]) -> str:
+    """The consumer group of a sink connector."""
+    return (
+        props.get("consumer.override.group.id")
+        or worker.config.originals_with_prefix("consumer.").get("group.id")
+        or f"connect-{name}"
+    )
+
+
+def _group_offsets(admin: Admin, group: str, name: str) -> dict[TopicPartition, OffsetAndMetadata]:
+    found = admin.list_group_offsets([group])[group]
+    if isinstance(found, KafkaFailure):
+        raise ConnectError(f"Failed to retrieve consumer group offsets for sink connector {name}: {found}") from found
+    return found
+
+
+def _shown(found: Mapping[TopicPartition, OffsetAndMetadata]) -> ConnectorOffsets:
+    return ConnectorOffsets(
+        tuple(
+            ConnectorOffset({TOPIC: key.topic, PARTITION: key.partition}, {OFFSET: found[key].offset})
+            for key in sorted(found)
+        )
+    )
+
+
+def _require_done(name: str, what: str, outcomes: Any) -> None:
+    failures = [outcome for outcome in outcomes if outcome is not None]
+    if not failures:
+        return
+    if any(_is(failure, _HAS_MEMBERS) for failure in failures):
+        raise ConnectError(
+            f"Failed to {what} consumer group offsets for connector {name} either because its tasks haven't stopped completely yet "
+            f"or the connector was resumed before the request to {what} its offsets could be successfully completed. If the "
+            "connector is in a stopped state, this operation can be safely retried. If it doesn't eventually succeed, the Connect "
+            "cluster may need to be restarted to get rid of the zombie sink tasks."
+        )
+    raise ConnectError(f"Failed to {what} consumer group offsets for connector {name}: {failures[0]}")
+
+
+def _is(outcome: object, codes: Any) -> bool:
+    return isinstance(outcome, BrokerFailure) and outcome.code in codes
+
+
+def _under(prefix: str, props: Mapping[str, str]) -> dict[str, str]:
+    return {key.removeprefix(prefix): value for key, value in props.items() if key.startswith(prefix) and key != prefix}
+
+
+def _left(deadline: float) -> float:
+    return max(0.0, deadline - time.monotonic())
+
+
+def _require_time(deadline: float, message: str) -> None:
+    if time.monotonic() > deadline:
+        raise ConnectError(message)

@@ -1,0 +1,208 @@
+"""Asking a connector for its task configs and publishing those that have changed (spec connect D.8)."""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+import structlog
+
+from mm2.connect.api import RetriableError
+from mm2.connect.errors import NotLeader
+from mm2.connect.herder.internal_requests import RequestRefused
+from mm2.connect.herder.stages import StagedFuture
+from mm2.connect.runtime.worker import TooManyTasks, Worker
+from mm2.connect.stores.config_state import ClusterConfigState, Props, TargetState
+
+log = structlog.get_logger(__name__)
+
+_BACKOFF_S: Final = 0.25
+_BACKOFF_MAX_S: Final = 60.0
+_FORBIDDEN: Final = 403
+#: For so many tries a refused signature is more likely an old key of ours than anything else (a minute, as in Java).
+_KEY_TRIES: Final = 8
+
+
+def backoff_s(attempts: int) -> float:
+    """How long after the ``attempts``-th failure (from 0) it is tried again."""
+    return min(_BACKOFF_MAX_S, _BACKOFF_S * 2.0 ** min(attempts, 30))
+
+
+class Publisher(Protocol):
+    """What a reconfiguration needs of its herder."""
+
+    def configs(self) -> ClusterConfigState:
+        """The herder's view. Any thread."""
+
+    def later(self, action: Callable[[], None], stage: str, *, delay_s: float = 0.0) -> StagedFuture[None]:
+        """Have the herder's thread do something. Any thread."""
+
+    def publish_task_configs(self, connector: str, configs: Sequence[Props]) -> Future[None]:
+        """Write them, or hand them to who may; on the herder's thread, which does not wait for the outcome."""
+
+    def too_many_tasks(self, connector: str, error: TooManyTasks) -> None:
+        """The connector cannot be run as it is configured. Any thread."""
+
+
+@dataclass
+class _Round:
+    """One connector's reconfiguration in progress."""
+
+    attempts: int = 0
+    #: Asked for again while it was under way.
+    again: bool = False
+    #: The next try, when it waits for that.
+    waiting: StagedFuture[None] | None = None
+    #: To be called when it has ended, or failed for the first time.
+    callers: list[Callable[[], None]] = field(default_factory=list)
+
+
+class TaskReconfiguration:
+    """At most one round per connector at a time, repeated with exponential back-off until it succeeds.
+
+    Unlike in Java the connector is asked on a thread of its own, so one that takes its time holds up nobody.
+    """
+
+    def __init__(self, worker: Worker, publisher: Publisher) -> None:
+        self._worker = worker
+        self._publisher = publisher
+        self._lock = threading.Lock()
+        self._rounds: dict[str, _Round] = {}
+
+    def request(self, name: str, *, fresh: bool = False, then: Callable[[], None] | None = None) -> None:
+        """Ask a connector that runs here for its task configs, and publish them if they have changed. Any thread.
+
+        ``fresh``: its instance is a new one; what an older one is still being asked counts no more. ``then`` is called when that
+        is done, or has failed once and will be tried again.
+        """
+        callers = [] if then is None else [then]
+        with self._lock:
+            known = self._rounds.get(name)
+            if known is not None and known.waiting is None and not fresh:
+                known.again = True
+                known.callers += callers
+                return
+            if known is not None and known.waiting is not None:
+                known.waiting.cancel()
+            callers += [] if known is None else known.callers
+            this = self._rounds[name] = _Round(callers=callers)
+        self._ask_apart(name, this)
+
+    def _ask_apart(self, name: str, this: _Round) -> None:
+        context = contextvars.copy_context()
+        threading.Thread(
+            target=lambda: context.run(self._ask, name, this), name=f"reconfigure-{name}", daemon=True
+        ).start()
+
+    def _ask(self, name: str, this: _Round) -> None:
+        raw = self._publisher.configs().connector_config(name)
+        if raw is None or not self._is_due(name):
+            log.info("connector does not run here, its tasks are not reconfigured", connector=name)
+            self._end(name, this)
+            return
+        try:
+            made = self._worker.task_configs(name, raw)
+        except TooManyTasks as error:
+            self._publisher.too_many_tasks(name, error)
+            self._end(name, this)
+        except Exception as error:  # noqa: BLE001 - whatever a plugin raises, it is asked again
+            self._try_again(name, this, error)
+        else:
+            stage = f"publishing {len(made)} task configs of connector {name}"
+            asked = self._publisher.later(lambda: self._publish(name, this, raw, made), stage)
+            asked.add_done_callback(lambda done: self._on_refused(name, this, done))
+
+    def _publish(self, name: str, this: _Round, raw: Props, made: Sequence[Props]) -> None:
+        """On the herder's thread."""
+        if not self._is_current(name, this):
+            return
+        configs = self._publisher.configs()
+        if configs.connector_config(name) != raw:
+            this.again = True  # the connector restarts, and what it said counts no more
+            self._end(name, this)
+            return
+        if not self._is_due(name) or not changed(configs, name, made):
+            self._end(name, this)
+            return
+        log.info("task configs changed", connector=name, tasks=len(made), before=configs.task_counts.get(name, 0))
+        try:
+            written = self._publisher.publish_task_configs(name, made)
+        except Exception as error:  # noqa: BLE001 - tried again
+            self._try_again(name, this, error)
+            return
+        written.add_done_callback(lambda done: self._on_written(name, this, done))
+
+    def _on_refused(self, name: str, this: _Round, done: Future[None]) -> None:
+        if done.cancelled() or done.exception() is not None:  # the herder is stopping
+            self._end(name, this)
+
+    def _on_written(self, name: str, this: _Round, done: Future[None]) -> None:
+        error = done.exception()
+        if isinstance(error, Exception):
+            self._try_again(name, this, error)
+        else:
+            self._end(name, this)
+
+    def _is_current(self, name: str, this: _Round) -> bool:
+        with self._lock:
+            return self._rounds.get(name) is this
+
+    def _is_due(self, name: str) -> bool:
+        target = self._publisher.configs().target_state(name)
+        return target is TargetState.STARTED and self._worker.is_running(name)
+
+    def _try_again(self, name: str, this: _Round, error: Exception) -> None:
+        delay_s = backoff_s(this.attempts)
+        old_key = isinstance(error, RequestRefused) and error.status == _FORBIDDEN and this.attempts < _KEY_TRIES
+        if old_key:
+            log.debug("task configs refused, probably signed with an old key", connector=name, again_in_s=delay_s)
+        elif isinstance(error, NotLeader | RequestRefused):
+            log.warning("task configs not published", connector=name, reason=str(error), again_in_s=delay_s)
+        elif isinstance(error, RetriableError):
+            log.info("task configs not known yet", connector=name, reason=str(error), again_in_s=delay_s)
+        else:
+            log.error("task configs not published", connector=name, again_in_s=delay_s, exc_info=error)
+
+        def try_again() -> None:
+            with self._lock:
+                if self._rounds.get(name) is not this:
+                    return
+                this.waiting = None
+            self._ask_apart(name, this)
+
+        with self._lock:
+            if self._rounds.get(name) is not this:
+                return
+            callers, this.callers = this.callers, []
+            this.attempts += 1
+            this.again = False
+            this.waiting = self._publisher.later(
+                try_again, f"reconfiguring the tasks of connector {name}", delay_s=delay_s
+            )
+        for caller in callers:
+            caller()
+
+    def _end(self, name: str, this: _Round) -> None:
+        with self._lock:
+            if self._rounds.get(name) is not this:
+                return
+            del self._rounds[name]
+            callers, this.callers = this.callers, []
+        if this.again:
+            self.request(name)
+        for caller in callers:
+            caller()
+
+
+def changed(configs: ClusterConfigState, name: str, made: Sequence[Props]) -> bool:
+    """Whether task configs differ from the stored ones, or the connector's from the one those were made for: what only
+    the runtime reads, converters and transformations, may have changed as well."""
+    if configs.applied_connector_configs.get(name) != configs.connector_config(name):
+        return True
+    if len(made) != configs.task_counts.get(name, 0) or name in configs.inconsistent:
+        return True
+    return [dict(props) for props in made] != [dict(props) for props in configs.all_task_configs(name)]

@@ -1,0 +1,50 @@
+"""Which parts of a connector a restart request means (KIP-745)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from mm2.connect.group.protocol import ConnectorTaskId
+from mm2.connect.herder.answers import ConnectorStateInfo, WorkState
+from mm2.connect.stores.config_state import RestartRequest
+from mm2.connect.stores.statuses import State
+
+
+@dataclass(frozen=True)
+class RestartPlan:
+    """``states`` are the present ones, except that what shall be restarted is RESTARTING."""
+
+    states: ConnectorStateInfo
+    #: Whether the connector's instance is restarted.
+    connector: bool
+    tasks: tuple[ConnectorTaskId, ...]
+
+
+def restart_plan(request: RestartRequest, states: ConnectorStateInfo) -> RestartPlan:
+    """The plan that all workers make from the same statuses, each for what it owns."""
+    tasks = tuple(
+        ConnectorTaskId(request.connector, task.id)
+        for task in states.tasks
+        if request.include_tasks and _is_meant(request, task.work)
+    )
+    connector = _is_meant(request, states.connector)
+    restarted = {task.task for task in tasks}
+    return RestartPlan(
+        replace(
+            states,
+            connector=_restarting(states.connector) if connector else states.connector,
+            tasks=tuple(
+                replace(task, work=_restarting(task.work)) if task.id in restarted else task for task in states.tasks
+            ),
+        ),
+        connector,
+        tasks,
+    )
+
+
+def _is_meant(request: RestartRequest, work: WorkState) -> bool:
+    return not request.only_failed or work.state == State.FAILED
+
+
+def _restarting(work: WorkState) -> WorkState:
+    return replace(work, state=State.RESTARTING.value)

@@ -1,0 +1,90 @@
+"""What this worker says of the connectors and tasks it runs: the listener of their life-cycles (AbstractHerder's on…)."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterable
+
+from mm2.connect.group.protocol import ConnectorTaskId
+from mm2.connect.runtime.lifecycle import WorkId
+from mm2.connect.stores.config_state import ClusterConfigState
+from mm2.connect.stores.status_store import StatusStore, now_ms
+from mm2.connect.stores.statuses import State, Status, TopicStatus
+
+
+class StatusReports:
+    """Writes statuses in the name of ``worker_id`` and of the group's present ``generation``. Any thread."""
+
+    def __init__(
+        self, store: StatusStore, worker_id: str, generation: Callable[[], int], *, track_topics: bool
+    ) -> None:
+        self._store = store
+        self._worker_id = worker_id
+        self._generation = generation
+        self._track_topics = track_topics
+
+    # -- StatusListener
+
+    def on_startup(self, work: WorkId, version: str | None) -> None:
+        """See StatusListener."""
+        self._put(work, State.RUNNING, version)
+
+    def on_resume(self, work: WorkId, version: str | None) -> None:
+        """See StatusListener."""
+        self._put(work, State.RUNNING, version)
+
+    def on_pause(self, work: WorkId, version: str | None) -> None:
+        """See StatusListener."""
+        self._put(work, State.PAUSED, version)
+
+    def on_stop(self, work: WorkId, version: str | None) -> None:
+        """See StatusListener."""
+        self._put(work, State.STOPPED, version)
+
+    def on_shutdown(self, work: WorkId, version: str | None) -> None:
+        """See StatusListener."""
+        self._store.put_safe(self._status(work, State.UNASSIGNED, version))
+
+    def on_failure(self, work: WorkId, error: BaseException, version: str | None) -> None:
+        """See StatusListener."""
+        trace = "".join(traceback.format_exception(error))
+        self._store.put_safe(self._status(work, State.FAILED, version, trace))
+
+    # -- for herders
+
+    def restarting(self, work: WorkId) -> None:
+        """It was stopped to be started again."""
+        self._put(work, State.RESTARTING, None)
+
+    def destroyed(self, work: WorkId) -> None:
+        """It is no longer configured."""
+        self._put(work, State.DESTROYED, None)
+
+    def clean_up(self, configs: ClusterConfigState) -> None:
+        """Take away the statuses of what is no longer configured. For the leader."""
+        for name in self._store.connectors():
+            tasks = set(configs.tasks(name))
+            for status in self._store.tasks(name):
+                if status.id not in tasks:
+                    self.destroyed(status.id)
+            if name not in configs and self._store.connector(name) is not None:
+                self.destroyed(name)
+
+    def used_topic(self, topic: str, task: ConnectorTaskId) -> None:
+        """A task has read from or written to a topic."""
+        if self._track_topics and self._store.topic(task.connector, topic) is None:
+            self._store.put_topic(TopicStatus(topic, task.connector, task.task, now_ms()))
+
+    def forget_topics(self, connectors: Iterable[str]) -> None:
+        """Forget which topics connectors have used."""
+        if not self._track_topics:
+            return
+        for name in connectors:
+            for topic in self._store.topics(name):
+                self._store.delete_topic(name, topic)
+
+    def _put(self, work: WorkId, state: State, version: str | None) -> None:
+        self._store.put(self._status(work, state, version))
+
+    def _status(self, work: WorkId, state: State, version: str | None, trace: str | None = None) -> Status:
+        return Status(work, state, self._worker_id, self._generation(), trace, version)

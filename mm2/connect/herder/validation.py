@@ -1,0 +1,270 @@
+"""Everything that can be said of a connector's configuration before it is stored (AbstractHerder.validateConnectorConfig)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from mm2.config.client_keys import ROLE_CONFIGS
+from mm2.config.config_infos import ConfigInfos, ConfigValue
+from mm2.config.configdef import ConfigDef, ConfigException, ConfigKey, split_list
+from mm2.config.connector_keys import CONNECTOR_CONFIG, SINK_CONNECTOR_CONFIG, source_connector_config
+from mm2.config.java_regex import compile_java
+from mm2.config.values import parse_type
+from mm2.connect.api import ConnectError, Connector, Converter, HeaderConverter, SinkConnector
+from mm2.connect.errors import BadRequest
+from mm2.connect.herder.aliased_plugins import with_aliased_plugins
+from mm2.connect.herder.stages import StageTracker
+from mm2.connect.override_policies import (
+    POLICY_KEY,
+    ClientType,
+    ConnectorClientConfigOverridePolicy,
+    ConnectorClientConfigRequest,
+)
+from mm2.connect.plugins.loader import PluginLoader
+from mm2.connect.plugins.recommended import with_plugins
+from mm2.connect.runtime.exactly_once import ExactlyOnceSupport, preflight
+from mm2.connect.runtime.worker import Worker
+from mm2.connect.stores.config_state import Props
+
+_CLASS: Final = "connector.class"
+_NULL: Final = "Null value can not be supplied as the configuration value."
+_DLQ: Final = "errors.deadletterqueue.topic.name"
+_CONVERTERS: Final = (
+    ("header.converter", HeaderConverter, "header converter", "header"),
+    ("key.converter", Converter, "key converter", "key"),
+    ("value.converter", Converter, "value converter", "value"),
+)
+
+
+class ConnectorValidation:
+    """Asks every plugin of a configuration. Calls may take for ever, so they belong on threads of their own; the tracker says
+    whose turn it is. ``group_id`` is None for a standalone worker."""
+
+    def __init__(self, worker: Worker, group_id: str | None) -> None:
+        config = worker.config
+        self._worker = worker
+        self._plugins = worker.plugins
+        self._group_id = group_id
+        self._support = ExactlyOnceSupport.DISABLED if group_id is None else ExactlyOnceSupport.of(config)
+        self._policy = self._plugins.new(
+            config.str(POLICY_KEY),
+            ConnectorClientConfigOverridePolicy,
+            key=POLICY_KEY,
+        )
+        self._policy.configure({key: str(value) for key, value in config.originals.items()})
+
+    def close(self) -> None:
+        """The policy is needed no more."""
+        self._policy.close()
+
+    def validate(self, raw: Props, stages: StageTracker) -> ConfigInfos:
+        """What ``config/validate`` answers. Raises BadRequest when there is nothing to validate against, else what plugins raise."""
+        with stages.during("resolving transformed configuration properties for the connector"):
+            props = self._worker.resolve(raw)
+        name = props.get(_CLASS)
+        if name is None:
+            raise BadRequest(f"Connector config {sorted(raw)} contains no connector type")
+        try:
+            with stages.during("instantiating the connector for validation"):
+                connector, loader = self._plugins.new_connector(props), self._plugins.connector_loader(props)
+        except ConnectError as error:
+            return _unusable(name, props, error)
+        with self._plugins.swap(loader):
+            return self._validate(name, raw, props, connector, loader, stages)
+
+    def _validate(
+        self,
+        name: str,
+        raw: Props,
+        props: Mapping[str, str],
+        connector: Connector,
+        loader: PluginLoader | None,
+        stages: StageTracker,
+    ) -> ConfigInfos:
+        sink = isinstance(connector, SinkConnector)
+        base = SINK_CONNECTOR_CONFIG if sink else source_connector_config(props)
+        base = with_plugins(base, self._plugins, props, self._worker.config.values, loader)
+        kind = "sink" if sink else "source"
+        with stages.during(f"validating {kind} connector-specific properties for the connector"):
+            definition = with_aliased_plugins(base, props, self._plugins, loader)
+            values = {value.name: value for value in definition.config_values(props)}
+            if sink:
+                self._check_sink(props, values)
+            else:
+                _add(values, props, preflight(connector, props, self._support))
+        _add(values, props, [(key, _NULL) for key, value in raw.items() if value is None])
+
+        with stages.during("retrieving the configuration definition from the connector"):
+            own: Any = connector.config()
+        if not isinstance(own, ConfigDef):
+            raise BadRequest(f"{type(connector).__qualname__}.config() must return a ConfigDef that is not null.")
+        with stages.during("performing multi-property validation for the connector"):
+            problems: Any = connector.validate(props)
+        if problems is None:
+            raise BadRequest(f"{type(connector).__qualname__}.validate() must return a Config that is not null.")
+        for value in own.config_values(props):
+            value.errors = []  # what is wrong, the connector has said
+            values[value.name] = value
+        _add(values, props, problems)
+
+        parts = [self._converter_part(props, values, loader, stages, *converter) for converter in _CONVERTERS]
+        keys: dict[str, ConfigKey] = {**definition.keys, **own.keys}
+        groups = list(dict.fromkeys([*definition.groups, *own.groups]))
+        infos = ConfigInfos.of(name, keys, values.values(), groups)
+        overrides = [self._override_part(role, props, connector, kind, stages) for role in self._roles(sink, props)]
+        return ConfigInfos.together(name, [infos, *overrides, *(part for part in parts if part is not None)])
+
+    # -- sinks
+
+    def _check_sink(self, props: Mapping[str, str], values: dict[str, ConfigValue]) -> None:
+        named, pattern = props.get("topics", "").strip(), props.get("topics.regex", "").strip()
+        dead_letters = props.get(_DLQ, "").strip()
+        problems: list[tuple[str, str]] = []
+        if named and pattern:
+            message = "topics and topics.regex are mutually exclusive options, but both are set."
+            problems += [("topics", message), ("topics.regex", message)]
+        if not named and not pattern:
+            message = "Must configure one of topics or topics.regex"
+            problems += [("topics", message), ("topics.regex", message)]
+        if dead_letters and dead_letters in split_list(named):
+            message = f"The DLQ topic '{dead_letters}' may not be included in the list of topics ('topics={named}')"
+            problems.append(("topics", f"{message} consumed by the connector"))
+        if dead_letters and pattern and _matches(pattern, dead_letters):
+            message = f"The DLQ topic '{dead_letters}' may not be matched by the regex for the topics"
+            problems.append(("topics.regex", f"{message} ('topics.regex={pattern}') consumed by the connector"))
+        if self._group_id is not None:
+            problems += _group_problems(props, self._group_id)
+        _add(values, props, problems)
+
+    # -- converters
+
+    def _converter_part(
+        self,
+        props: Mapping[str, str],
+        values: Mapping[str, ConfigValue],
+        loader: PluginLoader | None,
+        stages: StageTracker,
+        key: str,
+        base: type[Any],
+        what: str,
+        converter_type: str,
+    ) -> ConfigInfos | None:
+        """Keys of a converter that the connector names itself; None when there are none, or it cannot be asked."""
+        class_name, value = props.get(key), values.get(key)
+        if class_name is None or value is None or value.errors:
+            return None
+        version = props.get(f"{key}.plugin.version")
+        try:
+            with stages.during(f"instantiating the connector's {what} for validation"):
+                converter = self._plugins.new(class_name, base, key=key, version=version, loader=loader)
+        except ConnectError as error:
+            value.errors.append(f"Failed to load class {class_name}: {error}")
+            return None
+        try:
+            with self._plugins.swap(self._plugins.loader_of(converter)):
+                with stages.during(f"retrieving the configuration definition from the connector's {what}"):
+                    definition = converter.config()
+                if definition is None:
+                    return None
+                own = {"converter.type": converter_type, **_under(f"{key}.", props)}
+                with stages.during(f"performing config validation for the connector's {what}"):
+                    found = definition.config_values(own)
+        except Exception as error:  # noqa: BLE001 - whatever a plugin raises
+            value.errors.append(f"Failed to perform config validation for {what}: {error}")
+            return None
+        finally:
+            _close(converter)
+        return ConfigInfos.under_prefix(definition.keys, found, f"{key}.")
+
+    # -- clients
+
+    def _roles(self, sink: bool, props: Mapping[str, str]) -> list[ClientType]:
+        """Which clients a connector has."""
+        dead_letters = sink and bool(props.get(_DLQ, "").strip())
+        own_offsets = not sink and (
+            self._support is ExactlyOnceSupport.ENABLED or bool(props.get("offsets.storage.topic", "").strip())
+        )
+        creates = not sink and any(key.startswith("topic.creation.") for key in props)
+        roles = []
+        if not sink or dead_letters:
+            roles.append(ClientType.PRODUCER)
+        if creates or dead_letters or own_offsets:
+            roles.append(ClientType.ADMIN)
+        if sink or own_offsets:
+            roles.append(ClientType.CONSUMER)
+        return roles
+
+    def _override_part(
+        self, role: ClientType, props: Mapping[str, str], connector: Connector, kind: str, stages: StageTracker
+    ) -> ConfigInfos:
+        definition, prefix = ROLE_CONFIGS[role.value], f"{role.value}.override."
+        with stages.during(f"validating {role.value} config overrides for the connector"):
+            wanted: dict[str, object] = {}
+            wrong: list[ConfigValue] = []
+            for key, text in _under(prefix, props).items():
+                try:
+                    known = definition.keys.get(key)
+                    wanted[key] = text if known is None else parse_type(key, text, known.type)
+                except ConfigException as error:
+                    wrong.append(ConfigValue(key, None, errors=[str(error)]))
+            request = ConnectorClientConfigRequest(props.get("name", ""), kind, type(connector), role, wanted)
+            judged = self._policy.validate(request)
+        return ConfigInfos.under_prefix(definition.keys, [*judged, *wrong], prefix)
+
+
+def require_valid(infos: ConfigInfos) -> None:
+    """Raises BadRequest that lists all errors."""
+    if not infos.error_count:
+        return
+    told = "\n".join(message for _, message in infos.errors)
+    raise BadRequest(
+        f"Connector configuration is invalid and contains the following {infos.error_count} error(s):\n{told}\nYou can also find "
+        "the above list of errors at the endpoint `/connector-plugins/{connectorType}/config/validate`"
+    )
+
+
+def _unusable(name: str, props: Mapping[str, str], error: ConnectError) -> ConfigInfos:
+    """The connector cannot be asked: only what all connectors have is judged, and why it cannot be used."""
+    values = {value.name: value for value in CONNECTOR_CONFIG.config_values(props)}
+    values[_CLASS].errors.append(str(error))
+    return ConfigInfos.of(name, CONNECTOR_CONFIG.keys, values.values(), CONNECTOR_CONFIG.groups)
+
+
+def _add(values: dict[str, ConfigValue], props: Mapping[str, str], problems: Iterable[tuple[str, str]]) -> None:
+    for key, message in problems:
+        value = values.get(key)
+        if value is None:
+            value = values[key] = ConfigValue(key, props.get(key))
+        if message not in value.errors:
+            value.errors.append(message)
+
+
+def _group_problems(props: Mapping[str, str], worker_group: str) -> list[tuple[str, str]]:
+    """The consumers of a sink must not be in the group of the workers."""
+    key, name = "consumer.override.group.id", props.get("name")
+    if key in props:
+        if props[key] != worker_group:
+            return []
+        return [(key, f"Consumer group {worker_group} conflicts with Connect worker group {worker_group}")]
+    if f"connect-{name}" != worker_group:
+        return []
+    message = f"Consumer group for sink connector named {name} conflicts with Connect worker group {worker_group}"
+    return [("name", message)]
+
+
+def _matches(pattern: str, topic: str) -> bool:
+    try:
+        return compile_java(pattern).fullmatch(topic) is not None
+    except ValueError:
+        return False  # the key's own validator says so
+
+
+def _under(prefix: str, props: Mapping[str, str]) -> dict[str, str]:
+    return {key.removeprefix(prefix): value for key, value in props.items() if key.startswith(prefix) and key != prefix}
+
+
+def _close(plugin: Any) -> None:
+    close = getattr(plugin, "close", None)
+    if callable(close):
+        close()

@@ -1,0 +1,120 @@
+"""What every worker has: the plugins that ship with Kafka 4.3.0 under Java's names, and the classes here that they mean.
+
+Nothing is imported before somebody asks for it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mm2.connect.plugins.kinds import PluginType
+from mm2.connect.plugins.plugin import Plugin
+
+_CONNECT: Final = "org.apache.kafka.connect"
+_BOTH_CONVERTERS: Final = (PluginType.CONVERTER, PluginType.HEADER_CONVERTER)
+
+_CONVERTERS: Final = {
+    f"{_CONNECT}.converters.BooleanConverter": "mm2.connect.converters:BooleanConverter",
+    f"{_CONNECT}.converters.ByteArrayConverter": "mm2.connect.converters:ByteArrayConverter",
+    f"{_CONNECT}.converters.DoubleConverter": "mm2.connect.converters:DoubleConverter",
+    f"{_CONNECT}.converters.FloatConverter": "mm2.connect.converters:FloatConverter",
+    f"{_CONNECT}.converters.IntegerConverter": "mm2.connect.converters:IntegerConverter",
+    f"{_CONNECT}.converters.LongConverter": "mm2.connect.converters:LongConverter",
+    f"{_CONNECT}.converters.ShortConverter": "mm2.connect.converters:ShortConverter",
+    f"{_CONNECT}.json.JsonConverter": "mm2.connect.converters:JsonConverter",
+    f"{_CONNECT}.storage.StringConverter": "mm2.connect.converters:StringConverter",
+}
+_HEADER_CONVERTERS: Final = {
+    f"{_CONNECT}.storage.SimpleHeaderConverter": "mm2.connect.converters:SimpleHeaderConverter",
+}
+_OF_KEY_AND_VALUE: Final = (
+    "Cast",
+    "ExtractField",
+    "Flatten",
+    "HeaderFrom",
+    "HoistField",
+    "InsertField",
+    "MaskField",
+    "ReplaceField",
+    "SetSchemaMetadata",
+    "TimestampConverter",
+)
+_TRANSFORMATIONS: Final = {
+    f"{_CONNECT}.transforms.{name}": f"mm2.connect.transforms:{name}"
+    for name in ("DropHeaders", "Filter", "InsertHeader", "RegexRouter", "TimestampRouter", "ValueToKey")
+} | {
+    f"{_CONNECT}.transforms.{name}${part}": f"mm2.connect.transforms:{name}{part}"
+    for name in _OF_KEY_AND_VALUE
+    for part in ("Key", "Value")
+}
+_PREDICATES: Final = {
+    f"{_CONNECT}.transforms.predicates.{name}": f"mm2.connect.predicates:{name}"
+    for name in ("HasHeaderKey", "RecordIsTombstone", "TopicNameMatches")
+}
+_SOURCES: Final = {
+    f"{_CONNECT}.file.FileStreamSourceConnector": "mm2.connect.files:FileStreamSourceConnector",
+    f"{_CONNECT}.mirror.MirrorCheckpointConnector": "mm2.mirror.checkpoint_connector:MirrorCheckpointConnector",
+    f"{_CONNECT}.mirror.MirrorHeartbeatConnector": "mm2.mirror.heartbeat:MirrorHeartbeatConnector",
+    f"{_CONNECT}.mirror.MirrorSourceConnector": "mm2.mirror.source_connector:MirrorSourceConnector",
+    f"{_CONNECT}.tools.MockSourceConnector": "mm2.connect.verifiable:MockSourceConnector",
+    f"{_CONNECT}.tools.SchemaSourceConnector": "mm2.connect.verifiable:SchemaSourceConnector",
+    f"{_CONNECT}.tools.VerifiableSourceConnector": "mm2.connect.verifiable:VerifiableSourceConnector",
+}
+_SINKS: Final = {
+    f"{_CONNECT}.file.FileStreamSinkConnector": "mm2.connect.files:FileStreamSinkConnector",
+    f"{_CONNECT}.tools.MockSinkConnector": "mm2.connect.verifiable:MockSinkConnector",
+    f"{_CONNECT}.tools.VerifiableSinkConnector": "mm2.connect.verifiable:VerifiableSinkConnector",
+}
+_TASKS: Final = {
+    f"{_CONNECT}.file.FileStreamSinkTask": "mm2.connect.files:FileStreamSinkTask",
+    f"{_CONNECT}.file.FileStreamSourceTask": "mm2.connect.files:FileStreamSourceTask",
+    f"{_CONNECT}.mirror.MirrorCheckpointTask": "mm2.mirror.checkpoint_task:MirrorCheckpointTask",
+    f"{_CONNECT}.mirror.MirrorHeartbeatTask": "mm2.mirror.heartbeat:MirrorHeartbeatTask",
+    f"{_CONNECT}.mirror.MirrorSourceTask": "mm2.mirror.source_task:MirrorSourceTask",
+    f"{_CONNECT}.tools.MockSinkTask": "mm2.connect.verifiable:MockSinkTask",
+    f"{_CONNECT}.tools.MockSourceTask": "mm2.connect.verifiable:MockSourceTask",
+    f"{_CONNECT}.tools.SchemaSourceTask": "mm2.connect.verifiable:SchemaSourceTask",
+    f"{_CONNECT}.tools.VerifiableSinkTask": "mm2.connect.verifiable:VerifiableSinkTask",
+    f"{_CONNECT}.tools.VerifiableSourceTask": "mm2.connect.verifiable:VerifiableSourceTask",
+}
+_PROVIDERS: Final = {
+    f"org.apache.kafka.common.config.provider.{name}": f"mm2.config.providers:{name}"
+    for name in ("DirectoryConfigProvider", "EnvVarConfigProvider", "FileConfigProvider")
+}
+_POLICIES: Final = {
+    f"{_CONNECT}.connector.policy.{name}ConnectorClientConfigOverridePolicy": (
+        f"mm2.connect.override_policies:{name}ConnectorClientConfigOverridePolicy"
+    )
+    for name in ("All", "Allowlist", "None", "Principal")
+}
+_EXTENSIONS: Final = {
+    f"{_CONNECT}.rest.basic.auth.extension.BasicAuthSecurityRestExtension": (
+        "mm2.connect.rest.basic_auth:BasicAuthSecurityRestExtension"
+    ),
+}
+
+
+def built_in() -> list[Plugin]:
+    """A registry's own entries for all of the table."""
+    return [
+        Plugin(
+            name,
+            types[0].base,
+            path,
+            types=types,
+            built_in=True,
+        )
+        for table, types in (
+            (_SINKS, (PluginType.SINK,)),
+            (_SOURCES, (PluginType.SOURCE,)),
+            (_TASKS, (PluginType.TASK,)),
+            (_CONVERTERS, _BOTH_CONVERTERS),
+            (_HEADER_CONVERTERS, (PluginType.HEADER_CONVERTER,)),
+            (_TRANSFORMATIONS, (PluginType.TRANSFORMATION,)),
+            (_PREDICATES, (PluginType.PREDICATE,)),
+            (_PROVIDERS, (PluginType.CONFIGPROVIDER,)),
+            (_POLICIES, (PluginType.CONNECTOR_CLIENT_CONFIG_OVERRIDE_POLICY,)),
+            (_EXTENSIONS, (PluginType.REST_EXTENSION,)),
+        )
+        for name, path in table.items()
+    ]

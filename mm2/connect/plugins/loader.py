@@ -1,0 +1,291 @@
+"""Isolation of plugins: every plugin location has modules of its own (org.apache.kafka.connect.runtime.isolation).
+
+A loader knows the folders and archives of one plugin location. What lies there is loaded from there first (child first), so
+two locations may bring different versions of the same package. All else, and always the standard library and ``mm2``, is
+shared with the worker.
+
+How it works. A module ``acme.source`` of the location ``acme-1.0`` is loaded under the name
+``mm2_plugins.acme_1_0_4f1c9e.acme.source``, so that ``sys.modules`` and all that looks there (dataclasses, typing, pickle)
+can tell it from another location's. Its ``__builtins__`` is a table of the loader's, in which ``__import__`` is the loader's:
+the interpreter looks ``__import__`` up in the globals of the function that imports. So every import follows the code it
+stands in, in whatever thread and however late it is executed, and no import of anybody else is slowed down.
+
+What goes through ``importlib.import_module`` and ``importlib.metadata`` follows the nearest caller of a plugin location.
+"""
+
+from __future__ import annotations
+
+import builtins
+import hashlib
+import importlib
+import importlib.machinery
+import importlib.metadata
+import importlib.util
+import inspect
+import re
+import sys
+import threading
+import zipimport
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ExtensionFileLoader, ModuleSpec, PathFinder
+from pathlib import Path
+from types import CodeType, FrameType, ModuleType
+from typing import Any, Final
+
+from mm2.connect.plugins.extensions import ExtensionLoader
+
+ROOT: Final = "mm2_plugins"
+"""Package under whose name all isolated modules stand in ``sys.modules``."""
+
+SHARED: Final = frozenset({"mm2", ROOT}) | sys.stdlib_module_names
+"""Top-level names that no location may bring: with its own ``mm2`` a plugin would be no plugin of this worker."""
+
+_original_import: Final = builtins.__import__
+_original_import_module: Final = importlib.import_module
+_loaders: dict[str, PluginLoader] = {}
+_context = threading.local()
+_installing = threading.Lock()
+
+
+class PluginLoader:
+    """The modules of one plugin location. Thread-safe; lives as long as the process.
+
+    ``location`` is the folder or file the plugins came from, ``paths`` what of it is searched for modules, in order.
+    """
+
+    def __init__(self, location: Path, paths: Sequence[Path] | None = None) -> None:
+        self.location = location
+        self.paths: Final = [str(path) for path in (paths or [location])]
+        digest = hashlib.sha256(str(location).encode()).hexdigest()[:6]
+        self.name: Final = f"{ROOT}.{re.sub(r'[^A-Za-z0-9]+', '_', location.stem).strip('_') or 'plugin'}_{digest}"
+        self._own: dict[str, bool] = {}
+        self._builtins: Final = {**vars(builtins), "__import__": self._import}
+        _install(self)
+
+    def __repr__(self) -> str:
+        return f"PluginLoader({str(self.location)!r})"
+
+    def owns(self, top_level: str) -> bool:
+        """Whether a package or module of that top-level name comes from here."""
+        known = self._own.get(top_level)
+        if known is None:
+            known = top_level not in SHARED and PathFinder.find_spec(top_level, self.paths) is not None
+            self._own[top_level] = known
+        return known
+
+    def load_module(self, name: str) -> ModuleType:
+        """The module ``name`` as code of this location sees it. Raises what its import raises."""
+        return _original_import_module(self.internal_name(name))
+
+    def load_class(self, path: str) -> type[Any]:
+        """The class with the dotted path ``path`` (``package.module.Class`` or ``package.module:Class``) from here.
+
+        Raises ModuleNotFoundError when its module is not of this location, AttributeError or TypeError when there is no such
+        class in it.
+        """
+        module_name, _, attribute = path.partition(":") if ":" in path else path.rpartition(".")
+        if not module_name or not self.owns(module_name.partition(".")[0]):
+            raise ModuleNotFoundError(f"No module named {module_name or path!r} in {self.location}", name=module_name)
+        found: Any = self.load_module(module_name)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+        if not isinstance(found, type):
+            raise TypeError(f"{path} is no class")
+        return found
+
+    def internal_name(self, name: str) -> str:
+        """The name a module has in ``sys.modules``, where ``name`` is what code of this location calls it."""
+        return f"{self.name}.{name}" if self.owns(name.partition(".")[0]) else name
+
+    def public_name(self, name: str) -> str:
+        """The reverse of :meth:`internal_name`."""
+        return name.removeprefix(f"{self.name}.")
+
+    def _import(
+        self,
+        name: str,
+        globals: Mapping[str, Any] | None = None,  # noqa: A002 - the name is part of the protocol
+        locals: Mapping[str, Any] | None = None,  # noqa: A002
+        fromlist: Sequence[str] | None = (),
+        level: int = 0,
+    ) -> ModuleType:
+        if level or not self.owns(name.partition(".")[0]):
+            return _original_import(name, globals, locals, fromlist or (), level)
+        internal = f"{self.name}.{name}"
+        if fromlist:
+            return _original_import(internal, globals, locals, fromlist, 0)
+        _original_import_module(internal)
+        return sys.modules[f"{self.name}.{name.partition('.')[0]}"]
+
+    def prepare(self, module: ModuleType) -> None:
+        """Make a module that is about to be executed one of this location's."""
+        module.__dict__["__builtins__"] = self._builtins
+
+
+class _SourceLoader(importlib.machinery.SourceFileLoader):
+    def __init__(self, plugin_loader: PluginLoader, fullname: str, path: str) -> None:
+        super().__init__(fullname, path)
+        self._plugin_loader = plugin_loader
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._plugin_loader.prepare(module)
+        super().exec_module(module)
+
+
+class _BytecodeLoader(importlib.machinery.SourcelessFileLoader):
+    def __init__(self, plugin_loader: PluginLoader, fullname: str, path: str) -> None:
+        super().__init__(fullname, path)
+        self._plugin_loader = plugin_loader
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._plugin_loader.prepare(module)
+        super().exec_module(module)
+
+
+class _ArchiveLoader(Loader):
+    """Modules of a zip file or wheel, which zipimport finds but executes with everybody's builtins."""
+
+    def __init__(self, plugin_loader: PluginLoader, archive: zipimport.zipimporter) -> None:
+        self._plugin_loader = plugin_loader
+        self._archive = archive
+
+    def exec_module(self, module: ModuleType) -> None:
+        code: CodeType | None = self._archive.get_code(module.__name__)
+        if code is None:
+            raise ImportError(f"No code for {module.__name__} in {self._archive.archive}", name=module.__name__)
+        self._plugin_loader.prepare(module)
+        exec(code, module.__dict__)  # noqa: S102 - what importing means
+
+    def __getattr__(self, name: str) -> Any:
+        # get_data, get_source, get_resource_reader, is_package: as the archive has them.
+        return getattr(self._archive, name)
+
+
+class _Finder(MetaPathFinder):
+    """Answers for everything below `ROOT`, and for the metadata of the distributions that a plugin sees."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if not fullname.startswith(f"{ROOT}."):
+            return None
+        parts = fullname.split(".")
+        loader = _loaders.get(".".join(parts[:2]))
+        if loader is None or len(parts) < 3:
+            return None
+        spec = PathFinder.find_spec(fullname, loader.paths if len(parts) == 3 else path)
+        if spec is not None:
+            _make_own(spec, loader)
+        return spec
+
+    @staticmethod
+    def find_distributions(
+        context: importlib.metadata.DistributionFinder.Context,
+    ) -> Iterable[importlib.metadata.Distribution]:
+        """What ``importlib.metadata`` finds first when a plugin asks, e.g. for the version of its dependency."""
+        loader = current_loader()
+        if loader is None or "path" in vars(context):
+            return ()
+        wanted = importlib.metadata.DistributionFinder.Context(name=context.name, path=loader.paths)
+        return importlib.metadata.MetadataPathFinder.find_distributions(wanted)
+
+
+def _make_own(spec: ModuleSpec, loader: PluginLoader) -> None:
+    found: object = spec.loader
+    if isinstance(found, ExtensionFileLoader):
+        spec.loader = ExtensionLoader(loader.public_name(spec.name), loader.location, found)
+    elif isinstance(found, zipimport.zipimporter):
+        spec.loader = _ArchiveLoader(loader, found)
+    elif isinstance(found, importlib.machinery.SourceFileLoader):
+        spec.loader = _SourceLoader(loader, spec.name, str(found.path))
+    elif isinstance(found, importlib.machinery.SourcelessFileLoader):
+        spec.loader = _BytecodeLoader(loader, spec.name, str(found.path))
+
+
+def _install(loader: PluginLoader) -> None:
+    with _installing:
+        if ROOT not in sys.modules:
+            sys.modules[ROOT] = _package(ROOT)
+            sys.meta_path.insert(0, _Finder())
+            importlib.import_module = _import_module
+        _loaders[loader.name] = loader
+        package = _package(loader.name)
+        sys.modules[loader.name] = package
+        setattr(sys.modules[ROOT], loader.name.rpartition(".")[2], package)
+
+
+def _package(name: str) -> ModuleType:
+    package = ModuleType(name)
+    package.__path__ = []
+    package.__spec__ = ModuleSpec(name, None, is_package=True)
+    return package
+
+
+def _import_module(name: str, package: str | None = None) -> ModuleType:
+    """``importlib.import_module`` for everybody; a plugin that calls it, also by way of the standard library, gets its own."""
+    loader = None if name.startswith(".") else _calling_loader(inspect.currentframe())
+    return _original_import_module(name if loader is None else loader.internal_name(name), package)
+
+
+def _calling_loader(own: FrameType | None) -> PluginLoader | None:
+    """The loader of the nearest caller that is not the standard library; None when that is no isolated code."""
+    frame = None if own is None else own.f_back
+    while frame is not None:
+        name = str(frame.f_globals.get("__name__", ""))
+        if name.startswith(f"{ROOT}."):
+            return loader_of_module(name)
+        if name.partition(".")[0] not in sys.stdlib_module_names:
+            return None
+        frame = frame.f_back
+    return None
+
+
+def loader_of_module(name: str) -> PluginLoader | None:
+    """The loader whose module has this name in ``sys.modules``."""
+    return _loaders.get(".".join(name.split(".", 2)[:2]))
+
+
+def loader_of(thing: object) -> PluginLoader | None:
+    """The loader of a class, or of an object's class; None when the worker itself loaded it."""
+    python_class = thing if isinstance(thing, type) else type(thing)
+    return loader_of_module(python_class.__module__)
+
+
+def current_loader() -> PluginLoader | None:
+    """Whose code is running: the nearest isolated caller's loader, else what :func:`swap` says of this thread."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        name = frame.f_globals.get("__name__")
+        if isinstance(name, str) and name.startswith(f"{ROOT}."):
+            return loader_of_module(name)
+        frame = frame.f_back
+    return context_loader()
+
+
+def context_loader() -> PluginLoader | None:
+    """The loader that this thread works for (``Thread.getContextClassLoader``)."""
+    loader: PluginLoader | None = getattr(_context, "loader", None)
+    return loader
+
+
+@contextmanager
+def swap(loader: PluginLoader | None) -> Iterator[None]:
+    """Let this thread work for ``loader`` within the block, and for whom it worked before afterwards (Java's LoaderSwap)."""
+    before = context_loader()
+    _context.loader = loader
+    try:
+        yield
+    finally:
+        _context.loader = before
+
+
+def in_loader(loader: PluginLoader | None, call: Callable[[], Any]) -> Callable[[], Any]:
+    """``call`` as something that swaps to ``loader`` first, for bodies of threads."""
+
+    def run() -> Any:
+        with swap(loader):
+            return call()
+
+    return run

@@ -1,0 +1,315 @@
+"""How the values of the plugin API are told to another process: CBOR, with one tag of our own around what is not plain.
+
+A schema is told once and by its number afterwards, since millions of records share one. Both sides count alike: messages are
+read in the order in which they were written.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import traceback
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import fields as dataclass_fields
+from decimal import Decimal
+from typing import Any, Final
+
+import cbor2
+
+from mm2.config.configdef import (
+    NO_DEFAULT,
+    ConfigDef,
+    ConfigException,
+    ConfigKey,
+    ConfigValue,
+    Importance,
+    Password,
+    Width,
+)
+from mm2.config.configdef import Type as ConfigType
+from mm2.connect.api import (
+    ConnectError,
+    Field,
+    Header,
+    Headers,
+    OffsetAndMetadata,
+    Schema,
+    SinkRecord,
+    SourceRecord,
+    TimestampType,
+    TopicPartition,
+    Type,
+    WorkerView,
+)
+from mm2.connect.data import errors
+from mm2.connect.data.struct import Struct
+from mm2.kafka.producer import RecordMetadata
+
+# Of CBOR's numbers that nobody has registered.
+_TAG: Final = 55_217
+_KNOWN_SCHEMAS: Final = 4096
+_PLAIN: Final = (str, bytes, int, float, bool, type(None))
+_DATA_CLASSES: Final[Mapping[str, type[Any]]] = {
+    found.__name__: found
+    for found in (SourceRecord, SinkRecord, OffsetAndMetadata, RecordMetadata, WorkerView, ConfigValue)
+}
+_ERRORS: Final[Mapping[str, type[ConnectError]]] = {
+    name: found for name, found in vars(errors).items() if isinstance(found, type) and issubclass(found, ConnectError)
+}
+
+
+class RemoteError(ConnectError):
+    """What a plugin raised in its own process, when it is no error of Connect's; the text begins with its class."""
+
+
+class Encoding:
+    """Tells values; for one thread at a time."""
+
+    def __init__(self) -> None:
+        # The schemas themselves are kept, or another one could get the address of one that is gone.
+        self._schemas: dict[int, tuple[int, Schema]] = {}
+
+    def encode(self, value: Any) -> bytes:
+        """Raises TypeError for a value that cannot be told; what was told before stays true."""
+        known = dict(self._schemas)
+        try:
+            return cbor2.dumps(self._told(value))
+        except Exception as error:
+            self._schemas = known
+            raise TypeError(f"It cannot be told to another process: {error}") from error
+
+    def _told(self, value: Any) -> Any:
+        if type(value) in _PLAIN:
+            return value
+        if type(value) is list:
+            return [self._told(item) for item in value]
+        if isinstance(value, Mapping):
+            if all(type(key) is str for key in value):
+                return {key: self._told(item) for key, item in value.items()}
+            return _tag("map", [[self._told(key), self._told(item)] for key, item in value.items()])
+        if isinstance(value, Schema):
+            return self._schema(value)
+        if isinstance(value, Struct):
+            return _tag("struct", self._told(value.schema), [self._told(item) for _, item in value.items()])
+        if isinstance(value, Headers):
+            return _tag("headers", [[each.key, self._told(each.value), self._told(each.schema)] for each in value])
+        if isinstance(value, TopicPartition):
+            return _tag("partition", *value)
+        if type(value).__name__ in _DATA_CLASSES and type(value) is _DATA_CLASSES[type(value).__name__]:
+            parts = [self._told(getattr(value, field.name)) for field in dataclass_fields(value)]
+            return _tag(type(value).__name__, *parts)
+        if isinstance(value, ConfigDef):
+            return _tag("definition", [self._told(_row(key)) for key in value.keys.values()])
+        if isinstance(value, BaseException):
+            return _tag("error", *self._told(_error_parts(value)))
+        if isinstance(value, tuple):
+            return _tag("tuple", *(self._told(item) for item in value))
+        if isinstance(value, AbstractSet):
+            return _tag("set", *(self._told(item) for item in value))
+        if isinstance(value, bytearray | memoryview):
+            return bytes(value)
+        return _told_simply(value)
+
+    def _schema(self, schema: Schema) -> Any:
+        known = self._schemas.get(id(schema))
+        if known is not None:
+            return _tag("known", known[0])
+        if len(self._schemas) >= _KNOWN_SCHEMAS:
+            self._schemas.clear()
+        number = len(self._schemas)
+        self._schemas[id(schema)] = (number, schema)
+        return _tag(
+            "schema",
+            number,
+            schema.type.value,
+            schema.optional,
+            self._told(schema.default),
+            schema.name,
+            schema.version,
+            schema.doc,
+            dict(schema.parameters),
+            [[field.name, field.index, self._told(field.schema)] for field in schema.fields],
+            self._told(schema.key_schema),
+            self._told(schema.value_schema),
+        )
+
+
+class Decoding:
+    """Understands what an `Encoding` has told, in its order; for one thread at a time."""
+
+    def __init__(self) -> None:
+        self._schemas: dict[int, Schema] = {}
+
+    def decode(self, data: bytes) -> Any:
+        """Raises ValueError for bytes that no `Encoding` has made."""
+        try:
+            return self._heard(cbor2.loads(data))
+        except Exception as error:
+            raise ValueError(f"{type(error).__name__}: {error}") from error
+
+    def _heard(self, value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            return [self._heard(item) for item in value]
+        if isinstance(value, Mapping):
+            return {key: self._heard(item) for key, item in value.items()}
+        if isinstance(value, cbor2.CBORTag):
+            kind, *parts = value.value
+            return self._schema_of(parts) if kind == "schema" else self._of(kind, [self._heard(part) for part in parts])
+        return value
+
+    def _of(self, kind: str, parts: list[Any]) -> Any:
+        if kind in _DATA_CLASSES:
+            return _DATA_CLASSES[kind](*parts)
+        match kind:
+            case "known":
+                return self._schemas[parts[0]]
+            case "map":
+                return {key: item for key, item in parts[0]}  # noqa: C416 - pairs are lists here
+            case "struct":
+                return _struct(*parts)
+            case "headers":
+                return Headers.of(Header(*each) for each in parts[0])
+            case "partition":
+                return TopicPartition(*parts)
+            case "definition":
+                return _definition(parts[0])
+            case "error":
+                return _error_of(*parts)
+            case "tuple":
+                return tuple(parts)
+            case "set":
+                return set(parts)
+            case "decimal":
+                return Decimal(parts[0])
+            case "datetime":
+                return dt.datetime.fromisoformat(parts[0])
+            case "date":
+                return dt.date.fromisoformat(parts[0])
+            case "time":
+                return dt.time.fromisoformat(parts[0])
+            case "timestamp type":
+                return TimestampType(parts[0])
+            case "password":
+                return Password(parts[0])
+            case "no default":
+                return NO_DEFAULT
+        raise ValueError(f"unknown kind of value {kind!r}")
+
+    def _schema_of(self, parts: list[Any]) -> Schema:
+        number, type_, optional, default, name, version, doc, parameters, rows, key_schema, value_schema = parts
+        # In the order in which they were told, or numbers would not agree.
+        default = self._heard(default)
+        fields = tuple(Field(field, index, self._heard(schema)) for field, index, schema in rows)
+        schema = Schema(
+            Type(type_),
+            optional,
+            default,
+            name,
+            version,
+            doc,
+            parameters,
+            fields,
+            self._heard(key_schema),
+            self._heard(value_schema),
+        )
+        self._schemas[number] = schema
+        return schema
+
+
+def _struct(schema: Schema, values: list[Any]) -> Struct:
+    named = zip(schema.fields, values, strict=True)
+    return Struct(schema, {field.name: value for field, value in named if value is not None})
+
+
+def _tag(kind: str, *parts: Any) -> cbor2.CBORTag:
+    return cbor2.CBORTag(_TAG, [kind, *parts])
+
+
+def _told_simply(value: Any) -> Any:
+    if isinstance(value, Decimal):
+        return _tag("decimal", str(value))
+    if isinstance(value, dt.datetime):
+        return _tag("datetime", value.isoformat())
+    if isinstance(value, dt.date):
+        return _tag("date", value.isoformat())
+    if isinstance(value, dt.time):
+        return _tag("time", value.isoformat())
+    if isinstance(value, TimestampType):
+        return _tag("timestamp type", value.value)
+    if isinstance(value, Password):
+        return _tag("password", value.value)
+    if value is NO_DEFAULT:
+        return _tag("no default")
+    # Subclasses, such as members of a StrEnum, are told as what they are made of.
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, bytes):
+        return bytes(value)
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value)
+    raise TypeError(f"a {type(value).__qualname__} is no value of the plugin API")
+
+
+def _row(key: ConfigKey) -> list[Any]:
+    """All of a key but its validator and its recommender, which are code."""
+    return [
+        key.name,
+        key.type.value,
+        key.default,
+        key.importance.value,
+        key.documentation,
+        key.group,
+        key.order,
+        key.width.value,
+        key.display_name,
+        list(key.dependents),
+    ]
+
+
+def _definition(rows: list[list[Any]]) -> ConfigDef:
+    definition = ConfigDef()
+    for name, type_, default, importance, doc, group, order, width, display_name, dependents in rows:
+        definition.define(
+            name,
+            ConfigType(type_),
+            default,
+            None,
+            Importance(importance),
+            doc,
+            group=group,
+            order=order,
+            width=Width(width),
+            display_name=display_name,
+            dependents=dependents,
+        )
+    return definition
+
+
+def _error_parts(error: BaseException) -> list[Any]:
+    trace = "".join(traceback.format_exception(error))
+    if isinstance(error, ConfigException):
+        return [
+            "ConfigException",
+            str(error),
+            trace,
+            error.name,
+            None if error.value is None else str(error.value),
+            error.reason,
+        ]
+    for found in type(error).__mro__:
+        if _ERRORS.get(found.__name__) is found:
+            return [found.__name__, str(error), trace]
+    return ["RemoteError", f"{type(error).__qualname__}: {error}", trace]
+
+
+def _error_of(kind: str, text: str, trace: str, *rest: Any) -> BaseException:
+    error: Exception
+    if kind == "ConfigException":
+        error = ConfigException(text)
+        error.name, error.value, error.reason = rest
+    else:
+        error = _ERRORS.get(kind, RemoteError)(text)
+    error.add_note(f"In the plugin's own process:\n{trace}")
+    return error

@@ -1,0 +1,386 @@
+"""Finding the class behind a name in a configuration (org.apache.kafka.connect.runtime.isolation.Plugins)."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Final, TypeVar
+
+import structlog
+
+from mm2.config.connector_keys import ISOLATION_KEY
+from mm2.config.providers import ConfigProvider
+from mm2.config.values import ConfigException, split_list
+from mm2.connect.api import Connector, Task
+from mm2.connect.data.errors import ConnectError
+from mm2.connect.plugins import loader as loaders
+from mm2.connect.plugins.builtin import built_in
+from mm2.connect.plugins.extensions import not_loadable_twice
+from mm2.connect.plugins.kinds import LISTED, PluginType
+from mm2.connect.plugins.loader import PluginLoader
+from mm2.connect.plugins.locations import plugin_locations
+from mm2.connect.plugins.plugin import Plugin, version_of
+from mm2.connect.plugins.process.remote import RemoteSinkTask, RemoteSourceTask, remote_class
+from mm2.connect.plugins.scan import discover, read_discovery
+from mm2.connect.plugins.versions import InvalidVersionRange, VersionRange, version_requirement
+
+log = structlog.get_logger(__name__)
+
+C = TypeVar("C")
+
+CONNECTOR_KEY: Final = "connector.class"
+TASK_KEY: Final = "task.class"
+PROCESS: Final = "process"
+"""Value of ``plugin.isolation`` for a process of its own."""
+
+
+class VersionedPluginError(ConnectError):
+    """A plugin is there, but in no version that was asked for; ``available`` are those there are."""
+
+    def __init__(self, sentence: str, available: list[str]) -> None:
+        super().__init__(sentence)
+        self.available = available
+
+
+class Plugins:
+    """A registry of plugin classes. Filled at start-up, only read afterwards; safe to read from any thread.
+
+    Names may be a class name (of Java for what ships with Kafka, else the dotted path), its simple name, or that without the
+    suffix of its kind (``MirrorSource``), as far as these mean one class only. Without ``props`` the registry holds what comes
+    with this package; with the worker's, also what ``plugin.path`` and the entry points of the environment bring.
+    """
+
+    def __init__(self, props: Mapping[str, object] | None = None) -> None:
+        """Raises ConnectError under ``plugin.discovery=hybrid_fail`` when a plugin is in no manifest."""
+        self._plugins: dict[str, list[Plugin]] = {}
+        self._aliases: dict[str, Sequence[str]] | None = None
+        self._default_isolation = str((props or {}).get(ISOLATION_KEY) or "loader")
+        for plugin in built_in():
+            self._add(plugin)
+        if props is not None:
+            locations = plugin_locations(split_list(str(props.get("plugin.path") or "")))
+            for plugin in discover(locations, read_discovery(props)):
+                self._add(plugin)
+                log.info("added plugin", plugin=plugin.name, location=plugin.location)
+            self._report_ambiguous()
+
+    def register(self, java_name: str, python_class: type[C], *, kind: type[Any]) -> None:
+        """Make a class known under a name; ``kind`` is the base it is looked up as. What had the name before gives way.
+
+        Raises ConnectError when the class is not of that kind.
+        """
+        if not issubclass(python_class, kind):
+            raise ConnectError(f"{python_class.__qualname__} is registered as {kind.__name__} but is none")
+        others = self._plugins.get(java_name, [])
+        self._plugins[java_name] = [plugin for plugin in others if plugin.loader is not None or plugin.kind is not kind]
+        self._add(Plugin.of_class(java_name, python_class, kind))
+
+    def _add(self, plugin: Plugin) -> None:
+        self._plugins.setdefault(plugin.name, []).append(plugin)
+        self._aliases = None
+
+    def __iter__(self) -> Iterator[Plugin]:
+        return (plugin for plugins in self._plugins.values() for plugin in plugins)
+
+    # -- look-up
+
+    def find(
+        self,
+        name: str,
+        kind: type[C],
+        *,
+        key: str,
+        version: str | None = None,
+        loader: PluginLoader | None = None,
+    ) -> type[C]:
+        """The class that ``name`` means, where ``key`` is the configuration key it stands at.
+
+        ``version`` is what the key's ``….plugin.version`` says. ``loader`` is looked in first: a connector's, for the converters
+        and transformations of its configuration. Raises ConnectError, one sentence naming class and key, when there is none,
+        when an alias means several, when the class is of another kind, or when it cannot be loaded; VersionedPluginError when
+        there are other versions only.
+        """
+        return self._load(self.plugin(name, kind, key=key, version=version, loader=loader), kind, key)
+
+    def plugin(
+        self,
+        name: str,
+        kind: type[Any],
+        *,
+        key: str,
+        version: str | None = None,
+        loader: PluginLoader | None = None,
+    ) -> Plugin:
+        """What :meth:`find` finds, with version, location and loader. Raises as that."""
+        name = name.strip()
+        if not name:
+            raise ConnectError(f"Configuration {key} names no class")
+        wanted = _requirement(version, key)
+        full = self._full_name(name, kind, key)
+        known = [plugin for plugin in self._plugins.get(full, ()) if _may_be(plugin, kind)]
+        own: Sequence[Plugin] = [plugin for plugin in known if plugin.loader is loader] if loader is not None else []
+        if loader is not None and not own:
+            own = _unlisted(loader, full, kind)
+        for candidates in (own, known):
+            found = _newest(candidates, wanted)
+            if found is not None:
+                return found
+        if not known and not own:
+            found = self._imported(full, kind, key)
+            if wanted is None or found.version in wanted:
+                return found
+            known = [found]
+        raise _wrong_version(full, wanted, [*own, *known])
+
+    def _full_name(self, name: str, kind: type[Any], key: str) -> str:
+        if name in self._plugins:
+            return name
+        meant = self._names_of_alias(name)
+        of_kind = [full for full in meant if any(_may_be(plugin, kind) for plugin in self._plugins[full])]
+        if len(of_kind) > 1:
+            raise ConnectError(
+                f"More than one {kind.__name__.lower()} matches alias {name} of configuration {key}. Please use full package "
+                f"and class name instead. Classes found: {', '.join(sorted(of_kind))}"
+            )
+        return of_kind[0] if of_kind else name
+
+    def _names_of_alias(self, alias: str) -> Sequence[str]:
+        if self._aliases is None:
+            aliases: dict[str, dict[str, None]] = {}
+            for plugin in self:
+                for short in plugin.aliases:
+                    aliases.setdefault(short, {})[plugin.name] = None
+            self._aliases = {short: list(names) for short, names in aliases.items()}
+        return self._aliases.get(alias, [])
+
+    def _report_ambiguous(self) -> None:
+        self._names_of_alias("")
+        for alias, names in (self._aliases or {}).items():
+            # $Key and $Value of the built-in transformations say nothing to anybody.
+            if len(names) > 1 and any(not plugin.built_in for name in names for plugin in self._plugins[name]):
+                log.info("ambiguous plugin alias is ignored", alias=alias, classes=sorted(names))
+
+    def _imported(self, name: str, kind: type[Any], key: str) -> Plugin:
+        """A Python class of the environment that nobody registered."""
+        missing = f"Class {name} of configuration {key} could not be found"
+        module_name, _, attribute = name.rpartition(".")
+        if not module_name:
+            raise ConnectError(f"{missing}: {self._nothing_matches(name, kind)}")
+        try:
+            found = getattr(importlib.import_module(module_name), attribute)
+        except (ModuleNotFoundError, AttributeError) as error:
+            raise ConnectError(f"{missing}: it is neither a known Java class nor a Python class ({error})") from error
+        except Exception as error:
+            raise ConnectError(f"Class {name} of configuration {key} could not be loaded: {error}") from error
+        if not isinstance(found, type) or not issubclass(found, kind):
+            raise ConnectError(f"Class {name} of configuration {key} is not a {kind.__name__}")
+        return Plugin.of_class(name, found, kind)
+
+    def _nothing_matches(self, name: str, kind: type[Any]) -> str:
+        if not issubclass(kind, Connector):
+            return f"no {kind.__name__.lower()} is registered under this name or alias"
+        available = ", ".join(sorted({plugin.name for plugin in self if _may_be(plugin, kind)}))
+        return (
+            f"Failed to find any class that implements Connector and which name matches {name}, "
+            f"available connectors are: {available}"
+        )
+
+    @staticmethod
+    def _load(plugin: Plugin, kind: type[C], key: str) -> type[C]:
+        try:
+            with loaders.swap(plugin.loader):
+                # For who asks what kind it is, or for its keys; new_connector() refuses it where it is not wanted so.
+                found = plugin.python_class if plugin.needs_process is None else remote_class(plugin)
+        except Exception as error:
+            reason = not_loadable_twice(error) or error
+            raise ConnectError(f"Class {plugin.name} of configuration {key} could not be loaded: {reason}") from error
+        if not issubclass(found, kind):
+            raise ConnectError(f"Class {plugin.name} of configuration {key} is not a {kind.__name__}")
+        return found
+
+    # -- instances
+
+    def new(
+        self,
+        name: str,
+        kind: type[C],
+        *,
+        key: str,
+        version: str | None = None,
+        loader: PluginLoader | None = None,
+    ) -> C:
+        """An instance of the class that ``name`` means. Raises as :meth:`find`, also when constructing fails."""
+        python_class = self.find(name, kind, key=key, version=version, loader=loader)
+        return self._made(lambda: python_class, name, key)
+
+    def new_connector(self, props: Mapping[str, str]) -> Connector:
+        """An instance of ``connector.class`` in the version of ``connector.plugin.version``; in a process of its own when
+        ``plugin.isolation`` says so. Raises as :meth:`new`.
+        """
+        plugin = self._connector(props)
+        if self._isolation(props) == PROCESS:
+            elsewhere: Connector = self._made(lambda: remote_class(plugin), plugin.name, CONNECTOR_KEY)
+            return elsewhere
+        if plugin.needs_process is not None:
+            raise ConnectError(f"Class {plugin.name} of configuration {CONNECTOR_KEY}: {plugin.needs_process}")
+        return self._made(lambda: self._load(plugin, Connector, CONNECTOR_KEY), plugin.name, CONNECTOR_KEY)
+
+    def new_task(self, name: str, connector_props: Mapping[str, str]) -> Task:
+        """An instance of the task class ``name`` of the connector with these ``connector_props``, in a process of its own when
+        that is. Raises as :meth:`new`.
+        """
+        connector = self._connector(connector_props)
+        if self._isolation(connector_props) != PROCESS:
+            return self.new(name, Task, key=TASK_KEY, loader=connector.loader)
+        known = self._plugins.get(name)
+        path = known[0].path if known else ":".join(name.rsplit(".", 1))
+        task = Plugin(name, Task, path, loader=connector.loader, location=connector.location)
+        kind = RemoteSinkTask if PluginType.SINK in connector.types else RemoteSourceTask
+        elsewhere: Task = self._made(lambda: remote_class(task, kind), name, TASK_KEY)
+        return elsewhere
+
+    def new_provider(self, name: str, key: str) -> ConfigProvider:
+        """A config provider, for `ConfigTransformer.from_props`. Raises ConfigException."""
+        try:
+            return self.new(name, ConfigProvider, key=key)
+        except ConnectError as error:
+            raise ConfigException(key, name, str(error)) from error
+
+    def connector_loader(self, props: Mapping[str, str]) -> PluginLoader | None:
+        """Whose modules a connector with this configuration uses; what to give to :meth:`new` and :meth:`swap` for it.
+
+        Raises ConnectError when there is no such connector.
+        """
+        return self._connector(props).loader
+
+    def _connector(self, props: Mapping[str, str]) -> Plugin:
+        version = props.get("connector.plugin.version")
+        return self.plugin(props.get(CONNECTOR_KEY) or "", Connector, key=CONNECTOR_KEY, version=version)
+
+    def _isolation(self, props: Mapping[str, str]) -> str:
+        return props.get(ISOLATION_KEY) or self._default_isolation
+
+    @staticmethod
+    def _made(find: Callable[[], type[C]], name: str, key: str) -> C:
+        try:
+            python_class = find()
+            with loaders.swap(loaders.loader_of(python_class)):
+                return python_class()
+        except Exception as error:
+            reason = not_loadable_twice(error) or error
+            raise ConnectError(f"Class {name} of configuration {key} could not be instantiated: {reason}") from error
+
+    @staticmethod
+    def swap(loader: PluginLoader | None) -> AbstractContextManager[None]:
+        """A block in which this thread works for ``loader`` (A49): to be put around every call into a plugin's code."""
+        return loaders.swap(loader)
+
+    @staticmethod
+    def loader_of(plugin: object) -> PluginLoader | None:
+        """The loader of a plugin's class or instance, None when the worker itself brought it."""
+        return loaders.loader_of(plugin)
+
+    # -- what there is
+
+    def list(self, *types: PluginType) -> Sequence[Plugin]:
+        """The plugins of the given kinds, by default of those that REST lists, in its order; what cannot be loaded is left out."""
+        listed = []
+        for type_ in types or LISTED:
+            of_type = [plugin for plugin in self if type_ in plugin.types and _loadable(plugin)]
+            listed += sorted(of_type, key=lambda plugin: (plugin.name, *plugin.order))
+        return listed
+
+    def listing(self, *, connectors_only: bool = True) -> Sequence[dict[str, str]]:
+        """The body of ``GET /connector-plugins``."""
+        entries = []
+        for type_ in LISTED:
+            if connectors_only and not type_.is_connector:
+                continue
+            for plugin in self.list(type_):
+                entry = {"class": plugin.name, "type": type_.value}
+                if plugin.version != "undefined":
+                    entry["version"] = plugin.version
+                entries.append(entry)
+        return entries
+
+    def versions(self, name: str, kind: type[Any]) -> Sequence[str]:
+        """The versions there are of a class, given by name or alias, oldest first; empty for an unknown one."""
+        try:
+            full = self._full_name(name.strip(), kind, "")
+        except ConnectError:
+            return []
+        plugins = [plugin for plugin in self._plugins.get(full, ()) if _may_be(plugin, kind) and _loadable(plugin)]
+        return list(dict.fromkeys(plugin.version for plugin in sorted(plugins, key=lambda plugin: plugin.order)))
+
+    def name_of(self, python_class: type[Any], kind: type[Any]) -> str:
+        """The name to store for a class so that every worker finds it: its registered name, else its dotted path."""
+        elsewhere: str | None = getattr(python_class, "plugin_name", None)
+        if elsewhere is not None:
+            return elsewhere
+        for plugin in self:
+            if (
+                plugin.path.rpartition(":")[2] == python_class.__qualname__
+                and _may_be(plugin, kind)
+                and _loadable(plugin)
+                and plugin.python_class is python_class
+            ):
+                return plugin.name
+        loader = loaders.loader_of(python_class)
+        module = python_class.__module__ if loader is None else loader.public_name(python_class.__module__)
+        return f"{module}.{python_class.__qualname__}"
+
+
+def _requirement(version: str | None, key: str) -> VersionRange | None:
+    try:
+        return version_requirement(version)
+    except InvalidVersionRange as error:
+        raise ConnectError(f"Version {version} of the class at {key} is no version and no range: {error}") from error
+
+
+def _may_be(plugin: Plugin, kind: type[Any]) -> bool:
+    """Whether a plugin can be of a kind, as far as that is known without loading it."""
+    bases = (plugin.kind, *(type_.base for type_ in plugin.types))
+    return any(issubclass(base, kind) or issubclass(kind, base) for base in bases if base is not object)
+
+
+def _unlisted(loader: PluginLoader, name: str, kind: type[Any]) -> Sequence[Plugin]:
+    """A class of a plugin location that is in no manifest, e.g. the task of its connector."""
+    try:
+        found = loader.load_class(name)
+    except (ModuleNotFoundError, AttributeError, TypeError):
+        return []
+    except Exception as error:
+        reason = not_loadable_twice(error) or error
+        raise ConnectError(f"Class {name} of {loader.location} could not be loaded: {reason}") from error
+    return [Plugin.of_class(name, found, kind)] if issubclass(found, kind) else []
+
+
+def _newest(candidates: Sequence[Plugin], wanted: VersionRange | None) -> Plugin | None:
+    if wanted is not None:
+        candidates = [plugin for plugin in candidates if plugin.version in wanted]
+    if len(candidates) < 2:
+        return candidates[0] if candidates else None
+    return max(candidates, key=lambda plugin: plugin.order)
+
+
+def _wrong_version(name: str, wanted: VersionRange | None, there: list[Plugin]) -> VersionedPluginError:
+    available = list(dict.fromkeys(plugin.version for plugin in sorted(there, key=lambda plugin: plugin.order)))
+    return VersionedPluginError(
+        f"Plugin {name} not found that matches the version range {wanted}, available versions: [{', '.join(available)}]",
+        available,
+    )
+
+
+def _loadable(plugin: Plugin) -> bool:
+    if plugin.needs_process is not None:
+        return True
+    try:
+        _ = plugin.python_class
+    except Exception as error:  # noqa: BLE001 - one bad plugin is no reason to go without the others
+        log.debug("plugin cannot be loaded and is not listed", plugin=plugin.name, reason=str(error))
+        return False
+    return True
+
+
+__all__ = ["Plugins", "VersionedPluginError", "version_of"]

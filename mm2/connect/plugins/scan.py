@@ -1,0 +1,286 @@
+"""Finding plugins in plugin locations and in the environment (spec connect G.6; Java's scanners).
+
+Manifests: entry points of the group ``mm2.plugins`` in the ``*.dist-info`` of a location or of the environment, and the file
+``mm2-plugins.txt`` in a location. Scanning: the modules of a location that import ``mm2``, and those that import these, are
+imported and searched for classes that are plugins; nothing else of a location is executed.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import inspect
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from enum import Enum
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from mm2.connect.data.errors import ConnectError
+from mm2.connect.plugins.extensions import not_loadable_twice
+from mm2.connect.plugins.kinds import PluginType, types_of
+from mm2.connect.plugins.loader import PluginLoader, swap
+from mm2.connect.plugins.locations import MANIFEST, PluginLocation
+from mm2.connect.plugins.plugin import Plugin
+from mm2.connect.plugins.process.remote import describe
+
+log = structlog.get_logger(__name__)
+
+GROUP: Final = "mm2.plugins"
+"""Group of entry points that name plugins: ``any-name = package.module:Class``."""
+
+# Java finds these by manifest only, whatever plugin.discovery says.
+_BY_MANIFEST_ONLY: Final = frozenset(
+    {
+        PluginType.CONFIGPROVIDER,
+        PluginType.REST_EXTENSION,
+        PluginType.CONNECTOR_CLIENT_CONFIG_OVERRIDE_POLICY,
+    }
+)
+_NOT_PLUGINS: Final = frozenset({"tests", "test", "conftest", "setup", "__main__"})
+
+
+class Discovery(Enum):
+    """``plugin.discovery`` (KIP-898)."""
+
+    ONLY_SCAN = "only_scan"
+    HYBRID_WARN = "hybrid_warn"
+    HYBRID_FAIL = "hybrid_fail"
+    SERVICE_LOAD = "service_load"
+
+
+def discover(locations: Iterable[PluginLocation], discovery: Discovery) -> list[Plugin]:
+    """The plugins of all locations, then those of the environment's entry points. What cannot be loaded is logged and skipped.
+
+    Raises ConnectError under ``hybrid_fail`` when a plugin is in no manifest.
+    """
+    found: list[Plugin] = []
+    missing: list[Plugin] = []
+    for location in locations:
+        loader = PluginLoader(location.path, location.search)
+        listed = _load_all(_listed(location), loader, str(location.path))
+        scanned: dict[str, Plugin] = {}
+        if discovery is not Discovery.SERVICE_LOAD:
+            scanned = _scanned(loader, location)
+            missing += [plugin for path, plugin in scanned.items() if path not in listed]
+        if discovery is Discovery.ONLY_SCAN:
+            listed = {path: plugin for path, plugin in listed.items() if _BY_MANIFEST_ONLY.intersection(plugin.types)}
+        found += {**scanned, **listed}.values()
+    _report(missing, discovery)
+    environment = _load_all(_environment_entries(), None, "environment")
+    return [*found, *environment.values()]
+
+
+def _report(missing: list[Plugin], discovery: Discovery) -> None:
+    if not missing or discovery not in {Discovery.HYBRID_WARN, Discovery.HYBRID_FAIL}:
+        return
+    listing = "\n".join(f"{plugin.path}\t{plugin.location}" for plugin in missing)
+    sentence = (
+        "One or more plugins are missing ServiceLoader manifests may not be usable with plugin.discovery=service_load: "
+        f"[\n{listing}\n]\nTheir locations need entry points of the group {GROUP} or a file {MANIFEST}."
+    )
+    if discovery is Discovery.HYBRID_FAIL:
+        raise ConnectError(f"{sentence} To silence this error, set plugin.discovery=only_scan in the worker config.")
+    log.warning("%s To silence this warning, set plugin.discovery=only_scan in the worker config.", sentence)
+
+
+def _environment_entries() -> list[str]:
+    return [entry.value.partition(" ")[0] for entry in importlib.metadata.entry_points(group=GROUP)]
+
+
+def _listed(location: PluginLocation) -> list[str]:
+    """Dotted paths ``module:Class`` out of the manifests of a location."""
+    paths = [
+        entry.value.partition(" ")[0]
+        for distribution in importlib.metadata.distributions(path=list(map(str, location.search)))
+        for entry in distribution.entry_points
+        if entry.group == GROUP
+    ]
+    for place in location.search:
+        for line in _manifest(place).splitlines():
+            path = line.partition("#")[0].strip()
+            if path:
+                paths.append(path if ":" in path else ":".join(path.rsplit(".", 1)))
+    return list(dict.fromkeys(paths))
+
+
+def _manifest(place: Path) -> str:
+    try:
+        if place.is_dir():
+            return (place / MANIFEST).read_text(encoding="utf-8") if (place / MANIFEST).is_file() else ""
+        with zipfile.ZipFile(place) as archive:
+            return archive.read(MANIFEST).decode() if MANIFEST in archive.namelist() else ""
+    except (OSError, zipfile.BadZipFile, UnicodeDecodeError) as error:
+        log.warning("manifest of plugins cannot be read and is ignored", location=str(place), reason=str(error))
+        return ""
+
+
+def _load_all(paths: Iterable[str], loader: PluginLoader | None, location: str) -> dict[str, Plugin]:
+    found = {}
+    for path in paths:
+        plugin = Plugin(path.replace(":", "."), object, path, loader=loader)
+        if loader is not None:
+            plugin.location = str(loader.location)
+        try:
+            with swap(loader):
+                settled = _settled(plugin)
+        except Exception as error:
+            reason = not_loadable_twice(error)
+            if reason is None:
+                log.exception("plugin cannot be loaded and is ignored", plugin=path, location=location)
+                continue
+            log.warning("plugin can run in a process of its own only", plugin=path, reason=str(reason))
+            described = _described(plugin, str(reason))
+            if described is None:
+                continue
+            settled = described
+        found[path] = settled
+    return found
+
+
+def _settled(plugin: Plugin) -> Plugin:
+    python_class = plugin.python_class
+    types = types_of(python_class)
+    if not types or inspect.isabstract(python_class):
+        raise TypeError(f"{plugin.path} is no plugin that can be made")
+    plugin.types = tuple(types)
+    plugin.kind = types[0].base
+    return plugin
+
+
+def _described(plugin: Plugin, reason: str) -> Plugin | None:
+    """What a process of its own tells about a plugin that this one cannot load."""
+    try:
+        types, version = describe(plugin)
+    except Exception:
+        log.exception("plugin cannot be loaded in a process of its own either and is ignored", plugin=plugin.path)
+        return None
+    if not types:
+        log.warning("what a manifest names is no plugin and is ignored", plugin=plugin.path)
+        return None
+    return replace(plugin, types=types, kind=types[0].base, needs_process=reason, told_version=version)
+
+
+def _scanned(loader: PluginLoader, location: PluginLocation) -> dict[str, Plugin]:
+    found: dict[str, Plugin] = {}
+    for name in candidate_modules(_sources(location)):
+        try:
+            with swap(loader):
+                module = loader.load_module(name)
+        except Exception as error:
+            reason = not_loadable_twice(error)
+            if reason is not None:
+                log.warning(
+                    "module of plugins can be loaded in a process of its own only; its plugins have to be in a manifest",
+                    module=name,
+                    reason=str(reason),
+                )
+            else:
+                log.exception("module of plugins cannot be loaded and is ignored", module=name)
+            continue
+        for thing in list(vars(module).values()):
+            if isinstance(thing, type) and thing.__module__ == module.__name__:
+                _add(found, thing, loader, name)
+    return found
+
+
+def _add(found: dict[str, Plugin], python_class: type[Any], loader: PluginLoader, module: str) -> None:
+    types = [type_ for type_ in types_of(python_class) if type_ not in _BY_MANIFEST_ONLY | {PluginType.TASK}]
+    if not types or inspect.isabstract(python_class):
+        return
+    path = f"{module}:{python_class.__qualname__}"
+    found[path] = Plugin(
+        path.replace(":", "."),
+        types[0].base,
+        path,
+        loader=loader,
+        location=str(loader.location),
+        types=tuple(types),
+        _class=python_class,
+    )
+
+
+def _sources(location: PluginLocation) -> Iterator[tuple[str, str]]:
+    """(module name, source text) of every module in a location."""
+    for place in location.search:
+        try:
+            yield from _folder_sources(place) if place.is_dir() else _archive_sources(place)
+        except (OSError, zipfile.BadZipFile) as error:
+            log.warning("plugin location cannot be read and is ignored", location=str(place), reason=str(error))
+
+
+def _folder_sources(folder: Path) -> Iterator[tuple[str, str]]:
+    for file in sorted(folder.rglob("*.py")):
+        name = _module_name(file.relative_to(folder).parts)
+        if name is not None:
+            yield name, file.read_bytes().decode("utf-8", errors="replace")
+
+
+def _archive_sources(archive: Path) -> Iterator[tuple[str, str]]:
+    with zipfile.ZipFile(archive) as opened:
+        for entry in sorted(opened.namelist()):
+            name = _module_name(tuple(entry.split("/"))) if entry.endswith(".py") else None
+            if name is not None:
+                yield name, opened.read(entry).decode("utf-8", errors="replace")
+
+
+def _module_name(parts: tuple[str, ...]) -> str | None:
+    names = [*parts[:-1], parts[-1].removesuffix(".py")]
+    if any(not name.isidentifier() or name in _NOT_PLUGINS for name in names):
+        return None
+    if names[-1] == "__init__":
+        names.pop()
+    return ".".join(names) or None
+
+
+def candidate_modules(sources: Iterable[tuple[str, str]]) -> list[str]:
+    """The modules that import ``mm2``, and those that import such a module, in the order given."""
+    imports = {name: _imports(name, text) for name, text in sources if "import" in text}
+    wanted = {name for name, imported in imports.items() if any(_is_mm2(target) for target in imported)}
+    while True:
+        more = {name for name, imported in imports.items() if name not in wanted and not wanted.isdisjoint(imported)}
+        if not more:
+            return [name for name in imports if name in wanted]
+        wanted |= more
+
+
+def _is_mm2(target: str) -> bool:
+    return target == "mm2" or target.startswith("mm2.")
+
+
+def _imports(name: str, text: str) -> set[str]:
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):
+        return set()
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            for base in _bases(name, node):
+                found.add(base)
+                found.update(f"{base}.{alias.name}" for alias in node.names)
+    return found
+
+
+def _bases(name: str, node: ast.ImportFrom) -> list[str]:
+    if not node.level:
+        return [node.module or ""]
+    # From the name alone a package cannot be told from a module; both readings make candidates enough.
+    parts = name.split(".")
+    tail = [node.module] if node.module else []
+    return [".".join([*parts[: len(parts) - up], *tail]) for up in (node.level, node.level - 1)]
+
+
+def read_discovery(props: Mapping[str, object]) -> Discovery:
+    """``plugin.discovery`` of a worker. Raises ConnectError."""
+    text = str(props.get("plugin.discovery") or Discovery.HYBRID_WARN.value).strip().lower()
+    try:
+        return Discovery(text)
+    except ValueError:
+        known = ", ".join(mode.value for mode in Discovery)
+        raise ConnectError(f"plugin.discovery is {text}; it has to be one of {known}") from None

@@ -1,0 +1,5 @@
+"""The predicates that ship with Kafka 4.3.0 (org.apache.kafka.connect.transforms.predicates; spec connect G.5)."""
+
+from mm2.connect.predicates.predicates import HasHeaderKey, RecordIsTombstone, TopicNameMatches
+
+__all__ = ["HasHeaderKey", "RecordIsTombstone", "TopicNameMatches"]

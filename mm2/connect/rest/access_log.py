@@ -1,0 +1,76 @@
+"""One line per request: extended NCSA format and the milliseconds it took, as Jetty's CustomRequestLog for Connect."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final
+
+import structlog
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+#: Java's name of the logger that request lines come from.
+LOGGER: Final = "org.apache.kafka.connect.runtime.rest.RestServer"
+
+log = structlog.get_logger(LOGGER)
+
+
+class AccessLog:
+    """ASGI middleware that logs when the answer is through, or the connection is gone."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        began_s = time.monotonic()
+        status, sent_bytes = 0, 0
+
+        async def counting(message: Message) -> None:
+            nonlocal status, sent_bytes
+            await send(message)
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            elif scope["method"] != "HEAD":
+                sent_bytes += len(message.get("body", b""))
+
+        try:
+            await self._app(scope, receive, counting)
+        finally:
+            log.info(request_line(scope, status, sent_bytes, int((time.monotonic() - began_s) * 1000)), logger=LOGGER)
+
+
+def request_line(scope: Mapping[str, Any], status: int, sent_bytes: int, took_ms: int) -> str:
+    """``client - user [time] "request" status bytes "referer" "user agent" ms``; status 0 when nothing was answered."""
+    headers = Headers(raw=scope["headers"])
+    client = scope.get("client")
+    target = scope["raw_path"] + (b"?" + scope["query_string"] if scope["query_string"] else b"")
+    request = f"{scope['method']} {target.decode('latin-1')} HTTP/{scope['http_version']}"
+    when = datetime.now().astimezone().strftime("%d/%b/%Y:%H:%M:%S %z")
+    user = scope.get("state", {}).get("user", "-")
+    return " ".join(
+        [
+            client[0] if client else "-",
+            "-",
+            _safe(user),
+            f"[{when}]",
+            f'"{_safe(request)}"',
+            str(status),
+            str(sent_bytes),
+            f'"{_safe(headers.get("referer", "-"))}"',
+            f'"{_safe(headers.get("user-agent", "-"))}"',
+            str(took_ms),
+        ]
+    )
+
+
+def _safe(text: str) -> str:
+    """What a caller wrote, unable to end the quotes or the line."""
+    return (
+        text.replace("\\", "\\\\").replace('"', '\\"').encode("ascii", "backslashreplace").decode().translate(_CONTROL)
+    )
+
+
+_CONTROL: Final = {code: f"\\x{code:02x}" for code in [*range(32), 127]}

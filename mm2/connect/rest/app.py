@@ -1,0 +1,117 @@
+"""The resources of one herder, put together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fastapi import APIRouter, FastAPI
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from mm2.connect.errors import RequestError
+from mm2.connect.herder.interface import Herder
+from mm2.connect.rest.dispatch import Dispatch
+from mm2.connect.rest.extensions import (
+    Configurable,
+    ConnectClusterState,
+    ConnectRestExtension,
+    ConnectRestExtensionContext,
+)
+from mm2.connect.rest.failures import RestFailure, error_answer, failure_answer
+from mm2.connect.rest.page import page_router
+from mm2.connect.rest.requests import Requests
+from mm2.connect.rest.resources.connectors import connectors_router
+from mm2.connect.rest.resources.internal import internal_router
+from mm2.connect.rest.resources.loggers import loggers_router
+from mm2.connect.rest.resources.plugins import plugins_router
+from mm2.connect.rest.resources.root import root_router
+from mm2.connect.rest.settings import RestSettings
+from mm2.connect.rest.version import KAFKA_VERSION
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What the listeners answer with; ``admin`` None = the admin listeners, if any, have nothing of their own."""
+
+    main: ASGIApp
+    admin: ASGIApp | None
+
+
+def worker_resources(
+    herder: Herder, settings: RestSettings, requests: Requests, extensions: Sequence[ConnectRestExtension] = ()
+) -> Resources:
+    """The whole REST interface of a worker."""
+    configurable = Configurable()
+    context = ConnectRestExtensionContext(configurable, ConnectClusterState(herder, settings.limits.request_timeout_s))
+    for extension in extensions:
+        extension.register(context)
+    app = application(herder_routers(herder, requests, settings))
+    admin: ASGIApp | None = None
+    if settings.admin_listeners is None:
+        app.routes.extend(loggers_router(herder, requests).routes)
+    elif settings.admin_listeners:
+        admin = Dispatch(application([loggers_router(herder, requests)]))
+    configurable.add_routers(app)
+    return Resources(configurable.around(Dispatch(app)), admin)
+
+
+def herder_routers(
+    herder: Herder, requests: Requests, settings: RestSettings, *, internal: bool = True
+) -> list[APIRouter]:
+    """Everything about one herder but the loggers, which belong to the process. ``internal``: what workers ask each other."""
+    routers = [
+        root_router(herder, requests, settings.limits.health_timeout_s),
+        connectors_router(herder, requests),
+        plugins_router(herder, requests),
+    ]
+    return [*routers, internal_router(herder, requests)] if internal else routers
+
+
+def application(routers: Sequence[APIRouter], *, prefix: str = "") -> FastAPI:
+    """A FastAPI application whose errors are those of Connect. ``prefix`` is where it is mounted, for its OpenAPI page."""
+    app = FastAPI(
+        title="Kafka Connect REST API",
+        version=KAFKA_VERSION,
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        generate_unique_id_function=_operation_id,
+        servers=[{"url": prefix or "/"}],
+    )
+    app.add_exception_handler(Exception, _answer)
+    for refusal in (RestFailure, RequestError):
+        app.add_exception_handler(refusal, _answer)
+    app.add_exception_handler(HTTPException, _framework_answer)
+    app.add_exception_handler(RequestValidationError, _validation_answer)
+    for router in [*routers, page_router(app)]:
+        # Not include_router: it hides the routes, which Dispatch has to see.
+        app.routes.extend(router.routes)
+    return app
+
+
+def _operation_id(route: APIRoute) -> str:
+    return route.name
+
+
+async def _answer(_request: Request, error: Exception) -> Response:
+    return failure_answer(error)
+
+
+async def _framework_answer(_request: Request, error: Exception) -> Response:
+    if not isinstance(error, HTTPException):
+        return failure_answer(error)
+    return error_answer(error.status_code, str(error.detail), dict(error.headers or {}))
+
+
+async def _validation_answer(_request: Request, error: Exception) -> Response:
+    if not isinstance(error, RequestValidationError):
+        return failure_answer(error)
+    first = error.errors()[0]
+    place = ".".join(map(str, first["loc"]))
+    return error_answer(400, f"{place}: {first['msg']}")

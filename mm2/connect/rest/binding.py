@@ -1,0 +1,104 @@
+"""The ports of a worker: bound before anything else is made of it, since its name is made of them."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from dataclasses import dataclass
+
+import structlog
+
+from mm2.connect.api import ConnectError
+from mm2.connect.rest.listener import HTTPS, Listener, authority_of, own_address, url_of
+from mm2.connect.rest.settings import ADMIN_LISTENERS_PREFIX, LISTENERS_PREFIX, RestSettings
+from mm2.connect.rest.tls import server_context
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Port:
+    """A socket that listens. ``context`` is that of https, None for http."""
+
+    listener: Listener
+    socket: socket.socket
+    context: ssl.SSLContext | None
+
+    @property
+    def number(self) -> int:
+        """The port that it has got."""
+        return int(self.socket.getsockname()[1])
+
+    @property
+    def url(self) -> str:
+        """As configured, with the port that it has got."""
+        return url_of(self.listener.scheme, self.listener.host, self.number)
+
+
+class Binding:
+    """All listeners of the settings, bound; connections wait until a server takes them."""
+
+    def __init__(self, settings: RestSettings) -> None:
+        """Raises ConfigException when TLS cannot be set up, ConnectError when a listener cannot be had."""
+        self.settings = settings
+        self.main: list[Port] = []
+        self.admin: list[Port] = []
+        try:
+            for ports, listeners, prefix in (
+                (self.main, settings.listeners, LISTENERS_PREFIX),
+                (self.admin, settings.admin_listeners or (), ADMIN_LISTENERS_PREFIX),
+            ):
+                for listener in listeners:
+                    context = (
+                        server_context(settings.props, prefix, settings.client_auth)
+                        if listener.scheme == HTTPS
+                        else None
+                    )
+                    ports.append(Port(listener, listener.bind(), context))
+        except OSError as error:
+            self.close()
+            raise ConnectError(f"Unable to initialize REST server: {error.strerror or error}") from error
+        except BaseException:
+            self.close()
+            raise
+        log.info(
+            "REST server listening.",
+            listeners=[port.url for port in self.main],
+            admin_listeners=[port.url for port in self.admin],
+            advertised_url=self.advertised_url,
+        )
+        if self.advertised_host == "0.0.0.0":  # noqa: S104 - a warning about it
+            log.warning(
+                "Other workers are told to come to 0.0.0.0, which leads them to themselves; set rest.advertised.host.name."
+            )
+
+    @property
+    def advertised_host(self) -> str:
+        """``rest.advertised.host.name``, else that of the advertised listener, else this machine's own address."""
+        return self.settings.advertised_host or self._advertised.listener.host or own_address()
+
+    @property
+    def advertised_port(self) -> int:
+        """``rest.advertised.port``, else that of the advertised listener."""
+        return self.settings.advertised_port or self._advertised.number
+
+    @property
+    def advertised_url(self) -> str:
+        """What other workers are told: ``http://host:port/``."""
+        return url_of(self.settings.advertised_scheme, self.advertised_host, self.advertised_port)
+
+    @property
+    def worker_id(self) -> str:
+        """``host:port`` as advertised."""
+        return authority_of(self.advertised_host, self.advertised_port)
+
+    @property
+    def _advertised(self) -> Port:
+        # Without one of that scheme there is a proxy before us, and the first listener is as good as any.
+        same = [port for port in self.main if port.listener.scheme == self.settings.advertised_scheme]
+        return (same or self.main)[0]
+
+    def close(self) -> None:
+        """Give all ports back. May be called twice."""
+        for port in [*self.main, *self.admin]:
+            port.socket.close()

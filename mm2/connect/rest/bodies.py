@@ -1,0 +1,150 @@
+"""Request bodies, read as Jackson reads them in Java: scalars become strings where strings are wanted, unknown fields and
+other shapes are refused with 500 (spec connect C). No message repeats a value: it may be a secret.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NoReturn
+
+from mm2.connect.errors import MalformedBody
+from mm2.connect.herder.answers import ConnectorOffsets
+from mm2.connect.stores.config_state import Props, TargetState
+
+#: ``initial_state`` of a new connector, by the words of KIP-980.
+INITIAL_STATES: Final = {
+    "RUNNING": TargetState.STARTED,
+    "PAUSED": TargetState.PAUSED,
+    "STOPPED": TargetState.STOPPED,
+}
+
+
+@dataclass(frozen=True)
+class CreateConnectorRequest:
+    """The body of ``POST /connectors``."""
+
+    name: str
+    config: dict[str, str | None] = field(repr=False)
+    initial_state: TargetState | None = None
+
+
+def parse_json(body: bytes, *, numbers_as_text: bool = False) -> Any:
+    """The value of a JSON body; None for an empty one. ``numbers_as_text`` keeps numbers as they are written.
+
+    Raises MalformedBody with line and column.
+    """
+    if not body:
+        return None
+    try:
+        text = body.decode(json.detect_encoding(body), errors="strict").removeprefix("\ufeff")
+        value = (
+            json.loads(text, parse_constant=_no_constant, parse_int=_Number, parse_float=_Number)
+            if numbers_as_text
+            else json.loads(text, parse_constant=_no_constant)
+        )
+        json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except json.JSONDecodeError as error:
+        raise MalformedBody(f"The body is no JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
+    except UnicodeError:
+        raise MalformedBody("The body holds bytes or escapes that are no Unicode text") from None
+    except RecursionError:
+        raise MalformedBody("The body is nested too deeply") from None
+    except ValueError as error:
+        raise MalformedBody(f"The body holds a number that cannot be read: {error}") from None
+    return value
+
+
+class _Number(str):
+    """A number as it was written."""
+
+    __slots__ = ()
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise MalformedBody(f"The body is no JSON: {name} is no number there")
+
+
+def parse_create_request(body: bytes) -> CreateConnectorRequest:
+    """The body of ``POST /connectors``. Raises MalformedBody."""
+    return create_request_of(parse_json(body, numbers_as_text=True))
+
+
+def create_request_of(value: Any) -> CreateConnectorRequest:
+    """The same of a value that has been parsed with numbers as text. Raises MalformedBody."""
+    if not isinstance(value, Mapping):
+        raise MalformedBody(
+            f"{_shape(value)} where an object with the fields name, config and initial_state was expected"
+        )
+    if unknown := sorted(set(value) - {"name", "config", "initial_state"}):
+        raise MalformedBody(f"Unrecognized field {unknown[0]!r}; the known ones are name, config and initial_state")
+    if value.get("config") is None:
+        raise MalformedBody("The request has no field config, the map of the connector's settings")
+    name = _text(value.get("name"), "name")
+    # Without a name its validator has the word, and that lets an absent one pass.
+    return CreateConnectorRequest(
+        (name or "").strip(), string_map_of(value["config"], "config"), _initial_state(value.get("initial_state"))
+    )
+
+
+def parse_string_map(body: bytes, what: str) -> dict[str, str | None]:
+    """A body that is a map to strings; ``what`` names it in errors. Raises MalformedBody."""
+    return string_map_of(parse_json(body, numbers_as_text=True), what)
+
+
+def parse_string_maps(body: bytes) -> list[Props]:
+    """The body of ``POST /connectors/{connector}/tasks``. Raises MalformedBody."""
+    value = parse_json(body, numbers_as_text=True)
+    if not isinstance(value, list):
+        raise MalformedBody(f"{_shape(value)} where a list of task configurations was expected")
+    return [string_map_of(item, f"task configuration {number}") for number, item in enumerate(value)]
+
+
+def parse_offsets(body: bytes) -> ConnectorOffsets:
+    """The body of ``PATCH /connectors/{connector}/offsets``. Raises MalformedBody or BadRequest."""
+    return ConnectorOffsets.from_json(parse_json(body))
+
+
+def string_map_of(value: Any, what: str) -> dict[str, str | None]:
+    """A map to strings, of a value that has been parsed with numbers as text. Raises MalformedBody."""
+    if not isinstance(value, Mapping):
+        raise MalformedBody(f"{_shape(value)} where a map of strings was expected ({what})")
+    return {key: _text(item, f"{what}[{key!r}]") for key, item in value.items()}
+
+
+def _text(value: Any, what: str) -> str | None:
+    match value:
+        case None:
+            return None
+        case bool():
+            return str(value).lower()
+        case str():
+            return str(value)
+    raise MalformedBody(f"{_shape(value)} where a string was expected ({what})")
+
+
+def _initial_state(value: Any) -> TargetState | None:
+    word = _text(value, "initial_state")
+    if word is None:
+        return None
+    try:
+        return INITIAL_STATES[word.upper()]
+    except KeyError:
+        raise MalformedBody(f"Unknown initial_state; it is one of {', '.join(INITIAL_STATES)}") from None
+
+
+def _shape(value: Any) -> str:
+    match value:
+        case None:
+            return "Nothing"
+        case bool():
+            return "A boolean"
+        case _Number():
+            return "A number"
+        case str():
+            return "A string"
+        case list():
+            return "A list"
+        case _:
+            return "An object"

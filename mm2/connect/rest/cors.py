@@ -1,0 +1,56 @@
+"""Cross-origin requests, as Jetty's CrossOriginFilter answers them (``access.control.*``).
+
+Starlette's middleware is not used: it answers preflights by itself and refuses foreign origins with 400, where Jetty lets
+the request pass and leaves the refusal to the browser.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+DEFAULT_METHODS: Final = ("GET", "POST", "HEAD")
+_HEADERS: Final = "X-Requested-With,Content-Type,Accept,Origin"
+_MAX_AGE_S: Final = "1800"
+
+
+class CrossOrigin:
+    """ASGI middleware. ``origins`` may hold ``*`` for any run of characters."""
+
+    def __init__(self, app: ASGIApp, origins: Sequence[str], methods: Sequence[str] = DEFAULT_METHODS) -> None:
+        self._app = app
+        self._any = "*" in origins
+        self._origins = [re.compile(".*".join(map(re.escape, origin.split("*")))) for origin in origins]
+        self._methods = tuple(methods)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        asked = Headers(scope=scope)
+        origin = asked.get("origin")
+        # The header may name several origins, one blank between them.
+        allowed = origin is not None and any(self._allows(one) for one in origin.split(" "))
+        method = asked.get("access-control-request-method")
+        preflight = scope["method"] == "OPTIONS" and method is not None
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                if not self._any:
+                    headers.add_vary_header("Origin")
+                if allowed and origin is not None and (not preflight or method in self._methods):
+                    headers["Access-Control-Allow-Origin"] = origin
+                    headers["Access-Control-Allow-Credentials"] = "true"
+                    if preflight:
+                        headers["Access-Control-Max-Age"] = _MAX_AGE_S
+                        headers["Access-Control-Allow-Methods"] = ",".join(self._methods)
+                        headers["Access-Control-Allow-Headers"] = _HEADERS
+            await send(message)
+
+        await self._app(scope, receive, send_with_headers)
+
+    def _allows(self, origin: str) -> bool:
+        return any(pattern.fullmatch(origin) for pattern in self._origins)

@@ -1,0 +1,145 @@
+"""From a request to the resource it is for, by the rules of Jetty and Jersey rather than those of Starlette.
+
+Paths are matched as they came, percent-encoded, so that a decoded blank or slash never moves a boundary; resources decode
+their parameters themselves (:data:`mm2.connect.rest.parameters.Name`). Order of the checks: path 404, method 405, content
+type 415, accepted types 406.
+"""
+
+from __future__ import annotations
+
+import re
+import urllib.parse
+from collections.abc import Iterable
+from typing import Any, Final
+
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
+from starlette.datastructures import Headers
+from starlette.responses import PlainTextResponse
+from starlette.routing import BaseRoute, Match
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from mm2.connect.rest.failures import RestFailure
+
+#: Tag of resources that take only JSON, whatever they do with it.
+CONSUMES_JSON: Final = "json"
+JSON_TYPE: Final = "application/json"
+_METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE")
+
+_WORD = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+_MEDIA_TYPE: Final = re.compile(rf"\s*({_WORD})/({_WORD})\s*(?:;.*)?", re.DOTALL)
+_BAD_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_CONTROL: Final = re.compile(r"%(?:[01][0-9A-Fa-f]|7[Ff])")
+
+
+class Dispatch:
+    """ASGI application around a FastAPI one that holds the resources."""
+
+    def __init__(self, app: FastAPI) -> None:
+        self._app: ASGIApp = app
+        self._fastapi = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI. Raises RestFailure."""
+        path = resource_path(scope["path"] if scope.get("path_is_raw") else scope["raw_path"].decode("latin-1"))
+        scope = {**scope, "path": path, "path_is_raw": True}
+        methods = self._methods(scope)
+        if not methods:
+            raise RestFailure.plain(404)
+        method = scope["method"]
+        if "GET" in methods:
+            methods.setdefault("HEAD", methods["GET"])
+        if method == "OPTIONS" and "OPTIONS" not in methods:
+            allowed = [*sorted(methods), "OPTIONS"]
+            answer = PlainTextResponse(", ".join(allowed), headers={"Allow": ",".join(allowed)})
+            await answer(scope, receive, send)
+            return
+        if method not in methods:
+            raise RestFailure.plain(405, {"Allow": ",".join([*sorted(methods), "OPTIONS"])})
+        headers = Headers(scope=scope)
+        route = methods[method]
+        check_content_type(headers, json_only=isinstance(route, APIRoute) and CONSUMES_JSON in route.tags)
+        if isinstance(route, APIRoute) and _speaks_json(route):
+            check_accept(headers)
+        if method == "HEAD":
+            scope["method"] = "GET"  # the server leaves the body out
+        await self._app(scope, receive, send)
+
+    def _methods(self, scope: Scope) -> dict[str, BaseRoute]:
+        """The methods that there are at a path, and the routes that take them."""
+        methods: dict[str, BaseRoute] = {}
+        for route in self._fastapi.routes:
+            found: Iterable[str]
+            if isinstance(route, APIRoute):
+                found = route.methods or () if route.path_regex.fullmatch(scope["path"]) else ()
+            else:  # of an extension; what it is made of only it knows
+                found = [name for name in _METHODS if route.matches({**scope, "method": name})[0] is Match.FULL]
+            for name in found:
+                methods.setdefault(name, route)
+        return methods
+
+
+def resource_path(raw: str) -> str:
+    """The path to match: without matrix parameters, dot segments and a trailing slash, still percent-encoded.
+
+    Raises RestFailure 400 for what Jetty 12 refuses: what decodes to a slash, a backslash, a dot segment or a control
+    character, what is empty between slashes, and escapes that are no UTF-8.
+    """
+    if not raw.startswith("/"):
+        # The form for proxies, or the asterisk.
+        raw = urllib.parse.urlsplit(raw).path or "/"
+    if _BAD_ESCAPE.search(raw) or _CONTROL.search(raw):
+        raise RestFailure(400, "Bad Request")
+    try:
+        urllib.parse.unquote(raw, errors="strict")
+    except UnicodeDecodeError:
+        raise RestFailure(400, "Bad UTF-8 encoding") from None
+    lower = raw.lower()
+    if "%2f" in lower:
+        raise RestFailure(400, "Ambiguous URI path separator")
+    if "%5c" in lower or "\\" in raw:
+        raise RestFailure(400, "Suspicious Path Character")
+    segments: list[str] = []
+    given = raw.split("/")[1:]
+    for position, whole in enumerate(given):
+        segment = whole.partition(";")[0]
+        if segment in {".", ".."}:
+            if segment == "..":
+                if not segments:
+                    raise RestFailure(400, "Bad Request")
+                segments.pop()
+        elif urllib.parse.unquote(segment) in {".", ".."}:
+            raise RestFailure(400, "Ambiguous URI path segment")
+        elif segment:
+            segments.append(segment)
+        elif position < len(given) - 1:
+            raise RestFailure(400, "Ambiguous URI empty segment")
+    return "/" + "/".join(segments)
+
+
+def check_content_type(headers: Headers, *, json_only: bool) -> None:
+    """Raises RestFailure: 400 for a content type that is none, 415 for one that the resource does not take."""
+    content_type = headers.get("content-type")
+    if content_type is None:
+        return
+    match = _MEDIA_TYPE.fullmatch(content_type)
+    if match is None:
+        raise RestFailure(400, "Bad Request: the header Content-Type is no media type")
+    main, sub = match[1].lower(), match[2].lower()
+    if json_only and not (main in {"application", "*"} and sub in {"json", "*"}):
+        raise RestFailure.plain(415)
+
+
+def check_accept(headers: Headers) -> None:
+    """Raises RestFailure 406 when none of the accepted types can be JSON."""
+    accepted = headers.getlist("accept")
+    if not accepted:
+        return
+    ranges = [item.partition(";")[0].strip().lower() for value in accepted for item in value.split(",")]
+    if not any(item in {"*/*", "*", "application/*", JSON_TYPE} for item in ranges):
+        raise RestFailure.plain(406)
+
+
+def _speaks_json(route: APIRoute) -> bool:
+    response_class: Any = route.response_class
+    return getattr(getattr(response_class, "value", response_class), "media_type", JSON_TYPE) == JSON_TYPE

@@ -1,0 +1,53 @@
+"""``/openapi.json``, and a page made of it that needs nothing from anywhere else (``/docs``)."""
+
+from __future__ import annotations
+
+import html
+from typing import Any, Final
+
+from fastapi import APIRouter, FastAPI
+from fastapi.responses import HTMLResponse, Response
+
+from mm2.connect.rest.failures import JsonAnswer
+
+_STYLE: Final = (
+    "body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:60rem;padding:0 1rem}"
+    "code{font-size:1.05em}h2{margin:2rem 0 0;font-size:1rem}.m{display:inline-block;min-width:4.5rem;font-weight:700}"
+    "dl{margin:.2rem 0 0 4.5rem;display:grid;grid-template-columns:max-content 1fr;gap:0 1rem}dd{margin:0}"
+    "p{margin:.1rem 0 0 4.5rem}"
+)
+
+
+def page_router(app: FastAPI) -> APIRouter:
+    """Both, about `app`. Neither is in the description itself."""
+    router = APIRouter()
+
+    @router.get("/openapi.json", include_in_schema=False)
+    async def openapi() -> Response:
+        return JsonAnswer(app.openapi())
+
+    @router.get("/docs", include_in_schema=False, response_class=HTMLResponse)
+    async def docs() -> Response:
+        return HTMLResponse(page_of(app.openapi()))
+
+    return router
+
+
+def page_of(description: dict[str, Any]) -> str:
+    """The description as a page: each operation with its parameters and statuses."""
+    title = html.escape(f"{description['info']['title']} {description['info']['version']}")
+    parts = [
+        f"<!doctype html><html lang=en><meta charset=utf-8><title>{title}</title><style>{_STYLE}</style><h1>{title}</h1>",
+        '<p style="margin:0">As JSON: <a href="openapi.json">openapi.json</a></p>',
+    ]
+    for path, operations in description["paths"].items():
+        for method, operation in operations.items():
+            parts.append(f"<h2><span class=m>{method.upper()}</span> <code>{html.escape(path)}</code></h2>")
+            parts.append(f"<p>{html.escape(operation.get('description', ''))}</p><dl>")
+            for parameter in operation.get("parameters", ()):
+                said = html.escape(parameter.get("description") or parameter["in"])
+                parts.append(f"<dt><code>{html.escape(parameter['name'])}</code></dt><dd>{said}</dd>")
+            for status, answer in sorted(operation["responses"].items()):
+                parts.append(f"<dt>{html.escape(status)}</dt><dd>{html.escape(answer.get('description', ''))}</dd>")
+            parts.append("</dl>")
+    return "".join(parts)

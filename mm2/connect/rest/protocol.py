@@ -1,0 +1,89 @@
+"""HTTP/1.1 as uvicorn speaks it, with what Jetty does beyond: callers that stall are cut off, refusals are JSON and logged."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from mm2.connect.rest.access_log import LOGGER, log, request_line
+from mm2.connect.rest.failures import error_answer
+
+#: Of request line and headers together; Jetty's default.
+MAX_HEADER_BYTES: Final = 8 * 1024
+
+
+def stalling_protocol(idle_timeout_s: float) -> type[H11Protocol]:
+    """A protocol class for uvicorn that closes a connection when half a request, or nobody who reads, is all there is.
+
+    It counts from the last byte. Bodies are not its business: :class:`mm2.connect.rest.guard.Guard` reads them.
+    """
+
+    class StallingProtocol(H11Protocol):
+        _stalled: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            self._await_bytes()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._forget()
+            super().connection_lost(exc)
+
+        def data_received(self, data: bytes) -> None:
+            try:
+                super().data_received(data)
+            except h11.RemoteProtocolError:  # what follows a refused request
+                self.transport.close()
+            if self.conn.their_state is h11.IDLE:
+                self._await_bytes()
+            else:
+                self._forget()
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self._await_bytes()
+
+        def resume_writing(self) -> None:
+            super().resume_writing()
+            self._forget()
+
+        def send_400_response(self, msg: str) -> None:
+            # The answer is no longer free when the error is in the body.
+            if self.conn.our_state not in {h11.IDLE, h11.SEND_RESPONSE} or self.transport.is_closing():
+                self.transport.close()
+                return
+            answer = error_answer(400, "Bad Request: this is not HTTP as RFC 9112 has it.")
+            headers = [*answer.raw_headers, (b"connection", b"close")]
+            for event in (
+                h11.Response(status_code=400, headers=headers, reason=b"Bad Request"),
+                h11.Data(data=bytes(answer.body)),
+                h11.EndOfMessage(),
+            ):
+                sent = self.conn.send(event)
+                if sent:
+                    self.transport.write(sent)
+            self.transport.close()
+            log.info(request_line(_NO_REQUEST | {"client": self.client}, 400, len(answer.body), 0), logger=LOGGER)
+
+        def _await_bytes(self) -> None:
+            self._forget()
+            self._stalled = self.loop.call_later(idle_timeout_s, self.transport.abort)
+
+        def _forget(self) -> None:
+            if self._stalled is not None:
+                self._stalled.cancel()
+                self._stalled = None
+
+    return StallingProtocol
+
+
+_NO_REQUEST: Final[dict[str, Any]] = {
+    "headers": (),
+    "raw_path": b"-",
+    "query_string": b"",
+    "method": "-",
+    "http_version": "-",
+}

@@ -1,0 +1,145 @@
+"""Waiting for a herder without holding up the event loop, and passing on what another worker has to do
+(Kafka's HerderRequestHandler).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import urllib.parse
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Final, ParamSpec, TypeVar
+
+import structlog
+from starlette.requests import Request
+from starlette.responses import Response
+
+from mm2.connect.errors import RequestTarget, RequestTimedOut
+from mm2.connect.herder.answers import HealthInfo
+from mm2.connect.herder.interface import Herder, timed_out
+from mm2.connect.rest.client import RemoteAnswer, RestClient
+from mm2.connect.rest.failures import JsonAnswer, RestFailure
+from mm2.connect.rest.parameters import java_bool
+
+log = structlog.get_logger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_CONFLICT: Final = 409
+_NO_CONTENT: Final = 204
+#: Calls into a herder that run at the same time; those that wait for its thread do not count.
+_THREADS: Final = 64
+
+
+class Requests:
+    """The way from event loop to herder. One per server; ``close`` frees its threads."""
+
+    def __init__(self, client: RestClient, timeout_s: float) -> None:
+        self._client = client
+        self.timeout_s = timeout_s
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="rest")
+
+    def close(self) -> None:
+        """Leave alone what still runs."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def ask(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """The result of a method that answers by itself, on a thread, since a store or a plugin may take its time.
+
+        Raises what it raises, RequestTimedOut when it takes too long.
+        """
+        return await self._outcome(self._threads.submit(functools.partial(call, *args, **kwargs)))
+
+    async def complete(self, call: Callable[P, Future[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        """The outcome of a method that returns a future. Raises what that fails with, or RequestTimedOut."""
+        return await self._outcome(await self.ask(call, *args, **kwargs))
+
+    async def health(self, herder: Herder, timeout_s: float) -> HealthInfo:
+        """Whether the herder's thread answers within the time; what it is doing when it does not."""
+        future = await self.ask(herder.health)
+        try:
+            return await self._outcome(future, timeout_s)
+        except RequestTimedOut:
+            details = future.stage().summary()
+            return HealthInfo.unhealthy(details) if herder.is_ready else HealthInfo.starting(details)
+
+    async def complete_or_forward(
+        self, request: Request, call: Callable[P, Future[T]], *args: P.args, **kwargs: P.kwargs
+    ) -> T | RemoteAnswer:
+        """As :meth:`complete`; where another worker has to do it, its answer to the same request.
+
+        ``forward`` is absent in what callers send, true at the first hop and false at the second, which goes no further.
+        Raises RestFailure.
+        """
+        try:
+            return await self.complete(call, *args, **kwargs)
+        except RequestTarget as elsewhere:
+            forward = java_bool(request.query_params.get("forward"), None)
+            if forward is False:
+                log.warning(
+                    "A request did not find the worker that can do it within two hops.",
+                    method=request.method,
+                    path=request.url.path,
+                )
+                raise RestFailure(
+                    _CONFLICT, "Cannot complete request because of a conflicting operation (e.g. worker rebalance)"
+                ) from elsewhere
+            # A process without internal REST says a word in place of its URL.
+            if not (elsewhere.forward_url or "").startswith("http"):
+                raise RestFailure(
+                    _CONFLICT,
+                    "Cannot complete request momentarily due to no known leader URL, likely because a rebalance was "
+                    "underway.",
+                ) from elsewhere
+            url = forwarded_url(str(elsewhere.forward_url), request.scope, recursive=forward is None)
+            log.debug("A request is passed on.", method=request.method, url=url)
+            return await self._client.request(request.method, url, request.headers, await request.body())
+
+    async def _outcome(self, future: Future[T], timeout_s: float | None = None) -> T:
+        # Not asyncio.wrap_future: that cancels the future of the herder when the wait is given up.
+        loop = asyncio.get_running_loop()
+        done = asyncio.Event()
+
+        def tell(_: Future[T]) -> None:
+            try:
+                loop.call_soon_threadsafe(done.set)
+            except RuntimeError:  # the server has stopped meanwhile
+                log.debug("A herder answered when nobody was left to hear it.")
+
+        future.add_done_callback(tell)
+        try:
+            await asyncio.wait_for(done.wait(), self.timeout_s if timeout_s is None else timeout_s)
+        except TimeoutError:
+            raise timed_out(future) from None
+        return future.result()
+
+
+def forwarded_url(base: str, scope: Mapping[str, Any], *, recursive: bool) -> str:
+    """Where a request goes that arrived here: the same path at another worker, and whether that may pass it on again."""
+    query = [
+        (key, value)
+        for key, value in urllib.parse.parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        if key != "forward"
+    ]
+    query.append(("forward", str(recursive).lower()))
+    path = scope["raw_path"].decode("latin-1")
+    return f"{base.rstrip('/')}{path}?{urllib.parse.urlencode(query)}"
+
+
+def relayed(outcome: Any, status: int, shape: Callable[[Any], Any]) -> Response:
+    """The answer to an outcome of :meth:`Requests.complete_or_forward`: ``status`` and ``shape(outcome)``, or what the other
+    worker has answered."""
+    if isinstance(outcome, RemoteAnswer):
+        return (
+            JsonAnswer(outcome.body, outcome.status)
+            if outcome.body is not None
+            else Response(status_code=outcome.status)
+        )
+    return JsonAnswer(shape(outcome), status)
+
+
+def relayed_nothing(outcome: Any) -> Response:
+    """204, whoever has done it."""
+    return Response(status_code=outcome.status if isinstance(outcome, RemoteAnswer) else _NO_CONTENT)

@@ -1,0 +1,1 @@
+"""The resources of the REST interface, one router per first path segment."""

@@ -1,0 +1,262 @@
+"""``/connectors``."""
+
+from __future__ import annotations
+
+import urllib.parse
+from typing import Annotated, Any
+
+import structlog
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import Response
+
+from mm2.connect.errors import BadRequest, NotFound
+from mm2.connect.group.protocol import ConnectorTaskId
+from mm2.connect.herder.answers import Created
+from mm2.connect.herder.interface import Herder
+from mm2.connect.rest import shapes
+from mm2.connect.rest.bodies import parse_create_request, parse_offsets, parse_string_map
+from mm2.connect.rest.client import RemoteAnswer
+from mm2.connect.rest.dispatch import CONSUMES_JSON
+from mm2.connect.rest.documented import json_body, refusals
+from mm2.connect.rest.failures import JsonAnswer
+from mm2.connect.rest.parameters import Flag, Forward, Name, TaskNumber, java_bool, java_int
+from mm2.connect.rest.received import body_of
+from mm2.connect.rest.requests import Requests, relayed, relayed_nothing
+from mm2.connect.stores.config_state import RestartRequest
+
+log = structlog.get_logger(__name__)
+
+_NAME = "name"
+Expand = Annotated[list[str] | None, Query(json_schema_extra={"items": {"enum": ["status", "info"]}})]
+
+
+def connectors_router(herder: Herder, requests: Requests) -> APIRouter:
+    """Connectors, their tasks and offsets, as the herder has them."""
+    router = APIRouter(prefix="/connectors", tags=[CONSUMES_JSON])
+    _add_reading(router, herder, requests)
+    _add_writing(router, herder, requests)
+    _add_states(router, herder, requests)
+    _add_tasks(router, herder, requests)
+    _add_topics(router, herder, requests)
+    _add_offsets(router, herder, requests)
+    return router
+
+
+def _add_reading(router: APIRouter, herder: Herder, requests: Requests) -> None:
+    @router.get("", response_model=list[str] | dict[str, dict[str, Any]], responses=refusals(415))
+    async def list_connectors(expand: Expand = None) -> Response:
+        """Names of all connectors; with ``expand`` what is asked for of each."""
+        names = await requests.ask(herder.connectors)
+        if expand is None:
+            return JsonAnswer(names)
+        return JsonAnswer(await requests.ask(_expanded, herder, names, expand))
+
+    @router.get("/{connector}", response_model=shapes.ConnectorInfo, responses=refusals(404, 409, 415, 500))
+    async def get_connector(connector: Name) -> Response:
+        """Configuration and tasks of a connector."""
+        return JsonAnswer((await requests.complete(herder.connector_info, connector)).to_json())
+
+    @router.get("/{connector}/config", response_model=shapes.NullableStrings, responses=refusals(404, 409, 415, 500))
+    async def get_config(connector: Name) -> Response:
+        """Configuration of a connector, with references to secrets as they were written."""
+        config = await requests.complete(herder.connector_config, connector)
+        return JsonAnswer(dict(config))
+
+    @router.get("/{connector}/status", response_model=shapes.ConnectorStatus, responses=refusals(404, 415))
+    async def get_status(connector: Name) -> Response:
+        """States of a connector and its tasks."""
+        return JsonAnswer((await requests.ask(herder.connector_status, connector)).to_json())
+
+
+def _expanded(herder: Herder, names: list[str], expansions: list[str]) -> dict[str, dict[str, Any]]:
+    answer: dict[str, dict[str, Any]] = {}
+    for name in names:
+        details: dict[str, Any] = {}
+        try:
+            for expansion in expansions:
+                match expansion:
+                    case "status":
+                        details["status"] = herder.connector_status(name).to_json()
+                    case "info":
+                        details["info"] = herder.known_connector_info(name).to_json()
+                    case _:
+                        log.info("Nothing is known by the name of this expansion.", expand=expansion)
+        except NotFound:
+            continue  # deleted meanwhile, or not reported yet
+        answer[name] = details
+    return answer
+
+
+def _add_writing(router: APIRouter, herder: Herder, requests: Requests) -> None:
+    @router.post(
+        "",
+        status_code=201,
+        response_model=shapes.ConnectorInfo,
+        responses=refusals(408, 409, 413, 415, 500),
+        openapi_extra=json_body(shapes.CreateConnector),
+    )
+    async def create_connector(request: Request, forward: Forward = None) -> Response:
+        """Create a connector."""
+        wanted = parse_create_request(await body_of(request))
+        config = _named(wanted.name, wanted.config)
+        outcome = await requests.complete_or_forward(
+            request,
+            herder.put_connector_config,
+            wanted.name,
+            config,
+            allow_replace=False,
+            target_state=wanted.initial_state,
+        )
+        answer = relayed(outcome, 201, lambda created: created.info.to_json())
+        answer.headers["Location"] = _location(request, wanted.name)
+        return answer
+
+    @router.put(
+        "/{connector}/config",
+        response_model=shapes.ConnectorInfo,
+        responses=refusals(408, 409, 413, 415, 500) | {201: {"model": shapes.ConnectorInfo}},
+        openapi_extra=json_body(shapes.Strings),
+    )
+    async def put_config(connector: Name, request: Request, forward: Forward = None) -> Response:
+        """Create a connector, or replace its configuration."""
+        config = _named(connector, parse_string_map(await body_of(request), "configuration"))
+        outcome: Created | RemoteAnswer = await requests.complete_or_forward(
+            request, herder.put_connector_config, connector, config, allow_replace=True
+        )
+        is_new = outcome.status == 201 if isinstance(outcome, RemoteAnswer) else outcome.created
+        answer = relayed(outcome, 201 if is_new else 200, lambda created: created.info.to_json())
+        if is_new:
+            answer.headers["Location"] = _location(request, connector)
+        return answer
+
+    @router.patch(
+        "/{connector}/config",
+        response_model=shapes.ConnectorInfo,
+        responses=refusals(404, 408, 409, 413, 415, 500),
+        openapi_extra=json_body(shapes.NullableStrings),
+    )
+    async def patch_config(connector: Name, request: Request, forward: Forward = None) -> Response:
+        """Change parts of a configuration; null removes a key (KIP-477)."""
+        patch = parse_string_map(await body_of(request), "configuration")
+        outcome = await requests.complete_or_forward(request, herder.patch_connector_config, connector, patch)
+        return relayed(outcome, 200, lambda created: created.info.to_json())
+
+    @router.delete("/{connector}", status_code=204, responses=refusals(404, 409, 415, 500))
+    async def delete_connector(connector: Name, request: Request, forward: Forward = None) -> Response:
+        """Delete a connector. Its offsets stay."""
+        return relayed_nothing(await requests.complete_or_forward(request, herder.delete_connector_config, connector))
+
+
+def _add_states(router: APIRouter, herder: Herder, requests: Requests) -> None:
+    @router.put("/{connector}/pause", status_code=202, responses=refusals(404, 415, 500))
+    async def pause(connector: Name) -> Response:
+        """Have a connector and its tasks pause."""
+        await requests.complete(herder.pause_connector, connector)
+        return Response(status_code=202)
+
+    @router.put("/{connector}/resume", status_code=202, responses=refusals(404, 415, 500))
+    async def resume(connector: Name) -> Response:
+        """Have a paused or stopped connector run."""
+        await requests.complete(herder.resume_connector, connector)
+        return Response(status_code=202)
+
+    @router.put("/{connector}/stop", status_code=204, responses=refusals(404, 409, 415, 500))
+    async def stop(connector: Name, request: Request, forward: Forward = None) -> Response:
+        """Stop a connector and take its tasks away (KIP-875)."""
+        return relayed_nothing(await requests.complete_or_forward(request, herder.stop_connector, connector))
+
+    @router.post(
+        "/{connector}/restart",
+        status_code=202,
+        response_model=shapes.ConnectorStatus,
+        responses=refusals(404, 409, 415, 500)
+        | {204: {"description": "The connector, without its tasks, has been restarted."}},
+    )
+    async def restart(
+        connector: Name,
+        request: Request,
+        includeTasks: Flag = None,  # noqa: N803 - its name in the API
+        onlyFailed: Flag = None,  # noqa: N803
+        forward: Forward = None,
+    ) -> Response:
+        """Restart a connector, its tasks, or what has failed of them (KIP-745)."""
+        include_tasks = java_bool(includeTasks, default=False) is True
+        only_failed = java_bool(onlyFailed, default=False) is True
+        if not include_tasks and not only_failed:
+            return relayed_nothing(await requests.complete_or_forward(request, herder.restart_connector, connector))
+        plan = RestartRequest(connector, only_failed=only_failed, include_tasks=include_tasks)
+        outcome = await requests.complete_or_forward(request, herder.restart_connector_and_tasks, plan)
+        return relayed(outcome, 202, lambda states: states.to_json())
+
+
+def _add_tasks(router: APIRouter, herder: Herder, requests: Requests) -> None:
+    @router.get("/{connector}/tasks", response_model=list[shapes.TaskInfo], responses=refusals(404, 409, 415, 500))
+    async def get_tasks(connector: Name) -> Response:
+        """Configurations of the tasks of a connector."""
+        tasks = await requests.complete(herder.task_configs, connector)
+        return JsonAnswer([task.to_json() for task in tasks])
+
+    @router.get("/{connector}/tasks/{task}/status", response_model=shapes.TaskState, responses=refusals(404, 415))
+    async def get_task_status(connector: Name, task: TaskNumber) -> Response:
+        """State of a task."""
+        state = await requests.ask(herder.task_status, ConnectorTaskId(connector, java_int(task)))
+        return JsonAnswer(state.to_json())
+
+    @router.post("/{connector}/tasks/{task}/restart", status_code=204, responses=refusals(404, 409, 415, 500))
+    async def restart_task(connector: Name, task: TaskNumber, request: Request, forward: Forward = None) -> Response:
+        """Restart a task."""
+        task_id = ConnectorTaskId(connector, java_int(task))
+        return relayed_nothing(await requests.complete_or_forward(request, herder.restart_task, task_id))
+
+
+def _add_topics(router: APIRouter, herder: Herder, requests: Requests) -> None:
+    @router.get("/{connector}/topics", response_model=dict[str, dict[str, list[str]]], responses=refusals(403, 415))
+    async def get_topics(connector: Name) -> Response:
+        """Topics that a connector has been seen to use (KIP-558)."""
+        return JsonAnswer((await requests.ask(herder.connector_topics, connector)).to_json())
+
+    @router.put("/{connector}/topics/reset", status_code=202, responses=refusals(403, 415, 500))
+    async def reset_topics(connector: Name) -> Response:
+        """Forget the topics that a connector has been seen to use."""
+        await requests.ask(herder.reset_connector_topics, connector)
+        return Response(status_code=202)
+
+
+def _add_offsets(router: APIRouter, herder: Herder, requests: Requests) -> None:
+    @router.get("/{connector}/offsets", response_model=shapes.Offsets, responses=refusals(404, 409, 415, 500))
+    async def get_offsets(connector: Name) -> Response:
+        """How far a connector is (KIP-875)."""
+        return JsonAnswer((await requests.complete(herder.connector_offsets, connector)).to_json())
+
+    @router.patch(
+        "/{connector}/offsets",
+        response_model=shapes.Message,
+        responses=refusals(404, 408, 409, 413, 415, 500),
+        openapi_extra=json_body(shapes.Offsets),
+    )
+    async def alter_offsets(connector: Name, request: Request, forward: Forward = None) -> Response:
+        """Move a stopped connector; an offset of null forgets a partition."""
+        offsets = parse_offsets(await body_of(request))
+        outcome = await requests.complete_or_forward(request, herder.alter_connector_offsets, connector, offsets)
+        return relayed(outcome, 200, lambda message: message.to_json())
+
+    @router.delete("/{connector}/offsets", response_model=shapes.Message, responses=refusals(404, 409, 415, 500))
+    async def reset_offsets(connector: Name, request: Request, forward: Forward = None) -> Response:
+        """Have a stopped connector begin anew."""
+        outcome = await requests.complete_or_forward(request, herder.reset_connector_offsets, connector)
+        return relayed(outcome, 200, lambda message: message.to_json())
+
+
+def _named(name: str, config: dict[str, str | None]) -> dict[str, str | None]:
+    """The configuration with its name in it. Raises BadRequest when it has another."""
+    included = config.get(_NAME)
+    if included is None:
+        return {**config, _NAME: name}
+    if included != name:
+        raise BadRequest(f"Connector name configuration ({included}) doesn't match connector name in the URL ({name})")
+    return config
+
+
+def _location(request: Request, name: str) -> str:
+    before = request.scope["raw_path"].decode("latin-1").partition("/connectors")[0]
+    return f"{before}/connectors/{urllib.parse.quote(name, safe='')}"

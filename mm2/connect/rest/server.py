@@ -1,0 +1,122 @@
+"""The HTTP server of a worker (Kafka's RestServer): it answers before the herder starts, with resources once there is one."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import threading
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+import uvicorn
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from mm2.connect.rest.access_log import AccessLog
+from mm2.connect.rest.binding import Binding
+from mm2.connect.rest.cors import DEFAULT_METHODS, CrossOrigin
+from mm2.connect.rest.failures import RestFailure
+from mm2.connect.rest.guard import Guard
+from mm2.connect.rest.protocol import MAX_HEADER_BYTES, stalling_protocol
+from mm2.connect.rest.response_headers import ResponseHeaders
+
+log = structlog.get_logger(__name__)
+
+#: How long requests under way may take to end when the server stops.
+GRACEFUL_STOP_S: Final = 60.0
+_STARTING: Final = 503
+
+
+class Switch:
+    """ASGI application that is another one, which may come later."""
+
+    def __init__(self) -> None:
+        self.target: ASGIApp | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI. Raises RestFailure 503 as long as there is none."""
+        if self.target is None:
+            raise RestFailure(_STARTING, "The worker is starting; its resources are not there yet.")
+        await self.target(scope, receive, send)
+
+
+class RestServer:
+    """Answers at bound ports: 503 until :meth:`serve`, until :meth:`stop`. In a thread of its own, where nothing may block."""
+
+    def __init__(self, binding: Binding) -> None:
+        self.binding = binding
+        self._settings = binding.settings
+        self._main, self._admin = Switch(), Switch()
+        main, admin = self._around_main(self._main), self._around(self._admin)
+        self._servers = [
+            *(self._server(main, port.context) for port in binding.main),
+            *(self._server(admin, port.context) for port in binding.admin),
+        ]
+        self._stop_lock = threading.Lock()
+        self._thread: threading.Thread | None = threading.Thread(target=self._run, name="rest-server", daemon=True)
+        self._thread.start()
+
+    def serve(self, main: ASGIApp, admin: ASGIApp | None = None) -> None:
+        """From now on answer with these resources."""
+        self._admin.target = admin
+        self._main.target = main
+        log.info("REST resources initialized; server is started and ready to handle requests.")
+
+    def stop(self, graceful_s: float = GRACEFUL_STOP_S) -> None:
+        """Take no more requests, let those under way end for so long, then cut them off. May be called twice."""
+        with self._stop_lock:
+            thread, self._thread = self._thread, None
+            if thread is None:
+                return
+            log.info("Stopping REST server.")
+            for server in self._servers:
+                server.config.timeout_graceful_shutdown = max(1, int(graceful_s))
+                server.should_exit = True
+            thread.join(graceful_s + 5.0)
+            self.binding.close()
+            log.info("REST server stopped.", in_time=not thread.is_alive())
+
+    # -- the thread
+
+    def _run(self) -> None:
+        structlog.contextvars.clear_contextvars()
+        asyncio.run(self._serve_all())
+
+    async def _serve_all(self) -> None:
+        ports = [*self.binding.main, *self.binding.admin]
+        await asyncio.gather(
+            *(server.serve(sockets=[port.socket]) for server, port in zip(self._servers, ports, strict=True))
+        )
+
+    def _server(self, app: ASGIApp, context: ssl.SSLContext | None) -> uvicorn.Server:
+        limits = self._settings.limits
+        factory: Callable[..., ssl.SSLContext] | None = None if context is None else lambda *_: context
+        return uvicorn.Server(
+            uvicorn.Config(
+                app,
+                loop="asyncio",
+                http=stalling_protocol(limits.idle_timeout_s),
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+                timeout_keep_alive=max(1, int(limits.idle_timeout_s)),
+                timeout_graceful_shutdown=int(GRACEFUL_STOP_S),
+                h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+                ssl_context_factory=factory,
+            )
+        )
+
+    def _around_main(self, app: ASGIApp) -> ASGIApp:
+        settings = self._settings
+        app = Guard(app, settings.limits)
+        if settings.allowed_origins:
+            app = CrossOrigin(app, settings.allowed_origins, settings.allowed_methods or DEFAULT_METHODS)
+        if settings.response_headers:
+            app = ResponseHeaders(app, settings.response_headers)
+        return AccessLog(app)
+
+    def _around(self, app: ASGIApp) -> ASGIApp:
+        return AccessLog(Guard(app, self._settings.limits))

@@ -1,0 +1,34 @@
+"""A connector's configuration as the runtime reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import structlog
+
+from mm2.config.configdef import AbstractConfig
+from mm2.config.connector_keys import SINK_CONNECTOR_CONFIG, source_connector_config
+from mm2.connect.api import Connector, SinkConnector
+from mm2.connect.runtime.task_start import TooManyTasks
+
+log = structlog.get_logger(__name__)
+
+
+def connector_config(props: Mapping[str, str], connector_class: type[Connector]) -> AbstractConfig:
+    """The keys that every connector of its kind has. Raises ConfigException."""
+    is_sink = issubclass(connector_class, SinkConnector)
+    return AbstractConfig(SINK_CONNECTOR_CONFIG if is_sink else source_connector_config(props), props)
+
+
+def check_count(connector: str, count: int, config: AbstractConfig) -> None:
+    """Raises TooManyTasks."""
+    most = config.int("tasks.max")
+    if count <= most:
+        return
+    message = (
+        f"The connector {connector} has generated {count} tasks, which is greater than {most}, the maximum number of "
+        "tasks it is configured to create (tasks.max)"
+    )
+    if config.bool("tasks.max.enforce"):
+        raise TooManyTasks(message)
+    log.warning("too many tasks, allowed by tasks.max.enforce=false", connector=connector, tasks=count, tasks_max=most)

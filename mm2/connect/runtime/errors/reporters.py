@@ -1,0 +1,71 @@
+"""Failed records in the worker's log (``errors.log.*``; LogReporter of Connect)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Generic, TypeVar
+
+import structlog
+
+from mm2.connect.api import SourceRecord
+from mm2.connect.group.protocol import ConnectorTaskId
+from mm2.connect.runtime.counters import ErrorCounters
+from mm2.connect.runtime.errors.tolerance import ProcessingContext
+from mm2.kafka.consumer.records import ConsumerRecord
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+
+class LogReporter(Generic[T]):
+    """``coordinates`` says where a record was; None: that is not to be logged. Keys and values never are."""
+
+    def __init__(
+        self,
+        task_id: ConnectorTaskId,
+        counters: ErrorCounters,
+        coordinates: Callable[[T], dict[str, object]] | None,
+    ) -> None:
+        self._task_id = task_id
+        self._counters = counters
+        self._coordinates = coordinates
+
+    def report(self, context: ProcessingContext[T]) -> Future[None] | None:
+        where = {} if self._coordinates is None else self._coordinates(context.original)
+        log.error(
+            "Error encountered in task",
+            task_id=str(self._task_id),
+            stage=str(context.stage),
+            executing_class=context.executing_class,
+            exc_info=context.error,
+            **where,
+        )
+        self._counters.errors_logged += 1
+        return None
+
+    def close(self) -> None:
+        return
+
+
+def of_source_record(record: SourceRecord) -> dict[str, object]:
+    """Where a record comes from and goes to."""
+    return {
+        "source_partition": dict(record.source_partition),
+        "source_offset": dict(record.source_offset),
+        "topic": record.topic,
+        "partition": record.partition,
+        "timestamp": record.timestamp,
+    }
+
+
+def of_consumer_record(record: ConsumerRecord) -> dict[str, object]:
+    """Where a record was read."""
+    return {
+        "topic": record.topic_partition.topic,
+        "partition": record.topic_partition.partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "timestamp_type": "LogAppendTime" if record.is_log_append_time else "CreateTime",
+    }

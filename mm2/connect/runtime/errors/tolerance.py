@@ -1,0 +1,214 @@
+"""Steps on the way of a record that may fail, be repeated and be tolerated (RetryWithToleranceOperator of Connect)."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, Generic, Protocol, TypeVar
+
+import structlog
+
+from mm2.config.configdef import AbstractConfig
+from mm2.connect.api import ConnectError, RetriableError
+from mm2.connect.runtime.counters import ErrorCounters
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+Result = TypeVar("Result")
+
+_LEAST_DELAY_MS: Final = 300
+
+
+class Stage(StrEnum):
+    """Where on its way a record is (org.apache.kafka.connect.runtime.errors.Stage)."""
+
+    TASK_POLL = "TASK_POLL"
+    TASK_PUT = "TASK_PUT"
+    TRANSFORMATION = "TRANSFORMATION"
+    KEY_CONVERTER = "KEY_CONVERTER"
+    VALUE_CONVERTER = "VALUE_CONVERTER"
+    HEADER_CONVERTER = "HEADER_CONVERTER"
+    KAFKA_PRODUCE = "KAFKA_PRODUCE"
+    KAFKA_CONSUME = "KAFKA_CONSUME"
+
+
+#: Here whatever is raised says something about the record; elsewhere only a RetriableError does.
+_TOLERABLE: Final = frozenset(
+    {Stage.TRANSFORMATION, Stage.KEY_CONVERTER, Stage.VALUE_CONVERTER, Stage.HEADER_CONVERTER}
+)
+
+
+class ProcessingContext(Generic[T]):
+    """One record on its way: what it was at first, and what has gone wrong with it."""
+
+    __slots__ = ("attempt", "error", "executing_class", "original", "stage")
+
+    def __init__(self, original: T) -> None:
+        self.original = original
+        self.stage = Stage.TASK_POLL
+        #: Name of the class that works on it, the Java name if it has one.
+        self.executing_class = ""
+        self.attempt = 0
+        self.error: BaseException | None = None
+
+
+class ErrorReporter(Protocol[T]):
+    """Takes note of a record that failed."""
+
+    def report(self, context: ProcessingContext[T]) -> Future[None] | None:
+        """None when it is done; must not raise."""
+
+    def close(self) -> None:
+        """No more will come."""
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """``errors.*`` of a connector; times in milliseconds."""
+
+    retry_timeout_ms: int = 0
+    retry_delay_max_ms: int = 60_000
+    tolerates_all: bool = False
+    log_enable: bool = False
+    log_include_messages: bool = False
+
+    @classmethod
+    def of(cls, config: AbstractConfig) -> Tolerance:
+        """As a connector is configured."""
+        return cls(
+            config.int("errors.retry.timeout"),
+            config.int("errors.retry.delay.max.ms"),
+            config.str("errors.tolerance").lower() == "all",
+            config.bool("errors.log.enable"),
+            config.bool("errors.log.include.messages"),
+        )
+
+
+class RetryWithToleranceOperator(Generic[T]):
+    """Runs the steps of one task. Thread-safe.
+
+    Deviation from Java: a RetriableError that is still there when `errors.retry.timeout` is over counts as a failure like
+    any other. There it drops the record without a word even when nothing is to be tolerated.
+    """
+
+    def __init__(self, tolerance: Tolerance, counters: ErrorCounters, stopping: threading.Event) -> None:
+        self.tolerance = tolerance
+        self._counters = counters
+        self._stopping = stopping
+        self._lock = threading.Lock()
+        self._failures = 0
+        self._reporters: list[ErrorReporter[T]] = []
+
+    def add_reporter(self, reporter: ErrorReporter[T]) -> None:
+        """One more that hears of failures."""
+        self._reporters.append(reporter)
+
+    @property
+    def within_tolerance_limits(self) -> bool:
+        """Whether the task may go on after what has failed so far."""
+        return self.tolerance.tolerates_all or not self._failures
+
+    def execute(
+        self,
+        context: ProcessingContext[T],
+        stage: Stage,
+        executing_class: str,
+        operation: Callable[[], Result],
+    ) -> Result | None:
+        """What ``operation`` returns; None when it failed and that is tolerated, or the record has failed before.
+
+        Raises ConnectError when it is not tolerated; reporters know of it then.
+        """
+        if context.error is not None:
+            return None
+        context.stage, context.executing_class = stage, executing_class
+        try:
+            return operation()
+        except RetriableError as error:
+            if self.tolerance.retry_timeout_ms == 0:
+                self._failed(context, error)
+                return None
+        except Exception as error:  # noqa: BLE001 - plugins raise what they like
+            self._failed(context, error)
+            return None
+        return self._repeat(context, operation)
+
+    def execute_failed(
+        self, context: ProcessingContext[T], stage: Stage, executing_class: str, error: BaseException
+    ) -> Future[None]:
+        """Say that something outside has failed. Done when all reporters are. Raises ConnectError when it is not tolerated."""
+        context.stage, context.executing_class, context.error = stage, executing_class, error
+        self._mark()
+        self._counters.record_failures += 1
+        reported = self._report(context)
+        if not self.within_tolerance_limits:
+            self._counters.record_errors += 1
+            raise ConnectError("Tolerance exceeded in error handler") from error
+        return reported
+
+    def close(self) -> None:
+        """Close the reporters."""
+        for reporter in self._reporters:
+            try:
+                reporter.close()
+            except Exception:
+                log.exception("an error reporter could not be closed")
+        self._reporters.clear()
+
+    def _repeat(self, context: ProcessingContext[T], operation: Callable[[], Result]) -> Result | None:
+        """The first attempt was worth another one."""
+        timeout_ms = self.tolerance.retry_timeout_ms
+        deadline = float("inf") if timeout_ms < 0 else time.monotonic() + timeout_ms / 1000
+        context.attempt = 1
+        while True:
+            self._counters.record_failures += 1
+            self._back_off(context.attempt, deadline)
+            self._counters.retries += 1
+            context.attempt += 1
+            try:
+                return operation()
+            except RetriableError as error:
+                if time.monotonic() >= deadline or self._stopping.is_set():
+                    self._failed(context, error)
+                    return None
+            except Exception as error:  # noqa: BLE001 - plugins raise what they like
+                self._failed(context, error)
+                return None
+
+    def _back_off(self, attempt: int, deadline: float) -> None:
+        delay_ms: float = _LEAST_DELAY_MS << min(attempt - 1, 40)
+        if delay_ms > self.tolerance.retry_delay_max_ms:
+            delay_ms = random.uniform(0, self.tolerance.retry_delay_max_ms)
+        self._stopping.wait(max(0.0, min(delay_ms / 1000, deadline - time.monotonic())))
+
+    def _failed(self, context: ProcessingContext[T], error: Exception) -> None:
+        context.error = error
+        self._mark()
+        self._counters.record_failures += 1
+        self._counters.record_errors += 1
+        self._report(context)
+        if context.stage not in _TOLERABLE and not isinstance(error, RetriableError):
+            raise ConnectError("Unhandled exception in error handler") from error
+        if not self.within_tolerance_limits:
+            raise ConnectError("Tolerance exceeded in error handler") from error
+        self._counters.records_skipped += 1
+
+    def _mark(self) -> None:
+        with self._lock:
+            self._failures += 1
+            self._counters.last_error_ms = int(time.time() * 1000)
+
+    def _report(self, context: ProcessingContext[T]) -> Future[None]:
+        under_way = [future for reporter in self._reporters if (future := reporter.report(context)) is not None]
+        if len(under_way) == 1:
+            return under_way[0]
+        all_done: Future[None] = Future()
+        wait(under_way)
+        all_done.set_result(None)
+        return all_done

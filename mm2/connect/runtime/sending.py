@@ -1,0 +1,349 @@
+"""Records on their way to Kafka while the task goes on: the asynchronous half of Java's KafkaProducer.
+
+Each partition has one batch under way; what is sent meanwhile waits and goes out together. So records of a partition
+stay in order without idempotence, as with Connect's ``max.in.flight.requests.per.connection=1``.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Self
+
+import structlog
+from kafka.protocol.metadata import MetadataRequest
+
+from mm2.kafka.backoff import Backoff
+from mm2.kafka.cluster import Cluster
+from mm2.kafka.error_codes import ErrorCode
+from mm2.kafka.errors import BrokerFailure, ConnectFailure, DisconnectedFailure, KafkaFailure, TimeoutFailure
+from mm2.kafka.partitioner import partition_for
+from mm2.kafka.producer import Producer, RecordMetadata
+from mm2.kafka.records.record import Record
+from mm2.kafka.structs import TopicPartition
+
+log = structlog.get_logger(__name__)
+
+#: Called once for each record, on the sender's thread: where it is, or why it is not.
+OnSent = Callable[[RecordMetadata | None, KafkaFailure | None], None]
+
+_COUNT_AGE_S: Final = 300.0
+_LOOK_S: Final = 0.2
+_RECORD_BYTES: Final = 70  # more than what a record needs besides its contents
+
+
+@dataclass(frozen=True)
+class SenderSettings:
+    """Producer keys of Java; milliseconds and bytes."""
+
+    max_request_bytes: int = 1_048_576
+    buffer_bytes: int = 33_554_432
+    max_block_ms: int = 2**63 - 1
+    delivery_timeout_ms: int = 2**31 - 1
+
+    @classmethod
+    def of(cls, props: Mapping[str, str]) -> Self:
+        """From Java-style producer properties."""
+
+        def number(key: str, default: int) -> int:
+            text = str(props.get(key, "")).strip()
+            return int(text) if text else default
+
+        return cls(
+            number("max.request.size", 1_048_576),
+            number("buffer.memory", 33_554_432),
+            number("max.block.ms", 2**63 - 1),
+            number("delivery.timeout.ms", 2**31 - 1),
+        )
+
+
+@dataclass(slots=True)
+class _Item:
+    record: Record
+    size: int
+    on_sent: OnSent
+    due_s: float
+
+
+@dataclass(slots=True)
+class _Queue:
+    items: deque[_Item] = field(default_factory=deque)
+    failures: int = 0
+    retry_at_s: float = 0.0
+    #: Most bytes of a batch: less than usual after one was too large for the topic.
+    batch_bytes: int = 0
+
+
+class RecordSender:
+    """`send`, `flush` and `close` are for one thread. ``transactional``: the producer retries by itself, and after its first
+    failure nothing more is written. Nor is once ``is_ours`` says no: somebody else may write the same records by then."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        producer: Producer,
+        settings: SenderSettings,
+        *,
+        name: str,
+        transactional: bool = False,
+        is_ours: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._cluster = cluster
+        self._producer = producer
+        self._settings = settings
+        self._transactional = transactional
+        self._is_ours = is_ours
+        self._batch_bytes = min(settings.max_request_bytes // 2, 524_288)
+        self._changed = threading.Condition()
+        self._queues: dict[TopicPartition, _Queue] = {}
+        self._pending = 0
+        self._bytes = 0
+        self._closed = False
+        self._failure: KafkaFailure | None = None
+        self._counts: dict[str, tuple[int, float]] = {}
+        self._keyless = 0
+        self._backoff = Backoff(cluster.settings.retry_backoff_ms, cluster.settings.retry_backoff_max_ms)
+        context = contextvars.copy_context()
+        self._thread = threading.Thread(target=lambda: context.run(self._run), name=name, daemon=True)
+        self._started = False
+
+    @property
+    def pending(self) -> int:
+        """How many records are on their way."""
+        return self._pending
+
+    @property
+    def failure(self) -> KafkaFailure | None:
+        """The last failure that some record was given up for."""
+        return self._failure
+
+    def send(
+        self,
+        topic: str,
+        partition: int | None,
+        record: Record,
+        on_sent: OnSent,
+        *,
+        give_up: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Queue one record; waits while the buffer is full or the topic is not there, until max.block.ms or ``give_up()``.
+
+        ``partition`` None: by the key's hash, keyless ones to one partition after another. Raises KafkaFailure, retriable or
+        not; ``on_sent`` is not called then.
+        """
+        size = _size(record)
+        if size > self._settings.max_request_bytes:
+            raise BrokerFailure.of(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"the record has {size} bytes, more than max.request.size, which is {self._settings.max_request_bytes}",
+                subject=f"Topic {topic}",
+            )
+        blocked_from_s = time.monotonic()
+        count = self._partition_count(topic, blocked_from_s, give_up)
+        if partition is None:
+            partition = self._keyless % count if record.key is None else partition_for(record.key, count)
+        elif partition >= count:
+            raise BrokerFailure.of(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"there is no partition {partition}, the topic has {count}",
+                subject=f"Topic {topic}",
+            )
+        if record.timestamp is None:
+            record = Record(record.key, record.value, record.headers, int(time.time() * 1000))
+        item = _Item(record, size, on_sent, time.monotonic() + self._settings.delivery_timeout_ms / 1000)
+        with self._changed:
+            while self._bytes and self._bytes + size > self._settings.buffer_bytes:
+                self._check_block(blocked_from_s, give_up, "there is no room in the buffer")
+                self._changed.wait(_LOOK_S)
+            if self._closed:
+                raise DisconnectedFailure("The producer is closed.")
+            if not self._started:
+                self._started = True
+                self._thread.start()
+            queue = self._queues.get(TopicPartition(topic, partition))
+            if queue is None:
+                queue = self._queues[TopicPartition(topic, partition)] = _Queue(batch_bytes=self._batch_bytes)
+            queue.items.append(item)
+            self._bytes += size
+            self._pending += 1
+            if self._pending == 1:
+                self._changed.notify_all()
+
+    def flush(self, timeout_s: float | None = None, *, give_up: Callable[[], bool] = lambda: False) -> bool:
+        """Wait until nothing is on its way; False when that took too long."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        with self._changed:
+            while self._pending:
+                left = _LOOK_S if deadline is None else min(_LOOK_S, deadline - time.monotonic())
+                if left <= 0 or give_up():
+                    return False
+                self._changed.wait(left)
+            return True
+
+    def close(self, timeout_s: float) -> None:
+        """Send what is there for up to ``timeout_s``, then give the rest up. Any thread."""
+        if timeout_s > 0 and threading.current_thread() is not self._thread:
+            self.flush(timeout_s, give_up=lambda: self._closed)
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._producer.close()
+
+    # -- topics
+
+    def _partition_count(self, topic: str, blocked_from_s: float, give_up: Callable[[], bool]) -> int:
+        known = self._counts.get(topic)
+        if known is not None and known[1] > blocked_from_s - _COUNT_AGE_S:
+            return known[0]
+        failures = 0
+        while True:
+            try:
+                count = self._ask_for(topic)
+            except (BrokerFailure, ConnectFailure) as failure:
+                gone = isinstance(failure, BrokerFailure) and failure.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                if not failure.retriable and not gone:
+                    raise
+                if failures == 0:
+                    log.warning("a topic cannot be written to yet", topic=topic, reason=str(failure))
+                self._check_block(blocked_from_s, give_up, str(failure))
+                with self._changed:
+                    self._changed.wait(self._backoff.delay_s(failures))
+                failures += 1
+                continue
+            self._counts[topic] = (count, time.monotonic())
+            return count
+
+    def _ask_for(self, topic: str) -> int:
+        """Number of partitions; a topic that is not there may be created by that, if the brokers are set up to."""
+        metadata = self._cluster.metadata([topic], max_age_s=_COUNT_AGE_S)
+        info = metadata.topics.get(topic)
+        if info is not None and info.partitions:
+            return len(info.partitions)
+        wanted = MetadataRequest.MetadataRequestTopic(name=topic)
+        self._cluster.send(None, MetadataRequest(topics=[wanted], allow_auto_topic_creation=True, min_version=4))
+        self._cluster.invalidate(topic)
+        raise metadata.errors.get(topic) or BrokerFailure.of(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, subject=f"Topic {topic} of cluster {self._cluster.name}"
+        )
+
+    def _check_block(self, blocked_from_s: float, give_up: Callable[[], bool], why: str) -> None:
+        if self._closed:
+            raise DisconnectedFailure("The producer is closed.")
+        if give_up() or (time.monotonic() - blocked_from_s) * 1000 > self._settings.max_block_ms:
+            raise TimeoutFailure(f"A record could not be sent in time: {why}")
+
+    # -- the sender's thread
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                taken = self._take()
+                while taken is None:
+                    if self._closed:
+                        break
+                    self._changed.wait(self._wait_s())
+                    taken = self._take()
+            if taken is None:
+                self._abandon()
+                return
+            self._write(*taken)
+
+    def _wait_s(self) -> float:
+        now = time.monotonic()
+        return max(0.001, min([1.0, *(q.retry_at_s - now for q in self._queues.values() if q.items)]))
+
+    def _take(self) -> tuple[TopicPartition, list[_Item]] | None:
+        """The next batch of a partition that is not waiting after a failure; with the condition held."""
+        now = time.monotonic()
+        for tp, queue in self._queues.items():
+            if not queue.items or queue.retry_at_s > now or self._closed:
+                continue
+            taken = [queue.items.popleft()]
+            size = taken[0].size
+            while queue.items and size + queue.items[0].size <= queue.batch_bytes:
+                taken.append(queue.items.popleft())
+                size += taken[-1].size
+            # Behind the others, so that each has its turn.
+            self._queues[tp] = self._queues.pop(tp)
+            return tp, taken
+        self._keyless += 1
+        return None
+
+    def _write(self, tp: TopicPartition, items: list[_Item]) -> None:
+        records = [item.record for item in items]
+        if not self._is_ours():
+            given_up = DisconnectedFailure(
+                f"Records for {tp} are not written, since the task may run on another worker."
+            )
+            self._settle(items, [None] * len(items), given_up)
+            return
+        try:
+            written = self._producer.send(
+                tp.topic, records, tp.partition, timeout_s=None if self._transactional else 0.0
+            )
+        except KafkaFailure as failure:
+            self._refused(tp, items, failure)
+            return
+        except Exception as error:
+            log.exception("sender failed", partition=str(tp))
+            self._settle(items, [None] * len(items), KafkaFailure(f"Records for {tp} could not be written: {error!r}"))
+            return
+        with self._changed:
+            self._queues[tp].failures = 0
+        self._settle(items, written, None)
+
+    def _refused(self, tp: TopicPartition, items: list[_Item], failure: KafkaFailure) -> None:
+        code = failure.code if isinstance(failure, BrokerFailure) else None
+        retriable = failure.retriable or code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if code == ErrorCode.MESSAGE_TOO_LARGE and len(items) > 1 and not self._transactional:
+            with self._changed:
+                queue = self._queues[tp]
+                queue.items.extendleft(reversed(items))
+                queue.batch_bytes = sum(item.size for item in items) // 2
+            return
+        now = time.monotonic()
+        if self._transactional or not retriable or items[0].due_s <= now or self._closed:
+            self._settle(items, [None] * len(items), failure)
+            return
+        with self._changed:
+            queue = self._queues[tp]
+            if queue.failures in {0, 10}:
+                log.warning("records cannot be written at the moment", partition=str(tp), reason=str(failure))
+            queue.items.extendleft(reversed(items))
+            queue.retry_at_s = now + self._backoff.delay_s(queue.failures)
+            queue.failures += 1
+
+    def _settle(
+        self,
+        items: list[_Item],
+        written: Sequence[RecordMetadata | None],
+        failure: KafkaFailure | None,
+    ) -> None:
+        for item, metadata in zip(items, written, strict=True):
+            try:
+                item.on_sent(metadata, failure)
+            except Exception:
+                log.exception("what comes after a record was sent failed")
+        with self._changed:
+            if failure is not None:
+                self._failure = failure
+            self._pending -= len(items)
+            self._bytes -= sum(item.size for item in items)
+            self._changed.notify_all()
+
+    def _abandon(self) -> None:
+        with self._changed:
+            rest = [item for queue in self._queues.values() for item in queue.items]
+            self._queues.clear()
+        if rest:
+            failure = DisconnectedFailure("The producer was closed before these records were written.")
+            self._settle(rest, [None] * len(rest), failure)
+
+
+def _size(record: Record) -> int:
+    size = _RECORD_BYTES + len(record.key or b"") + len(record.value or b"")
+    return size + sum(16 + len(name) * 4 + len(value or b"") for name, value in record.headers)

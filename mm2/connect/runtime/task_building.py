@@ -1,0 +1,421 @@
+"""From configurations to a task that can be started: plugins, clients, error handling, offset store."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
+
+import structlog
+
+from mm2.config.worker_keys import WorkerConfig
+from mm2.connect.api import (
+    ConnectError,
+    Connector,
+    Converter,
+    HeaderConverter,
+    SinkTask,
+    SourceTask,
+    SourceTaskContext,
+    Task,
+    WorkerView,
+)
+from mm2.connect.plugins import PluginLoader, Plugins
+from mm2.connect.runtime.clients import ClientProps
+from mm2.connect.runtime.connector_settings import check_count, connector_config
+from mm2.connect.runtime.counters import ErrorCounters, SinkCounters, SourceCounters, TaskCounters
+from mm2.connect.runtime.errors.dead_letters import DeadLetterQueue, DeadLetterQueueReporter
+from mm2.connect.runtime.errors.reporters import LogReporter, of_consumer_record, of_source_record
+from mm2.connect.runtime.errors.tolerance import RetryWithToleranceOperator, Tolerance
+from mm2.connect.runtime.exactly_once import Boundary, Transactions, task_transactional_id, transactions_of
+from mm2.connect.runtime.sending import RecordSender, SenderSettings
+from mm2.connect.runtime.task_start import TaskStart
+from mm2.connect.runtime.tasks.base import Converters, Equipment, WorkerTask
+from mm2.connect.runtime.tasks.exactly_once import ExactlyOnceWorkerSourceTask
+from mm2.connect.runtime.tasks.sink import SinkSetup, WorkerSinkTask, topics_of
+from mm2.connect.runtime.tasks.source import SourceSetup, WorkerSourceTask
+from mm2.connect.runtime.tasks.transaction_context import WorkerTransactionContext
+from mm2.connect.runtime.topic_creation import TopicCreation, topic_creation_groups
+from mm2.connect.runtime.transformation_chain import TransformationChain, build_stages
+from mm2.connect.stores.config_state import Props
+from mm2.connect.stores.connector_offset_store import ConnectorOffsetStore
+from mm2.connect.stores.internal_topic import InternalTopic
+from mm2.connect.stores.kafka_offset_store import KafkaOffsetStore
+from mm2.connect.stores.offset_store import ConnectorOffsetReader, OffsetStore
+from mm2.kafka.admin import Admin
+from mm2.kafka.cluster import Cluster
+from mm2.kafka.consumer.consumer import Consumer
+from mm2.kafka.consumer.records import ConsumerRecord
+from mm2.kafka.consumer.settings import ConsumerSettings
+from mm2.kafka.producer import Producer, codec_and_acks
+from mm2.kafka.settings import ClientSettings
+from mm2.kafka.transactions import TransactionalProducer
+
+log = structlog.get_logger(__name__)
+
+#: Key that the runtime adds to what a connector says of its tasks.
+TASK_CLASS: Final = "task.class"
+_STORE_START_S: Final = 60.0
+
+C = TypeVar("C", Converter, HeaderConverter)
+
+
+class TaskBuilder:
+    """Makes tasks of one worker. ``resolve`` replaces provider references; ``resources`` are handed to every source task."""
+
+    def __init__(
+        self,
+        config: WorkerConfig,
+        plugins: Plugins,
+        clients: ClientProps,
+        offset_store: OffsetStore,
+        *,
+        resolve: Callable[[Props], dict[str, str]],
+        exactly_once: bool,
+        cluster_name: str,
+        resources: Mapping[str, Any],
+        log_context: Mapping[str, str],
+    ) -> None:
+        self._config = config
+        self._plugins = plugins
+        self._clients = clients
+        self._offset_store = offset_store
+        self._resolve = resolve
+        self._exactly_once = exactly_once
+        self._cluster_name = cluster_name
+        self._resources = MappingProxyType(dict(resources))
+        self._log_context = log_context
+        self._props = {key: str(value) for key, value in config.originals.items()}
+        self._group_id = self._props.get("group.id", "")
+
+    def build(self, start: TaskStart) -> WorkerTask:
+        """A task that has not been started. Raises ConnectError, ConfigException or KafkaFailure; nothing is left open then."""
+        props = self._resolve(start.connector_raw)
+        loader = self._plugins.connector_loader(props)
+        with self._plugins.swap(loader), ExitStack() as on_failure:
+            built = _Building(self, start, props, loader, on_failure).task()
+            on_failure.pop_all()
+            return built
+
+
+class _Building:
+    """One task in the making; what is opened goes to ``on_failure``."""
+
+    def __init__(
+        self,
+        builder: TaskBuilder,
+        start: TaskStart,
+        props: dict[str, str],
+        loader: PluginLoader | None,
+        on_failure: ExitStack,
+    ) -> None:
+        self._start = start
+        self._id = start.id
+        self._props = props
+        self._loader = loader
+        self._on_failure = on_failure
+        self._worker = builder._config  # noqa: SLF001 - the builder's own second half
+        self._worker_props = builder._props  # noqa: SLF001
+        self._plugins = builder._plugins  # noqa: SLF001
+        self._clients = builder._clients  # noqa: SLF001
+        self._shared_store = builder._offset_store  # noqa: SLF001
+        self._resolve = builder._resolve  # noqa: SLF001
+        self._exactly_once = builder._exactly_once  # noqa: SLF001
+        self._cluster_name = builder._cluster_name  # noqa: SLF001
+        self._resources = builder._resources  # noqa: SLF001
+        self._log_context = builder._log_context  # noqa: SLF001
+        self._group_id = builder._group_id  # noqa: SLF001
+        self._connector_class = self._plugins.find(
+            props.get("connector.class") or "",
+            Connector,
+            key="connector.class",
+            version=props.get("connector.plugin.version"),
+        )
+        self._config = connector_config(props, self._connector_class)
+        self._task_props = builder._resolve(start.task_raw)  # noqa: SLF001
+        self._stopping = threading.Event()
+
+    def task(self) -> WorkerTask:
+        check_count(self._id.connector, self._start.count, self._config)
+        task = self._plugins.new_task(self._task_props.get(TASK_CLASS, ""), self._props)
+        if isinstance(task, SinkTask):
+            return self._sink(task)
+        if isinstance(task, SourceTask):
+            return self._source(task)
+        raise ConnectError(
+            f"Class {type(task).__qualname__} of configuration {TASK_CLASS} is neither a SourceTask nor a SinkTask"
+        )
+
+    def _equipment(self, task: Task, counters: TaskCounters, operator: RetryWithToleranceOperator[Any]) -> Equipment:
+        converters = self._converters()
+        self._on_failure.callback(converters.close)
+        chain = TransformationChain(build_stages(self._plugins, self._config, self._props, self._loader), operator)
+        self._on_failure.callback(chain.close)
+        loader = self._plugins.loader_of(task) or self._loader
+        return Equipment(
+            self._id,
+            MappingProxyType(self._task_props),
+            converters,
+            chain,
+            operator,
+            counters,
+            self._stopping,
+            self._start.listener,
+            self._start.state,
+            self._start.on_topic,
+            self._log_context,
+            lambda: self._plugins.swap(loader),
+            self._start.is_ours,
+        )
+
+    # -- sinks
+
+    def _sink(self, task: SinkTask) -> WorkerTask:
+        counters = TaskCounters(sink=SinkCounters())
+        tolerance = Tolerance.of(self._config)
+        operator: RetryWithToleranceOperator[ConsumerRecord] = RetryWithToleranceOperator(
+            tolerance, counters.errors, self._stopping
+        )
+        self._on_failure.callback(operator.close)
+        equipment = self._equipment(task, counters, operator)
+        topics = topics_of(self._task_props)
+        if tolerance.log_enable:
+            where = of_consumer_record if tolerance.log_include_messages else None
+            operator.add_reporter(LogReporter(self._id, counters.errors, where))
+        queue = DeadLetterQueue.of(self._config)
+        if queue is not None:
+            operator.add_reporter(self._dead_letters(queue, counters.errors))
+        consumer_props = self._clients.consumer(
+            self._id.connector, self._props, self._connector_class, client_id=f"connector-consumer-{self._id}"
+        )
+        consumer = Consumer(ConsumerSettings.from_props(consumer_props), name=self._cluster_name)
+        return WorkerSinkTask(
+            equipment,
+            SinkSetup(
+                task,
+                consumer,
+                topics,
+                fresh_configs=lambda: MappingProxyType(self._resolve(self._start.task_raw)),
+                reports_errors=queue is not None or tolerance.log_enable,
+                commit_interval_ms=self._worker.int("offset.flush.interval.ms"),
+                commit_timeout_ms=self._worker.int("offset.flush.timeout.ms"),
+            ),
+        )
+
+    def _dead_letters(self, queue: DeadLetterQueue, counters: ErrorCounters) -> DeadLetterQueueReporter:
+        admin_cluster = self._admin_cluster(f"connector-dlq-adminclient-{self._id}")
+        try:
+            queue.create(Admin(admin_cluster))
+        finally:
+            admin_cluster.close()
+        props = self._clients.producer(
+            self._id.connector, self._props, self._connector_class, client_id=f"connector-dlq-producer-{self._id}"
+        )
+        cluster = Cluster(ClientSettings.from_props(props), name=self._cluster_name)
+        sender = RecordSender(
+            cluster, _producer(cluster, props), SenderSettings.of(props), name=f"dlq-producer-{self._id}"
+        )
+        return DeadLetterQueueReporter(self._id, queue, sender, counters, cluster)
+
+    # -- sources
+
+    def _source(self, task: SourceTask) -> WorkerTask:
+        counters = TaskCounters(source=SourceCounters())
+        tolerance = Tolerance.of(self._config)
+        operator: RetryWithToleranceOperator[Any] = RetryWithToleranceOperator(
+            tolerance, counters.errors, self._stopping
+        )
+        equipment = self._equipment(task, counters, operator)
+        if tolerance.log_enable:
+            where = of_source_record if tolerance.log_include_messages else None
+            operator.add_reporter(LogReporter(self._id, counters.errors, where))
+        producer_props = self._producer_props()
+        transactions = transactions_of(self._config, self._worker, producer_props) if self._exactly_once else None
+        boundaries = (
+            WorkerTransactionContext()
+            if transactions is not None and transactions.boundary is Boundary.CONNECTOR
+            else None
+        )
+        store, owns_store, store_clusters = self._store(producer_props, task)
+        reader = ConnectorOffsetReader(store, self._id.connector)
+        cluster = self._opened(Cluster(ClientSettings.from_props(producer_props), name=self._cluster_name))
+        producer, transactional = _producer(cluster, producer_props), None
+        if transactions is not None and not task.produces_by_itself:
+            producer = transactional = _transactional_producer(
+                cluster, producer_props, task_transactional_id(self._group_id, self._id), transactions
+            )
+        creation, creation_clusters = self._topic_creation()
+        setup = SourceSetup(
+            task,
+            SourceTaskContext(
+                connector=self._id.connector,
+                task_id=self._id.task,
+                configs=MappingProxyType(self._task_props),
+                offset_reader=reader,
+                worker=self._view(store, producer_props, transactions),
+                resources=self._resources,
+                transaction_context=boundaries,
+            ),
+            store,
+            owns_store,
+            reader,
+            cluster,
+            RecordSender(
+                cluster,
+                producer,
+                SenderSettings.of(producer_props),
+                name=f"producer-{self._id}",
+                transactional=transactional is not None,
+                is_ours=self._start.is_ours,
+            ),
+            creation,
+            (*store_clusters, *creation_clusters),
+            self._start.guard if transactions is not None else None,
+        )
+        flush_timeout_s = self._worker.int("offset.flush.timeout.ms") / 1000
+        if transactional is not None and transactions is not None:
+            return ExactlyOnceWorkerSourceTask(
+                equipment, setup, transactional, transactions, boundaries, flush_timeout_s=flush_timeout_s
+            )
+        return WorkerSourceTask(equipment, setup, flush_timeout_s=flush_timeout_s)
+
+    def _producer_props(self) -> dict[str, str]:
+        if self._exactly_once:
+            return self._clients.exactly_once_producer(self._id, self._props, self._connector_class)
+        return self._clients.producer(
+            self._id.connector, self._props, self._connector_class, client_id=f"connector-producer-{self._id}"
+        )
+
+    def _store(self, producer_props: Mapping[str, str], task: SourceTask) -> tuple[OffsetStore, bool, list[Cluster]]:
+        """Where the task's offsets are: in the worker's store, or in a topic of the connector's over it (D.13)."""
+        named = str(self._config.get("offsets.storage.topic") or "").strip()
+        elsewhere = _servers(producer_props) != _servers(self._worker_props)
+        if not self._shared_store.topic:
+            if named:
+                log.warning(
+                    "offsets.storage.topic is of no use where offsets are kept in a file", task_id=str(self._id)
+                )
+            return self._shared_store, False, []
+        if task.produces_by_itself and (named or (elsewhere and self._exactly_once)):
+            raise ConnectError(
+                f"Class {type(task).__qualname__} writes its offsets by itself to the worker's topic: neither "
+                "offsets.storage.topic nor, with exactly-once, a producer of another cluster is possible with it"
+            )
+        topic = named or self._shared_store.topic
+        if not (named or (elsewhere and self._exactly_once)) or (topic == self._shared_store.topic and not elsewhere):
+            return self._shared_store, False, []
+        consumer_props = self._clients.offsets_consumer(
+            self._id.connector, self._props, self._connector_class, exactly_once=self._exactly_once
+        )
+        # Of the producer's cluster, as the topic is; the consumer's settings say how it is read.
+        cluster = self._opened(
+            Cluster(
+                ClientSettings.from_props({**producer_props, "client.id": consumer_props["client.id"]}),
+                name=self._cluster_name,
+            )
+        )
+        own = KafkaOffsetStore(
+            cluster,
+            InternalTopic.of_connector(self._worker, topic),
+            start_timeout_s=_STORE_START_S,
+            read_committed=consumer_props["isolation.level"].strip().lower() == "read_committed",
+        )
+        return ConnectorOffsetStore(own, self._shared_store), True, [cluster]
+
+    def _topic_creation(self) -> tuple[TopicCreation | None, list[Cluster]]:
+        if not self._worker.bool("topic.creation.enable"):
+            return None, []
+        groups = topic_creation_groups(self._config, self._props)
+        if not groups:
+            return None, []
+        cluster = self._admin_cluster(f"connector-adminclient-{self._id}")
+        return TopicCreation(Admin(cluster), groups), [cluster]
+
+    def _admin_cluster(self, client_id: str) -> Cluster:
+        props = self._clients.admin(self._id.connector, self._props, self._connector_class, client_id=client_id)
+        # The worker's own client.id is for its own clients.
+        settings = ClientSettings.from_props(props, client_id=client_id)
+        return self._opened(Cluster(settings, name=self._cluster_name))
+
+    def _opened(self, cluster: Cluster) -> Cluster:
+        self._on_failure.callback(cluster.close)
+        return cluster
+
+    def _view(
+        self, store: OffsetStore, producer_props: Mapping[str, str], transactions: Transactions | None
+    ) -> WorkerView:
+        view = WorkerView(
+            worker_props=MappingProxyType(self._worker_props),
+            group_id=self._group_id,
+            offset_storage_topic=store.topic,
+            producer_props=MappingProxyType(dict(producer_props)),
+            exactly_once=transactions is not None,
+        )
+        if transactions is None:
+            return view
+        return replace(
+            view,
+            transactional_id=task_transactional_id(self._group_id, self._id),
+            transaction_boundary=transactions.boundary.value,
+            transaction_interval_ms=transactions.interval_ms,
+        )
+
+    # -- converters
+
+    def _converters(self) -> Converters:
+        key = self._converter("key.converter", Converter)
+        value = self._converter("value.converter", Converter)
+        header = self._converter("header.converter", HeaderConverter)
+        return Converters(
+            key,
+            value,
+            header,
+            self._plugins.name_of(type(key), Converter),
+            self._plugins.name_of(type(value), Converter),
+            self._plugins.name_of(type(header), HeaderConverter),
+        )
+
+    def _converter(self, key: str, kind: type[C]) -> C:
+        """The connector's converter if it names one, else the worker's, with the settings beside the name."""
+        own = self._props.get(key) is not None
+        props = self._props if own else self._worker_props
+        converter = self._plugins.new(
+            props.get(key) or self._worker.str(key),
+            kind,
+            key=key,
+            version=props.get(f"{key}.plugin.version"),
+            loader=self._loader if own else None,
+        )
+        prefix = f"{key}."
+        settings = {name.removeprefix(prefix): value for name, value in props.items() if name.startswith(prefix)}
+        with self._plugins.swap(self._plugins.loader_of(converter)):
+            if isinstance(converter, Converter) and kind is Converter:
+                converter.configure(settings, is_key=key == "key.converter")
+            elif isinstance(converter, HeaderConverter):
+                converter.configure({**settings, "converter.type": "header"})
+        return converter
+
+
+def _producer(cluster: Cluster, props: Mapping[str, str]) -> Producer:
+    codec, acks = codec_and_acks(props)
+    return Producer(cluster, acks=acks, codec=codec, max_request_bytes=int(props.get("max.request.size", "1048576")))
+
+
+def _transactional_producer(
+    cluster: Cluster, props: Mapping[str, str], transactional_id: str, transactions: Transactions
+) -> TransactionalProducer:
+    codec, _ = codec_and_acks(props)
+    return TransactionalProducer(
+        cluster,
+        transactional_id,
+        transactions.timeout_ms,
+        codec=codec,
+        max_request_bytes=int(props.get("max.request.size", "1048576")),
+    )
+
+
+def _servers(props: Mapping[str, str]) -> set[str]:
+    return {server.strip() for server in props["bootstrap.servers"].split(",")}

@@ -1,0 +1,279 @@
+"""The life that tasks of both directions have (org.apache.kafka.connect.runtime.WorkerTask; spec connect A27, D.8, D.9).
+
+What the status listener hears, and when, all on the task's thread:
+
+    on_pause      it was started PAUSED (before anything of the plugin is called), or it is paused while it runs
+    on_startup    the plugin's ``start`` has returned
+    on_resume     it runs again after a pause
+    on_shutdown   it has ended because it was asked to; the plugin's ``stop`` is over
+    on_failure    it has ended because of an exception; so it stays until it is restarted
+
+A cancelled task is not heard of any more: its work may run elsewhere by then.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+
+from mm2.connect.api import Converter, HeaderConverter, Task
+from mm2.connect.group.protocol import ConnectorTaskId
+from mm2.connect.runtime.counters import TaskCounters
+from mm2.connect.runtime.errors.tolerance import RetryWithToleranceOperator
+from mm2.connect.runtime.lifecycle import StatusListener
+from mm2.connect.runtime.transformation_chain import TransformationChain
+from mm2.connect.stores.config_state import TargetState
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Converters:
+    """How a task's records become bytes, or bytes become records; with the names of the classes for messages."""
+
+    key: Converter
+    value: Converter
+    header: HeaderConverter
+    key_class: str = ""
+    value_class: str = ""
+    header_class: str = ""
+
+    def close(self) -> None:
+        """Close all three."""
+        for converter in (self.key, self.value, self.header):
+            try:
+                converter.close()
+            except Exception:
+                log.exception("a converter could not be closed", converter=type(converter).__qualname__)
+
+
+@dataclass(frozen=True)
+class Equipment:
+    """What a running task is made of in either direction."""
+
+    id: ConnectorTaskId
+    #: The task's configuration, provider references resolved.
+    configs: Mapping[str, str] = field(repr=False)
+    converters: Converters
+    transformations: TransformationChain
+    operator: RetryWithToleranceOperator[Any]
+    counters: TaskCounters
+    #: Set when the task shall end.
+    stopping: threading.Event
+    listener: StatusListener
+    initial_state: TargetState
+    #: Called with a topic when the task has written to it, or read from it, for the first time.
+    on_topic: Callable[[str], None]
+    log_context: Mapping[str, str]
+    #: A block in which this thread works for the connector's plugin (A49).
+    as_plugin: Callable[[], AbstractContextManager[None]]
+    #: Asked before each step that others would notice; False is for good.
+    is_ours: Callable[[], bool] = lambda: True
+
+
+class WorkerTask(ABC):
+    """One task with its thread. All public methods may be called from any thread."""
+
+    def __init__(self, equipment: Equipment, task: Task) -> None:
+        self.id = equipment.id
+        self.version = task.version()
+        self.counters = equipment.counters
+        self.detail: dict[str, Any] = {}
+        self.failure: BaseException | None = None
+        self._plugin = task
+        self._configs = equipment.configs
+        self._converters = equipment.converters
+        self._transformations = equipment.transformations
+        self._operator = equipment.operator
+        self._listener = equipment.listener
+        self._on_topic = equipment.on_topic
+        self._as_plugin = equipment.as_plugin
+        self._is_ours = equipment.is_ours
+        self._topics_seen: set[str] = set()
+        self._log_context = {**equipment.log_context, "connector": self.id.connector, "task": self.id.task}
+        self._log = log.bind(task_id=str(self.id))
+
+        self._changed = threading.Condition()
+        self._target = equipment.initial_state
+        self._stop_asked = equipment.stopping
+        self._cancelled = False
+        self._start_called = False
+        self._started = False
+        self._ended = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, name=f"task-thread-{self.id.connector}-{self.id.task}", daemon=True
+        )
+
+    # -- for the worker
+
+    def start(self) -> None:
+        """Let the thread run."""
+        self._thread.start()
+
+    def set_target_state(self, state: TargetState) -> None:
+        """Pause or resume; STOPPED ends the task. Returns at once."""
+        with self._changed:
+            if self._stop_asked.is_set():
+                return
+            self._target = state
+            self._changed.notify_all()
+        if state is TargetState.STOPPED:
+            threading.Thread(target=self.stop, name=f"stop-{self.id}", daemon=True).start()
+        else:
+            self._wake()
+
+    def stop(self) -> None:
+        """Ask it to end."""
+        with self._changed:
+            self._stop_asked.set()
+            self._changed.notify_all()
+        self._wake()
+
+    def await_stop(self, timeout_s: float) -> bool:
+        """Whether the thread has ended within ``timeout_s``."""
+        return self._ended.wait(max(0.0, timeout_s))
+
+    def cancel(self) -> None:
+        """Give up on it: from now on it changes no status and commits no offset."""
+        self._cancelled = True
+        with self._changed:
+            self._stop_asked.set()
+            self._changed.notify_all()
+        self._cut_off()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has started and not ended."""
+        return self._started and not self._ended.is_set() and not self._cancelled
+
+    # -- what differs with the direction, all on the task's thread but for _wake and _cut_off
+
+    @abstractmethod
+    def _prepare(self) -> bool:
+        """Get ready for the plugin's ``start``; False when the task shall end instead."""
+
+    @abstractmethod
+    def _start_plugin(self) -> None:
+        """Call ``initialize`` and ``start``; `_start_called` is set when the first of them is."""
+
+    @abstractmethod
+    def _work(self) -> None:
+        """Go on until the task shall end."""
+
+    @abstractmethod
+    def _close(self, *, failed: bool) -> None:
+        """Commit what can be, stop the plugin and release everything."""
+
+    def _wake(self) -> None:
+        """The target state has changed, or the task shall end."""
+        return
+
+    def _cut_off(self) -> None:
+        """It did not end in time: end what it may be waiting for."""
+        return
+
+    def _before_pause(self) -> None:
+        """The task does nothing for a while."""
+        return
+
+    # -- the task's thread
+
+    def _run(self) -> None:
+        structlog.contextvars.clear_contextvars()
+        structlog.contextvars.bind_contextvars(**self._log_context)
+        try:
+            with self._as_plugin():
+                self._live()
+        except BaseException as error:  # noqa: BLE001 - any exception of a task is its failure
+            self.failure = error
+            if self._cancelled:
+                self._log.warning("the abandoned task ended with an error", reason=repr(error))
+            else:
+                self._log.exception("the task failed and will not recover until it is restarted")
+                self.counters.enter("failed")
+                self._listener.on_failure(self.id, error, self.version)
+        else:
+            self.counters.enter("unassigned")
+            if not self._cancelled:
+                self._listener.on_shutdown(self.id, self.version)
+        finally:
+            self._ended.set()
+
+    def _live(self) -> None:
+        failed = True
+        try:
+            if not self._wait_while_paused(announce_resume=False) or not self._prepare():
+                failed = False
+                return
+            self._start_plugin()
+            self._started = True
+            self._say_started()
+            self._work()
+            failed = False
+        finally:
+            self._stop_asked.set()
+            self._close(failed=failed)
+
+    def _say_started(self) -> None:
+        if not self._cancelled:  # its work may run elsewhere by now
+            self.counters.enter("running")
+            self._listener.on_startup(self.id, self.version)
+
+    def _say_paused(self) -> None:
+        if not self._cancelled:
+            self.counters.enter("paused")
+            self._listener.on_pause(self.id, self.version)
+
+    def _say_resumed(self) -> None:
+        if not self._cancelled:
+            self.counters.enter("running")
+            self._listener.on_resume(self.id, self.version)
+
+    @property
+    def _is_stopping(self) -> bool:
+        self._give_up_what_is_not_ours()
+        return self._stop_asked.is_set() or self._target is TargetState.STOPPED
+
+    def _give_up_what_is_not_ours(self) -> bool:
+        """Whether the task is abandoned: this process was frozen, say, and somebody else may run the task by now."""
+        if not self._cancelled and not self._is_ours():
+            self._log.warning("the task is given up, since it may run on another worker")
+            self._cancelled = True
+            self._stop_asked.set()
+        return self._cancelled
+
+    def _wait_while_paused(self, *, announce_resume: bool) -> bool:
+        """Sleep as long as the task shall be paused; False when it shall end."""
+        paused = False
+        while True:
+            with self._changed:
+                if self._is_stopping:
+                    return False
+                if self._target is TargetState.STARTED:
+                    break
+                if paused:
+                    self._changed.wait()
+                    continue
+            paused = True
+            self._before_pause()
+            self._say_paused()
+        if paused:
+            self._after_pause()
+        if paused and announce_resume:
+            self._say_resumed()
+        return True
+
+    def _after_pause(self) -> None:
+        """A pause is over."""
+        return
+
+    def _note_topic(self, topic: str) -> None:
+        if topic not in self._topics_seen:
+            self._topics_seen.add(topic)
+            self._on_topic(topic)

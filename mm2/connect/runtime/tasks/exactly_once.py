@@ -1,0 +1,254 @@
+"""A source task whose records and offsets become visible together (ExactlyOnceWorkerSourceTask; KIP-618, spec D.12).
+
+Deviation from Java: with the boundary "interval" the time is looked at after each poll, not only after those that
+brought records. There, the last records before a quiet time stay invisible until the next ones come, or until the
+transaction has taken too long and the task fails.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+from mm2.connect.api import ConnectError, SourceRecord
+from mm2.connect.runtime.errors.tolerance import ProcessingContext
+from mm2.connect.runtime.exactly_once import Boundary, Transactions
+from mm2.connect.runtime.tasks.base import Equipment
+from mm2.connect.runtime.tasks.source import AbstractWorkerSourceTask, SourceSetup
+from mm2.connect.runtime.tasks.submitted import Submitted
+from mm2.connect.runtime.tasks.transaction_context import WorkerTransactionContext
+from mm2.connect.stores import internal_json
+from mm2.kafka.error_codes import ErrorCode
+from mm2.kafka.errors import BrokerFailure, KafkaFailure, ProducerFenced
+from mm2.kafka.producer import RecordMetadata
+from mm2.kafka.records.record import Record
+from mm2.kafka.transactions import TransactionalProducer
+
+_SourceOffsets = dict[frozenset[tuple[str, Any]], tuple[dict[str, Any], dict[str, Any]]]
+
+
+class ExactlyOnceWorkerSourceTask(AbstractWorkerSourceTask):
+    """Exactly once. ``producer`` is the one behind the setup's sender; the store's topic lies on the cluster of the records'.
+
+    Whatever fails in a transaction fails the task, also when errors are tolerated: its records may be there or not, and
+    only a new start can find out.
+    """
+
+    def __init__(
+        self,
+        equipment: Equipment,
+        setup: SourceSetup,
+        producer: TransactionalProducer,
+        transactions: Transactions,
+        boundaries: WorkerTransactionContext | None = None,
+        *,
+        flush_timeout_s: float,
+    ) -> None:
+        super().__init__(equipment, setup)
+        self._flush_timeout_s = flush_timeout_s
+        self._transactional = producer
+        self._transactions = transactions
+        self._boundaries = boundaries
+        #: Newest offset of each partition since the last commit; kept when a transaction is aborted.
+        self._offsets: _SourceOffsets = {}
+        self._told_lock = threading.Lock()
+        #: Records since the last commit in order, each with where it was written once that is known.
+        self._to_tell: dict[int, tuple[SourceRecord, RecordMetadata | None]] = {}
+        self._records = 0
+        self._committed_s = time.monotonic()
+
+    def commit_offsets(self) -> bool:
+        """Does nothing: offsets are committed with their records, when the transaction ends."""
+        return True
+
+    def _claim(self) -> None:
+        by_interval = self._transactions.boundary is Boundary.INTERVAL
+        if by_interval and self._transactions.interval_ms >= self._transactions.timeout_ms:
+            self._log.warning(
+                "transactions last as long as their timeout or longer and will be aborted; raise "
+                "producer.override.transaction.timeout.ms or lower transaction.boundary.interval.ms",
+                interval_ms=self._transactions.interval_ms,
+                timeout_ms=self._transactions.timeout_ms,
+            )
+        try:
+            self._transactional.init()
+        except KafkaFailure as failure:
+            raise ConnectError(f"Task {self.id} cannot begin to write in transactions: {failure}") from failure
+
+    def _enter_loop(self) -> None:
+        self._committed_s = time.monotonic()
+
+    def _before_poll(self) -> None:
+        self._raise_failure()
+
+    def _raise_failure(self) -> None:
+        failure = self._sender.failure
+        if failure is not None:
+            raise self._explained(failure) from failure
+
+    def _before_send(self, record: SourceRecord, topic: str) -> Submitted | None:
+        internal_json.require_flat("partition", record.source_partition)
+        internal_json.require_flat("offset", record.source_offset)
+        if topic == self._store.topic:
+            # The task could not read its offsets any more, since that waits for the end of its own transaction.
+            raise ConnectError(
+                f"Task {self.id} must not write to the topic of its own offsets, {topic}, with exactly-once"
+            )
+        self._raise_failure()
+        self._begin()
+        with self._told_lock:
+            self._to_tell[id(record)] = (record, None)
+        return None
+
+    def _begin(self) -> None:
+        # With nothing on its way: between two transactions the sender is idle.
+        if not self._transactional.in_transaction:
+            self._transactional.begin()
+
+    def _not_sent(self, submitted: Submitted | None) -> None:
+        return
+
+    def _dispatched(self, record: SourceRecord) -> None:
+        self._offsets[frozenset(record.source_partition.items())] = (record.source_partition, record.source_offset)
+        self._records += 1
+        self._end_behind(record)
+
+    def _dropped(self, record: SourceRecord) -> None:
+        with self._told_lock:
+            self._to_tell[id(record)] = (record, None)
+        self._end_behind(record)
+
+    def _sent(self, record: SourceRecord, submitted: Submitted | None, metadata: RecordMetadata) -> None:
+        with self._told_lock:
+            self._to_tell[id(record)] = (record, metadata)
+
+    def _send_failed(
+        self, context: ProcessingContext[SourceRecord], submitted: Submitted | None, failure: KafkaFailure
+    ) -> None:
+        if threading.current_thread() is self._thread:
+            raise self._explained(failure) from failure
+        # Else the sender keeps it, and the next poll or commit raises it.
+
+    # -- boundaries
+
+    def _end_behind(self, record: SourceRecord) -> None:
+        boundaries = self._boundaries
+        if boundaries is None:
+            return
+        if boundaries.take_abort_on(record):
+            self._abort(f"record on topic {record.topic}")
+            # Their offsets are committed all the same, or the task would see the same records again.
+            self._commit()
+        elif boundaries.take_commit_on(record):
+            self._commit()
+
+    def _after_batch(self) -> None:
+        boundary = self._transactions.boundary
+        if boundary is Boundary.POLL:
+            self._commit()
+        elif boundary is Boundary.INTERVAL:
+            if time.monotonic() >= self._committed_s + self._transactions.interval_ms / 1000:
+                self._commit()
+        else:
+            self._end_batch()
+
+    def _end_batch(self) -> None:
+        boundaries = self._boundaries
+        if boundaries is None:
+            return
+        if boundaries.take_abort_batch():
+            self._abort("batch")
+            self._commit()
+        elif boundaries.take_commit_batch():
+            self._commit()
+
+    def _end_if_allowed(self) -> None:
+        """The task does nothing for a while, or ends."""
+        if self._transactions.boundary is Boundary.CONNECTOR:
+            self._end_batch()
+        else:
+            self._commit()
+
+    def _before_pause(self) -> None:
+        super()._before_pause()
+        if self._started:
+            self._end_if_allowed()
+
+    def _final_commit(self, *, failed: bool) -> None:
+        if not failed:
+            self._end_if_allowed()
+        if self._transactional.in_transaction and not self._transactional.has_failed:
+            # Left open it would keep readers waiting until it has timed out.
+            self._sender.flush(5.0)
+            try:
+                self._transactional.abort()
+            except KafkaFailure as failure:
+                self._log.warning("open transaction not aborted at the end", reason=str(failure))
+
+    def _abort(self, what: str) -> None:
+        if not self._transactional.in_transaction:
+            self._log.warning("Ignoring request by task to abort transaction as the current transaction is empty")
+            return
+        self._log.info("aborting the transaction as requested by the connector", behind=what)
+        self._sender.flush(give_up=lambda: self._cancelled)
+        self._raise_failure()
+        try:
+            self._transactional.abort()
+        except KafkaFailure as failure:
+            raise self._explained(failure) from failure
+        self._records = 0
+
+    def _commit(self) -> None:
+        """End the transaction, with the offsets of its records in it; then tell the task."""
+        began_s = self._committed_s = time.monotonic()
+        try:
+            if self._offsets:
+                # There is none behind an abort, and the offsets are to be written all the same.
+                self._begin()
+            if self._transactional.in_transaction:
+                self._end_transaction()
+        except ConnectError:
+            self.counters.committed(time.monotonic() - began_s, failed=True)
+            raise
+        self.counters.committed(time.monotonic() - began_s)
+        with self._told_lock:
+            told, self._to_tell = self._to_tell, {}
+        for record, metadata in told.values():
+            self._tell(record, metadata)
+        self._tell_commit()
+
+    def _end_transaction(self) -> None:
+        self._sender.flush(give_up=lambda: self._cancelled or self._sender.failure is not None)
+        self._raise_failure()
+        if self._cancelled:
+            raise ConnectError(f"Task {self.id} was cancelled in a transaction")
+        offsets = list(self._offsets.values())
+        records = [Record(key, value) for key, value in self._store.records(self.id.connector, offsets)]
+        self._store.before_commit(self.id.connector, offsets, self._flush_timeout_s)
+        try:
+            if records:
+                self._transactional.send(self._store.topic, records)
+            self._transactional.commit()
+        except KafkaFailure as failure:
+            raise self._explained(failure) from failure
+        self._offsets.clear()
+        self._figures.transaction_records.add(self._records)
+        self._records = 0
+        self._store.after_commit(self.id.connector, offsets)
+
+    def _explained(self, failure: KafkaFailure) -> ConnectError:
+        if self._cancelled:
+            return ConnectError(f"Task {self.id} was cancelled in a transaction: {failure}")
+        what = f"Task {self.id} could not finish a transaction"
+        gone = isinstance(failure, BrokerFailure) and failure.code == ErrorCode.INVALID_TXN_STATE
+        if not (gone or isinstance(failure, ProducerFenced)):
+            return ConnectError(f"{what}: {failure}")
+        slow = (
+            f"the transaction took longer than the transaction.timeout.ms of its producer, "
+            f"{self._transactions.timeout_ms} ms: raise that (producer.override.transaction.timeout.ms), or end "
+            "transactions sooner (transaction.boundary=poll, or a shorter transaction.boundary.interval.ms)"
+        )
+        return ConnectError(
+            f"{what}: {failure} The task was started elsewhere or its connector was reconfigured, or {slow}"
+        )

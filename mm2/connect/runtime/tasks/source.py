@@ -1,0 +1,508 @@
+"""One source task: poll, transform, convert, produce (AbstractWorkerSourceTask and WorkerSourceTask; spec connect G.2).
+
+What it does at least once is here, too; `mm2.connect.runtime.tasks.exactly_once` does it exactly once.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import structlog
+
+from mm2.connect.api import (
+    ConnectError,
+    RetriableError,
+    SourceRecord,
+    SourceTask,
+    SourceTaskContext,
+)
+from mm2.connect.runtime.errors.tolerance import ProcessingContext, Stage
+from mm2.connect.runtime.sending import RecordSender
+from mm2.connect.runtime.tasks.base import Equipment, WorkerTask
+from mm2.connect.runtime.tasks.submitted import Submitted, SubmittedRecords
+from mm2.connect.runtime.topic_creation import TopicCreation
+from mm2.connect.stores.offset_store import ConnectorOffsetReader, OffsetStore
+from mm2.kafka.cluster import Cluster
+from mm2.kafka.errors import KafkaFailure
+from mm2.kafka.producer import RecordMetadata
+from mm2.kafka.records.record import Record
+
+log = structlog.get_logger(__name__)
+
+#: Pause after a retriable failure of poll or of a send, or after a poll that came back at once with nothing.
+_BACKOFF_S: Final = 0.1
+_CLOSE_S: Final = 30.0
+_NO_TIMESTAMP: Final = -1
+_PRODUCER: Final = "org.apache.kafka.clients.producer.KafkaProducer"
+
+
+@dataclass(frozen=True)
+class OwnershipGuard:
+    """What a task asks of the group under exactly-once. Both wait until ``stopping()``, and raise ConnectError."""
+
+    #: Before its producer begins: have the producers of older task configs fenced.
+    fence: Callable[[Callable[[], bool]], None]
+    #: After that: is the task still this worker's, and are its task configs the newest.
+    confirm: Callable[[Callable[[], bool]], None]
+
+
+@dataclass(frozen=True)
+class SourceSetup:
+    """What a source task has besides the equipment of all tasks, whatever it guarantees."""
+
+    task: SourceTask
+    context: SourceTaskContext
+    offset_store: OffsetStore
+    #: Whether the store is this task's alone, to be started and stopped with it.
+    owns_store: bool
+    offset_reader: ConnectorOffsetReader
+    #: The task's own connections, opened with the first record.
+    cluster: Cluster = field(repr=False)
+    sender: RecordSender = field(repr=False)
+    #: None: topics are the brokers' business.
+    topic_creation: TopicCreation | None = None
+    #: Further connections that end with the task.
+    other_clusters: tuple[Cluster, ...] = ()
+    #: With exactly-once only.
+    guard: OwnershipGuard | None = None
+
+
+class AbstractWorkerSourceTask(WorkerTask):
+    """``stop`` of the plugin is called as soon as stopping is asked for, also while ``poll`` runs; Java calls it on the task's
+    thread after ``poll`` has returned, so that a long poll misses its grace period.
+    """
+
+    def __init__(self, equipment: Equipment, setup: SourceSetup) -> None:
+        super().__init__(equipment, setup.task)
+        self.task = setup.task
+        self._context = replace(setup.context, report=self._report, confirm_ownership=self._confirm_ownership)
+        self._store = setup.offset_store
+        self._owns_store = setup.owns_store
+        self._offset_reader = setup.offset_reader
+        self._cluster = setup.cluster
+        self._sender = setup.sender
+        self._topic_creation = setup.topic_creation
+        self._other_clusters = setup.other_clusters
+        self._guard = setup.guard
+        assert equipment.counters.source is not None  # noqa: S101 - made so by the worker
+        self._figures = equipment.counters.source
+        self._listens = type(setup.task).commit_record is not SourceTask.commit_record
+        self._to_send: list[SourceRecord] | None = None
+        self._active = 0
+        self._polling = False
+        self._stop_called = False
+        self._stop_done = threading.Event()
+
+    # -- what differs with the guarantee, all on the task's thread except commit_offsets and _sent
+
+    @abstractmethod
+    def commit_offsets(self) -> bool:
+        """Called by the worker every offset.flush.interval.ms; False when it failed (it is tried again)."""
+
+    @abstractmethod
+    def _before_send(self, record: SourceRecord, topic: str) -> Submitted | None:
+        """A record is about to be sent to ``topic``."""
+
+    @abstractmethod
+    def _sent(self, record: SourceRecord, submitted: Submitted | None, metadata: RecordMetadata) -> None:
+        """A record was acknowledged; on the sender's thread."""
+
+    @abstractmethod
+    def _send_failed(
+        self, context: ProcessingContext[SourceRecord], submitted: Submitted | None, failure: KafkaFailure
+    ) -> None:
+        """A record could not be written; on the sender's thread, or on the task's. What it raises there fails the task."""
+
+    @abstractmethod
+    def _dropped(self, record: SourceRecord) -> None:
+        """A record is not sent: it was filtered, or it failed and that is tolerated. Its offset does not count."""
+
+    @abstractmethod
+    def _final_commit(self, *, failed: bool) -> None:
+        """Commit what has been sent, before the task stops."""
+
+    def _not_sent(self, submitted: Submitted | None) -> None:
+        """It will be sent again after a while."""
+        return
+
+    def _dispatched(self, record: SourceRecord) -> None:
+        """A record is on its way."""
+        return
+
+    def _claim(self) -> None:
+        """Get the producer ready, between the fencing and the confirmation that the task is still ours."""
+        return
+
+    def _enter_loop(self) -> None:
+        """The first poll, or the first after a pause, is next."""
+        return
+
+    def _before_poll(self) -> None:
+        """Raises what has gone wrong since the last poll."""
+        return
+
+    def _after_batch(self) -> None:
+        """A poll is over and what it brought is on its way."""
+        return
+
+    # -- for the worker
+
+    def stop(self) -> None:
+        """Ask it to end; returns when the task's own ``stop`` has, if ``poll`` was under way."""
+        super().stop()
+        with self._changed:
+            polling = self._polling
+        if polling:
+            self._stop_task_once()
+
+    def _cut_off(self) -> None:
+        self._offset_reader.close()
+        # It may be waiting for a topic that nobody creates, or for brokers that are gone.
+        self._disconnect(0.0)
+
+    @property
+    def is_polling(self) -> bool:
+        """Whether it has started and not ended, so that committing makes sense."""
+        return self.is_running
+
+    def _report(self, detail: dict[str, Any]) -> None:
+        self.detail = dict(detail)
+
+    # -- the task's thread
+
+    def _prepare(self) -> bool:
+        """See that no older task can write any more, nor a newer one is hindered by this one; False when it shall end."""
+        if self._guard is not None and not self._pass_guard(self._guard):
+            return False
+        if self._owns_store:
+            self._store.start()
+        return True
+
+    def _pass_guard(self, guard: OwnershipGuard) -> bool:
+        try:
+            guard.fence(self._shall_stop)
+            if self._is_stopping:
+                # Its producer would fence those of its successors.
+                return False
+            self._claim()
+            guard.confirm(self._shall_stop)
+        except ConnectError:
+            if not self._is_stopping:
+                raise
+        return not self._is_stopping
+
+    def _start_plugin(self) -> None:
+        self._start_called = True
+        self.task.initialize(self._context)
+        self.task.start(dict(self._configs))
+
+    def _shall_stop(self) -> bool:
+        return self._is_stopping
+
+    def _confirm_ownership(self) -> None:
+        """See SourceTaskContext.confirm_ownership."""
+        if self._guard is not None:
+            self._guard.confirm(self._shall_stop)
+            if self._is_stopping:
+                raise ConnectError(f"Task {self.id} is being stopped")
+
+    def _work(self) -> None:
+        self._enter_loop()
+        while self._wait_while_paused(announce_resume=True):
+            if self._to_send is None:
+                self._before_poll()
+                self._to_send = self._poll()
+                if self._to_send is None:
+                    self._after_batch()
+                    continue
+            if not self._send():
+                self._stop_asked.wait(_BACKOFF_S)
+
+    def _before_pause(self) -> None:
+        if self._started:
+            self.task.pause()
+
+    def _after_pause(self) -> None:
+        if self._started:
+            self.task.resume()
+            self._enter_loop()
+
+    def _poll(self) -> list[SourceRecord] | None:
+        with self._changed:
+            if self._is_stopping:
+                return None
+            self._polling = True
+        began_s = time.monotonic()
+        try:
+            records = self.task.poll()
+        except RetriableError as error:
+            self._log.warning("poll failed and is tried again", reason=str(error))
+            records = None
+            began_s = time.monotonic()
+        finally:
+            with self._changed:
+                self._polling = False
+        took_s = time.monotonic() - began_s
+        if records is not None:
+            records = list(records)
+            self._figures.polled += len(records)
+            self._figures.poll_ms.add(took_s * 1000)
+            self._count_active(len(records))
+        if self._shall_stop() and self._cancelled:
+            return None
+        if self._give_up_what_is_not_ours():
+            return None
+        if not records and took_s < 0.001:
+            # A task with nothing to do must not spin.
+            self._stop_asked.wait(_BACKOFF_S)
+        return records
+
+    def _send(self) -> bool:
+        """Send the batch; False when the rest of it is to be sent again after a while."""
+        batch, self._to_send = self._to_send or [], None
+        self.counters.batch.add(len(batch))
+        for place, record in enumerate(batch):
+            context = ProcessingContext(record)
+            transformed = self._transformations.apply(context, record)
+            converted = None if transformed is None else self._convert(context, transformed)
+            if transformed is None or converted is None:
+                self._count_active(-1)
+                self._dropped(record)
+                continue
+            submitted = self._before_send(record, transformed.topic)
+            try:
+                self._hand_over(context, record, transformed, converted, submitted)
+            except (RetriableError, KafkaFailure) as error:
+                if isinstance(error, KafkaFailure) and not error.retriable:
+                    self._send_failed(context, submitted, error)
+                    self._count_active(-1)
+                    self._dispatched(record)
+                    continue
+                if self._cancelled:
+                    raise ConnectError("cancelled while records were being written") from error
+                self._log.warning(
+                    "record not sent, trying again after a while", topic=transformed.topic, reason=str(error)
+                )
+                self._not_sent(submitted)
+                self._to_send = batch[place:]
+                return False
+            self._dispatched(record)
+        self._after_batch()
+        return True
+
+    def _hand_over(
+        self,
+        context: ProcessingContext[SourceRecord],
+        record: SourceRecord,
+        transformed: SourceRecord,
+        converted: Record,
+        submitted: Submitted | None,
+    ) -> None:
+        topic = transformed.topic
+        if self._topic_creation is not None:
+            self._topic_creation.ensure(topic)
+
+        def on_sent(metadata: RecordMetadata | None, failure: KafkaFailure | None) -> None:
+            self._count_active(-1)
+            if metadata is None:
+                self._send_failed(context, submitted, failure or KafkaFailure("not written, and nobody knows why"))
+                return
+            self._figures.written += 1
+            self._sent(record, submitted, metadata)
+            self._note_topic(topic)
+
+        self._sender.send(topic, transformed.partition, converted, on_sent, give_up=self._shall_stop)
+
+    def _count_active(self, change: int) -> None:
+        self._active += change
+        self._figures.active.add(self._active)
+
+    def _convert(self, context: ProcessingContext[SourceRecord], record: SourceRecord) -> Record | None:
+        """The record as bytes; None when it cannot be and errors are tolerated."""
+        topic, converters, execute = record.topic, self._converters, self._operator.execute
+        headers: list[tuple[str, bytes | None]] = (
+            execute(
+                context,
+                Stage.HEADER_CONVERTER,
+                converters.header_class,
+                lambda: [
+                    (header.key, converters.header.from_connect_header(topic, header.key, header.schema, header.value))
+                    for header in record.headers
+                ],
+            )
+            or []
+        )
+        key = execute(
+            context,
+            Stage.KEY_CONVERTER,
+            converters.key_class,
+            lambda: converters.key.from_connect_data(topic, headers, record.key_schema, record.key),
+        )
+        value = execute(
+            context,
+            Stage.VALUE_CONVERTER,
+            converters.value_class,
+            lambda: converters.value.from_connect_data(topic, headers, record.value_schema, record.value),
+        )
+        if context.error is not None:
+            return None
+        timestamp = None if record.timestamp == _NO_TIMESTAMP else record.timestamp
+        if timestamp is not None and timestamp < 0:
+            raise ConnectError(f"Invalid record timestamp {timestamp}")
+        return Record(key, value, tuple(headers), timestamp)
+
+    def _tell(self, record: SourceRecord, metadata: RecordMetadata | None) -> None:
+        if not self._listens:
+            return
+        try:
+            with self._as_plugin():  # it may be the sender's thread
+                self.task.commit_record(record, metadata)
+        except Exception:  # noqa: BLE001 - as in Java, this never fails a task
+            self._log.exception("commit_record() of the task failed")
+
+    def _tell_commit(self) -> None:
+        try:
+            self.task.commit()
+        except Exception:  # noqa: BLE001 - as in Java, this never fails a task
+            self._log.exception("commit() of the task failed")
+
+    def _close(self, *, failed: bool) -> None:
+        try:
+            if self._start_called:
+                if self._stop_called:
+                    self._stop_done.wait()
+                if self._started and not self._cancelled:
+                    self._commit_at_the_end(failed=failed)
+        finally:
+            if self._start_called:
+                self._stop_task_once()
+            self._offset_reader.close()
+            self._disconnect(0.0 if self._cancelled else _CLOSE_S)
+            if self._owns_store:
+                self._store.stop()
+            self._transformations.close()
+            self._converters.close()
+            self._operator.close()
+
+    def _commit_at_the_end(self, *, failed: bool) -> None:
+        if not failed:
+            self._final_commit(failed=False)
+            return
+        try:
+            self._final_commit(failed=True)
+        except Exception:  # noqa: BLE001 - the failure that ended the task is the one to be told
+            self._log.exception("offsets of the failed task were not committed")
+
+    def _disconnect(self, timeout_s: float) -> None:
+        """Cut the task's connections, ending whatever waits for an answer."""
+        self._sender.close(timeout_s)
+        self._cluster.close()
+        for cluster in self._other_clusters:
+            cluster.close()
+
+    def _stop_task_once(self) -> None:
+        with self._changed:
+            first, self._stop_called = not self._stop_called, True
+        if not first:
+            self._stop_done.wait()
+            return
+        try:
+            with structlog.contextvars.bound_contextvars(**self._log_context), self._as_plugin():
+                self.task.stop()
+        except Exception:  # noqa: BLE001 - it has to end all the same
+            self._log.exception("stop() of the task failed")
+        finally:
+            self._stop_done.set()
+
+
+class WorkerSourceTask(AbstractWorkerSourceTask):
+    """At least once: records are written as they come, offsets of what has arrived follow from time to time.
+
+    Also for tasks that produce by themselves, which have nothing to send.
+    """
+
+    def __init__(self, equipment: Equipment, setup: SourceSetup, *, flush_timeout_s: float) -> None:
+        super().__init__(equipment, setup)
+        self._flush_timeout_s = flush_timeout_s
+        self._submitted = SubmittedRecords()
+        self._commit_lock = threading.Lock()
+        self._uncommitted: dict[frozenset[tuple[str, Any]], tuple[dict[str, Any], dict[str, Any]]] = {}
+        self._send_error: BaseException | None = None
+
+    def commit_offsets(self) -> bool:
+        """Commit the acknowledged prefix of every partition, then tell the task."""
+        if self._cancelled or not self._is_ours():
+            return False
+        began_s = time.monotonic()
+        with self._commit_lock:
+            for partition, offset in self._submitted.take_committable():
+                self._uncommitted[frozenset(partition.items())] = (partition, offset)
+            if self._uncommitted:
+                try:
+                    self._store.write(self.id.connector, list(self._uncommitted.values()), self._flush_timeout_s)
+                except ConnectError as error:
+                    self.counters.committed(time.monotonic() - began_s, failed=True)
+                    self._log.error("offsets not committed", count=len(self._uncommitted), reason=str(error))
+                    return False
+                self._uncommitted.clear()
+        self.counters.committed(time.monotonic() - began_s)
+        with self._as_plugin():
+            self._tell_commit()
+        return True
+
+    def _final_commit(self, *, failed: bool) -> None:
+        if not self._submitted.await_all(self._flush_timeout_s):
+            self._log.warning("records were still on their way when the task ended", timeout_s=self._flush_timeout_s)
+        self.commit_offsets()
+
+    def _before_poll(self) -> None:
+        self._raise_send_error()
+
+    def _raise_send_error(self) -> None:
+        if self._send_error is not None:
+            raise ConnectError("Unrecoverable exception from producer send callback") from self._send_error
+
+    def _before_send(self, record: SourceRecord, topic: str) -> Submitted | None:
+        if self._guard is not None:
+            raise ConnectError(
+                f"Task {self.id} returned records, but says that it produces by itself: with exactly-once they could not "
+                "be written in its transactions"
+            )
+        self._raise_send_error()
+        return self._submitted.submit(record)
+
+    def _not_sent(self, submitted: Submitted | None) -> None:
+        if submitted is not None:
+            self._submitted.drop(submitted)
+
+    def _sent(self, record: SourceRecord, submitted: Submitted | None, metadata: RecordMetadata) -> None:
+        self._tell(record, metadata)
+        if submitted is not None:
+            self._submitted.ack(submitted)
+
+    def _dropped(self, record: SourceRecord) -> None:
+        self._tell(record, None)
+
+    def _send_failed(
+        self, context: ProcessingContext[SourceRecord], submitted: Submitted | None, failure: KafkaFailure
+    ) -> None:
+        if self._cancelled:
+            return
+        record = context.original
+        on_own_thread = threading.current_thread() is self._thread
+        if self._operator.tolerance.tolerates_all:
+            # Reported, skipped, and its offset counts: the next one may be fine.
+            self._operator.execute_failed(context, Stage.KAFKA_PRODUCE, _PRODUCER, failure)
+            self._tell(record, None)
+            if submitted is not None:
+                self._submitted.ack(submitted)
+            return
+        self._log.error("record could not be written", topic=record.topic, reason=str(failure))
+        if on_own_thread:
+            raise ConnectError(f"A record for topic {record.topic} could not be written: {failure}") from failure
+        self._send_error = self._send_error or failure

@@ -1,0 +1,80 @@
+"""Which offsets may be committed: the acknowledged prefix of each source partition (SubmittedRecords of Connect)."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+from mm2.connect.api import SourceRecord
+from mm2.connect.stores import internal_json
+
+_PartitionKey = frozenset[tuple[str, Any]]
+
+
+@dataclass
+class Submitted:
+    """A record on its way to Kafka."""
+
+    record: SourceRecord
+    acked: bool = False
+
+
+class SubmittedRecords:
+    """Keeps records per source partition in order until they are acknowledged. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._arrived = threading.Condition(self._lock)
+        self._unacked = 0
+        self._queues: dict[_PartitionKey, deque[Submitted]] = {}
+
+    def submit(self, record: SourceRecord) -> Submitted:
+        """Note that a record is being sent. Raises ConnectError when its partition or offset is not a flat map."""
+        internal_json.require_flat("partition", record.source_partition)
+        internal_json.require_flat("offset", record.source_offset)
+        submitted = Submitted(record)
+        with self._lock:
+            self._queues.setdefault(frozenset(record.source_partition.items()), deque()).append(submitted)
+            self._unacked += 1
+        return submitted
+
+    def ack(self, submitted: Submitted) -> None:
+        """Note that it has arrived."""
+        with self._lock:
+            if not submitted.acked:
+                submitted.acked = True
+                self._unacked -= 1
+                self._arrived.notify_all()
+
+    def drop(self, submitted: Submitted) -> None:
+        """The last record of its partition is not being sent after all."""
+        with self._lock:
+            key = frozenset(submitted.record.source_partition.items())
+            queue = self._queues.get(key)
+            if queue and queue[-1] is submitted:
+                queue.pop()
+                self._unacked -= not submitted.acked
+                if not queue:
+                    del self._queues[key]
+                self._arrived.notify_all()
+
+    def await_all(self, timeout_s: float) -> bool:
+        """Wait until everything has arrived; False when it has not in ``timeout_s``."""
+        with self._lock:
+            return self._arrived.wait_for(lambda: self._unacked == 0, timeout_s)
+
+    def take_committable(self) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+        """Remove every acknowledged prefix; one (partition, newest offset) pair for each partition that had one."""
+        taken = []
+        with self._lock:
+            for key, queue in list(self._queues.items()):
+                last: Submitted | None = None
+                while queue and queue[0].acked:
+                    last = queue.popleft()
+                if last is not None:
+                    taken.append((last.record.source_partition, last.record.source_offset))
+                if not queue:
+                    del self._queues[key]
+        return taken

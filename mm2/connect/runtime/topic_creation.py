@@ -1,0 +1,142 @@
+"""Topics that a source connector's tasks create before they write to them (``topic.creation.*``, KIP-158)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import structlog
+
+from mm2.config.configdef import AbstractConfig
+from mm2.config.connector_keys import TOPIC_CREATION_PREFIX
+from mm2.config.java_regex import PatternError, compile_java
+from mm2.connect.api import ConnectError, RetriableError
+from mm2.kafka.admin import Admin
+from mm2.kafka.error_codes import ErrorCode
+from mm2.kafka.errors import BrokerFailure, KafkaFailure
+from mm2.kafka.structs import NewTopic
+
+log = structlog.get_logger(__name__)
+
+_DEFAULT_GROUP: Final = "default"
+_OWN_KEYS: Final = frozenset({"include", "exclude", "replication.factor", "partitions"})
+#: Whoever may not create topics leaves it to the brokers, as in Java's TopicAdmin; so does who asks too old ones.
+_NOT_ALLOWED: Final = {
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ErrorCode.UNSUPPORTED_VERSION,
+}
+
+
+@dataclass(frozen=True)
+class TopicCreationGroup:
+    """How topics are created whose name one of ``include`` matches in full, and none of ``exclude``."""
+
+    name: str
+    include: tuple[re.Pattern[str], ...]
+    exclude: tuple[re.Pattern[str], ...]
+    partitions: int
+    replication_factor: int
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+    def matches(self, topic: str) -> bool:
+        """Whether a topic is of this group."""
+        return not any(p.fullmatch(topic) for p in self.exclude) and any(p.fullmatch(topic) for p in self.include)
+
+    def new_topic(self, topic: str) -> NewTopic:
+        """What is asked for."""
+        return NewTopic(topic, self.partitions, self.replication_factor, dict(self.configs))
+
+
+def topic_creation_groups(config: AbstractConfig, props: Mapping[str, str]) -> tuple[TopicCreationGroup, ...]:
+    """The groups of a source connector in the order in which they are tried; none when it says nothing of topic creation.
+
+    Raises ConnectError for a pattern that is none.
+    """
+    if not any(key.startswith(TOPIC_CREATION_PREFIX) for key in props):
+        return ()
+    names = [name for name in config.list("topic.creation.groups") if name != _DEFAULT_GROUP]
+    return tuple(_group(name, config, props) for name in (*names, _DEFAULT_GROUP))
+
+
+def _group(name: str, config: AbstractConfig, props: Mapping[str, str]) -> TopicCreationGroup:
+    prefix = f"{TOPIC_CREATION_PREFIX}{name}."
+    # The default group takes whatever no other one does.
+    include = [".*"] if name == _DEFAULT_GROUP else config.list(f"{prefix}include")
+    exclude = [] if name == _DEFAULT_GROUP else config.list(f"{prefix}exclude")
+    extra = {key.removeprefix(prefix): value for key, value in props.items() if key.startswith(prefix)}
+    return TopicCreationGroup(
+        name,
+        _patterns(f"{prefix}include", include),
+        _patterns(f"{prefix}exclude", exclude),
+        config.int(f"{prefix}partitions"),
+        config.int(f"{prefix}replication.factor"),
+        {key: value for key, value in extra.items() if key not in _OWN_KEYS},
+    )
+
+
+def _patterns(key: str, texts: Sequence[str]) -> tuple[re.Pattern[str], ...]:
+    patterns = []
+    for text in texts:
+        try:
+            patterns.append(compile_java(text))
+        except PatternError as error:
+            raise ConnectError(f"Invalid value {text} for configuration {key}: {error}") from error
+    return tuple(patterns)
+
+
+class TopicCreation:
+    """Looks at each topic once, when the first record for it is to be sent. For one task."""
+
+    def __init__(self, admin: Admin, groups: Sequence[TopicCreationGroup]) -> None:
+        self._admin = admin
+        self._groups = tuple(groups)
+        self._seen: set[str] = set()
+
+    def ensure(self, topic: str) -> None:
+        """See that a topic exists, as far as this task may. Raises RetriableError or ConnectError."""
+        if topic in self._seen:
+            return
+        log.info("The task will send records to topic for the first time. Checking whether topic exists", topic=topic)
+        found = self._admin.describe_topics([topic])[topic]
+        if isinstance(found, KafkaFailure):
+            missing = isinstance(found, BrokerFailure) and found.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if missing:
+                self._create(topic)
+            elif not _not_allowed(found):
+                raise _error(topic, "looked at", found)
+        self._seen.add(topic)
+
+    def _create(self, topic: str) -> None:
+        group = next(group for group in self._groups if group.matches(topic))
+        wanted = group.new_topic(topic)
+        outcome = self._admin.create_topics([wanted])[topic]
+        if outcome is None:
+            log.info(
+                "Created topic using creation group",
+                topic=topic,
+                group=group.name,
+                partitions=wanted.partitions,
+                replication_factor=wanted.replication_factor,
+            )
+            return
+        if isinstance(outcome, BrokerFailure) and outcome.code == ErrorCode.TOPIC_ALREADY_EXISTS:
+            return
+        if _not_allowed(outcome):
+            log.warning("not allowed to create a topic; the brokers may do it", topic=topic, reason=str(outcome))
+            return
+        raise _error(topic, "created", outcome)
+
+
+def _not_allowed(failure: KafkaFailure) -> bool:
+    return isinstance(failure, BrokerFailure) and failure.code in _NOT_ALLOWED
+
+
+def _error(topic: str, what: str, failure: KafkaFailure) -> ConnectError:
+    message = (
+        f"Topic {topic} could not be {what}: {failure} Ensure that the task is authorized to create topics or that the topic "
+        "exists and restart the task"
+    )
+    return RetriableError(message) if failure.retriable else ConnectError(message)

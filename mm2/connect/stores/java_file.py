@@ -1,0 +1,129 @@
+"""A ``HashMap<byte[], byte[]>`` as Java serialises it: the file of offsets of Java's standalone worker.
+
+A general reader of Java objects (javaobj-py3) builds whatever classes a file names. This reads one shape and refuses all
+else, and it writes that shape, so a file can go from Java to us and back.
+
+==== the stream (Java Object Serialization Specification, 6.4.2) ====
+ac ed 00 05                                        magic, version
+73 72 <java.util.HashMap, its UID> 03 0002 F loadFactor I threshold 78 70    an object, its class, no superclass
+<loadFactor: 4 bytes> <threshold: 4 bytes>
+77 08 <buckets: 4 bytes> <size: 4 bytes>           what HashMap.writeObject adds
+size times a key and a value, each one of
+    75 72 <[B, its UID> 02 0000 78 70 <length: 4 bytes> <bytes>      an array, class described in full: the first one
+    75 71 <handle of the class> <length: 4 bytes> <bytes>            an array
+    71 <handle of an array seen before>
+    70                                                               null
+78                                                 the end of the object
+======================================================================
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+
+_HEADER = bytes.fromhex("aced0005")
+_OBJECT, _ARRAY, _CLASS, _REFERENCE, _NULL, _BLOCK, _END = 0x73, 0x75, 0x72, 0x71, 0x70, 0x77, 0x78
+_HASH_MAP = b"\x00\x11java.util.HashMap\x05\x07\xda\xc1\xc3\x16\x60\xd1\x03\x00\x02F\x00\x0aloadFactorI\x00\x09threshold\x78\x70"
+_BYTE_ARRAY = b"\x00\x02[B\xac\xf3\x17\xf8\x06\x08\x54\xe0\x02\x00\x00\x78\x70"
+_FIRST_HANDLE = 0x7E0000
+#: Handles 0 and 1 are those of the class HashMap and of the map.
+_ARRAY_CLASS_HANDLE = _FIRST_HANDLE + 2
+_INT = struct.Struct(">i")
+_LOAD_FACTOR = 0.75
+
+
+class JavaFileError(ValueError):
+    """What was read is not a serialised map of byte arrays; the text says why, as the middle of a sentence."""
+
+
+def load_map(data: bytes) -> dict[bytes | None, bytes | None]:
+    """The map in a file. Raises JavaFileError for anything else, be it cut off or longer than it should be."""
+    return _Reader(data).whole_map()
+
+
+def dump_map(values: Mapping[bytes, bytes]) -> bytes:
+    """A map as Java would write it (the order of entries is free; Java's own follows object addresses)."""
+    buckets = 16
+    while len(values) > buckets * _LOAD_FACTOR:
+        buckets *= 2
+    out = bytearray(_HEADER)
+    out += bytes([_OBJECT, _CLASS]) + _HASH_MAP
+    out += struct.pack(">fi", _LOAD_FACTOR, int(buckets * _LOAD_FACTOR))
+    out += bytes([_BLOCK, 8]) + struct.pack(">ii", buckets, len(values))
+    kind = bytes([_CLASS]) + _BYTE_ARRAY
+    for pair in values.items():
+        for item in pair:
+            out.append(_ARRAY)
+            out += kind
+            out += _INT.pack(len(item))
+            out += item
+            kind = bytes([_REFERENCE]) + _INT.pack(_ARRAY_CLASS_HANDLE)
+    out.append(_END)
+    return bytes(out)
+
+
+class _Reader:
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+        self._class_known = False
+        self._arrays: list[bytes] = []
+
+    def whole_map(self) -> dict[bytes | None, bytes | None]:
+        self._expect(_HEADER, "it does not begin as a serialised Java object")
+        self._expect(bytes([_OBJECT, _CLASS]) + _HASH_MAP, "the object in it is no java.util.HashMap")
+        self._take(8)
+        self._expect(bytes([_BLOCK, 8]), "its map has no size")
+        self._int()
+        size = self._int()
+        if size < 0:
+            raise JavaFileError(f"its map has the size {size}")
+        values = {}
+        for _ in range(size):
+            key = self._array()
+            values[key] = self._array()
+        self._expect(bytes([_END]), "its map does not end where it should")
+        if self._at != len(self._data):
+            raise JavaFileError(f"{len(self._data) - self._at} bytes follow its end")
+        return values
+
+    def _array(self) -> bytes | None:
+        (kind,) = self._take(1)
+        if kind == _NULL:
+            return None
+        if kind == _REFERENCE:
+            place = self._int() - _ARRAY_CLASS_HANDLE - 1
+            if not 0 <= place < len(self._arrays):
+                raise JavaFileError(f"it refers to something unknown at byte {self._at}")
+            return self._arrays[place]
+        if kind != _ARRAY:
+            raise JavaFileError(f"its map holds something else than byte arrays at byte {self._at}")
+        if self._class_known:
+            self._expect(
+                bytes([_REFERENCE]) + _INT.pack(_ARRAY_CLASS_HANDLE),
+                "its map holds arrays of something else than bytes",
+            )
+        else:
+            self._expect(bytes([_CLASS]) + _BYTE_ARRAY, "its map holds arrays of something else than bytes")
+            self._class_known = True
+        length = self._int()
+        if length < 0:
+            raise JavaFileError(f"it has an array of {length} bytes at byte {self._at}")
+        array = self._take(length)
+        self._arrays.append(array)
+        return array
+
+    def _int(self) -> int:
+        return int(_INT.unpack(self._take(4))[0])
+
+    def _expect(self, wanted: bytes, otherwise: str) -> None:
+        if self._take(len(wanted)) != wanted:
+            raise JavaFileError(otherwise)
+
+    def _take(self, count: int) -> bytes:
+        found = self._data[self._at : self._at + count]
+        if len(found) < count:
+            raise JavaFileError(f"it is cut off after {len(self._data)} bytes")
+        self._at += count
+        return found

@@ -1,0 +1,178 @@
+"""The status topic (spec connect B.2, KafkaStatusBackingStore)."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import structlog
+
+from mm2.connect.group.protocol import ConnectorTaskId
+from mm2.connect.stores.internal_log import InternalLog
+from mm2.connect.stores.internal_topic import InternalTopic
+from mm2.connect.stores.status_store import StatusStore
+from mm2.connect.stores.statuses import Entry, Status, StatusFold, TopicStatus, topic_key
+from mm2.kafka.backoff import Backoff
+from mm2.kafka.cluster import Cluster
+from mm2.kafka.errors import KafkaFailure
+
+log = structlog.get_logger(__name__)
+
+_BATCH = 200
+_ATTEMPT_S = 5.0
+
+
+@dataclass(frozen=True)
+class _Write:
+    key: str
+    value: bytes | None
+    # None for topic statuses, which are always worth writing.
+    status: Status | None
+    entry: Entry[Status] | None
+    sequence: int
+    safe: bool
+
+
+class KafkaStatusStore(StatusStore):
+    """Reads are served from memory. Writes are queued and sent by a thread of the store, so they never block a task."""
+
+    def __init__(self, cluster: Cluster, topic: InternalTopic, *, start_timeout_s: float) -> None:
+        self._fold = StatusFold()
+        self._log = InternalLog(
+            cluster,
+            topic,
+            on_record=lambda record: self._fold.apply(record.key, record.value),
+            start_timeout_s=start_timeout_s,
+        )
+        self._queue: deque[_Write] = deque()
+        self._news = threading.Condition()
+        self._sending = False
+        self._generation = -1
+        self._sender: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Create or check the topic and read all of it. Raises ConnectError or KafkaFailure."""
+        self._log.start()
+        self._sender = threading.Thread(target=self._send_queued, name=f"status-{self._log.name}", daemon=True)
+        self._sender.start()
+
+    def stop(self, timeout_s: float = 5.0) -> None:
+        """Send what is queued for up to ``timeout_s``, then end."""
+        if self._sender is not None:
+            self.flush(timeout_s)
+        self._log.stop_writing()
+        with self._news:
+            self._news.notify_all()
+        if self._sender is not None:
+            self._sender.join(timeout_s)
+        self._log.stop()
+
+    def put(self, status: Status) -> None:
+        """Write a status whatever the topic holds."""
+        self._put(status, safe=False)
+
+    def put_safe(self, status: Status) -> None:
+        """Write a status unless another worker has said something newer: for failures and farewells."""
+        self._put(status, safe=True)
+
+    def put_topic(self, status: TopicStatus) -> None:
+        """Note that a connector uses a topic."""
+        self._enqueue(_Write(status.key, status.encode(), None, None, 0, safe=False))
+
+    def delete_topic(self, connector: str, topic: str) -> None:
+        """Forget that a connector uses a topic."""
+        self._enqueue(_Write(topic_key(topic, connector), None, None, None, 0, safe=False))
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until everything queued is written; False when it is not after ``timeout_s``."""
+        with self._news:
+            return self._news.wait_for(lambda: not self._queue and not self._sending, timeout_s)
+
+    def connector(self, name: str) -> Status | None:
+        """Latest status of a connector."""
+        return self._fold.connector(name)
+
+    def task(self, task: ConnectorTaskId) -> Status | None:
+        """Latest status of a task."""
+        return self._fold.task(task)
+
+    def tasks(self, connector: str) -> list[Status]:
+        """Statuses of all tasks of a connector, in order."""
+        return self._fold.tasks(connector)
+
+    def connectors(self) -> set[str]:
+        """Connectors that have a status, of their own or of a task."""
+        return self._fold.connectors()
+
+    def topics(self, connector: str) -> Mapping[str, TopicStatus]:
+        """Topics a connector has been seen to use."""
+        return self._fold.topics(connector)
+
+    def topic(self, connector: str, topic: str) -> TopicStatus | None:
+        """One of :meth:`topics`."""
+        return self._fold.topic(connector, topic)
+
+    def connectors_with_topics(self) -> set[str]:
+        """Connectors that have been seen to use a topic."""
+        return self._fold.connectors_with_topics()
+
+    def _put(self, status: Status, *, safe: bool) -> None:
+        with self._fold.lock:
+            self._generation = status.generation
+            entry = self._fold.entry(status.id)
+            if safe and not entry.allows(status):
+                return
+            entry.sequence += 1
+            write = _Write(status.key, status.encode(), status, entry, entry.sequence, safe)
+        self._enqueue(write)
+
+    def _enqueue(self, write: _Write) -> None:
+        with self._news:
+            self._queue.append(write)
+            self._news.notify_all()
+
+    def _send_queued(self) -> None:
+        backoff = Backoff(100, 5_000)
+        for failures in itertools.count():
+            if not self._send_until_failure():
+                return
+            if self._log.stopping.wait(backoff.delay_s(min(failures, 6))):
+                return
+
+    def _send_until_failure(self) -> bool:
+        """Send batch after batch. True = a batch failed and its writes are queued again as far as still wanted."""
+        while True:
+            with self._news:
+                self._sending = False
+                self._news.notify_all()
+                self._news.wait_for(lambda: self._queue or self._log.stopping.is_set())
+                if self._log.stopping.is_set():
+                    return False
+                batch = [self._queue.popleft() for _ in range(min(_BATCH, len(self._queue)))]
+                self._sending = True
+            try:
+                self._log.send_all([(write.key.encode("utf-8"), write.value) for write in batch], timeout_s=_ATTEMPT_S)
+            except KafkaFailure as failure:
+                log.warning(
+                    "statuses not written",
+                    topic=self._log.name,
+                    cluster=self._log.cluster.name,
+                    count=len(batch),
+                    again=failure.retriable,
+                    reason=str(failure),
+                )
+                with self._news:
+                    if failure.retriable:
+                        self._queue.extendleft(reversed([write for write in batch if self._still_wanted(write)]))
+                return True
+
+    def _still_wanted(self, write: _Write) -> bool:
+        if write.status is None or write.entry is None:
+            return True
+        with self._fold.lock:
+            if write.entry.deleted or write.status.generation != self._generation:
+                return False
+            return not write.safe or (write.entry.allows(write.status) and write.entry.sequence == write.sequence)

@@ -1,0 +1,119 @@
+"""What an offsets topic holds, key by key, with the age of each: for people who clean up."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mm2.connect.api import ConnectError
+from mm2.connect.stores.config_fold import ConfigFold
+from mm2.connect.stores.config_state import TargetState
+from mm2.connect.stores.offset_json import OffsetJson
+from mm2.kafka.cluster import Cluster
+from mm2.kafka.log import KafkaBasedLog, LogRecord
+from mm2.kafka.producer import Producer
+from mm2.kafka.records.record import Record
+
+
+@dataclass(frozen=True)
+class KeptOffset:
+    """A key that has a value. ``connector`` and ``partition`` are None when the key is not one of Connect's, ``offset`` when
+    the value is none."""
+
+    key: bytes
+    connector: str | None
+    partition: Mapping[str, Any] | None
+    offset: Mapping[str, Any] | None
+    #: When it was written, in ms.
+    written_ms: int
+    #: Where its newest record is.
+    log_partition: int
+    log_offset: int
+
+    @classmethod
+    def of(cls, record: LogRecord) -> KeptOffset:
+        """Understand a record as far as possible."""
+        key = record.key or b""
+        named = OffsetJson.parse_key(key)
+        try:
+            offset = OffsetJson.parse_value(record.value)
+        except ConnectError:
+            offset = None
+        connector, partition = (None, None) if named is None else named
+        return cls(key, connector, partition, offset, record.timestamp, record.partition, record.offset)
+
+
+def kept_offsets(cluster: Cluster, topic: str, timeout_s: float) -> list[KeptOffset]:
+    """All keys of an offsets topic, by connector, then by key. Raises KafkaFailure; what aborted transactions wrote does
+    not count."""
+    newest: dict[bytes, LogRecord] = {}
+
+    def take(record: LogRecord) -> None:
+        if record.key is None:
+            return
+        if record.value is None:
+            newest.pop(record.key, None)
+        else:
+            newest[record.key] = record
+
+    _read(KafkaBasedLog(cluster, topic, on_record=take, read_committed=True), timeout_s)
+    found = [KeptOffset.of(record) for record in newest.values()]
+    return sorted(found, key=lambda kept: (kept.connector is None, kept.connector or "", kept.key))
+
+
+def configured_connectors(cluster: Cluster, config_topic: str, timeout_s: float) -> dict[str, TargetState]:
+    """The connectors that a config topic knows, with the states they are meant to be in. Raises KafkaFailure."""
+    fold = ConfigFold()
+    log = KafkaBasedLog(
+        cluster,
+        config_topic,
+        on_record=lambda record: fold.apply(record.offset, record.key, record.value),
+        read_committed=True,
+    )
+    _read(log, timeout_s)
+    state = fold.snapshot()
+    return {name: state.target_state(name) or TargetState.STARTED for name in state.connectors()}
+
+
+def remove(cluster: Cluster, topic: str, kept: Collection[KeptOffset], timeout_s: float) -> None:
+    """Write a tombstone for each, into the partition that its key is in: who wrote it may have had another partitioner.
+
+    Raises KafkaFailure; some may be written then.
+    """
+    producer = Producer(cluster)
+    try:
+        for partition in sorted({one.log_partition for one in kept}):
+            batch = [Record(one.key, None) for one in kept if one.log_partition == partition]
+            producer.send(topic, batch, partition, timeout_s=timeout_s)
+    finally:
+        producer.close()
+
+
+def matching(
+    kept: Iterable[KeptOffset], *, connectors: Collection[str], fields: Mapping[str, str], before_ms: int | None
+) -> list[KeptOffset]:
+    """Those of these connectors (all when there are none), whose source partition has these fields (numbers as text), and
+    that were written before a time. Keys that are not Connect's never match."""
+    return [
+        one
+        for one in kept
+        if one.connector is not None
+        and one.partition is not None
+        and (not connectors or one.connector in connectors)
+        and all(name in one.partition and _text(one.partition[name]) == value for name, value in fields.items())
+        and (before_ms is None or one.written_ms < before_ms)
+    ]
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _read(log: KafkaBasedLog, timeout_s: float) -> None:
+    try:
+        log.start(timeout_s, to_stable=True)
+    finally:
+        log.stop()

@@ -1,0 +1,146 @@
+"""Source offsets in memory, as the bytes they are stored as: read in bulk, understood when somebody asks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import structlog
+
+from mm2.connect.api import ConnectError
+from mm2.connect.stores.offset_json import OffsetJson
+
+log = structlog.get_logger(__name__)
+
+
+class OffsetTable:
+    """Latest value per key. Thread-safe.
+
+    Two million records come in at the start of a worker, and hardly any of them is ever looked at: so nothing is
+    parsed on the way in. Keys are sorted by connector when the first question needs that, and then kept sorted.
+
+    Java finds offsets by the bytes of their key. Somebody else may have written the same map in another order, so where
+    the bytes lead nowhere, keys that say the same in other bytes (*aliases*) are looked at.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._values: dict[bytes, bytes] = {}
+        self._keys: dict[str, set[bytes]] | None = None
+        # Keys that came or went since the index was brought up to date; what came and went leaves no trace.
+        self._changed: set[bytes] = set()
+        # Of connectors that were asked for what their bytes did not find: by the key that Java would write.
+        self._aliases: dict[str, dict[bytes, set[bytes]]] = {}
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def update(self, values: Mapping[bytes, bytes | None]) -> None:
+        """Take in what came last for each of these keys; None removes one."""
+        gone = [key for key, value in values.items() if value is None]
+        with self._lock:
+            if self._keys is not None:
+                present = self._values.keys()
+                self._changed ^= {key for key in values.keys() - present if values[key] is not None}
+                self._changed ^= {key for key in gone if key in present}
+            # None is taken out again at once.
+            self._values.update(values)  # type: ignore[arg-type]
+            for key in gone:
+                del self._values[key]
+
+    def snapshot(self) -> dict[bytes, bytes]:
+        """All keys and values as they are stored."""
+        with self._lock:
+            return dict(self._values)
+
+    def offset(self, connector: str, partition: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The offset of a partition, None when there is none. Raises ConnectError when it cannot be read."""
+        key = OffsetJson.key(connector, partition)
+        with self._lock:
+            value = self._values.get(key)
+            if value is None:
+                for alias in self._aliases_of(connector).get(key, ()):
+                    value = self._values[alias]
+        return OffsetJson.parse_value(value)
+
+    def keys_of(self, connector: str, partition: Mapping[str, Any]) -> list[bytes]:
+        """The key that Java would write for a partition, and every other one that is there and says the same."""
+        key = OffsetJson.key(connector, partition)
+        with self._lock:
+            return [key, *sorted(self._aliases_of(connector).get(key, ()))]
+
+    def all_offsets(self, connector: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+        """Every partition of a connector with its offset, in the order of their keys. Raises ConnectError as `offset`."""
+        with self._lock:
+            aliases = self._aliases_of(connector)
+            hidden = {alias for key, others in aliases.items() for alias in others if key in self._values}
+            found = [(key, self._values[key]) for key in sorted(self._index().get(connector, set()) - hidden)]
+        offsets = []
+        for key, value in found:
+            named, offset = OffsetJson.parse_key(key), OffsetJson.parse_value(value)
+            if named is not None and offset is not None:
+                offsets.append((named[1], offset))
+        return offsets
+
+    def _index(self) -> dict[str, set[bytes]]:
+        if self._keys is None:
+            self._keys = {}
+            self._changed = set(self._values)
+        for key in self._changed:
+            connector = _connector_of(key)
+            if connector is None:
+                if key in self._values:
+                    log.warning("offset record with a foreign key", key=repr(key[:200]))
+                continue
+            keys = self._keys.setdefault(connector, set())
+            if key in self._values:
+                keys.add(key)
+            else:
+                keys.discard(key)
+            if connector in self._aliases:
+                self._sort_in(connector, key)
+        self._changed.clear()
+        return self._keys
+
+    def _aliases_of(self, connector: str) -> dict[bytes, set[bytes]]:
+        keys = self._index().get(connector, set())
+        if connector not in self._aliases:
+            self._aliases[connector] = {}
+            for key in keys:
+                self._sort_in(connector, key)
+        return self._aliases[connector]
+
+    def _sort_in(self, connector: str, key: bytes) -> None:
+        canonical = _canonical(key)
+        if canonical in {None, key}:
+            return
+        others = self._aliases[connector].setdefault(canonical or b"", set())
+        if key in self._values:
+            others.add(key)
+        else:
+            others.discard(key)
+
+
+def _connector_of(key: bytes) -> str | None:
+    """The connector in a key, without parsing what Connect itself writes; None when the key is not one of Connect's."""
+    if key.startswith(b'["') and key.endswith(b"}]"):
+        end = key.find(b'",{', 2)
+        name = key[2:end]
+        if end > 0 and b"\\" not in name and b'"' not in name:
+            try:
+                return name.decode("utf-8", "surrogatepass")
+            except UnicodeDecodeError:
+                return None
+    named = OffsetJson.parse_key(key)
+    return None if named is None else named[0]
+
+
+def _canonical(key: bytes) -> bytes | None:
+    named = OffsetJson.parse_key(key)
+    if named is None:
+        return None
+    try:
+        return OffsetJson.key(*named)
+    except ConnectError:
+        return None  # nested maps: nobody can ask for it

@@ -1,0 +1,114 @@
+"""The way to one field, perhaps into nested ones (KIP-821; org.apache.kafka.connect.transforms.field.SingleFieldPath).
+
+V1: the text is a field's name. V2: names with dots between them; a name that holds dots stands between backticks, and a
+backslash before a backtick that a dot follows makes it part of the name.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from mm2.config.configdef import ConfigDef, ConfigException, Importance, Type, one_of_any_case
+from mm2.connect.data.schema import Field, Schema
+from mm2.connect.data.struct import Struct
+from mm2.connect.transforms.requirements import require_map_or_none, require_struct_or_none
+
+FIELD_SYNTAX_VERSION: Final = "field.syntax.version"
+_PURPOSE: Final = "nested field access"
+
+
+def with_field_syntax(definition: ConfigDef) -> ConfigDef:
+    """The definition with the key that says how paths are written."""
+    return definition.define(
+        FIELD_SYNTAX_VERSION,
+        Type.STRING,
+        "V1",
+        one_of_any_case("V1", "V2"),
+        importance=Importance.HIGH,
+        doc="How fields are named. V1: by their names, at the top. V2: also nested ones, with dots between names; a "
+        "name with dots in it stands between backticks, as in `foo.bar`.baz.",
+    )
+
+
+class FieldPath:
+    """One path. Raises ConfigException when a backtick is open at its end."""
+
+    def __init__(self, text: str, version: str) -> None:
+        self._steps = [text] if version.upper() == "V1" else _steps(text)
+        if not self._steps:
+            raise ConfigException("field", text, "Empty path")
+
+    def field_of(self, schema: Schema) -> Field | None:
+        """The field that it leads to. Raises DataError where it leads through what is no struct."""
+        for step in self._steps[:-1]:
+            field = schema.field_named(step)
+            if field is None:
+                return None
+            schema = field.schema
+        return schema.field_named(self._steps[-1])
+
+    def value_in_struct(self, struct: Struct | None, *, with_default: bool) -> Any:
+        """The value there; None when there is no such field. Raises DataError on the way through what is no struct."""
+        for step in self._steps[:-1]:
+            if struct is None or struct.schema.field_named(step) is None:
+                return None
+            struct = require_struct_or_none(struct.get(step), _PURPOSE)
+        last = self._steps[-1]
+        if struct is None or struct.schema.field_named(last) is None:
+            return None
+        return struct.get(last) if with_default else struct.get_without_default(last)
+
+    def value_in_map(self, value: dict[str, Any] | None) -> Any:
+        """The value there; None when there is none. Raises DataError on the way through what is no map."""
+        for step in self._steps[:-1]:
+            if value is None:
+                return None
+            value = require_map_or_none(value.get(step), _PURPOSE)
+        return None if value is None else value.get(self._steps[-1])
+
+
+def _steps(path: str) -> list[str]:
+    steps: list[str] = []
+    at = 0
+    while at < len(path):
+        if path[at] != "`":
+            end = path.find(".", at)
+            end = len(path) if end < 0 else end
+            steps.append(path[at:end])
+            at = end + 1
+        else:
+            step, at = _quoted_step(path, at)
+            steps.append(step)
+    if path.endswith("."):
+        steps.append("")
+    return steps
+
+
+def _quoted_step(path: str, opening: int) -> tuple[str, int]:
+    """The name between backticks, and where the path goes on."""
+    name = ""
+    start = at = opening + 1
+    while True:
+        at = path.find("`", at)
+        if at < 0:
+            raise _incomplete(path, opening)
+        escaped = path[at - 1] == "\\"
+        is_last = at == len(path) - 1
+        if is_last and escaped:
+            raise _incomplete(path, opening)
+        if is_last:
+            return name + path[start:at], at + 1
+        if path[at + 1] != ".":
+            at += 1
+        elif escaped:
+            name += path[start : at - 1] + "`"
+            start = at = at + 1
+        else:
+            return name + path[start:at], at + 2
+
+
+def _incomplete(path: str, opening: int) -> ConfigException:
+    return ConfigException(
+        f"Incomplete backtick pair in path: [{path}], consider adding a backslash before backtick at position "
+        f"{opening} to escape it"
+    )

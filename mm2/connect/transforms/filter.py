@@ -1,0 +1,16 @@
+"""No record at all (org.apache.kafka.connect.transforms.Filter)."""
+
+from __future__ import annotations
+
+from mm2.config.configdef import ConfigDef
+from mm2.connect.api.transformation import Record
+from mm2.connect.transforms.part import ConfiguredTransformation
+
+
+class Filter(ConfiguredTransformation):
+    """Drops every record; a predicate says which."""
+
+    CONFIG = ConfigDef()
+
+    def apply(self, record: Record) -> Record | None:
+        return None

@@ -1,0 +1,94 @@
+"""Transformations that work on the key or on the value of a record (spec connect G.5).
+
+One class does the work and names no part; two that derive from it do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import Enum
+from functools import lru_cache
+from typing import Any, ClassVar, Final, TypeVar
+
+from mm2 import __version__
+from mm2.config.configdef import AbstractConfig, ConfigDef, Importance, Type
+from mm2.connect.api.transformation import Record, Transformation
+from mm2.connect.data.record import ConnectRecord
+from mm2.connect.data.schema import Field, Schema
+from mm2.connect.data.struct import Struct
+
+REPLACE_NULL_WITH_DEFAULT: Final = "replace.null.with.default"
+#: How many schemas a transformation remembers the outcome for, as in Java.
+_REMEMBERED: Final = 16
+
+_Made = TypeVar("_Made")
+
+
+class Part(Enum):
+    """What of a record a transformation works on."""
+
+    KEY = "key"
+    VALUE = "value"
+
+
+def with_replace_null(definition: ConfigDef) -> ConfigDef:
+    """The definition with the key that most transformations end with."""
+    return definition.define(
+        REPLACE_NULL_WITH_DEFAULT,
+        Type.BOOLEAN,
+        True,
+        importance=Importance.MEDIUM,
+        doc="Whether the default of a field takes the place of null.",
+    )
+
+
+def remembering(make: Callable[[Schema], _Made]) -> Callable[[Schema], _Made]:
+    """The same function, which works only once for each of the last schemas."""
+    return lru_cache(maxsize=_REMEMBERED)(make)
+
+
+class ConfiguredTransformation(Transformation):
+    """A transformation with a definition of its configuration."""
+
+    CONFIG: ClassVar[ConfigDef]
+
+    def version(self) -> str:
+        return __version__
+
+    def config(self) -> ConfigDef:
+        return self.CONFIG
+
+    def configure(self, props: Mapping[str, Any]) -> None:
+        self._configured(AbstractConfig(self.CONFIG, props))
+
+    def _configured(self, settings: AbstractConfig) -> None:
+        """Take over the settings. Raises ConfigException when they do not go together."""
+
+
+class PartTransformation(ConfiguredTransformation):
+    """One that works on a part of the record."""
+
+    part: ClassVar[Part]
+    _replace_null = True
+
+    def configure(self, props: Mapping[str, Any]) -> None:
+        settings = AbstractConfig(self.CONFIG, props)
+        if REPLACE_NULL_WITH_DEFAULT in self.CONFIG:
+            self._replace_null = settings.bool(REPLACE_NULL_WITH_DEFAULT)
+        self._configured(settings)
+
+    def _schema_of(self, record: ConnectRecord) -> Schema | None:
+        return record.key_schema if self.part is Part.KEY else record.value_schema
+
+    def _value_of(self, record: ConnectRecord) -> Any:
+        return record.key if self.part is Part.KEY else record.value
+
+    def _changed(self, record: Record, schema: Schema | None, value: Any, **more: Any) -> Record:
+        """The record with another key or value."""
+        if self.part is Part.KEY:
+            return record.new_record(key_schema=schema, key=value, **more)
+        return record.new_record(value_schema=schema, value=value, **more)
+
+    def _field_value(self, struct: Struct, field: Field) -> Any:
+        """A field's value, its default if the configuration says so."""
+        return struct.get(field.name) if self._replace_null else struct.get_without_default(field.name)

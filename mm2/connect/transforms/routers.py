@@ -1,0 +1,120 @@
+"""Other topics (org.apache.kafka.connect.transforms.{RegexRouter,TimestampRouter})."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from mm2.config.configdef import AbstractConfig, ConfigDef, ConfigException, Importance, Type
+from mm2.config.java_regex import compile_java
+from mm2.connect.api.transformation import Record
+from mm2.connect.data.errors import DataError
+from mm2.connect.data.simple_date_format import PatternError, SimpleDateFormat
+from mm2.connect.transforms.part import ConfiguredTransformation
+from mm2.connect.transforms.validators import java_regex
+
+REGEX: Final = "regex"
+REPLACEMENT: Final = "replacement"
+TOPIC_FORMAT: Final = "topic.format"
+TIMESTAMP_FORMAT: Final = "timestamp.format"
+_NAMED_GROUP: Final = re.compile(r"\$\{([a-zA-Z][a-zA-Z0-9]*)\}")
+
+
+def expand(replacement: str, found: re.Match[str]) -> str:
+    """A replacement with its groups filled in, in Java's form: $1, ${name}, a backslash before what is meant literally.
+
+    Raises DataError for a group that is not there.
+    """
+    result = ""
+    at = 0
+    while at < len(replacement):
+        char = replacement[at]
+        if char == "\\":
+            if at + 1 == len(replacement):
+                raise DataError("A backslash at the end of a replacement escapes nothing")
+            result, at = result + replacement[at + 1], at + 2
+        elif char != "$":
+            result, at = result + char, at + 1
+        elif named := _NAMED_GROUP.match(replacement, at):
+            if named[1] not in found.re.groupindex:
+                raise DataError(f"No group with name {{{named[1]}}}")
+            result, at = result + (found[named[1]] or ""), named.end()
+        else:
+            group, at = _numbered(replacement, at + 1, found)
+            result += group
+    return result
+
+
+def _numbered(replacement: str, at: int, found: re.Match[str]) -> tuple[str, int]:
+    """The group whose number begins here, with as many digits as there are groups for, and where it ends."""
+    digits = re.compile("[0-9]+").match(replacement, at)
+    if digits is None:
+        raise DataError(f"Illegal group reference in the replacement {replacement}")
+    number, end = int(digits[0][0]), at + 1
+    if number > found.re.groups:
+        raise DataError(f"No group {number}")
+    while end < digits.end() and number * 10 + int(replacement[end]) <= found.re.groups:
+        number, end = number * 10 + int(replacement[end]), end + 1
+    return found[number] or "", end
+
+
+class RegexRouter(ConfiguredTransformation):
+    """Where the whole topic matches, its first match is replaced; other topics stay."""
+
+    CONFIG = (
+        ConfigDef()
+        .define(
+            REGEX, Type.STRING, validator=java_regex(), importance=Importance.HIGH, doc="What topics have to match."
+        )
+        .define(REPLACEMENT, Type.STRING, importance=Importance.HIGH, doc="The new topic; $1 is the first group.")
+    )
+
+    def _configured(self, settings: AbstractConfig) -> None:
+        self._regex = compile_java(settings.str(REGEX))
+        self._replacement = settings.str(REPLACEMENT)
+
+    def apply(self, record: Record) -> Record | None:
+        topic = record.topic
+        if not self._regex.fullmatch(topic):
+            return record
+        # Java replaces what it finds first, which may be less than what matches as a whole.
+        found = self._regex.search(topic)
+        if found is None:
+            raise AssertionError("what matches as a whole is found")
+        return record.new_record(topic=topic[: found.start()] + expand(self._replacement, found) + topic[found.end() :])
+
+
+class TimestampRouter(ConfiguredTransformation):
+    """The topic's name gets the record's timestamp into it, in UTC."""
+
+    CONFIG = (
+        ConfigDef()
+        .define(
+            TOPIC_FORMAT,
+            Type.STRING,
+            "${topic}-${timestamp}",
+            importance=Importance.HIGH,
+            doc="The new topic, with <code>${topic}</code> and <code>${timestamp}</code> in it.",
+        )
+        .define(
+            TIMESTAMP_FORMAT,
+            Type.STRING,
+            "yyyyMMdd",
+            importance=Importance.HIGH,
+            doc="How the timestamp is written, in the patterns of <code>java.text.SimpleDateFormat</code>.",
+        )
+    )
+
+    def _configured(self, settings: AbstractConfig) -> None:
+        self._topic_format = settings.str(TOPIC_FORMAT)
+        pattern = settings.str(TIMESTAMP_FORMAT)
+        try:
+            self._format = SimpleDateFormat(pattern)
+        except PatternError as error:
+            raise ConfigException(TIMESTAMP_FORMAT, pattern, str(error)) from error
+
+    def apply(self, record: Record) -> Record | None:
+        if record.timestamp is None:
+            raise DataError(f"Timestamp missing on a record of topic {record.topic}")
+        topic = self._topic_format.replace("${topic}", record.topic)
+        return record.new_record(topic=topic.replace("${timestamp}", self._format.format(record.timestamp)))

@@ -1,0 +1,49 @@
+"""Validators of transformations and predicates (org.apache.kafka.connect.transforms.util)."""
+
+from __future__ import annotations
+
+from mm2.config.configdef import ConfigException
+from mm2.config.java_regex import PatternError, compile_java
+from mm2.config.validators import Check, Validator
+
+
+def non_empty_list() -> Check:
+    """A list with an item at least; repetitions are kept."""
+
+    def ensure(name: str, value: object) -> None:
+        if not value:
+            raise ConfigException(name, value, "Empty list")
+
+    return Check(ensure, "non-empty list")
+
+
+def non_null() -> Check:
+    """Anything but null."""
+
+    def ensure(name: str, value: object) -> None:
+        if value is None:
+            raise ConfigException(name, None, "entry must be non null")
+
+    return Check(ensure, "non-null string")
+
+
+def java_regex() -> Check:
+    """A regular expression of Java's."""
+
+    def ensure(name: str, value: object) -> None:
+        try:
+            compile_java(str(value))
+        except PatternError as error:
+            raise ConfigException(name, value, f"Invalid regex: {error}") from error
+
+    return Check(ensure, "valid regex")
+
+
+def every(*validators: Validator) -> Check:
+    """One after another (ConfigDef.CompositeValidator)."""
+
+    def ensure(name: str, value: object) -> None:
+        for validator in validators:
+            validator.ensure_valid(name, value)
+
+    return Check(ensure, ", ".join(map(str, validators)))

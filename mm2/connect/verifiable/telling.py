@@ -1,0 +1,71 @@
+"""A sink that says what it gets and what it has flushed (VerifiableSinkConnector and its task)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+from mm2 import __version__
+from mm2.config.configdef import AbstractConfig, ConfigDef, Importance, Type
+from mm2.connect.api import OffsetAndMetadata, SinkConnector, SinkRecord, SinkTask, Task, TopicPartition
+from mm2.connect.verifiable.pace import now_ms, say
+
+_TASK_CONFIG: Final = ConfigDef().define(
+    "id", Type.INT, importance=Importance.HIGH, doc="Number of the task, given by the connector."
+)
+
+
+class VerifiableSinkConnector(SinkConnector):
+    """tasks.max tasks."""
+
+    def version(self) -> str:
+        return __version__
+
+    def start(self, props: dict[str, str]) -> None:
+        self._props = props
+
+    def stop(self) -> None:
+        return
+
+    def task_class(self) -> type[Task]:
+        return VerifiableSinkTask
+
+    def task_configs(self, max_tasks: int) -> list[dict[str, str]]:
+        return [{**self._props, "id": str(number)} for number in range(max_tasks)]
+
+    def config(self) -> ConfigDef:
+        return ConfigDef()
+
+
+class VerifiableSinkTask(SinkTask):
+    """Each record is told twice: when it is put, and when it is flushed."""
+
+    def version(self) -> str:
+        return __version__
+
+    def start(self, props: dict[str, str]) -> None:
+        self._name = props.get("name", "")
+        self._id = AbstractConfig(_TASK_CONFIG, props).int("id")
+        self._unflushed: dict[TopicPartition, list[dict[str, Any]]] = {}
+
+    def put(self, records: Collection[SinkRecord]) -> None:
+        for record in records:
+            data = {
+                "name": self._name,
+                "task": record.key,
+                "sinkTask": self._id,
+                "topic": record.topic,
+                "time_ms": now_ms(),
+                "seqno": record.value,
+                "offset": record.kafka_offset,
+            }
+            say(data)
+            self._unflushed.setdefault(TopicPartition(record.topic, record.partition), []).append(data)
+
+    def flush(self, current_offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        for tp in current_offsets:
+            for data in self._unflushed.pop(tp, ()):
+                say({**data, "time_ms": now_ms(), "flushed": True})
+
+    def stop(self) -> None:
+        return

@@ -1,0 +1,420 @@
+"""A member of a consumer group that reads what it is assigned (KafkaConsumer of Java, as far as Connect's sinks need it).
+
+Not kafka-python's: its rebalance listeners run on its event loop, where blocking calls such as a commit are refused and
+heartbeats stand still meanwhile, and nothing can wake up a `poll` (KafkaConsumer 3.0.12, ``NetworkSelector.run``).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, Protocol
+
+import structlog
+from kafka.protocol.consumer import OffsetCommitRequest
+
+from mm2.kafka.admin import Admin
+from mm2.kafka.admin.calls import COORDINATOR_MOVED
+from mm2.kafka.backoff import Backoff
+from mm2.kafka.cluster import Cluster
+from mm2.kafka.consumer.fetching import Fetcher
+from mm2.kafka.consumer.membership import Assigned, Identity, Membership, Topics
+from mm2.kafka.consumer.records import ConsumerRecord
+from mm2.kafka.consumer.settings import ConsumerSettings
+from mm2.kafka.error_codes import ErrorCode
+from mm2.kafka.errors import BrokerFailure, ConnectFailure, KafkaFailure, TimeoutFailure
+from mm2.kafka.structs import OffsetAndMetadata, TopicPartition
+
+log = structlog.get_logger(__name__)
+
+Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+#: Called in `Consumer.poll` with None or what went wrong.
+OnCommit = Callable[[KafkaFailure | None], None]
+
+_NAMES_TOPICS: Final = 9  # newer versions of OffsetCommit name them by id
+_RESOLVE_S: Final = 10.0
+#: Answers to a commit that will be the same the next time: only after a rebalance is another one possible, and a topic that was
+#: deleted does not come back.
+_FINAL: Final = {ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+
+
+class RebalanceListener(Protocol):
+    """Hears what becomes of partitions; called in `Consumer.poll`, on its user's thread (ConsumerRebalanceListener)."""
+
+    def on_partitions_assigned(self, partitions: frozenset[TopicPartition]) -> None:
+        """These have been added, perhaps none."""
+
+    def on_partitions_revoked(self, partitions: frozenset[TopicPartition]) -> None:
+        """These are given up when this returns; their offsets can still be committed."""
+
+    def on_partitions_lost(self, partitions: frozenset[TopicPartition]) -> None:
+        """These have been taken away; what is committed for them now is refused."""
+
+
+class Consumer:
+    """For one thread; only `wakeup` and `abort` may be called from others. ``name`` is the cluster's, for messages."""
+
+    def __init__(self, settings: ConsumerSettings, *, name: str) -> None:
+        self.settings = settings
+        self._cluster = Cluster(settings.client, name=name)
+        self._admin = Admin(self._cluster)
+        self._changed = threading.Condition()
+        self._membership: Membership | None = None
+        self._listener: RebalanceListener | None = None
+        self._fetcher = Fetcher(self._cluster, settings, self._changed, on_gone=self._look_at_topics)
+        self._commits = ThreadPoolExecutor(1, thread_name_prefix=f"consumer-commits-{settings.client.client_id}")
+        self._committed: deque[tuple[OnCommit, KafkaFailure | None]] = deque()
+        self._woken = False
+        self._closed = False
+        self._resolve_at_s = 0.0
+        self._resolve_failures = 0
+        self._backoff = Backoff(settings.client.retry_backoff_ms, settings.client.retry_backoff_max_ms)
+        self._log = log.bind(group=settings.group_id, cluster=name)
+
+    def subscribe(self, topics: Topics, listener: RebalanceListener) -> None:
+        """Begin to join the group; once."""
+        if self._membership is not None:
+            raise RuntimeError("subscribe() of a consumer that has subscribed already")
+        self._listener = listener
+        self._membership = Membership(self._cluster, self.settings, topics, self._changed)
+        self._membership.start()
+        self._fetcher.start()
+
+    def poll(self, timeout_s: float) -> list[ConsumerRecord]:
+        """The next records, at most max.poll.records; none when nothing came in time or it was woken up.
+
+        Runs the rebalance listener and what waits of `commit_async`. Raises KafkaFailure when this consumer can go on no
+        more, and whatever a listener raises.
+        """
+        membership = self._joined()
+        deadline = time.monotonic() + timeout_s
+        with self._changed:
+            membership.enter_poll()
+        try:
+            while True:
+                self._raise_failure()
+                self._run_callbacks()
+                self._rebalance()
+                self._resolve_positions()
+                records = self._fetcher.take(self.settings.max_poll_records)
+                if records:
+                    return records
+                with self._changed:
+                    if self._woken or self._closed:
+                        self._woken = False
+                        return []
+                    if self._has_news():
+                        continue
+                    now = time.monotonic()
+                    if now >= deadline:
+                        return []
+                    until = deadline
+                    if self._fetcher.without_position():
+                        until = min(deadline, max(now, self._resolve_at_s))
+                    self._changed.wait(max(0.0, until - now))
+        finally:
+            with self._changed:
+                membership.leave_poll()
+
+    def wakeup(self) -> None:
+        """End the present or the next `poll`. Any thread."""
+        with self._changed:
+            self._woken = True
+            self._changed.notify_all()
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        """The partitions that are this consumer's at the moment."""
+        with self._changed:
+            return self._fetcher.assigned
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Hand out nothing of these. Raises KeyError for one that is not assigned."""
+        with self._changed:
+            self._fetcher.pause(partitions, paused=True)
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """Go on handing out these. Raises KeyError for one that is not assigned."""
+        with self._changed:
+            self._fetcher.pause(partitions, paused=False)
+
+    def paused(self) -> frozenset[TopicPartition]:
+        """The assigned partitions that are held back."""
+        with self._changed:
+            return self._fetcher.paused
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Go on at an offset. Raises KeyError when the partition is not assigned."""
+        with self._changed:
+            self._fetcher.seek(partition, offset)
+
+    def position(self, partition: TopicPartition, timeout_s: float | None = None) -> int:
+        """Offset of the next record to be handed out, found out if need be, by default within default.api.timeout.ms.
+
+        Raises KeyError and KafkaFailure, TimeoutFailure when it took too long.
+        """
+        patience_s = self.settings.default_api_timeout_ms / 1000 if timeout_s is None else timeout_s
+        deadline = time.monotonic() + patience_s
+        while True:
+            with self._changed:
+                found = self._fetcher.position(partition)
+            if found is not None:
+                return found
+            if time.monotonic() >= deadline or self._closed:
+                raise TimeoutFailure(
+                    f"The position of {partition} for group {self.settings.group_id} was not found out."
+                )
+            self._resolve_positions()
+            with self._changed:
+                left = self._resolve_at_s - time.monotonic()
+                if self._fetcher.position(partition) is None and left > 0:
+                    self._changed.wait(left)
+
+    def commit_sync(self, offsets: Offsets) -> None:
+        """Commit and wait for it, up to default.api.timeout.ms. Raises KafkaFailure."""
+        deadline = time.monotonic() + self.settings.default_api_timeout_ms / 1000
+        failures = 0
+        while True:
+            try:
+                self._commit(offsets)
+                return
+            except (BrokerFailure, ConnectFailure) as failure:
+                wait_s = self._backoff.delay_s(failures)
+                failures += 1
+                final = not failure.retriable or (isinstance(failure, BrokerFailure) and failure.code in _FINAL)
+                if final or time.monotonic() + wait_s >= deadline or self._closed:
+                    raise
+                time.sleep(wait_s)
+
+    def commit_async(self, offsets: Offsets, on_commit: OnCommit) -> None:
+        """Commit in the background, once and in order; ``on_commit`` is called in a later `poll`."""
+        self._commits.submit(self._commit_behind, dict(offsets), on_commit)
+
+    def abort(self) -> None:
+        """Cut all connections; whoever waits for one gets a KafkaFailure. The group misses this member when its session ends. Any
+        thread."""
+        with self._changed:
+            self._closed = True
+            if self._membership is not None:
+                self._membership.abandon()
+            self._changed.notify_all()
+        self._cluster.close()
+
+    def close(self) -> None:
+        """Leave the group and let go of everything. The listener hears nothing of it."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._commits.shutdown(wait=False, cancel_futures=True)
+        if self._membership is not None and not self._cluster.closed:
+            self._membership.stop()
+        self._cluster.close()
+        if self._membership is not None:
+            self._membership.stop()
+            self._membership.join(5)
+            self._fetcher.close()
+
+    def _joined(self) -> Membership:
+        if self._membership is None:
+            raise RuntimeError("a consumer that has not subscribed")
+        return self._membership
+
+    def _look_at_topics(self) -> None:
+        if self._membership is not None:
+            self._membership.look_at_topics()
+
+    def _has_news(self) -> bool:
+        membership = self._joined()
+        return bool(
+            membership.event or membership.failure or self._fetcher.failure or self._committed or self._fetcher.is_ready
+        )
+
+    def _raise_failure(self) -> None:
+        failure = self._joined().failure or self._fetcher.failure
+        if failure is not None:
+            raise failure
+
+    def _run_callbacks(self) -> None:
+        while self._committed:
+            on_commit, failure = self._committed.popleft()
+            on_commit(failure)
+
+    # -- rebalances
+
+    def _rebalance(self) -> None:
+        """Deal with what the membership thread has brought; only afterwards does it go on."""
+        membership = self._joined()
+        with self._changed:
+            event, had = membership.event, self._fetcher.assigned
+            # The listener may take its time, which counts as time outside of poll.
+            membership.leave_poll()
+        try:
+            if event is None:
+                return
+            if isinstance(event, Assigned):
+                self._take_over(membership, had, event.partitions)
+            else:
+                self._give_up(membership, had, lost=event.lost)
+        finally:
+            with self._changed:
+                membership.enter_poll()
+
+    def _take_over(
+        self, membership: Membership, had: frozenset[TopicPartition], now: frozenset[TopicPartition]
+    ) -> None:
+        assert self._listener is not None  # noqa: S101 - subscribe() sets both
+        revoked, added = had - now, now - had
+        try:
+            if revoked:
+                self._log.info("partitions revoked", partitions=sorted(map(str, revoked)))
+                self._listener.on_partitions_revoked(revoked)
+            with self._changed:
+                self._fetcher.assign(now)
+            self._log.info("partitions assigned", partitions=sorted(map(str, added)), all=len(now))
+            self._listener.on_partitions_assigned(added)
+        finally:
+            with self._changed:
+                self._fetcher.assign(now)
+                membership.settle(now, rejoin=bool(revoked))
+
+    def _give_up(self, membership: Membership, had: frozenset[TopicPartition], *, lost: bool) -> None:
+        assert self._listener is not None  # noqa: S101
+        try:
+            if lost:
+                self._log.warning("partitions lost", partitions=sorted(map(str, had)))
+                self._listener.on_partitions_lost(had)
+            else:
+                self._log.info("partitions revoked", partitions=sorted(map(str, had)))
+                self._listener.on_partitions_revoked(had)
+        finally:
+            with self._changed:
+                self._fetcher.assign(())
+                membership.settle(frozenset())
+
+    # -- offsets
+
+    def _resolve_positions(self) -> None:
+        """Find out where partitions without a position begin. Raises what is final; what is not is tried again later."""
+        with self._changed:
+            missing = self._fetcher.without_position()
+        if not missing or time.monotonic() < self._resolve_at_s:
+            return
+        try:
+            self._resolve(missing)
+            self._resolve_failures = 0
+            self._resolve_at_s = 0.0
+        except (BrokerFailure, ConnectFailure) as failure:
+            gone = isinstance(failure, BrokerFailure) and failure.stale_metadata
+            if not failure.retriable and not gone:
+                raise
+            if gone:
+                with self._changed:
+                    self._look_at_topics()
+            self._log.debug("positions are not known yet", reason=str(failure))
+            self._resolve_at_s = time.monotonic() + self._backoff.delay_s(self._resolve_failures)
+            self._resolve_failures += 1
+
+    def _resolve(self, missing: Mapping[TopicPartition, bool]) -> None:
+        committed: Mapping[TopicPartition, OffsetAndMetadata] = {}
+        if not all(missing.values()):
+            group = self.settings.group_id
+            answer = self._admin.list_group_offsets([group])[group]
+            if isinstance(answer, KafkaFailure):
+                raise answer
+            committed = answer
+        to_reset: list[TopicPartition] = []
+        failures: list[KafkaFailure] = []
+        for tp, out_of_range in missing.items():
+            known = committed.get(tp)
+            if known is not None and not out_of_range:
+                self._seek_if_assigned(tp, known.offset)
+            else:
+                to_reset.append(tp)
+        if not to_reset:
+            return
+        for tp, found in self._admin.list_offsets(*self._reset_query(to_reset)).items():
+            if isinstance(found, KafkaFailure):
+                failures.append(found)
+            else:
+                self._seek_if_assigned(tp, max(0, found.offset))
+        if failures:
+            raise failures[0]
+
+    def _reset_query(self, partitions: list[TopicPartition]) -> tuple[dict[TopicPartition, int], str]:
+        reset = self.settings.offset_reset
+        if reset.is_none:
+            raise BrokerFailure.of(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                "there is no committed offset that exists, and auto.offset.reset is none",
+                subject=f"Group {self.settings.group_id}, {', '.join(map(str, sorted(partitions)))}",
+            )
+        at = reset.timestamp if reset.timestamp is not None else int(time.time() * 1000) - (reset.age_ms or 0)
+        return dict.fromkeys(partitions, at), "read_committed" if self.settings.read_committed else "read_uncommitted"
+
+    def _seek_if_assigned(self, tp: TopicPartition, offset: int) -> None:
+        with self._changed:
+            if tp in self._fetcher.without_position():
+                self._fetcher.seek(tp, offset)
+
+    def _commit_behind(self, offsets: Offsets, on_commit: OnCommit) -> None:
+        failure: KafkaFailure | None = None
+        try:
+            self._commit(offsets)
+        except KafkaFailure as refused:
+            failure = refused
+        except Exception as error:  # noqa: BLE001 - its user has to hear of it
+            failure = KafkaFailure(f"Offsets of group {self.settings.group_id} were not committed: {error!r}")
+        with self._changed:
+            self._committed.append((on_commit, failure))
+            self._changed.notify_all()
+
+    def _commit(self, offsets: Offsets) -> None:
+        """One try. Raises BrokerFailure or ConnectFailure."""
+        if not offsets:
+            return
+        membership = self._joined()
+        with self._changed:
+            identity = membership.identity()
+        group = self.settings.group_id
+        try:
+            node = self._cluster.coordinator(group, timeout_s=_RESOLVE_S)
+            answer = self._cluster.send(node, _commit_request(group, identity, offsets))
+        except ConnectFailure:
+            self._cluster.invalidate_coordinator(group)
+            raise
+        for topic in answer.topics:
+            for partition in topic.partitions:
+                code = int(partition.error_code)
+                if not code:
+                    continue
+                if code in COORDINATOR_MOVED:
+                    self._cluster.invalidate_coordinator(group)
+                with self._changed:
+                    membership.heard(code, identity)
+                where = TopicPartition(topic.name, partition.partition_index)
+                raise BrokerFailure.of(code, subject=f"Committing the offset of {where} for group {group}")
+
+
+def _commit_request(group: str, identity: Identity, offsets: Offsets) -> Any:
+    request: Any = OffsetCommitRequest
+    topics: dict[str, list[Any]] = {}
+    for tp, offset in offsets.items():
+        partition = request.OffsetCommitRequestTopic.OffsetCommitRequestPartition(
+            partition_index=tp.partition,
+            committed_offset=offset.offset,
+            committed_leader_epoch=offset.leader_epoch,
+            committed_metadata=offset.metadata,
+        )
+        topics.setdefault(tp.topic, []).append(partition)
+    return request(
+        group_id=group,
+        generation_id_or_member_epoch=identity.generation,
+        member_id=identity.member_id,
+        group_instance_id=identity.instance_id,
+        topics=[
+            request.OffsetCommitRequestTopic(name=topic, partitions=partitions) for topic, partitions in topics.items()
+        ],
+        max_version=_NAMES_TOPICS,
+    )

@@ -1,0 +1,22 @@
+"""What a consumer reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mm2.kafka.records.record import Headers
+from mm2.kafka.structs import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerRecord:
+    """One record; ``timestamp`` in ms since the epoch, -1 when it has none."""
+
+    topic_partition: TopicPartition
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    timestamp: int
+    #: Whether the broker gave it the timestamp, else its producer did.
+    is_log_append_time: bool

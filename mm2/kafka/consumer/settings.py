@@ -1,0 +1,147 @@
+"""What a consumer is configured with, read from Java-style keys (org.apache.kafka.clients.consumer.ConsumerConfig 4.3.0)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Self
+
+from mm2.config.configdef import ConfigException
+from mm2.kafka.consumer.assignors import BUILT_IN, Assignor
+from mm2.kafka.settings import ClientSettings
+from mm2.kafka.structs import EARLIEST, LATEST
+
+_DURATION: Final = re.compile(
+    r"by_duration:P(?:(?P<days>\d+)D)?(?:T(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?",
+    re.IGNORECASE,
+)
+_DEFAULT_ASSIGNORS: Final = "RangeAssignor,CooperativeStickyAssignor"
+_ISOLATION: Final = ("read_uncommitted", "read_committed")
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetReset:
+    """Where to begin when there is no committed offset, or none that still exists (``auto.offset.reset``)."""
+
+    #: `EARLIEST` or `LATEST`; None: by age, or not at all.
+    timestamp: int | None = None
+    #: Begin with records that are at most so many milliseconds old (KIP-1106).
+    age_ms: int | None = None
+
+    @property
+    def is_none(self) -> bool:
+        """Whether it is an error not to have an offset."""
+        return self.timestamp is None and self.age_ms is None
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Raises ConfigException."""
+        named = {"earliest": cls(EARLIEST), "latest": cls(LATEST), "none": cls()}
+        if text in named:
+            return named[text]
+        match = _DURATION.fullmatch(text)
+        if match is None or not any(match.groups()):
+            raise ConfigException(
+                "auto.offset.reset", text, "must be earliest, latest, none or by_duration:<ISO 8601 duration>"
+            )
+        days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
+        return cls(age_ms=int((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000))
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerSettings:
+    """Times in milliseconds, sizes in bytes; defaults as in Java but for those that Connect sets itself."""
+
+    client: ClientSettings
+    group_id: str
+    assignors: tuple[type[Assignor], ...]
+    offset_reset: OffsetReset
+    group_instance_id: str | None = None
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 3_000
+    max_poll_interval_ms: int = 300_000
+    max_poll_records: int = 500
+    fetch_min_bytes: int = 1
+    fetch_max_bytes: int = 52_428_800
+    fetch_max_wait_ms: int = 500
+    max_partition_fetch_bytes: int = 1_048_576
+    default_api_timeout_ms: int = 60_000
+    read_committed: bool = False
+    check_crcs: bool = True
+    allow_auto_create_topics: bool = True
+    exclude_internal_topics: bool = True
+
+    @property
+    def is_cooperative(self) -> bool:
+        """Whether partitions are kept over a rebalance: only when every assignor offered can do so."""
+        return all(assignor.is_cooperative for assignor in self.assignors)
+
+    @classmethod
+    def from_props(cls, props: Mapping[str, str]) -> Self:
+        """Settings from unprefixed keys. Raises ConfigException naming the key and the value."""
+
+        def integer(key: str, default: int, low: int) -> int:
+            text = str(props.get(key, "")).strip()
+            if not text:
+                return default
+            if not re.fullmatch(r"[+-]?\d+", text):
+                raise ConfigException(key, text, "Not a number of type INT")
+            if int(text) < low:
+                raise ConfigException(key, text, f"Value must be at least {low}")
+            return int(text)
+
+        def boolean(key: str, default: bool) -> bool:
+            text = str(props.get(key, "")).strip().lower()
+            if text not in {"", "true", "false"}:
+                raise ConfigException(key, text, "Expected value to be either true or false")
+            return text == "true" if text else default
+
+        group_id = str(props.get("group.id", "")).strip()
+        if not group_id:
+            raise ConfigException("group.id", props.get("group.id"), "a consumer that subscribes needs one")
+        protocol = str(props.get("group.protocol", "classic")).strip().lower()
+        if protocol != "classic":
+            raise ConfigException("group.protocol", protocol, "only classic is available here")
+        isolation = str(props.get("isolation.level", _ISOLATION[0])).strip().lower()
+        if isolation not in _ISOLATION:
+            raise ConfigException("isolation.level", isolation, f"must be one of {', '.join(_ISOLATION)}")
+        settings = cls(
+            client=ClientSettings.from_props(props),
+            group_id=group_id,
+            group_instance_id=str(props.get("group.instance.id", "")).strip() or None,
+            assignors=_assignors(str(props.get("partition.assignment.strategy", "") or _DEFAULT_ASSIGNORS)),
+            offset_reset=OffsetReset.parse(str(props.get("auto.offset.reset", "latest")).strip().lower()),
+            session_timeout_ms=integer("session.timeout.ms", 45_000, 1),
+            heartbeat_interval_ms=integer("heartbeat.interval.ms", 3_000, 1),
+            max_poll_interval_ms=integer("max.poll.interval.ms", 300_000, 1),
+            max_poll_records=integer("max.poll.records", 500, 1),
+            fetch_min_bytes=integer("fetch.min.bytes", 1, 0),
+            fetch_max_bytes=integer("fetch.max.bytes", 52_428_800, 0),
+            fetch_max_wait_ms=integer("fetch.max.wait.ms", 500, 0),
+            max_partition_fetch_bytes=integer("max.partition.fetch.bytes", 1_048_576, 0),
+            default_api_timeout_ms=integer("default.api.timeout.ms", 60_000, 0),
+            read_committed=isolation == _ISOLATION[1],
+            check_crcs=boolean("check.crcs", True),
+            allow_auto_create_topics=boolean("allow.auto.create.topics", True),
+            exclude_internal_topics=boolean("exclude.internal.topics", True),
+        )
+        if settings.heartbeat_interval_ms >= settings.session_timeout_ms:
+            raise ConfigException(
+                "heartbeat.interval.ms",
+                str(settings.heartbeat_interval_ms),
+                f"must be less than session.timeout.ms, which is {settings.session_timeout_ms}",
+            )
+        return settings
+
+
+def _assignors(text: str) -> tuple[type[Assignor], ...]:
+    found = []
+    for name in (part.strip() for part in text.split(",")):
+        simple = name.rpartition(".")[2]
+        if simple not in BUILT_IN:
+            raise ConfigException(
+                "partition.assignment.strategy", name, f"must be one of {', '.join(BUILT_IN)} of Kafka's consumer"
+            )
+        found.append(BUILT_IN[simple])
+    return tuple(dict.fromkeys(found))

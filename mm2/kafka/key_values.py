@@ -1,0 +1,82 @@
+"""Keys and values out of record batches, and nothing else: for tables that are read from compacted topics in bulk.
+
+Decoding a batch into records costs 2.2 µs a record, of which offsets, timestamps and headers take most; walking over them costs
+0.5 µs. A worker's offsets topic may have millions of records, and the worker can do nothing before it has read them.
+"""
+
+from __future__ import annotations
+
+from mm2.kafka.errors import CorruptBatch
+from mm2.kafka.records.batch import BatchView
+from mm2.kafka.records.record import decode_batch, read_varint, records_block
+
+
+def collect(view: BatchView, position: int, latest: dict[bytes, bytes | None]) -> None:
+    """Put the value of each record from offset ``position`` on under its key into ``latest``; records without a key are
+    left out. The CRC is the caller's business. Raises CorruptBatch when the records do not add up.
+    """
+    header = view.header
+    if header is None or header.base_offset < position:
+        for record in decode_batch(view):
+            if record.offset >= position and record.key is not None:
+                latest[record.key] = record.value
+        return
+    data = records_block(header, view.data)
+    at = 0
+    try:
+        # See mm2.kafka.records.record for the layout. Varints of one or two bytes are read in place: a call would cost
+        # as much as all the rest.
+        for _ in range(header.records_count):
+            byte = data[at]
+            if byte < 0x80:
+                stop = at + 1 + (byte >> 1)
+                at += 2
+            elif (high := data[at + 1]) < 0x80:
+                stop = at + 2 + ((byte & 0x7F | high << 7) >> 1)
+                at += 3
+            else:
+                length, at = read_varint(data, at)
+                stop = at + length
+                at += 1
+            while data[at] >= 0x80:  # the timestamp
+                at += 1
+            at += 1
+            while data[at] >= 0x80:  # the offset
+                at += 1
+            at += 1
+            size = data[at]
+            if size < 0x80:
+                if size == 1:
+                    at = stop
+                    continue
+                at += 1
+                end = at + (size >> 1)
+            elif (high := data[at + 1]) < 0x80:
+                at += 2
+                end = at + ((size & 0x7F | high << 7) >> 1)
+            else:
+                length, at = read_varint(data, at)
+                end = at + length
+            key = data[at:end]
+            size = data[end]
+            if size < 0x80:
+                if size == 1:
+                    latest[key] = None
+                else:
+                    end += 1
+                    latest[key] = data[end : end + (size >> 1)]
+            elif (high := data[end + 1]) < 0x80:
+                end += 2
+                latest[key] = data[end : end + ((size & 0x7F | high << 7) >> 1)]
+            else:
+                length, end = read_varint(data, end)
+                latest[key] = data[end : end + length]
+            at = stop
+    except IndexError as error:
+        raise _corrupt(view, str(error)) from error
+    if at != len(data):
+        raise _corrupt(view, f"{len(data) - at} bytes follow the last one")
+
+
+def _corrupt(view: BatchView, why: str) -> CorruptBatch:
+    return CorruptBatch(f"the records of the batch at offset {view.base_offset} do not add up: {why}")

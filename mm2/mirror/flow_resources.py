@@ -1,0 +1,153 @@
+"""The resources of a MirrorMaker process: those of its flows, and a few of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import urllib.parse
+from collections.abc import Mapping
+from typing import Any, Final
+
+from fastapi import APIRouter
+from fastapi.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from mm2.config.mirrormaker import SourceAndTarget
+from mm2.connect.herder.answers import HealthInfo
+from mm2.connect.herder.interface import Herder
+from mm2.connect.plugins import Plugins
+from mm2.connect.rest import shapes
+from mm2.connect.rest.app import application, herder_routers
+from mm2.connect.rest.client import RestClient
+from mm2.connect.rest.dispatch import Dispatch, resource_path
+from mm2.connect.rest.documented import refusals
+from mm2.connect.rest.extensions import (
+    Configurable,
+    ConnectClusterState,
+    ConnectRestExtensionContext,
+    load_extensions,
+)
+from mm2.connect.rest.failures import JsonAnswer, RestFailure
+from mm2.connect.rest.requests import Requests
+from mm2.connect.rest.resources.internal import internal_router
+from mm2.connect.rest.resources.loggers import loggers_router
+from mm2.connect.rest.settings import RestSettings
+from mm2.connect.rest.version import server_info
+from mm2.mirror.rest import RESERVED, flow_path
+
+_FLOWS: Final = "flows"
+_INTERNAL: Final = re.compile(r"/connectors/[^/]+/(tasks|fence)")
+
+
+class FlowResources:
+    """What the listeners of the process answer with."""
+
+    def __init__(self, herders: Mapping[SourceAndTarget, Herder], settings: RestSettings, *, internal: bool) -> None:
+        """Raises ConnectError, ConfigException for an extension that cannot be made."""
+        self._herders = dict(herders)
+        self._settings = settings
+        timeout_s = settings.limits.request_timeout_s
+        self.requests = Requests(RestClient(settings.props, timeout_s), timeout_s)
+        first = next(iter(self._herders.values()))
+        # The levels of loggers are those of the process, whoever sets them.
+        loggers = [loggers_router(first, self.requests)]
+        admin_apart = settings.admin_listeners is not None
+        own = application([self._own_router(), *([] if admin_apart else loggers)])
+        self.admin: ASGIApp | None = Dispatch(application(loggers)) if settings.admin_listeners else None
+        apps = _ByPath(Dispatch(own))
+        for pair, herder in self._herders.items():
+            routers = herder_routers(herder, self.requests, settings, internal=internal)
+            if not admin_apart:
+                routers.append(loggers_router(herder, self.requests))
+            apps.flows[pair] = Dispatch(application(routers, prefix=flow_path(pair)))
+            if internal:
+                apps.internal[pair] = Dispatch(application([internal_router(herder, self.requests)]))
+        configurable = Configurable()
+        for extension in load_extensions(settings.extension_classes, Plugins(), settings.props):
+            extension.register(ConnectRestExtensionContext(configurable, ConnectClusterState(first, timeout_s)))
+        configurable.add_routers(own)
+        self.main: ASGIApp = configurable.around(apps)
+
+    def _own_router(self) -> APIRouter:
+        router = APIRouter(tags=["process"])
+
+        @router.get("/", responses=refusals())
+        async def info() -> Response:
+            """Version of the process, and its flows."""
+            return JsonAnswer({**server_info(""), "flows": self._flows()})
+
+        @router.get("/flows", responses=refusals())
+        async def flows() -> Response:
+            """The flows and where their REST interfaces are."""
+            return JsonAnswer(self._flows())
+
+        @router.get(
+            "/health",
+            response_model=shapes.Health,
+            responses=refusals()
+            | {
+                503: {"model": shapes.Health, "description": "A flow is starting."},
+                500: {"model": shapes.Health, "description": "The herder of a flow does not answer."},
+            },
+        )
+        async def health() -> Response:
+            """How the flows are; the process is as its worst one."""
+            timeout_s = self._settings.limits.health_timeout_s
+            answers = await asyncio.gather(
+                *(self.requests.health(herder, timeout_s) for herder in self._herders.values())
+            )
+            worst = max(answers, key=_badness)
+            each = {str(pair): answer.to_json() for pair, answer in zip(self._herders, answers, strict=True)}
+            return JsonAnswer({**worst.to_json(), "flows": each}, worst.http_status)
+
+        return router
+
+    def _flows(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "source": pair.source,
+                "target": pair.target,
+                "path": flow_path(pair),
+                "kafka_cluster_id": herder.kafka_cluster_id,
+            }
+            for pair, herder in self._herders.items()
+        ]
+
+
+class _ByPath:
+    """ASGI application that looks at the first segments of a path. Raises RestFailure."""
+
+    def __init__(self, own: ASGIApp) -> None:
+        self.flows: dict[SourceAndTarget, ASGIApp] = {}
+        #: What processes ask of each other, at Java's path whatever the alias.
+        self.internal: dict[SourceAndTarget, ASGIApp] = {}
+        self._own = own
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = resource_path(scope["raw_path"].decode("latin-1"))
+        app, rest = self._target(path)
+        await app({**scope, "path": rest, "path_is_raw": True}, receive, send)
+
+    def _target(self, path: str) -> tuple[ASGIApp, str]:
+        segments = path.split("/")[1:]
+        below = segments[0] == _FLOWS and len(segments) > 2
+        pair, rest = _split(segments[1:] if below else segments)
+        if below or segments[0] not in RESERVED:
+            app = None if pair is None else self.flows.get(pair)
+            if app is None and (below or pair is not None):
+                raise RestFailure.plain(404)
+            return (self._own, path) if app is None else (app, rest)
+        if pair in self.internal and _INTERNAL.fullmatch(rest):
+            return self.internal[pair], rest
+        return self._own, path
+
+
+def _split(segments: list[str]) -> tuple[SourceAndTarget | None, str]:
+    if len(segments) < 2 or not all(segments[:2]):
+        return None, "/"
+    source, target = map(urllib.parse.unquote, segments[:2])
+    return SourceAndTarget(source, target), "/" + "/".join(segments[2:])
+
+
+def _badness(health: HealthInfo) -> int:
+    return {200: 0, 503: 1}.get(health.http_status, 2)

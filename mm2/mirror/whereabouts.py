@@ -1,0 +1,85 @@
+"""Where the REST interfaces of the MirrorMaker processes of this user on this machine are.
+
+Each process leaves a file, named after its process id, that others read; it goes with the process, and what a killed one has
+left is not believed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import structlog
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Process:
+    """A running process. ``url`` ends with a slash, ``flows`` are ``A->B``."""
+
+    pid: int
+    url: str
+    flows: tuple[str, ...]
+    #: Milliseconds since the epoch.
+    since_ms: int
+    #: When the operating system started it, in its own ticks: tells it from a later one with the same number.
+    birth: str
+
+
+def write(url: str, flows: Sequence[str]) -> None:
+    """Tell others of this process. A disk that does not take it is no reason to stop."""
+    pid = os.getpid()
+    process = Process(pid, url, tuple(flows), int(time.time() * 1000), _birth(pid))
+    try:
+        _folder().mkdir(parents=True, exist_ok=True, mode=0o700)
+        _file(pid).write_text(json.dumps(asdict(process)), encoding="utf-8")
+    except OSError as error:
+        log.warning("Other commands will not find this process.", file=str(_file(pid)), reason=error.strerror)
+
+
+def remove() -> None:
+    """Take back what :meth:`write` has told."""
+    with contextlib.suppress(OSError):
+        _file(os.getpid()).unlink(missing_ok=True)
+
+
+def processes() -> list[Process]:
+    """Those that run now, the oldest first."""
+    found = []
+    for file in _folder().glob("*.json"):
+        try:
+            fields = json.loads(file.read_text(encoding="utf-8"))
+            process = Process(
+                int(fields["pid"]), str(fields["url"]), tuple(fields["flows"]), int(fields["since_ms"]), fields["birth"]
+            )
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # gone, or being written
+        if process.birth and process.birth == _birth(process.pid):
+            found.append(process)
+        else:
+            with contextlib.suppress(OSError):
+                file.unlink(missing_ok=True)
+    return sorted(found, key=lambda process: process.since_ms)
+
+
+def _folder() -> Path:
+    base = os.environ.get("XDG_STATE_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "state") / "mm2" / "processes"
+
+
+def _file(pid: int) -> Path:
+    return _folder() / f"{pid}.json"
+
+
+def _birth(pid: int) -> str:
+    try:
+        # The name of a process, in parentheses, may hold anything; the start time is the 20th field behind it.
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return ""

@@ -1,0 +1,103 @@
+"""Given thousands of random values and configurations, Kafka's own converters, transformations and predicates and ours agree."""
+
+import datetime as dt
+import json
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mm2.connect.data.logical import ms_of
+from mm2.sandbox.jars import CONNECT_MIRROR, classpath
+from mm2.sandbox.java import java_executable
+from tests.integration.connect_cases import Case, all_cases
+from tests.integration.connect_values import settled
+
+FIRST, LAST = dt.datetime.min.replace(tzinfo=dt.UTC), dt.datetime.max.replace(tzinfo=dt.UTC)
+SEED = 20261120
+ORACLE = Path(__file__).parent / "java" / "ConnectOracle.java"
+
+#: How many answers of a group have to be more than "that is an error", on both sides.
+GROUPS = {
+    "definitions": 39,
+    "json writes": 500,
+    "json reads": 500,
+    "odd json": 40,
+    **{
+        f"{name}Converter writes": 60
+        for name in ("Short", "Integer", "Long", "Float", "Double", "Boolean", "ByteArray")
+    },
+    "StringConverter writes": 100,
+    **{f"{name}Converter reads": 20 for name in ("Short", "Integer", "Long", "Float", "Double", "Boolean")},
+    "ByteArrayConverter reads": 150,
+    "StringConverter reads": 150,
+    "encodings": 45,
+    "projections": 150,
+    "header texts": 500,
+    "parsed texts": 1500,
+    **dict.fromkeys(("Cast", "ExtractField", "Flatten", "HeaderFrom", "InsertField", "MaskField", "ReplaceField"), 80),
+    "HoistField": 300,
+    "SetSchemaMetadata": 60,
+    "TimestampConverter": 60,
+    "DropHeaders": 150,
+    "Filter": 150,
+    "InsertHeader": 150,
+    "ValueToKey": 50,
+    "RegexRouter": 60,
+    "TimestampRouter": 150,
+    "predicates": 200,
+}
+
+Answered = Mapping[str, list[tuple[Case, Any]]]
+
+
+@pytest.fixture(scope="module")
+def answered(tmp_path_factory: pytest.TempPathFactory) -> Answered:
+    """Every case with Java's answer, by group."""
+    folder = tmp_path_factory.mktemp("oracle")
+    cases = all_cases(SEED)
+    (folder / "cases").write_text("".join(json.dumps(case.asked) + "\n" for case in cases))
+    command = [java_executable(), "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+    command += ["-Duser.timezone=UTC", "-Duser.language=en", "-Duser.country=US", "-cp", classpath(CONNECT_MIRROR)]
+    ran = subprocess.run(
+        [*command, str(ORACLE), str(folder / "cases"), str(folder / "answers")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    answers = (folder / "answers").read_text().splitlines()
+    groups: dict[str, list[tuple[Case, Any]]] = {}
+    for case, answer in zip(cases, answers, strict=True):
+        groups.setdefault(case.group, []).append((case, settled(json.loads(answer))))
+    return groups
+
+
+def is_error(answer: Any) -> bool:
+    return isinstance(answer, dict) and answer.keys() == {"error"}
+
+
+def is_beyond_python(answer: Any) -> bool:
+    """Whether it holds a moment in a year that Python's dates have not."""
+    if isinstance(answer, dict) and answer.keys() == {"ms"}:
+        return not ms_of(FIRST) <= int(answer["ms"]) <= ms_of(LAST)
+    parts = answer.values() if isinstance(answer, dict) else answer if isinstance(answer, list) else ()
+    return any(map(is_beyond_python, parts))
+
+
+def test_every_group_is_compared(answered: Answered) -> None:
+    assert answered.keys() == GROUPS.keys()
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_java_and_we_agree(answered: Answered, group: str) -> None:
+    both = answered[group]
+    different = [
+        {"asked": case.asked, "ours": case.ours, "java": java}
+        for case, java in both
+        if case.ours != java and not (is_error(case.ours) and is_error(java)) and not is_beyond_python(java)
+    ]
+    assert not different, f"{len(different)} of {len(both)}, e.g.:\n" + "\n".join(map(str, different[:3]))
+    assert sum(not is_error(java) for _, java in both) >= GROUPS[group]

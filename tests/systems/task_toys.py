@@ -1,0 +1,204 @@
+"""Connectors for tests of tasks: a sink that writes down all that happens to it, and obeys records and a file; sources whose
+transactions end where they say.
+
+Every line of a sink's file ``events`` is one JSON object with ``event``; what `commands` has as JSON is done at the next put.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from mm2.config.configdef import ConfigDef
+from mm2.connect.api import (
+    OffsetAndMetadata,
+    RetriableError,
+    SinkConnector,
+    SinkRecord,
+    SinkTask,
+    SourceConnector,
+    SourceRecord,
+    SourceTask,
+    Task,
+    TopicPartition,
+)
+
+MODULE = "tests.systems.task_toys"
+
+
+class _Connector:
+    def version(self) -> str:
+        return "7.0"
+
+    def start(self, props: dict[str, str]) -> None:
+        if props.get("block.start"):
+            time.sleep(float(props["block.start"]))
+        self.props = props
+
+    def stop(self) -> None:
+        return
+
+    def task_configs(self, max_tasks: int) -> list[dict[str, str]]:
+        return [{**self.props, "number": str(number)} for number in range(max_tasks)]
+
+    def config(self) -> ConfigDef:
+        return ConfigDef()
+
+
+class TellingSinkConnector(_Connector, SinkConnector):
+    def task_class(self) -> type[Task]:
+        return TellingSinkTask
+
+
+class TellingSinkTask(SinkTask):
+    """Values that begin so: ``fail`` fails the task (``fail not 1`` all but task 1), ``retry`` is refused three times, ``bad`` is
+    given back."""
+
+    def version(self) -> str:
+        return "7.0"
+
+    def start(self, props: dict[str, str]) -> None:
+        self.props = props
+        self.events = Path(props["events"])
+        self.commands = Path(props.get("commands", "nothing"))
+        self.done: set[str] = set()
+        self.refused = 0
+        self.slow_s = float(props.get("slow.s", "0"))
+        self.tell("start", thread=threading.current_thread().name, assigned=len(self.context.assignment()))
+
+    def tell(self, event: str, **what: Any) -> None:
+        line = json.dumps(
+            {"event": event, "task": int(self.props["number"]), "pid": os.getpid(), "at": time.time(), **what}
+        )
+        with self.events.open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+    def open(self, partitions: Collection[TopicPartition]) -> None:
+        self.tell("open", partitions=sorted(map(str, partitions)), thread=threading.current_thread().name)
+
+    def close(self, partitions: Collection[TopicPartition]) -> None:
+        self.tell("close", partitions=sorted(map(str, partitions)))
+
+    def put(self, records: Collection[SinkRecord]) -> None:
+        self.obey()
+        if self.slow_s and records:
+            time.sleep(self.slow_s)
+        for record in records:
+            value = str(record.value)
+            if value.startswith("retry") and self.refused < 3:
+                self.refused += 1
+                self.tell("refused", records=len(records), paused=self.refused)
+                self.context.timeout(100)
+                raise RetriableError(f"refused {self.refused}")
+            if value.startswith("fail") and value != f"fail not {self.props['number']}":
+                raise ValueError(f"told to fail by {value}")
+        for record in records:
+            if str(record.value).startswith("bad"):
+                reporter = self.context.errant_record_reporter()
+                assert reporter is not None
+                reporter.report(record, ValueError(f"this is {record.value}"))
+                continue
+            self.tell(
+                "put",
+                topic=record.topic,
+                partition=record.partition,
+                offset=record.kafka_offset,
+                original=[record.original_topic, record.original_kafka_partition, record.original_kafka_offset],
+                key=repr(record.key),
+                value=repr(record.value),
+                schema=None if record.value_schema is None else record.value_schema.type.value,
+                headers=[[header.key, repr(header.value)] for header in record.headers],
+                timestamp=record.timestamp,
+            )
+
+    def obey(self) -> None:
+        try:
+            wanted = json.loads(self.commands.read_text())
+        except (FileNotFoundError, ValueError):
+            return
+        for name, what in wanted.items():
+            if name in self.done:
+                continue
+            self.done.add(name)
+            partitions = [TopicPartition(topic, number) for topic, number in what["partitions"]]
+            mine = [tp for tp in partitions if tp in self.context.assignment()]
+            if what["do"] == "pause":
+                self.context.pause(*mine)
+            elif what["do"] == "resume":
+                self.context.resume(*mine)
+            elif what["do"] == "rewind":
+                self.context.offset(dict.fromkeys(mine, what["to"]))
+            elif what["do"] == "commit":
+                self.context.request_commit()
+            self.tell("obeyed", command=name)
+
+    def flush(self, current_offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        self.tell("flush", offsets={str(tp): offset.offset for tp, offset in current_offsets.items()})
+
+    def stop(self) -> None:
+        self.tell("stop")
+
+
+class TransactionalConnector(_Connector, SourceConnector):
+    def task_class(self) -> type[Task]:
+        return TransactionalTask
+
+    def exactly_once_support(self, props: Mapping[str, str]) -> bool:
+        return True
+
+    def can_define_transaction_boundaries(self, props: Mapping[str, str]) -> bool:
+        return True
+
+
+class TransactionalTask(SourceTask):
+    """Counts, five records a poll. By the connector's boundaries every third batch is aborted, the others are committed; by
+    ``per.record`` transactions end behind numbers that end in 9, and are aborted behind those that end in 4."""
+
+    def version(self) -> str:
+        return "7.0"
+
+    def start(self, props: dict[str, str]) -> None:
+        self.topic = props["topic"]
+        self.per_record = props.get("per.record") == "true"
+        self.pause_s = float(props.get("pause.s", "0.02"))
+        self.most = int(props.get("most", str(10**9)))
+        self.partition = {"task": props["number"]}
+        (offset,) = self.context.offset_reader.offsets([self.partition])
+        self.next = 0 if offset is None else int(offset["next"])
+        self.ended = threading.Event()
+        self.context.report({"resumed_at": self.next})
+
+    def poll(self) -> list[SourceRecord] | None:
+        if self.ended.wait(self.pause_s) or self.next >= self.most:
+            return None
+        boundaries = self.context.transaction_context
+        batch = []
+        for _ in range(5):
+            number, self.next = self.next, self.next + 1
+            record = SourceRecord(
+                self.partition,
+                {"next": self.next},
+                self.topic,
+                None,
+                self.partition["task"].encode(),
+                str(number).encode(),
+            )
+            batch.append(record)
+            if boundaries is not None and self.per_record and number % 10 == 9:
+                boundaries.commit_transaction(record)
+            if boundaries is not None and self.per_record and number % 10 == 4:
+                boundaries.abort_transaction(record)
+        if boundaries is not None and not self.per_record:
+            if (self.next // 5) % 3 == 0:
+                boundaries.abort_transaction()
+            else:
+                boundaries.commit_transaction()
+        return batch
+
+    def stop(self) -> None:
+        self.ended.set()

@@ -1,0 +1,181 @@
+"""Requests that another worker has to answer (A13; issue: two hops at most, 409 when the leader is away)."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from mm2.sandbox.certificates import PASSWORD, Issued, issue
+from mm2.sandbox.kafka import LocalKafka
+from mm2.sandbox.ports import free_ports
+from tests.integration.copy_flow import create, eventually
+from tests.systems.counting import counting
+from tests.systems.workers import DistributedWorker, distributed_props
+
+HOST = "127.0.0.1"
+
+
+@contextmanager
+def two_workers(broker: LocalKafka, group: str, folder: Path) -> Iterator[tuple[DistributedWorker, DistributedWorker]]:
+    """Leader and follower, both ready: who comes first leads."""
+    props = distributed_props(broker.bootstrap, group)
+    with (
+        DistributedWorker(folder / "leader", props) as leader,
+        DistributedWorker(folder / "follower", props) as follower,
+    ):
+        eventually(lambda: follows(follower), 60, why=follower.tail)
+        yield leader, follower
+
+
+def follows(worker: DistributedWorker) -> bool:
+    """Whether a worker has last joined its group as one that does not lead."""
+    joins = [line for line in worker.log.read_text().splitlines() if '"joined the group"' in line]
+    return bool(joins) and '"leader": false' in joins[-1]
+
+
+def test_a13_a_follower_passes_on_what_the_leader_has_to_do(broker: LocalKafka, unique: str, folder: Path) -> None:
+    create(broker, unique)
+    with two_workers(broker, unique, folder) as (leader, follower):
+        http = follower.rest.http
+        config = counting(unique, 2)
+        created = http.post("/connectors", json={"name": "a b", "config": config, "initial_state": "STOPPED"})
+        assert created.status_code == 201, created.text
+        assert created.headers["location"] == "/connectors/a%20b"
+        assert created.json()["config"] == {**config, "name": "a b"}
+        again = http.post("/connectors", json={"name": "a b", "config": config})
+        assert (again.status_code, again.json()["error_code"]) == (409, 409)
+        assert "already exists" in again.json()["message"]
+
+        # one hop is what a request that says so has left; a follower cannot use it up
+        last = http.post("/connectors?forward=false", json={"name": "x", "config": config})
+        assert last.status_code == 409
+        assert last.json()["message"] == (
+            "Cannot complete request because of a conflicting operation (e.g. worker rebalance)"
+        )
+        hop = http.patch("/connectors/a%20b/config?forward=true", json={"pause.s": "0.1"})
+        assert (hop.status_code, hop.json()["config"]["pause.s"]) == (200, "0.1")
+        bad = http.put("/connectors/a%20b/config", json={"connector.class": "no.such.Class"})
+        assert (bad.status_code, bad.json()["error_code"]) == (400, 400)
+
+        follower.rest.resume("a b")
+        follower.rest.await_running("a b", 2)
+        owners = {task["id"]: task["worker_id"] for task in follower.rest.status("a b")["tasks"]}
+        assert set(owners.values()) == {leader.worker_id, follower.worker_id}
+        for number in owners:  # each at a worker that does not own it, too
+            for asked in (leader, follower):
+                restarted = asked.rest.http.post(f"/connectors/a%20b/tasks/{number}/restart")
+                assert restarted.status_code == 204, restarted.text
+        assert http.post("/connectors/a%20b/restart").status_code == 204
+        plan = http.post("/connectors/a%20b/restart?includeTasks=true")
+        assert plan.status_code == 202
+        assert {task["state"] for task in plan.json()["tasks"]} == {"RESTARTING"}
+        follower.rest.await_running("a b", 2)
+        follower.rest.stop("a b")
+        assert http.delete("/connectors/a%20b/offsets").status_code == 200
+        assert http.delete("/connectors/a%20b").status_code == 204
+        assert http.delete("/connectors/a%20b").status_code == 404
+        assert "PUT /connectors/a%20b/stop?forward=true" in leader.log.read_text()
+
+
+def test_a13_when_the_leader_is_away_it_is_409_until_there_is_another(
+    broker: LocalKafka, unique: str, folder: Path
+) -> None:
+    create(broker, unique)
+    config = counting(unique)
+    with two_workers(broker, unique, folder) as (leader, follower):
+        leader.kill9()
+        answer = follower.rest.http.post("/connectors", json={"name": "x", "config": config})
+        assert answer.status_code == 409, answer.text
+        assert answer.json()["error_code"] == 409
+        assert leader.worker_id in answer.json()["message"]
+        follower.rest.create("x", config)  # tries until the session of the dead one has ended
+        follower.rest.await_running("x", 1)
+
+
+@pytest.mark.parametrize(
+    ("leader_scheme", "follower_scheme"), [("https", "http"), ("http", "https"), ("https", "https")]
+)
+def test_a13_workers_reach_each_other_over_tls(
+    broker: LocalKafka, unique: str, folder: Path, leader_scheme: str, follower_scheme: str
+) -> None:
+    create(broker, unique)
+    authority = issue("authority")
+
+    def worker(name: str, scheme: str) -> DistributedWorker:
+        home = folder / name
+        home.mkdir()
+        own = issue(HOST, authority, address=HOST)
+        made = DistributedWorker(
+            home,
+            distributed_props(broker.bootstrap, unique)
+            | {
+                "ssl.keystore.location": str(own.pkcs12(home / "own.p12", authority)),
+                "ssl.keystore.password": PASSWORD,
+                "ssl.truststore.location": str(trust(home, authority)),
+                "ssl.truststore.type": "PEM",
+                # the certificate that a worker shows as a client
+                "ssl.client.auth": "required" if scheme == "https" else "none",
+            },
+        )
+        made.props["listeners"] = f"{scheme}://{HOST}:{made.port}"
+        if scheme == "https":
+            context = ssl.create_default_context(cadata=authority.certificate_pem)
+            client = home / "client.pem"
+            client.write_text(own.key_pem() + own.certificate_pem)
+            context.load_cert_chain(client)
+            made.rest.http = httpx.Client(
+                base_url=f"https://{HOST}:{made.port}", verify=context, timeout=100, trust_env=False
+            )
+        return made
+
+    with worker("leader", leader_scheme) as leader, worker("follower", follower_scheme) as follower:
+        eventually(lambda: follows(follower), 60, why=follower.tail)
+        created = follower.rest.http.post("/connectors", json={"name": "x", "config": counting(unique)})
+        assert created.status_code == 201, created.text + leader.tail()
+
+
+def trust(folder: Path, authority: Issued) -> Path:
+    file = folder / "trust.pem"
+    file.write_text(authority.certificate_pem)
+    return file
+
+
+def test_a13_the_credentials_of_the_caller_go_along(broker: LocalKafka, unique: str, folder: Path) -> None:
+    create(broker, unique)
+    (folder / "credentials").write_text("u=p\n")
+    (folder / "login.conf").write_text(
+        f'KafkaConnect {{ PropertyFileLoginModule required file="{folder}/credentials"; }};'
+    )
+    props = distributed_props(broker.bootstrap, unique) | {
+        "rest.extension.classes": "BasicAuthSecurityRestExtension",
+        "java.security.auth.login.config": str(folder / "login.conf"),
+    }
+    leader, follower = DistributedWorker(folder / "leader", props), DistributedWorker(folder / "follower", props)
+    leader.rest.http.auth = follower.rest.http.auth = ("u", "p")
+    with leader, follower:
+        eventually(lambda: follows(follower), 60, why=follower.tail)
+        follower.rest.create("x", counting(unique))
+        follower.rest.await_running("x", 1)
+
+
+def test_a13_a_chain_of_two_hops_ends(broker: LocalKafka, unique: str, folder: Path) -> None:
+    # Two workers that advertise each other's address send a request round in a circle, were it not counted.
+    ports = free_ports(2)
+    props = distributed_props(broker.bootstrap, unique)
+    workers = []
+    for number, name in enumerate(("one", "two")):
+        worker = DistributedWorker(folder / name, props)
+        worker.props |= {"listeners": f"http://{HOST}:{ports[number]}", "rest.advertised.port": str(ports[1 - number])}
+        worker.rest.http.base_url = httpx.URL(f"http://{HOST}:{ports[number]}")
+        workers.append(worker)
+    with workers[0], workers[1] as follower:
+        eventually(lambda: follows(follower), 60, why=follower.tail)
+        answer = follower.rest.http.post("/connectors", json={"name": "x", "config": counting(unique)})
+        assert answer.status_code == 409, answer.text
+        assert "conflicting operation" in answer.json()["message"]
+        assert follower.rest.get("/connectors") == []

@@ -1,0 +1,98 @@
+"""File → FileStreamSource → topic → FileStreamSink → file, with the properties files of conf/, and kill -9 in between."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mm2.config.properties import load_properties
+from mm2.sandbox.kafka import LocalKafka
+from tests.integration.copy_flow import create, eventually
+from tests.systems.workers import ROOT, DistributedWorker, StandaloneWorker, WorkerProcess, distributed_props
+
+FIRST = "".join(f"line {number} of the first half, with ünïcode and {{json: 'no'}}\n" for number in range(500))
+SECOND = "".join(f"line {number} of the second half\n" for number in range(500))
+
+
+class Trip:
+    """Two files and the connectors between them, as conf/ has them except for the names of files and topic."""
+
+    def __init__(self, broker: LocalKafka, folder: Path, topic: str) -> None:
+        self.source, self.sink = folder / "test.txt", folder / "test.sink.txt"
+        create(broker, topic)
+        self.connectors = {
+            "source": {
+                **load_properties(ROOT / "conf" / "connect-file-source.properties"),
+                "file": str(self.source),
+                "topic": topic,
+            },
+            "sink": {
+                **load_properties(ROOT / "conf" / "connect-file-sink.properties"),
+                "file": str(self.sink),
+                "topics": topic,
+                "name": f"{topic}-sink",
+            },
+        }
+
+    def name(self, kind: str) -> str:
+        return self.connectors[kind]["name"]
+
+    def is_settled(self, worker: WorkerProcess, lines: int) -> bool:
+        """All is in the sink's file and both ends have committed that it is."""
+        position = {"position": self.source.stat().st_size}
+        source, sink = worker.rest.offsets(self.name("source")), worker.rest.offsets(self.name("sink"))
+        return (
+            self.sink.exists()
+            and self.sink.read_text() == self.source.read_text()
+            and [entry["offset"] for entry in source] == [position]
+            and [entry["offset"] for entry in sink] == [{"kafka_offset": lines}]
+        )
+
+
+def conf(name: str) -> dict[str, str]:
+    """A file of conf/; what is committed every ten seconds there, is here every second."""
+    return {**load_properties(ROOT / "conf" / name), "offset.flush.interval.ms": "1000"}
+
+
+@pytest.mark.timeout(300)
+def test_distributed_with_kill_9_in_between(broker: LocalKafka, unique: str, folder: Path) -> None:
+    trip = Trip(broker, folder, unique)
+    trip.source.write_text(FIRST)
+    ours = distributed_props(broker.bootstrap, unique)
+    here = {key: ours[key] for key in ours if key.endswith(".topic") or key in {"bootstrap.servers", "group.id"}}
+    with DistributedWorker(folder / "worker", {**conf("connect-distributed.properties"), **here}) as worker:
+        for config in trip.connectors.values():
+            worker.rest.create(config["name"], config)
+        eventually(lambda: trip.is_settled(worker, 500), 90, why=worker.tail)
+        worker.kill9()
+        with trip.source.open("a") as growing:
+            growing.write(SECOND)
+        worker.start()
+        eventually(lambda: trip.is_settled(worker, 1000), 90, why=worker.tail)
+        assert trip.sink.read_text() == FIRST + SECOND
+        for config in trip.connectors.values():
+            worker.rest.delete(config["name"])
+
+
+@pytest.mark.timeout(300)
+def test_standalone_with_kill_9_in_between(broker: LocalKafka, unique: str, folder: Path) -> None:
+    trip = Trip(broker, folder, unique)
+    trip.source.write_text(FIRST)
+    files = []
+    for kind, config in trip.connectors.items():
+        files.append(folder / f"{kind}.properties")
+        files[-1].write_text("".join(f"{key}={value}\n" for key, value in config.items()))
+    props = {
+        **conf("connect-standalone.properties"),
+        "bootstrap.servers": broker.bootstrap,
+        "offset.storage.file.filename": str(folder / "connect.offsets"),
+    }
+    with StandaloneWorker(folder / "worker", props, files) as worker:
+        eventually(lambda: trip.is_settled(worker, 500), 90, why=worker.tail)
+        worker.kill9()
+        with trip.source.open("a") as growing:
+            growing.write(SECOND)
+        worker.start()
+        eventually(lambda: trip.is_settled(worker, 1000), 90, why=worker.tail)
+        assert trip.sink.read_text() == FIRST + SECOND

@@ -1,0 +1,147 @@
+"""Java's worker of Kafka 4.3.0 and ours on the same internal topics: one after the other, and side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mm2.sandbox.kafka import LocalKafka
+from tests.integration.copy_flow import create, eventually, producer_of, read
+from tests.systems.internal_topics import latest
+from tests.systems.test_stores_on_kafka import file_source
+from tests.systems.workers import DistributedWorker, JavaDistributedWorker, WorkerProcess, distributed_props
+
+BOTH = [(DistributedWorker, JavaDistributedWorker), (JavaDistributedWorker, DistributedWorker)]
+
+
+def file_sink(file: Path, topic: str, tasks: int) -> dict[str, str]:
+    return {"connector.class": "FileStreamSink", "tasks.max": str(tasks), "file": str(file), "topics": topic}
+
+
+def write(broker: LocalKafka, topic: str, *values: str) -> None:
+    """One after the other into the two partitions of a topic."""
+    producer = producer_of(broker)
+    for number, value in enumerate(values):
+        producer.produce(topic, value, partition=number % 2)
+    assert producer.flush(30) == 0
+
+
+def lines(file: Path) -> list[str]:
+    return sorted(file.read_text().splitlines()) if file.exists() else []
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(("first_kind", "second_kind"), BOTH, ids=["java-after-ours", "ours-after-java"])
+def test_the_successor_reads_the_internal_topics_as_its_own(
+    broker: LocalKafka,
+    unique: str,
+    folder: Path,
+    first_kind: type[WorkerProcess],
+    second_kind: type[WorkerProcess],
+) -> None:
+    """A source and a sink that run, a sink of two tasks that is paused, one that is stopped."""
+    create(broker, unique)
+    create(broker, f"{unique}-two", 2)
+    # Their names are those of consumer groups, too.
+    snk, twins, off = (f"{name}-{unique[-6:]}" for name in ("snk", "two", "off"))
+    source, sink, two = folder / "source.txt", folder / "sink.txt", folder / "two.txt"
+    source.write_text("one\ntwo\n")
+    write(broker, f"{unique}-two", "a", "b", "c")
+    props = distributed_props(broker.bootstrap, unique)
+    configs = {
+        "src": file_source(source, unique),
+        snk: file_sink(sink, unique, 1),
+        twins: file_sink(two, f"{unique}-two", 2),
+        off: file_sink(folder / "off.txt", unique, 1),
+    }
+    with first_kind(folder / "first", props) as first:
+        for name, config in configs.items():
+            first.rest.create(name, config)
+        for name, tasks in (("src", 1), (snk, 1), (twins, 2), (off, 1)):
+            first.rest.await_running(name, tasks)
+        eventually(lambda: lines(sink) == ["one", "two"], 60, why=first.tail)
+        eventually(lambda: lines(two) == ["a", "b", "c"], 60, why=first.tail)
+        for name, offsets in (("src", [{"position": 8}]), (snk, [{"kafka_offset": 2}])):
+            eventually(lambda n=name, o=offsets: [e["offset"] for e in first.rest.offsets(n)] == o, 60, why=first.tail)
+        eventually(lambda: sum(e["offset"]["kafka_offset"] for e in first.rest.offsets(twins)) == 3, 60)
+        first.rest.pause(twins)
+        eventually(lambda: first.rest.states(twins) == ["PAUSED"] * 3, 60, why=first.tail)
+        first.rest.stop(off)
+        said = {name: first.rest.get(f"/connectors/{name}/config") for name in configs}
+        tasks_before = {name: first.rest.get(f"/connectors/{name}/tasks") for name in configs}
+        assert [len(tasks_before[name]) for name in configs] == [1, 1, 2, 0]
+        topics = {name: first.rest.get(f"/connectors/{name}/topics") for name in configs}
+        assert topics["src"] == {"src": {"topics": [unique]}}
+        first.kill9()
+    assert latest(broker, f"{unique}-status")
+    with source.open("a") as growing:
+        growing.write("three\n")
+    write(broker, f"{unique}-two", "d", "e")
+
+    with second_kind(folder / "second", props) as second:
+        for name in ("src", snk):
+            second.rest.await_running(name, 1)
+        assert {task["worker_id"] for task in second.rest.status("src")["tasks"]} == {second.worker_id}
+        eventually(lambda: second.rest.states(twins) == ["PAUSED"] * 3, 60, why=second.tail)
+        assert second.rest.states(off) == ["STOPPED"]
+        assert {name: second.rest.get(f"/connectors/{name}/config") for name in configs} == said
+        assert {name: second.rest.get(f"/connectors/{name}/tasks") for name in configs} == tasks_before
+        assert {name: second.rest.get(f"/connectors/{name}/topics") for name in configs} == topics
+        eventually(lambda: lines(sink) == ["one", "three", "two"], 60, why=second.tail)
+        eventually(lambda: second.rest.offsets("src")[0]["offset"] == {"position": 14}, 60, why=second.tail)
+        # Both write the same bytes for the same partition: no key of the offsets topic is there in two spellings.
+        assert list(latest(broker, f"{unique}-offsets")) == [f'["src",{{"filename":"{source}"}}]']
+        second.rest.resume(twins)
+        second.rest.await_running(twins, 2)
+        eventually(lambda: lines(two) == ["a", "b", "c", "d", "e"], 60, why=second.tail)
+        for name in configs:
+            second.rest.delete(name)
+        # What the other one said of them is cleared away as well.
+        eventually(lambda: not latest(broker, f"{unique}-status"), 60, why=lambda: latest(broker, f"{unique}-status"))
+    assert [record.value for record in read(broker, unique)] == [b"one", b"two", b"three"]
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(("leader_kind", "follower_kind"), BOTH, ids=["ours-leads", "java-leads"])
+def test_both_share_one_group(
+    broker: LocalKafka,
+    unique: str,
+    folder: Path,
+    leader_kind: type[WorkerProcess],
+    follower_kind: type[WorkerProcess],
+) -> None:
+    create(broker, unique, 4)
+    props = distributed_props(broker.bootstrap, unique)
+    file = folder / "sink.txt"
+    snk = f"snk-{unique[-6:]}"
+
+    def owners(worker: WorkerProcess) -> set[str]:
+        return {task["worker_id"] for task in worker.rest.status(snk)["tasks"]}
+
+    with leader_kind(folder / "leader", props) as leader, follower_kind(folder / "follower", props) as follower:
+        follower.rest.create(snk, file_sink(file, unique, 4))  # forwarded
+        eventually(
+            lambda: follower.rest.states(snk) == ["RUNNING"] * 5 and len(owners(follower)) == 2,
+            90,
+            why=lambda: f"{follower.rest.status(snk)} {leader.tail(5)} {follower.tail(5)}",
+        )
+        write(broker, unique, "a", "b")
+        eventually(lambda: lines(file) == ["a", "b"], 60, why=follower.tail)
+        # Whichever has the connector, the leader has to be told what its tasks are, in a signed request if it is the other.
+        for tasks in (6, 2):
+            leader.rest.configure(snk, file_sink(file, unique, tasks))
+            follower.rest.await_running(snk, tasks)
+        follower.rest.pause(snk)
+        eventually(lambda: leader.rest.states(snk) == ["PAUSED"] * 3, 60, why=lambda: leader.rest.status(snk))
+        leader.rest.resume(snk)
+        leader.rest.await_running(snk, 2)
+        leader.kill9()
+        eventually(
+            lambda: follower.rest.states(snk) == ["RUNNING"] * 3 and owners(follower) == {follower.worker_id},
+            90,
+            why=lambda: f"{follower.rest.status(snk)} {follower.tail(8)}",
+        )
+        write(broker, unique, "c", "d")
+        eventually(lambda: {"c", "d"} <= set(lines(file)), 60, why=follower.tail)
+        follower.rest.delete(snk)

@@ -1,0 +1,137 @@
+"""Java's worker and ours are asked the same: statuses, shapes of answers, and what refusals say where spec connect C says it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mm2.sandbox.kafka import LocalKafka
+from tests.integration.copy_flow import create, eventually
+from tests.systems.rest_requests import CLASS, Answer, Ask, ask, requests
+from tests.systems.workers import DistributedWorker, JavaDistributedWorker, WorkerProcess, distributed_props
+
+#: Where we answer otherwise on purpose: docs/COMPATIBILITY.md says why. Java's status, ours.
+DIVERGENCES: dict[str, tuple[int, int]] = {
+    # nothing to validate against is the caller's mistake (C: 400), which Java wraps once too often
+    **{
+        f"PUT /connector-plugins/{plugin}/config/validate {body}": (500, 400)
+        for plugin in (CLASS, f"{CLASS}Connector", "nope")
+        for body in ("{}", '{"a":1}')
+    },
+    # a class that cannot be loaded is an error of its key (C, newer than Java 4.3.0's answer)
+    'PUT /connector-plugins/nope/config/validate {"connector.class":"nope"}': (500, 200),
+    # Java lets a connector's configuration have another name than the connector
+    'PATCH … {"name":"other"}': (200, 400),
+}
+#: Sentences of Java's own machinery, which tell of classes and bytes that only Java has.
+JAVA_ONLY = re.compile(
+    r"Cannot (invoke|deserialize|construct)|Unrecognized (field|token)|Unexpected|Illegal unquoted|Non-standard token|Invalid UTF-8"
+    r"|Failed to find any class|PluginDesc|Algorithm \w+ not available|Illegal base64|org\.apache\.kafka|No enum constant"
+    r"|contains no connector type|Null-valued|Invalid version specification|key signing algorithm"
+)
+
+
+def shape(value: Any, depth: int = 4) -> Any:
+    """Keys and types, not values."""
+    if isinstance(value, dict):
+        return {key: shape(item, depth - 1) for key, item in sorted(value.items())} if depth else "object"
+    if isinstance(value, list):
+        shapes = [shape(item, depth - 1) for item in value]
+        return [item for number, item in enumerate(shapes) if item not in shapes[:number]]
+    return type(value).__name__
+
+
+def name_of(request: Ask) -> str:
+    return f"{request.method} {request.path} {(request.body or b'').decode('latin-1')}"
+
+
+@pytest.mark.timeout(420)
+def test_every_endpoint_answers_as_java_does(
+    broker: LocalKafka, worker: DistributedWorker, unique: str, folder: Path
+) -> None:
+    create(broker, unique)
+    config = {"connector.class": CLASS, "topic": unique, "file": str(folder / "none.txt"), "tasks.max": "1"}
+    with JavaDistributedWorker(folder / "java", distributed_props(broker.bootstrap, f"java-{unique}")) as java:
+        for each in (java, worker):
+            each.rest.create(unique, config)
+            each.rest.await_running(unique, 1)
+            each.rest.stop(unique)
+        differences = []
+        for request in requests(unique):
+            if request.method == "DELETE" and request.path.endswith("/offsets"):
+                settled((java, worker), unique)
+            theirs, ours = (ask("127.0.0.1", each.port, request) for each in (java, worker))
+            said = difference(request, theirs, ours)
+            if said:
+                differences.append(
+                    f"{request}\n    {said}\n    java {theirs.body[:300]!r}\n    ours {ours.body[:300]!r}"
+                )
+    assert not differences, f"{len(differences)} differ:\n" + "\n".join(differences)
+
+
+def settled(workers: Iterable[WorkerProcess], name: str) -> None:
+    """All have the connector stopped and without tasks."""
+    eventually(lambda: all(each.rest.states(name) == ["STOPPED"] for each in workers), 30)
+
+
+def difference(request: Ask, theirs: Answer, ours: Answer) -> str | None:
+    """What is not the same, None when all is."""
+    expected = DIVERGENCES.get(name_of(request).strip())
+    if request.method == "PATCH" and request.body == b'{"name":"other"}' and "/n1/" not in request.path:
+        expected = DIVERGENCES['PATCH … {"name":"other"}']
+    if expected is not None:
+        return (
+            None if (theirs.status, ours.status) == expected else f"{theirs.status}, {ours.status} and not {expected}"
+        )
+    if theirs.status != ours.status:
+        return f"status {theirs.status} {ours.status}"
+    if not theirs.body or request.method == "HEAD":
+        return None if not ours.body else "a body where Java has none"
+    if ours.status >= 400:
+        return refusal(theirs, ours)
+    if ours.headers.get("content-type", "").split(";")[0] != theirs.headers.get("content-type", "").split(";")[0]:
+        return "content type"
+    if request.path.startswith(("/connector-plugins", "/admin/loggers")) and request.method == "GET":
+        # which plugins and loggers there are is another matter than what is said of each
+        one, other = shape(first(theirs.json)), shape(first(ours.json))
+        return None if one == other else f"shape {one} {other}"
+    if "/validate" in request.path:
+        return validation(theirs.json, ours.json)
+    one, other = shape(theirs.json), shape(ours.json)
+    return None if one == other else f"shape {one} {other}"
+
+
+def first(value: Any) -> Any:
+    """What a list has for one of its things; of one plugin only what all have: a version is not."""
+    if isinstance(value, list):
+        return {key: item for key, item in value[0].items() if key != "version"}
+    return value
+
+
+def refusal(theirs: Answer, ours: Answer) -> str | None:
+    if set(ours.json) != {"error_code", "message"} or ours.json["error_code"] != ours.status:
+        return "not the shape of a refusal"
+    if theirs.body.startswith(b"<html>"):
+        return None  # a page of Jetty's
+    one, other = theirs.json["message"], ours.json["message"]
+    if one == other or (one and JAVA_ONLY.search(one)):
+        return None
+    return "message"
+
+
+def validation(theirs: Any, ours: Any) -> str | None:
+    """Which keys have errors, and how many there are."""
+    if shape({**theirs, "configs": theirs["configs"][:1]}) != shape({**ours, "configs": ours["configs"][:1]}):
+        return "shape"
+    if theirs["name"] != ours["name"] or theirs["error_count"] != ours["error_count"]:
+        return f"name or errors {theirs['name']} {theirs['error_count']} {ours['name']} {ours['error_count']}"
+    # what Kafka does not have
+    ours["configs"] = [each for each in ours["configs"] if each["value"]["name"] != "plugin.isolation"]
+    one, other = (
+        {each["value"]["name"]: bool(each["value"]["errors"]) for each in some["configs"]} for some in (theirs, ours)
+    )
+    return None if one == other else f"keys {sorted(set(one.items()) ^ set(other.items()))}"

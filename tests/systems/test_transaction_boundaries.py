@@ -1,0 +1,139 @@
+"""Exactly-once sources with the three transaction boundaries, as a read_committed consumer sees them (KIP-618)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+
+from mm2.sandbox.kafka import LocalKafka
+from tests.integration.connect_reading import create_topic, read_committed
+from tests.integration.copy_flow import eventually
+from tests.systems.sink_events import BYTES
+from tests.systems.task_toys import MODULE
+from tests.systems.workers import DistributedWorker, distributed_props
+
+SOURCE = f"{MODULE}.TransactionalConnector"
+
+
+@pytest.fixture(scope="module")
+def exact(broker: LocalKafka, group: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DistributedWorker]:
+    props = {**distributed_props(broker.bootstrap, group), "exactly.once.source.support": "enabled"}
+    with DistributedWorker(tmp_path_factory.mktemp("exact"), props) as worker:
+        yield worker
+
+
+@pytest.fixture
+def topic(broker: LocalKafka, unique: str) -> str:
+    create_topic(broker.bootstrap, unique)
+    return unique
+
+
+def props(topic: str, boundary: str, **more: str) -> dict[str, str]:
+    return {
+        "connector.class": SOURCE,
+        "topic": topic,
+        "transaction.boundary": boundary,
+        "exactly.once.support": "required",
+        "key.converter": BYTES,
+        "value.converter": BYTES,
+        **more,
+    }
+
+
+def seen(broker: LocalKafka, topic: str, isolation: str = "read_committed") -> list[int]:
+    return [int(m.value()) for m in read_committed(broker.bootstrap, topic, isolation)]
+
+
+def position(worker: DistributedWorker, name: str) -> int:
+    offsets = worker.rest.offsets(name)
+    return int(offsets[0]["offset"]["next"]) if offsets else 0
+
+
+@pytest.mark.parametrize(("boundary", "interval_ms"), [("poll", "60000"), ("interval", "400")])
+def test_numbers_have_neither_gaps_nor_duplicates_over_restarts(
+    exact: DistributedWorker, broker: LocalKafka, topic: str, boundary: str, interval_ms: str
+) -> None:
+    def more_than(number: int) -> bool:
+        return len(seen(broker, topic)) > number
+
+    exact.rest.create(topic, props(topic, boundary, **{"transaction.boundary.interval.ms": interval_ms}))
+    exact.rest.await_running(topic, 1)
+    for target in (50, 150):
+        eventually(partial(more_than, target), 60, why=exact.tail)
+        exact.rest.ask("POST", f"/connectors/{topic}/tasks/0/restart", expect=204)
+        exact.rest.await_running(topic, 1)
+    exact.rest.stop(topic)
+    written = seen(broker, topic)
+    assert written == list(range(len(written)))
+    assert position(exact, topic) == len(written)
+    exact.rest.delete(topic)
+
+
+def test_the_connector_s_batches_come_whole_and_aborted_ones_do_not_come_but_count(
+    exact: DistributedWorker, broker: LocalKafka, topic: str
+) -> None:
+    exact.rest.create(topic, props(topic, "connector", most="300"))
+    exact.rest.await_running(topic, 1)
+    eventually(lambda: position(exact, topic) == 300, 60, why=exact.tail)
+    # Of the batches of five every third is aborted.
+    expected = [number for number in range(300) if (number // 5 + 1) % 3]
+    assert seen(broker, topic) == expected
+    assert seen(broker, topic, "read_uncommitted") == list(range(300))
+    exact.rest.delete(topic)
+
+
+def test_transactions_end_behind_the_records_that_the_connector_names(
+    exact: DistributedWorker, broker: LocalKafka, topic: str
+) -> None:
+    exact.rest.create(topic, props(topic, "connector", most="200", **{"per.record": "true"}))
+    exact.rest.await_running(topic, 1)
+    eventually(lambda: position(exact, topic) == 200, 60, why=exact.tail)
+    assert seen(broker, topic) == [number for number in range(200) if number % 10 > 4]
+    exact.rest.delete(topic)
+
+
+def test_an_interval_keeps_records_back_until_it_is_over_and_a_pause_lets_them_out(
+    exact: DistributedWorker, broker: LocalKafka, topic: str
+) -> None:
+    exact.rest.create(topic, props(topic, "interval", **{"transaction.boundary.interval.ms": "30000", "most": "50"}))
+    exact.rest.await_running(topic, 1)
+    eventually(lambda: len(seen(broker, topic, "read_uncommitted")) == 50, why=exact.tail)
+    time.sleep(1)
+    assert seen(broker, topic) == []
+    exact.rest.pause(topic)
+    eventually(lambda: seen(broker, topic) == list(range(50)), why=exact.tail)
+    exact.rest.delete(topic)
+
+
+def test_offsets_in_a_topic_of_the_connector_s_own_are_copied_to_the_worker_s(
+    exact: DistributedWorker, broker: LocalKafka, topic: str
+) -> None:
+    own = f"{topic}-own-offsets"
+    exact.rest.create(topic, props(topic, "poll", most="100", **{"offsets.storage.topic": own}))
+    exact.rest.await_running(topic, 1)
+    eventually(lambda: position(exact, topic) == 100, 60, why=exact.tail)
+    key = f'["{topic}",{{"task":"0"}}]'
+    mine = [m.value() for m in read_committed(broker.bootstrap, own) if m.key().decode() == key]
+    assert mine[-1] == b'{"next":100}'
+
+    def shared() -> list[bytes]:
+        records = read_committed(broker.bootstrap, exact.props["offset.storage.topic"])
+        return [m.value() for m in records if m.key().decode() == key]
+
+    eventually(lambda: shared()[-1:] == [b'{"next":100}'], why=exact.tail)
+    # Without its own topic it goes on where it was.
+    exact.rest.configure(topic, props(topic, "poll", most="120"))
+    eventually(lambda: seen(broker, topic) == list(range(120)), 60, why=exact.tail)
+    exact.rest.delete(topic)
+
+
+def test_a_task_that_writes_to_its_own_offsets_topic_fails_instead_of_waiting_for_itself(
+    exact: DistributedWorker, topic: str
+) -> None:
+    exact.rest.create(topic, props(exact.props["offset.storage.topic"], "poll"))
+    eventually(lambda: exact.rest.states(topic) == ["RUNNING", "FAILED"], why=exact.tail)
+    assert "must not write to the topic of its own offsets" in exact.rest.status(topic)["tasks"][0]["trace"]
+    exact.rest.delete(topic)

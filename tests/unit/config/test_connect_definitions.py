@@ -1,0 +1,119 @@
+"""The worker's and the connectors' keys against those of Kafka 4.3.0, column by column, and what both say of bad values.
+
+``connect_definitions.tsv`` and ``connect_judgements.tsv`` were written by a small program that walks the ConfigDefs of
+connect-runtime 4.3.0; the second holds each of TRIES that ``ConfigDef.validateAll`` has something to say against.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from mm2.config.config_infos import shown
+from mm2.config.configdef import ConfigDef, ConfigKey
+from mm2.config.connector_keys import (
+    ISOLATION_KEY,
+    SINK_CONNECTOR_CONFIG,
+    SOURCE_CONNECTOR_CONFIG,
+    source_connector_config,
+)
+from mm2.config.values import Type
+from mm2.config.worker_keys import DISTRIBUTED_CONFIG, STANDALONE_CONFIG
+
+GROUPS = {
+    "name": "n",
+    "connector.class": "c",
+    "topic.creation.groups": "logs",
+    "topic.creation.default.partitions": "3",
+    "topic.creation.default.replication.factor": "2",
+    "topic.creation.logs.include": "log.*",
+}
+DEFINITIONS = {
+    "DistributedConfig": DISTRIBUTED_CONFIG,
+    "StandaloneConfig": STANDALONE_CONFIG,
+    "SourceConnectorConfig": SOURCE_CONNECTOR_CONFIG,
+    "SinkConnectorConfig": SINK_CONNECTOR_CONFIG,
+    "TopicCreation": source_connector_config(GROUPS),
+}
+# Ours, and the key that Kafka's policy Allowlist declares itself.
+OURS = {"connector.client.config.override.allowlist", ISOLATION_KEY}
+#: What stands for an answer where Java's validator dies of the null that an unreadable value leaves.
+CRASH = "crash"
+TRIES = [None, "", "x", "-1", "0", "2147483648", "0.7", "a,a", "a,,b"]
+
+
+def rows(file: str) -> list[dict[str, str]]:
+    with Path(__file__).with_name(file).open(encoding="utf-8", newline="") as opened:
+        return list(csv.DictReader(opened, delimiter="\t", quoting=csv.QUOTE_NONE))
+
+
+def ours(key: ConfigKey) -> dict[str, str]:
+    default = shown(key.default, key.type)
+    return {
+        "key": key.name,
+        "type": key.type.value,
+        "default": "<NODEF>" if key.required else "<null>" if default is None else default,
+        "importance": key.importance.value,
+        "group": key.group or "<null>",
+        "order": str(key.order),
+        "width": key.width.value,
+        "display_name": key.display_name,
+        "dependents": ",".join(key.dependents),
+    }
+
+
+KAFKA_S = rows("connect_definitions.tsv")
+
+
+@pytest.mark.parametrize("row", KAFKA_S, ids=lambda row: f"{row['definition']}-{row['key']}")
+def test_every_column_is_kafka_s(row: dict[str, str]) -> None:
+    key = DEFINITIONS[row["definition"]].keys[row["key"]]
+    told = ours(key)
+    assert told == {column: row[column] for column in told}
+    assert key.documentation
+
+
+@pytest.mark.parametrize("name", ["DistributedConfig", "SourceConnectorConfig", "SinkConnectorConfig"])
+def test_the_keys_are_kafka_s_in_its_order(name: str) -> None:
+    expected = [row["key"] for row in KAFKA_S if row["definition"] == name]
+    found = [key for key in DEFINITIONS[name].names if key not in OURS]
+    assert sorted(found) == sorted(expected)
+    if name != "DistributedConfig":
+        assert found == expected
+
+
+def test_the_standalone_worker_has_no_key_of_the_group() -> None:
+    distributed, standalone = set(DISTRIBUTED_CONFIG.names), set(STANDALONE_CONFIG.names)
+    assert standalone - distributed == {"offset.storage.file.filename"}
+    assert {"group.id", "security.protocol", "config.storage.topic", "client.id"} <= distributed - standalone
+
+
+JUDGED = {
+    (row["definition"], row["key"], row["given"]): json.loads(row["errors"]) for row in rows("connect_judgements.tsv")
+}
+NOT_TRIED = {
+    "inter.worker.key.generation.algorithm",
+    "inter.worker.signature.algorithm",
+    "inter.worker.verification.algorithms",
+}
+
+
+@pytest.mark.parametrize("name", ["DistributedConfig", "SourceConnectorConfig", "SinkConnectorConfig"])
+def test_bad_values_are_refused_in_kafka_s_words(name: str) -> None:
+    definition: ConfigDef = DEFINITIONS[name]
+    base = SOURCE_CONNECTOR_CONFIG if name == "SinkConnectorConfig" else ConfigDef()
+    for key in definition.keys.values():
+        tls_or_sasl = key.name.startswith(("ssl.", "sasl.")) and key.name != "ssl.client.auth"
+        if key.name in OURS | NOT_TRIED or tls_or_sasl or key.type is Type.CLASS or key.name in base:
+            continue
+        for given in TRIES:
+            props = {} if given is None else {key.name: given}
+            found = next(value for value in definition.config_values(props) if value.name == key.name)
+            expected = JUDGED.get((name, key.name, "<absent>" if given is None else given), [])
+            if expected == CRASH:
+                assert found.errors, (key.name, given)
+            else:
+                assert found.errors == expected, (key.name, given)

@@ -1,0 +1,113 @@
+"""A REST server over a toy herder, on a free port of 127.0.0.1."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import structlog
+
+from mm2.cli.logs import configure_logging
+from mm2.connect.rest.app import worker_resources
+from mm2.connect.rest.binding import Binding
+from mm2.connect.rest.client import RestClient
+from mm2.connect.rest.extensions import ConnectRestExtension
+from mm2.connect.rest.requests import Requests
+from mm2.connect.rest.server import RestServer
+from mm2.connect.rest.settings import RestSettings
+from tests.unit.connect.rest.toy_herder import ToyHerder
+
+JSON = {"Content-Type": "application/json"}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back. `json` is None when the body is none."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body) if self.body else None
+
+    @property
+    def message(self) -> Any:
+        """Of a refusal, which has the shape of all refusals."""
+        assert self.headers["content-type"] == "application/json", self
+        assert set(self.json) == {"error_code", "message"}, self
+        assert self.json["error_code"] == self.status
+        return self.json["message"]
+
+
+@dataclass(frozen=True)
+class Running:
+    """A server and the herder behind it."""
+
+    server: RestServer
+    herder: ToyHerder
+
+    @property
+    def port(self) -> int:
+        return self.server.binding.main[0].number
+
+    def ask(
+        self, method: str, path: str, body: bytes | str | None = None, headers: Mapping[str, str] | None = None
+    ) -> Answer:
+        """One request on a connection of its own; the path goes out as it is. A body is JSON unless `headers` say more."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        try:
+            sent = {} if headers is None else dict(headers)
+            if body is not None and headers is None:
+                sent |= JSON
+            connection.request(method, path, body.encode() if isinstance(body, str) else body, sent)
+            response = connection.getresponse()
+            return Answer(
+                response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
+            )
+        finally:
+            connection.close()
+
+
+Start = Callable[..., Running]
+
+
+@pytest.fixture(scope="package", autouse=True)
+def plain_traces() -> Iterator[None]:
+    """As in the programs: the default of structlog draws traces for seconds."""
+    configure_logging("json")
+    yield
+    structlog.reset_defaults()
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts a server with these worker settings and extensions."""
+    running: list[tuple[RestServer, Requests]] = []
+
+    def make(props: Mapping[str, str] | None = None, *extensions: ConnectRestExtension) -> Running:
+        settings = RestSettings.of({"listeners": "http://127.0.0.1:0", **(props or {})})
+        server = RestServer(Binding(settings))
+        timeout_s = settings.limits.request_timeout_s
+        requests = Requests(RestClient(settings.props, timeout_s), timeout_s)
+        running.append((server, requests))
+        herder = ToyHerder()
+        resources = worker_resources(herder, settings, requests, extensions)
+        server.serve(resources.main, resources.admin)
+        return Running(server, herder)
+
+    yield make
+    for server, requests in running:
+        server.stop(1.0)
+        requests.close()
+
+
+@pytest.fixture
+def rest(start: Start) -> Running:
+    """One with default settings."""
+    return start()

@@ -1,0 +1,117 @@
+"""Extensions, and the one that asks for user and password."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from fastapi import APIRouter
+
+from mm2.config.configdef import ConfigException
+from mm2.connect.plugins import Plugins
+from mm2.connect.rest.basic_auth import LOGIN_MODULE, BasicAuthSecurityRestExtension, load_credentials, login_config_of
+from mm2.connect.rest.extensions import ConnectRestExtension, ConnectRestExtensionContext, load_extensions
+from tests.unit.connect.rest.conftest import Start
+
+JAVA_NAME = "org.apache.kafka.connect.rest.basic.auth.extension.BasicAuthSecurityRestExtension"
+
+
+def basic(user: str, password: str) -> dict[str, str]:
+    return {"Authorization": "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()}
+
+
+def login_file(folder: Path, credentials: str = "admin=a:b\nüser=p\n", entry: str | None = None) -> dict[str, str]:
+    (folder / "credentials").write_text(credentials, encoding="latin-1")
+    file = folder / "login.conf"
+    file.write_text(
+        entry
+        or f'Other {{ some.Module required; }};\nKafkaConnect {{\n {LOGIN_MODULE} required\n file="{folder}/credentials";\n}};'
+    )
+    return {"java.security.auth.login.config": str(file)}
+
+
+class Nested(ConnectRestExtension):
+    """Its router has a router within, and it closes loudly."""
+
+    closed = False
+
+    def register(self, context: ConnectRestExtensionContext) -> None:
+        inner, outer = APIRouter(prefix="/inner"), APIRouter(prefix="/outer")
+
+        @inner.get("/{name}")
+        def state(name: str) -> str:
+            return context.cluster_state.connector_health(name).connector_state.state
+
+        outer.include_router(inner)
+        context.configurable.register(outer)
+
+
+def test_java_s_name_and_the_alias_lead_to_it(tmp_path: Path) -> None:
+    for name in (JAVA_NAME, "BasicAuthSecurityRestExtension"):
+        (made,) = load_extensions((name,), Plugins(), login_file(tmp_path))
+        assert isinstance(made, BasicAuthSecurityRestExtension)
+
+
+def test_only_the_right_credentials_come_in(start: Start, tmp_path: Path) -> None:
+    extension = BasicAuthSecurityRestExtension()
+    extension.configure(login_file(tmp_path))
+    rest = start(None, extension)
+    refused: list[Mapping[str, str]] = [
+        {}, basic("admin", "b"), basic("nobody", "a:b"), basic("", ""), {"Authorization": "Basic"},
+        {"Authorization": "Basic %%%"}, {"Authorization": "Bearer x"}, {"Authorization": "Basic " + "/w=="},
+    ]  # fmt: skip
+    for headers in refused:
+        answer = rest.ask("GET", "/connectors", headers=headers)
+        assert (answer.status, answer.message) == (401, "User cannot access the resource.")
+        assert answer.headers["www-authenticate"].startswith("Basic")
+    assert rest.ask("GET", "/connectors", headers=basic("admin", "a:b")).status == 200
+    assert rest.ask("GET", "/connectors", headers=basic("üser", "p")).status == 200
+    # what is signed instead
+    assert rest.ask("PUT", "/connectors/x/fence").status == 400
+    assert rest.ask("POST", "/connectors/x/tasks", "[]").status == 400
+    for path in ("/connectors/x/tasks/../config", "/connectors/x/tasks;a", "/%63onnectors/x/fence"):
+        assert rest.ask("PUT", path, "{}").status == 401, path
+
+
+def test_an_empty_file_lets_everybody_in(start: Start, tmp_path: Path) -> None:
+    extension = BasicAuthSecurityRestExtension()
+    extension.configure(login_file(tmp_path, credentials="# nobody\n"))
+    assert start(None, extension).ask("GET", "/connectors").status == 200
+
+
+def test_kafka_opts_may_name_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = login_file(tmp_path)["java.security.auth.login.config"]
+    monkeypatch.setenv("KAFKA_OPTS", f"-Dx=y -Djava.security.auth.login.config={file}")
+    assert load_credentials({}).allow(basic("admin", "a:b")["Authorization"]) == "admin"
+    assert login_config_of('"-Djava.security.auth.login.config=/with blank"') == "/with blank"
+    assert login_config_of("-Dother=1") is None
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ("Other { a.B required; };", "KafkaConnect"),
+        ("KafkaConnect { a.LdapLoginModule required; };", "PropertyFileLoginModule"),
+        (f"KafkaConnect {{ {LOGIN_MODULE} required; }};", "file="),
+        (f'KafkaConnect {{ {LOGIN_MODULE} required file="/no/such/file"; }};', "/no/such/file"),
+        (f'KafkaConnect {{ {LOGIN_MODULE} file="s3cret"; }};', "control flag"),
+    ],
+)
+def test_a_login_configuration_that_does_not_work_ends_the_start(tmp_path: Path, entry: str, said: str) -> None:
+    with pytest.raises(ConfigException, match=said) as raised:
+        load_credentials(login_file(tmp_path, entry=entry))
+    assert "s3cret" not in str(raised.value)
+    with pytest.raises(ConfigException, match=r"java\.security\.auth\.login\.config"):
+        load_credentials({})
+
+
+def test_routers_within_routers_answer_and_refuse_methods(start: Start) -> None:
+    rest = start(None, Nested())
+    rest.herder.configs["c"] = {}
+    answer = rest.ask("GET", "/outer/inner/c")
+    assert (answer.status, answer.json) == (200, "RUNNING")
+    assert rest.ask("GET", "/outer/inner/nope").status == 404
+    assert rest.ask("POST", "/outer/inner/c").status == 405
+    assert rest.ask("GET", "/outer/other").status == 404

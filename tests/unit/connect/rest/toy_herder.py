@@ -1,0 +1,257 @@
+"""A herder that keeps connectors in a dict, for tests of what is between HTTP and herder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from mm2.connect.errors import AlreadyExists, BadRequest, NotFound
+from mm2.connect.group.protocol import ConnectorTaskId
+from mm2.connect.herder.answers import (
+    ActiveTopicsInfo,
+    ConnectorInfo,
+    ConnectorOffset,
+    ConnectorOffsets,
+    ConnectorStateInfo,
+    ConnectorType,
+    Created,
+    HealthInfo,
+    LoggerLevel,
+    Message,
+    PluginInfo,
+    TaskInfo,
+    TaskState,
+    WorkState,
+)
+from mm2.connect.herder.interface import Herder
+from mm2.connect.herder.sessions import RequestSignature
+from mm2.connect.herder.stages import Stage, StagedFuture
+from mm2.connect.stores.config_state import Props, RestartRequest, TargetState
+
+T = TypeVar("T")
+
+
+class ToyHerder(Herder):
+    """``refuse`` makes the next mutating calls fail with that; ``hang`` lets them wait for ever."""
+
+    def __init__(self) -> None:
+        self.configs: dict[str, dict[str, str | None]] = {}
+        self.states: dict[str, str] = {}
+        self.refuse: Exception | None = None
+        self.hang = False
+        self.ready = True
+        self.calls: list[tuple[Any, ...]] = []
+
+    # -- life
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def await_stopped(self, timeout_s: float | None = None) -> bool:
+        return timeout_s is not None
+
+    @property
+    def failure(self) -> BaseException | None:
+        return None
+
+    @property
+    def is_ready(self) -> bool:
+        return self.ready
+
+    @property
+    def stage(self) -> Stage:
+        return Stage("counting sheep", 0)
+
+    @property
+    def kafka_cluster_id(self) -> str:
+        return "toy-cluster"
+
+    def health(self) -> StagedFuture[HealthInfo]:
+        return self._later(HealthInfo.healthy)
+
+    # -- reading
+
+    def connectors(self) -> list[str]:
+        return sorted(self.configs)
+
+    def known_connector_info(self, name: str) -> ConnectorInfo:
+        self._require(name)
+        return ConnectorInfo(name, self.configs[name], (ConnectorTaskId(name, 0),), ConnectorType.SOURCE)
+
+    def connector_info(self, name: str) -> StagedFuture[ConnectorInfo]:
+        return self._later(lambda: self.known_connector_info(name))
+
+    def connector_config(self, name: str) -> StagedFuture[Props]:
+        return self._later(lambda: self.known_connector_info(name).config)
+
+    def connector_status(self, name: str) -> ConnectorStateInfo:
+        if name not in self.configs:
+            raise NotFound(f"No status found for connector {name}")
+        work = WorkState(self.states.get(name, "RUNNING"), "h:1", None, "1")
+        return ConnectorStateInfo(name, work, (TaskState(0, work),), ConnectorType.SOURCE)
+
+    def task_status(self, task: ConnectorTaskId) -> TaskState:
+        if task.connector not in self.configs or task.task != 0:
+            raise NotFound(f"No status found for task {task}")
+        return TaskState(0, WorkState("FAILED", "h:1", "why", None))
+
+    def task_configs(self, name: str) -> StagedFuture[list[TaskInfo]]:
+        return self._later(lambda: [TaskInfo(ConnectorTaskId(name, 0), self.known_connector_info(name).config)])
+
+    def connector_topics(self, name: str) -> ActiveTopicsInfo:
+        return ActiveTopicsInfo(name, ())
+
+    def reset_connector_topics(self, name: str) -> None:
+        self.calls.append(("reset topics", name))
+
+    # -- changing
+
+    def put_connector_config(
+        self, name: str, config: Props, *, allow_replace: bool, target_state: TargetState | None = None
+    ) -> StagedFuture[Created]:
+        def put() -> Created:
+            self.calls.append(("put", name, dict(config), target_state))
+            if not config.get("connector.class"):
+                raise BadRequest(f"Connector config {name} contains no connector type")
+            existed = name in self.configs
+            if existed and not allow_replace:
+                raise AlreadyExists(f"Connector {name} already exists")
+            self.configs[name] = dict(config)
+            return Created(not existed, self.known_connector_info(name))
+
+        return self._later(put)
+
+    def patch_connector_config(self, name: str, patch: Props) -> StagedFuture[Created]:
+        def put() -> Created:
+            self._require(name)
+            merged = {**self.configs[name], **patch}
+            self.configs[name] = {key: value for key, value in merged.items() if value is not None}
+            return Created(created=False, info=self.known_connector_info(name))
+
+        return self._later(put)
+
+    def delete_connector_config(self, name: str) -> StagedFuture[None]:
+        def delete() -> None:
+            self._require(name)
+            del self.configs[name]
+
+        return self._later(delete)
+
+    def _set_state(self, name: str, state: str) -> StagedFuture[None]:
+        def change() -> None:
+            if name not in self.configs:
+                raise NotFound(f"Unknown connector {name}")
+            self.states[name] = state
+
+        return self._later(change)
+
+    def pause_connector(self, name: str) -> StagedFuture[None]:
+        return self._set_state(name, "PAUSED")
+
+    def resume_connector(self, name: str) -> StagedFuture[None]:
+        return self._set_state(name, "RUNNING")
+
+    def stop_connector(self, name: str) -> StagedFuture[None]:
+        return self._set_state(name, "STOPPED")
+
+    def restart_connector(self, name: str) -> StagedFuture[None]:
+        return self._later(lambda: self._require(name))
+
+    def restart_connector_and_tasks(self, request: RestartRequest) -> StagedFuture[ConnectorStateInfo]:
+        self.calls.append(("restart", request))
+        return self._later(lambda: self.connector_status(request.connector))
+
+    def restart_task(self, task: ConnectorTaskId) -> StagedFuture[None]:
+        return self._later(lambda: self._require(task.connector))
+
+    # -- between workers
+
+    def put_task_configs(
+        self, name: str, configs: Sequence[Props], signature: RequestSignature | None
+    ) -> StagedFuture[None]:
+        return self._later(lambda: self._signed(signature))
+
+    def fence_zombies(self, name: str, signature: RequestSignature | None) -> StagedFuture[None]:
+        return self._later(lambda: self._signed(signature))
+
+    @staticmethod
+    def _signed(signature: RequestSignature | None) -> None:
+        if signature is None:
+            raise BadRequest("Internal request missing required signature")
+
+    # -- offsets
+
+    def connector_offsets(self, name: str) -> StagedFuture[ConnectorOffsets]:
+        def offsets() -> ConnectorOffsets:
+            self._require(name)
+            return ConnectorOffsets((ConnectorOffset({"file": "ä"}, {"position": 7, "raw": b"\x00\xff"}),))
+
+        return self._later(offsets)
+
+    def alter_connector_offsets(self, name: str, offsets: ConnectorOffsets) -> StagedFuture[Message]:
+        self.calls.append(("alter", name, offsets))
+        return self._later(lambda: self._message(name))
+
+    def reset_connector_offsets(self, name: str) -> StagedFuture[Message]:
+        return self._later(lambda: self._message(name))
+
+    def _message(self, name: str) -> Message:
+        self._require(name)
+        return Message("done")
+
+    # -- plugins
+
+    def validate_connector_config(self, config: Props) -> StagedFuture[Any]:
+        def validate() -> Any:
+            if not config.get("connector.class"):
+                raise BadRequest(f"Connector config {dict(config)} contains no connector type")
+            return _Infos()
+
+        return self._later(validate)
+
+    def connector_plugins(self, *, connectors_only: bool = True) -> list[PluginInfo]:
+        plugins = [PluginInfo("a.Sink", "sink", "1"), PluginInfo("a.Converter", "converter", "undefined")]
+        return plugins[:1] if connectors_only else plugins
+
+    def plugin_config(self, name: str, version: str | None = None) -> list[dict[str, Any]]:
+        if name != "Sink":
+            raise NotFound(f"Unknown plugin {name}.")
+        return [{"name": "topics", "version": version}]
+
+    # -- loggers
+
+    def all_loggers(self) -> Mapping[str, LoggerLevel]:
+        return {"root": LoggerLevel("INFO", None)}
+
+    def logger_level(self, name: str) -> LoggerLevel | None:
+        return LoggerLevel("INFO", 5) if name == "root" else None
+
+    def set_worker_logger_level(self, namespace: str, level: str) -> list[str]:
+        return [namespace]
+
+    def set_cluster_logger_level(self, namespace: str, level: str) -> StagedFuture[None]:
+        return self._later(lambda: self.calls.append(("cluster level", namespace, level)))
+
+    # --
+
+    def _require(self, name: str) -> None:
+        if name not in self.configs:
+            raise NotFound(f"Connector {name} not found")
+
+    def _later(self, action: Callable[[], T]) -> StagedFuture[T]:
+        future: StagedFuture[T] = StagedFuture(lambda: self.stage)
+        if self.hang:
+            return future
+        try:
+            if self.refuse is not None:
+                raise self.refuse
+            future.set_result(action())
+        except Exception as error:  # noqa: BLE001 - what the future fails with
+            future.set_exception(error)
+        return future
+
+
+class _Infos:
+    def as_json(self) -> dict[str, Any]:
+        return {"name": "a.Sink", "error_count": 0, "groups": [], "configs": []}

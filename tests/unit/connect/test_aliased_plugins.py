@@ -1,0 +1,96 @@
+"""What transformations and predicates add to a connector's keys, against Kafka's.
+
+``enriched_keys.tsv`` was written by a small program that has connect-runtime 4.3.0 (``ConnectorConfig.enrich``) do the same for all
+that ship with it, each under an alias made of its name.
+"""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from mm2.config.config_infos import shown
+from mm2.config.configdef import ConfigKey
+from mm2.config.connector_keys import SOURCE_CONNECTOR_CONFIG
+from mm2.connect.herder.aliased_plugins import with_aliased_plugins
+from mm2.connect.plugins import Plugins, PluginType
+
+PLUGINS = Plugins()
+FILTER = "org.apache.kafka.connect.transforms.Filter"
+
+
+def all_of_them() -> dict[str, str]:
+    props = {}
+    for key, type_ in (("transforms", PluginType.TRANSFORMATION), ("predicates", PluginType.PREDICATE)):
+        aliases = {plugin.name.rpartition(".")[2].replace("$", ""): plugin.name for plugin in PLUGINS.list(type_)}
+        props[key] = ",".join(aliases)
+        props |= {f"{key}.{alias}.type": name for alias, name in aliases.items()}
+    return props
+
+
+def kafka_s() -> list[dict[str, str]]:
+    with Path(__file__).with_name("enriched_keys.tsv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+
+
+def ours(key: ConfigKey) -> dict[str, str]:
+    default = shown(key.default, key.type)
+    return {
+        "key": key.name,
+        "type": key.type.value,
+        "default": "<NODEF>" if key.required else "<null>" if default is None else default,
+        "importance": key.importance.value,
+        "group": key.group or "<null>",
+        "order": str(key.order),
+        "width": key.width.value,
+        "display_name": key.display_name,
+        "dependents": ",".join(key.dependents),
+    }
+
+
+def test_the_keys_of_all_that_ships_are_kafka_s_column_by_column() -> None:
+    definition = with_aliased_plugins(SOURCE_CONNECTOR_CONFIG, all_of_them(), PLUGINS, None)
+    found = [ours(key) for key in definition.keys.values() if key.name not in SOURCE_CONNECTOR_CONFIG]
+    expected = kafka_s()
+    for row in (*found, *expected):
+        if row["key"].endswith(".plugin.version"):
+            row["default"] = "the plugin's own"
+    assert found == expected
+
+
+def errors(**props: str) -> dict[str, list[str]]:
+    given = {"name": "n", "connector.class": "c", **{key.replace("__", "."): value for key, value in props.items()}}
+    definition = with_aliased_plugins(SOURCE_CONNECTOR_CONFIG, given, PLUGINS, None)
+    return {value.name: value.errors for value in definition.config_values(given) if value.errors}
+
+
+def test_an_alias_needs_a_class() -> None:
+    assert errors(transforms="a") == {
+        "transforms.a.type": ['Missing required configuration "transforms.a.type" which has no default value.']
+    }
+
+
+def test_a_predicate_that_is_not_there_cannot_be_negated() -> None:
+    text = "Config 'transforms.a.negate' was provided but there is no config 'transforms.a.predicate' defining a predicate to be negated."
+    assert errors(transforms="a", transforms__a__type=FILTER, transforms__a__negate="true")["transforms.a.type"] == [
+        text
+    ]
+
+
+@pytest.mark.parametrize("name", ["Nope", "org.apache.kafka.connect.storage.StringConverter"])
+def test_a_class_that_is_none_is_an_error_at_its_type(name: str) -> None:
+    found = errors(transforms="a", transforms__a__type=name)
+    assert list(found) == ["transforms.a.type"]
+    assert name in found["transforms.a.type"][0]
+
+
+def test_a_validator_of_a_plugin_names_its_own_key_as_in_kafka() -> None:
+    found = errors(
+        transforms="a", transforms__a__type="RegexRouter", transforms__a__regex="(", transforms__a__replacement=""
+    )
+    assert [
+        text.startswith("Invalid value ( for configuration regex: Invalid regex")
+        for text in found["transforms.a.regex"]
+    ] == [True]

@@ -1,0 +1,131 @@
+"""A connector's own offsets over those that all share: which wins, and what is written where, in which order."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator
+
+import pytest
+
+from mm2.connect.api import ConnectError
+from mm2.connect.stores.connector_offset_store import ConnectorOffsetStore
+from mm2.connect.stores.memory_offset_store import MemoryOffsetStore
+from mm2.connect.stores.offset_store import SourceOffset
+
+P1, P2, P3 = {"p": 1}, {"p": 2}, {"p": 3}
+
+
+class Noted(MemoryOffsetStore):
+    """Keeps a list of what is written, fails when it is told to, waits where it is told to."""
+
+    def __init__(self, name: str, written: list[tuple[str, list[SourceOffset]]]) -> None:
+        super().__init__()
+        self.name = name
+        self.written = written
+        self.fails = False
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def write(self, connector: str, offsets: Iterable[SourceOffset], timeout_s: float) -> None:
+        batch = list(offsets)
+        assert self.gate.wait(10)
+        if self.fails:
+            raise ConnectError(f"{self.name} cannot be written")
+        self.written.append((self.name, batch))
+        super().write(connector, batch, timeout_s)
+
+
+class Stores:
+    def __init__(self) -> None:
+        self.written: list[tuple[str, list[SourceOffset]]] = []
+        self.own, self.shared = Noted("own", self.written), Noted("shared", self.written)
+        self.both = ConnectorOffsetStore(self.own, self.shared)
+
+
+@pytest.fixture
+def stores() -> Iterator[Stores]:
+    made = Stores()
+    yield made
+    made.both.stop()
+
+
+def test_own_offsets_win_over_shared_ones(stores: Stores) -> None:
+    stores.shared.write("c", [(P1, {"o": 1}), (P2, {"o": 2})], 1)
+    stores.own.write("c", [(P2, {"o": 20}), (P3, {"o": 30})], 1)
+    assert stores.both.offsets("c", [P1, P2, P3, {"p": 4}], 1) == [{"o": 1}, {"o": 20}, {"o": 30}, None]
+    assert stores.both.all_offsets("c", 1) == [(P1, {"o": 1}), (P2, {"o": 20}), (P3, {"o": 30})]
+
+
+def test_own_first_then_a_copy(stores: Stores) -> None:
+    stores.both.write("c", [(P1, {"o": 1})], 1)
+    assert stores.both.flush(10)
+    assert stores.written == [("own", [(P1, {"o": 1})]), ("shared", [(P1, {"o": 1})])]
+
+
+def test_removals_come_first_and_from_the_shared_store_first(stores: Stores) -> None:
+    stores.both.write("c", [(P1, {"o": 1}), (P2, {"o": 1})], 1)
+    assert stores.both.flush(10)
+    stores.written.clear()
+    stores.both.write("c", [(P1, None), (P2, {"o": 2})], 1)
+    assert stores.both.flush(10)
+    assert stores.written == [
+        ("shared", [(P1, None)]),
+        ("own", [(P1, None), (P2, {"o": 2})]),
+        ("shared", [(P2, {"o": 2})]),
+    ]
+    assert stores.both.all_offsets("c", 1) == [(P2, {"o": 2})]
+
+
+def test_a_removal_that_the_shared_store_does_not_take_changes_nothing(stores: Stores) -> None:
+    stores.both.write("c", [(P1, {"o": 1})], 1)
+    assert stores.both.flush(10)
+    stores.shared.fails = True
+    with pytest.raises(ConnectError, match="shared cannot be written"):
+        stores.both.write("c", [(P1, None)], 1)
+    assert stores.both.offsets("c", [P1], 1) == [{"o": 1}]
+
+
+def test_a_copy_that_fails_is_no_failure(stores: Stores) -> None:
+    stores.shared.fails = True
+    stores.both.write("c", [(P1, {"o": 1})], 1)
+    assert stores.both.flush(10)
+    stores.shared.fails = False
+    stores.both.write("c", [(P1, {"o": 2})], 1)
+    assert stores.both.flush(10)
+    assert stores.shared.all_offsets("c", 1) == [(P1, {"o": 2})]
+
+
+def test_a_write_that_fails_is_not_copied(stores: Stores) -> None:
+    stores.own.fails = True
+    with pytest.raises(ConnectError, match="own cannot be written"):
+        stores.both.write("c", [(P1, {"o": 1})], 1)
+    assert stores.both.flush(10)
+    assert stores.shared.all_offsets("c", 1) == []
+
+
+def test_no_copy_overtakes_a_removal(stores: Stores) -> None:
+    stores.shared.gate.clear()
+    stores.both.write("c", [(P1, {"o": 1})], 1)  # its copy is held up
+    threading.Timer(0.2, stores.shared.gate.set).start()
+    stores.both.write("c", [(P1, None)], 5)
+    assert stores.both.flush(10)
+    assert stores.shared.all_offsets("c", 1) == []
+    assert stores.both.all_offsets("c", 1) == []
+
+
+def test_what_is_held_up_is_copied_once_at_its_latest(stores: Stores) -> None:
+    stores.shared.gate.clear()
+    for number in range(50):
+        stores.both.write("c", [(P1, {"o": number})], 1)
+    stores.shared.gate.set()
+    assert stores.both.flush(10)
+    assert stores.shared.all_offsets("c", 1) == [(P1, {"o": 49})]
+    assert len([name for name, _ in stores.written if name == "shared"]) <= 2
+
+
+def test_resetting_empties_both(stores: Stores) -> None:
+    stores.shared.write("c", [(P1, {"o": 1})], 1)
+    stores.own.write("c", [(P2, {"o": 2})], 1)
+    assert stores.both.reset("c", 1) == 2
+    assert stores.own.all_offsets("c", 1) == []
+    assert stores.shared.all_offsets("c", 1) == []

@@ -1,0 +1,94 @@
+"""When a worker may still believe that its work is its own. Times in seconds, the session is 10."""
+
+from __future__ import annotations
+
+import pytest
+
+from mm2.connect.group.lease import Lease
+
+
+class Clock:
+    """A clock that stands until it is set."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def lease(clock: Clock) -> Lease:
+    lease = Lease(10, clock)
+    lease.begin()
+    return lease
+
+
+def test_it_ends_with_the_session_and_stays_lost(lease: Lease, clock: Clock) -> None:
+    clock.now += 10
+    assert lease.is_valid()
+    clock.now += 0.001
+    assert not lease.is_valid()
+    lease.renew(clock.now)
+    assert not lease.is_valid(), "an answer that comes late does not give the work back"
+    lease.tick()
+    lease.begin()
+    assert lease.is_valid()
+
+
+def test_an_answer_counts_from_when_it_was_asked_for(lease: Lease, clock: Clock) -> None:
+    asked_s = clock.now + 5
+    clock.now += 8
+    lease.renew(asked_s)
+    clock.now = asked_s + 10
+    assert lease.is_valid()
+    clock.now += 0.001
+    assert not lease.is_valid()
+
+
+def test_while_the_coordinator_owes_an_answer_being_awake_is_enough(lease: Lease, clock: Clock) -> None:
+    lease.await_answer()
+    for _ in range(60):
+        clock.now += 1
+        assert not lease.tick()
+    clock.now += 10.001  # frozen
+    assert not lease.is_valid()
+    assert lease.tick()
+
+
+def test_a_question_without_an_answer_leaves_little_time(lease: Lease, clock: Clock) -> None:
+    lease.await_answer()
+    for _ in range(20):
+        clock.now += 1
+        lease.tick()
+    lease.answer_failed(3)
+    clock.now += 3
+    assert lease.is_valid()
+    clock.now += 0.001
+    assert not lease.is_valid()
+
+
+def test_a_new_assignment_counts_from_when_the_process_was_last_seen_awake(lease: Lease, clock: Clock) -> None:
+    lease.tick()
+    clock.now += 4  # frozen, with the answer in the buffer
+    lease.begin()
+    clock.now += 6.001
+    assert not lease.is_valid()
+
+
+def test_who_has_nothing_loses_nothing(lease: Lease, clock: Clock) -> None:
+    lease.end()
+    clock.now += 3600
+    assert lease.is_valid()
+    lease.lose()
+    assert lease.is_valid()
+
+
+def test_a_group_that_has_gone_on_ends_it_at_once(lease: Lease) -> None:
+    lease.lose()
+    assert not lease.is_valid()

@@ -1,0 +1,26 @@
+import mm2.connect.api
+from mm2.connect.api import Header, Headers, SinkRecord, SourceRecord
+
+
+def test_all_names_of_the_plugin_api_are_there() -> None:
+    assert [name for name in mm2.connect.api.__all__ if not hasattr(mm2.connect.api, name)] == []
+
+
+def test_headers_keep_order_and_repetitions() -> None:
+    headers = Headers.of([("a", 1), ("b", 2)]).with_header("a", 3)
+    assert [header.value for header in headers.all_with_name("a")] == [1, 3]
+    assert headers.last_with_name("a") == Header("a", 3)
+    assert headers.last_with_name("c") is None
+    assert headers.without("a") == (Header("b", 2),)
+    assert headers.apply(lambda header: header._replace(value=0) if header.key == "b" else None) == (Header("b", 0),)
+
+
+def test_pairs_will_do_for_headers() -> None:
+    record = SourceRecord({}, {}, "t", None, None, None, headers=[("h", 1)])  # type: ignore[arg-type]
+    assert record.headers == Headers.of([("h", 1)])
+
+
+def test_a_sink_record_remembers_where_it_was_read() -> None:
+    record = SinkRecord("t", 1, None, None, 5).new_record(topic="other", partition=2)
+    assert (record.topic, record.original_topic, record.original_kafka_partition) == ("other", "t", 1)
+    assert record.original_kafka_offset == 5

@@ -1,0 +1,145 @@
+"""Repeating, tolerating and reporting failed steps."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+
+import pytest
+
+from mm2.connect.api import ConnectError, DataError, RetriableError
+from mm2.connect.runtime.counters import ErrorCounters
+from mm2.connect.runtime.errors.tolerance import (
+    ProcessingContext,
+    RetryWithToleranceOperator,
+    Stage,
+    Tolerance,
+)
+
+
+class Noted:
+    """A reporter."""
+
+    def __init__(self, outcome: Future[None] | None = None) -> None:
+        self.seen: list[tuple[str, str, str]] = []
+        self.outcome = outcome
+        self.closed = False
+
+    def report(self, context: ProcessingContext[str]) -> Future[None] | None:
+        self.seen.append((context.original, context.stage, repr(context.error)))
+        return self.outcome
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Bench:
+    def __init__(self, **tolerance: object) -> None:
+        self.counters = ErrorCounters()
+        self.stopping = threading.Event()
+        self.noted = Noted()
+        settings = Tolerance(**tolerance)  # type: ignore[arg-type]
+        self.operator: RetryWithToleranceOperator[str] = RetryWithToleranceOperator(
+            settings, self.counters, self.stopping
+        )
+        self.operator.add_reporter(self.noted)
+
+    def run(self, step: Callable[[], object], stage: Stage = Stage.VALUE_CONVERTER) -> object:
+        return self.operator.execute(ProcessingContext("record"), stage, "Some", step)
+
+
+class Flaky:
+    def __init__(self, failures: int, error: Exception) -> None:
+        self.failures, self.error, self.calls = failures, error, 0
+
+    def __call__(self) -> str:
+        self.calls += 1
+        if self.calls <= self.failures:
+            raise self.error
+        return "done"
+
+
+def test_the_first_failure_is_reported_and_final_when_nothing_is_tolerated() -> None:
+    bench = Bench()
+    with pytest.raises(ConnectError, match="Tolerance exceeded in error handler") as raised:
+        bench.run(Flaky(1, DataError("bad")))
+    assert isinstance(raised.value.__cause__, DataError)
+    assert bench.noted.seen == [("record", "VALUE_CONVERTER", "DataError('bad')")]
+    assert (bench.counters.record_errors, bench.counters.records_skipped) == (1, 0)
+    assert not bench.operator.within_tolerance_limits
+
+
+def test_any_exception_of_a_converter_is_tolerated_but_elsewhere_only_retriable_ones() -> None:
+    bench = Bench(tolerates_all=True)
+    assert bench.run(Flaky(1, ValueError("odd"))) is None
+    assert bench.run(Flaky(1, RetriableError("soon")), Stage.KAFKA_CONSUME) is None
+    assert bench.counters.records_skipped == 2
+    with pytest.raises(ConnectError, match="Unhandled exception in error handler"):
+        bench.run(Flaky(1, ValueError("odd")), Stage.TASK_PUT)
+
+
+def test_a_record_that_has_failed_is_not_worked_on_any_more() -> None:
+    bench = Bench(tolerates_all=True)
+    context = ProcessingContext("record")
+    step = Flaky(9, ValueError("odd"))
+    for stage in (Stage.KEY_CONVERTER, Stage.VALUE_CONVERTER):
+        assert bench.operator.execute(context, stage, "Some", step) is None
+    assert step.calls == 1
+    assert len(bench.noted.seen) == 1
+    assert context.stage is Stage.KEY_CONVERTER
+
+
+def test_retriable_errors_are_repeated_within_the_time_and_others_are_not() -> None:
+    bench = Bench(retry_timeout_ms=5000, retry_delay_max_ms=20)
+    step = Flaky(3, RetriableError("soon"))
+    assert bench.run(step) == "done"
+    assert (step.calls, bench.counters.retries, bench.counters.record_errors) == (4, 3, 0)
+    with pytest.raises(ConnectError):
+        bench.run(Flaky(1, ValueError("odd")))
+
+
+def test_a_retriable_error_that_outlasts_the_time_is_a_failure_also_without_tolerance() -> None:
+    bench = Bench(retry_timeout_ms=60, retry_delay_max_ms=20)
+    with pytest.raises(ConnectError, match="Tolerance exceeded"):
+        bench.run(Flaky(10**9, RetriableError("never")))
+    with pytest.raises(ConnectError, match="Tolerance exceeded"):
+        Bench().run(Flaky(1, RetriableError("never")))
+
+
+def test_stopping_ends_endless_retries_at_once() -> None:
+    bench = Bench(retry_timeout_ms=-1, tolerates_all=True)
+    step = Flaky(10**9, RetriableError("never"))
+    threading.Timer(0.1, bench.stopping.set).start()
+    began = time.monotonic()
+    assert bench.run(step) is None
+    assert time.monotonic() - began < 5
+    assert step.calls >= 2
+
+
+def test_what_failed_outside_is_reported_and_done_when_the_report_is() -> None:
+    bench = Bench(tolerates_all=True)
+    under_way: Future[None] = Future()
+    bench.noted.outcome = under_way
+    told = bench.operator.execute_failed(ProcessingContext("r"), Stage.TASK_PUT, "SinkTask", ValueError("no"))
+    assert not told.done()
+    under_way.set_result(None)
+    assert told.done()
+    with pytest.raises(ConnectError):
+        Bench().operator.execute_failed(ProcessingContext("r"), Stage.TASK_PUT, "SinkTask", ValueError("no"))
+
+
+def test_reporters_are_closed_even_when_one_cannot_be() -> None:
+    bench = Bench()
+
+    class Stuck(Noted):
+        def close(self) -> None:
+            raise OSError("stuck")
+
+    last = Noted()
+    bench.operator.add_reporter(Stuck())
+    bench.operator.add_reporter(last)
+    bench.operator.close()
+    assert bench.noted.closed
+    assert last.closed

@@ -1,0 +1,85 @@
+"""Which group a topic is created by, and what transactions the task asks for."""
+
+from __future__ import annotations
+
+import pytest
+
+from mm2.config.configdef import AbstractConfig, ConfigException
+from mm2.config.connector_keys import source_connector_config
+from mm2.connect.api import IllegalWorkerStateError, SourceRecord
+from mm2.connect.runtime.tasks.transaction_context import WorkerTransactionContext
+from mm2.connect.runtime.topic_creation import TopicCreationGroup, topic_creation_groups
+
+
+def groups(**settings: str) -> tuple[TopicCreationGroup, ...]:
+    props = {"name": "c", "connector.class": "X", **{f"topic.creation.{key}": value for key, value in settings.items()}}
+    return topic_creation_groups(AbstractConfig(source_connector_config(props), props), props)
+
+
+DEFAULT = {"default.partitions": "3", "default.replication.factor": "1", "default.cleanup.policy": "compact"}
+
+
+def test_without_any_key_topics_are_the_brokers_business() -> None:
+    assert groups() == ()
+
+
+def test_the_first_group_that_matches_in_full_counts_and_the_default_takes_the_rest() -> None:
+    found = groups(
+        **DEFAULT,
+        groups="logs,big",
+        **{"logs.include": "log-.*,trace", "logs.exclude": ".*-secret", "logs.partitions": "1", "big.include": ".*ig"},
+        **{"logs.retention.ms": "60000"},
+    )
+    assert [group.name for group in found] == ["logs", "big", "default"]
+
+    def chosen(topic: str) -> str:
+        return next(group.name for group in found if group.matches(topic))
+
+    assert [chosen(topic) for topic in ("log-a", "trace", "a-trace", "log-secret", "very big", "x")] == [
+        "logs",
+        "logs",
+        "default",
+        "default",
+        "big",
+        "default",
+    ]
+    new = found[0].new_topic("log-a")
+    assert (new.partitions, new.replication_factor, new.configs) == (1, 1, {"retention.ms": "60000"})
+    fallback = found[1].new_topic("big")
+    assert (fallback.partitions, fallback.replication_factor, fallback.configs) == (3, 1, {})
+    assert found[2].new_topic("x").configs == {"cleanup.policy": "compact"}
+
+
+def test_a_pattern_that_is_none_is_one_sentence_with_key_and_value() -> None:
+    with pytest.raises(ConfigException, match=r"Invalid value .* for configuration topic\.creation\.logs\.include"):
+        groups(**DEFAULT, groups="logs", **{"logs.include": "("})
+
+
+def record(number: int) -> SourceRecord:
+    return SourceRecord({"p": 1}, {"o": number}, "t", None, None, number)
+
+
+def test_a_transaction_ends_once_behind_an_equal_record() -> None:
+    context = WorkerTransactionContext()
+    context.commit_transaction(record(1))
+    context.abort_transaction(record(2))
+    assert not context.take_commit_on(record(3))
+    assert context.take_commit_on(record(1))
+    assert not context.take_commit_on(record(1))
+    assert context.take_abort_on(record(2))
+    context.commit_transaction()
+    assert not context.take_abort_batch()
+    assert context.take_commit_batch()
+    assert not context.take_commit_batch()
+
+
+def test_to_commit_and_to_abort_the_same_is_refused() -> None:
+    context = WorkerTransactionContext()
+    context.commit_transaction(record(1))
+    context.abort_transaction(record(1))
+    with pytest.raises(IllegalWorkerStateError, match="both commit and abort of same record"):
+        context.take_abort_on(record(1))
+    context.commit_transaction()
+    context.abort_transaction()
+    with pytest.raises(IllegalWorkerStateError, match="both commit and abort of same transaction"):
+        context.take_commit_batch()

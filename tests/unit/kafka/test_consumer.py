@@ -1,0 +1,125 @@
+"""Settings of a consumer, and how partitions are dealt out; what needs a broker is in tests/systems."""
+
+from __future__ import annotations
+
+import pytest
+
+from mm2.config.configdef import ConfigException
+from mm2.kafka.consumer.assignors import (
+    BUILT_IN,
+    CooperativeSticky,
+    Member,
+    Range,
+    RoundRobin,
+    Sticky,
+    Subscription,
+    partitions_of,
+    topics_of,
+)
+from mm2.kafka.consumer.settings import ConsumerSettings, OffsetReset
+from mm2.kafka.structs import EARLIEST, TopicPartition
+
+CLIENTS = "org.apache.kafka.clients.consumer"
+
+
+def settings(**props: str) -> ConsumerSettings:
+    given = {"bootstrap.servers": "127.0.0.1:1", "group.id": "g"}
+    return ConsumerSettings.from_props({**given, **{key.replace("__", "."): value for key, value in props.items()}})
+
+
+def test_defaults_are_those_of_java() -> None:
+    made = settings()
+    assert made.assignors == (Range, CooperativeSticky)
+    assert not made.is_cooperative
+    assert (made.session_timeout_ms, made.heartbeat_interval_ms, made.max_poll_interval_ms) == (45_000, 3_000, 300_000)
+    assert (made.max_poll_records, made.fetch_max_wait_ms, made.max_partition_fetch_bytes) == (500, 500, 1_048_576)
+    assert not made.read_committed
+
+
+def test_partitions_are_kept_over_a_rebalance_only_when_every_assignor_can() -> None:
+    assert settings(partition__assignment__strategy=f"{CLIENTS}.CooperativeStickyAssignor").is_cooperative
+    mixed = settings(partition__assignment__strategy=f"{CLIENTS}.CooperativeStickyAssignor, {CLIENTS}.RangeAssignor")
+    assert mixed.assignors == (CooperativeSticky, Range)
+    assert not mixed.is_cooperative
+
+
+def test_offsets_are_reset_as_asked() -> None:
+    assert settings(auto__offset__reset="Earliest").offset_reset == OffsetReset(EARLIEST)
+    assert settings(auto__offset__reset="none").offset_reset.is_none
+    assert settings(auto__offset__reset="by_duration:P1DT2H3M4S").offset_reset.age_ms == 93_784_000
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("group__id", " ", "needs one"),
+        ("group__protocol", "consumer", "only classic"),
+        ("isolation__level", "dirty", "read_committed"),
+        ("partition__assignment__strategy", "com.acme.Mine", "RangeAssignor"),
+        ("auto__offset__reset", "by_duration:P", "by_duration"),
+        ("max__poll__records", "0", "at least 1"),
+        ("max__poll__records", "many", "Not a number"),
+        ("check__crcs", "perhaps", "true or false"),
+        ("heartbeat__interval__ms", "45000", r"less than session\.timeout\.ms"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence(key: str, value: str, said: str) -> None:
+    with pytest.raises(ConfigException, match=said) as raised:
+        settings(**{key: value})
+    assert key.replace("__", ".") in str(raised.value)
+
+
+#: Version 3 of ConsumerProtocolSubscription.json of Kafka 4.3.0 by hand: topics t and u, no user data, t-0 and t-1 owned.
+SUBSCRIPTION = "000300000002000174000175ffffffff00000001000174000000020000000000000001"
+
+
+def test_a_subscription_is_told_in_the_newest_version() -> None:
+    owned = frozenset({TopicPartition("t", 1), TopicPartition("t", 0)})
+    data = Range.metadata(Subscription(frozenset({"u", "t"}), owned, owned, generation=5))
+    assert data.hex() == SUBSCRIPTION + "00000005" + "ffff"
+    assert topics_of(data) == {"t", "u"}
+
+
+@pytest.mark.parametrize("assignor", BUILT_IN.values(), ids=lambda assignor: assignor.name)
+def test_every_partition_is_dealt_once(assignor: type[Range]) -> None:
+    both, one = frozenset({"t", "u"}), frozenset({"t"})
+    members = [
+        Member("b", None, assignor.metadata(Subscription(both))),
+        Member("a", None, assignor.metadata(Subscription(one))),
+        Member("c", None, assignor.metadata(Subscription(both | {"missing"}))),
+    ]
+    dealt = {member: partitions_of(data) for member, data in assignor.assign(members, {"t": 7, "u": 2}).items()}
+    everything = [tp for partitions in dealt.values() for tp in partitions]
+    assert sorted(everything) == sorted(
+        [*(TopicPartition("t", n) for n in range(7)), *(TopicPartition("u", n) for n in (0, 1))]
+    )
+    assert all(tp.topic == "t" for tp in dealt["a"])
+
+
+def test_a_cooperative_leader_gives_nothing_that_somebody_still_has() -> None:
+    topics = frozenset({"t"})
+    all_of_them = frozenset(TopicPartition("t", n) for n in range(4))
+    had = CooperativeSticky.metadata(Subscription(topics, all_of_them, all_of_them, 3))
+    new = CooperativeSticky.metadata(Subscription(topics))
+    first = CooperativeSticky.assign([Member("old", None, had), Member("new", None, new)], {"t": 4})
+    kept = partitions_of(first["old"])
+    assert len(kept) == 2
+    assert partitions_of(first["new"]) == frozenset()
+    again = CooperativeSticky.metadata(Subscription(topics, kept, kept, 4))
+    second = CooperativeSticky.assign([Member("old", None, again), Member("new", None, new)], {"t": 4})
+    assert partitions_of(second["old"]) == kept
+    assert partitions_of(second["new"]) == all_of_them - kept
+
+
+def test_sticky_members_remember_what_they_gave_up() -> None:
+    topics, had = frozenset({"t"}), frozenset({TopicPartition("t", 3)})
+    remembering = Sticky.metadata(Subscription(topics, frozenset(), had, 2))
+    dealt = Sticky.assign(
+        [Member("a", None, Sticky.metadata(Subscription(topics))), Member("b", None, remembering)], {"t": 4}
+    )
+    assert TopicPartition("t", 3) in partitions_of(dealt["b"])
+    assert RoundRobin.metadata(Subscription(topics)).hex().endswith("ffff")
+
+
+def test_an_empty_assignment_is_none_at_all() -> None:
+    assert partitions_of(b"") == frozenset()

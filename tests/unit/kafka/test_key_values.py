@@ -1,0 +1,57 @@
+"""The quick walk over a batch finds what the thorough one finds."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mm2.kafka.errors import CorruptBatch
+from mm2.kafka.key_values import collect
+from mm2.kafka.records.batch import BatchView, iter_batches
+from mm2.kafka.records.record import Record, decode_batch, encode_batch
+
+_sizes = st.sampled_from([0, 1, 62, 63, 64, 65, 100, 8190, 8191, 8192, 9000])
+_content = st.none() | st.binary(max_size=8) | _sizes.map(bytes)
+_records = st.builds(
+    Record,
+    key=_content,
+    value=_content,
+    headers=st.lists(st.tuples(st.text(max_size=3), _content), max_size=2).map(tuple),
+    timestamp=st.sampled_from([0, 1, 10_000, 1_700_000_000_000]),
+)
+
+
+def view_of(records: list[Record], codec: str = "none", base_offset: int = 0) -> BatchView:
+    (view,) = iter_batches(memoryview(bytes(encode_batch(records, codec=codec, base_offset=base_offset))))
+    return view
+
+
+@given(
+    records=st.lists(_records, min_size=1, max_size=70),
+    codec=st.sampled_from(["none", "lz4", "zstd"]),
+    base_offset=st.sampled_from([0, 1000]),
+    position=st.integers(0, 1100),
+)
+def test_it_finds_what_decoding_finds(records: list[Record], codec: str, base_offset: int, position: int) -> None:
+    view = view_of(records, codec, base_offset)
+    wanted = {r.key: r.value for r in decode_batch(view) if r.offset >= position and r.key is not None}
+    found: dict[bytes, bytes | None] = {}
+    collect(view, position, found)
+    assert list(found.items()) == list(wanted.items())
+
+
+def test_a_later_batch_wins() -> None:
+    latest: dict[bytes, bytes | None] = {}
+    for value in (b"1", b"2", None):
+        collect(view_of([Record(b"k", b"0"), Record(b"k", value)]), 0, latest)
+    assert latest == {b"k": None}
+
+
+@pytest.mark.parametrize("change", [-1, 1])
+def test_a_batch_that_claims_another_number_of_records_is_refused(change: int) -> None:
+    view = view_of([Record(b"key", b"value")] * 3)
+    assert view.header is not None
+    lying = view._replace(header=view.header._replace(records_count=3 + change))
+    with pytest.raises(CorruptBatch, match="the batch at offset 0 do not add up"):
+        collect(lying, 0, {})

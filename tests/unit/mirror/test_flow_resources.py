@@ -1,0 +1,107 @@
+"""Which path leads to which flow."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from mm2.config.mirrormaker import SourceAndTarget
+from mm2.connect.rest.binding import Binding
+from mm2.connect.rest.server import RestServer
+from mm2.connect.rest.settings import RestSettings
+from mm2.mirror.flow_resources import FlowResources
+from mm2.mirror.rest import RESERVED, flow_path
+from tests.unit.connect.rest.toy_herder import ToyHerder
+
+PAIRS = [
+    SourceAndTarget("a", "b"),
+    SourceAndTarget("b", "ä b"),
+    SourceAndTarget("ui", "b"),
+    SourceAndTarget("flows", "x"),
+]
+Ask = Callable[[str, str], tuple[int, Any]]
+
+
+@pytest.fixture
+def herders() -> dict[SourceAndTarget, ToyHerder]:
+    made = {pair: ToyHerder() for pair in PAIRS}
+    for pair, herder in made.items():
+        herder.configs[str(pair)] = {"name": str(pair)}
+    return made
+
+
+@pytest.fixture(params=[True, False], ids=["internal", "no-internal"])
+def internal(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
+@pytest.fixture
+def ask(herders: dict[SourceAndTarget, ToyHerder], internal: bool) -> Iterator[Ask]:
+    binding = Binding(RestSettings.of({"listeners": "http://127.0.0.1:0"}))
+    server = RestServer(binding)
+    resources = FlowResources(herders, binding.settings, internal=internal)
+    server.serve(resources.main, resources.admin)
+
+    def one(method: str, path: str) -> tuple[int, Any]:
+        connection = http.client.HTTPConnection("127.0.0.1", binding.main[0].number, timeout=20)
+        connection.request(method, path)
+        response = connection.getresponse()
+        body = response.read()
+        connection.close()
+        return response.status, json.loads(body) if body else None
+
+    yield one
+    server.stop(1.0)
+    resources.requests.close()
+
+
+def test_each_flow_has_its_own(ask: Ask) -> None:
+    assert ask("GET", "/a/b/connectors") == (200, ["a->b"])
+    assert ask("GET", "/b/%C3%A4%20b/connectors/") == (200, ["b->ä b"])
+    assert ask("GET", "/flows/a/b/connectors") == (200, ["a->b"])
+    assert ask("GET", "/flows/ui/b/connectors") == (200, ["ui->b"])
+    assert ask("GET", "/flows/flows/x/connectors") == (200, ["flows->x"])
+    assert ask("GET", "/a/b")[1]["kafka_cluster_id"] == "toy-cluster"
+    assert ask("GET", "/a/b/health")[0] == 200
+    assert ask("GET", "/a/b/connectors/a-%3Eb/config") == (200, {"name": "a->b"})
+    assert ask("GET", "/a/b/openapi.json")[1]["servers"] == [{"url": "/a/b"}]
+
+
+def test_what_is_no_flow_is_404_in_json(ask: Ask) -> None:
+    for path in (
+        "/b/a/connectors",
+        "/a",
+        "/ui/b/connectors",
+        "/flows/x",
+        "/flows/a/c",
+        "/flows/x/connectors",
+        "/metrics",
+    ):
+        status, body = ask("GET", path)
+        assert (status, body["error_code"]) == (404, 404), path
+
+
+def test_reserved_segments_belong_to_the_process(ask: Ask) -> None:
+    assert RESERVED == ("ui", "metrics", "health", "admin", "connectors", "flows")
+    assert [flow_path(pair) for pair in PAIRS] == ["/a/b", "/b/%C3%A4%20b", "/flows/ui/b", "/flows/flows/x"]
+    assert [flow["path"] for flow in ask("GET", "/flows")[1]] == [flow_path(pair) for pair in PAIRS]
+    assert ask("GET", "/admin/loggers")[0] == 200
+    assert ask("GET", "/a/b/admin/loggers")[0] == 200
+    assert ask("GET", "/")[1]["version"] == "4.3.0"
+
+
+def test_the_internal_endpoints_are_where_java_asks_and_only_with_the_switch(ask: Ask, internal: bool) -> None:
+    status = 400 if internal else 404  # 400: there is no signature
+    for path in ("/a/b/connectors/c/fence", "/flows/a/b/connectors/c/fence", "/ui/b/connectors/c/fence"):
+        assert ask("PUT", path)[0] == status, path
+    # GET of the same path is the public resource
+    assert ask("GET", "/a/b/connectors/a-%3Eb/tasks")[0] == 200
+
+
+def test_the_process_is_as_healthy_as_its_worst_flow(ask: Ask, herders: dict[SourceAndTarget, ToyHerder]) -> None:
+    status, body = ask("GET", "/health")
+    assert (status, body["status"], set(body["flows"])) == (200, "healthy", {str(pair) for pair in PAIRS})
