@@ -17,6 +17,8 @@ from mm2.sandbox.kafka import LocalKafka, start_pair
 from mm2.sandbox.proxy import Proxy
 
 _NEAR, _CONTENDERS, _FAR = "PLAINTEXT", "CONTENDERS", "PROXIED"
+#: What Kafka's own script starts a broker with: another collector's pauses would be taken for somebody's latency.
+_KAFKAS_OWN = ("-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35")
 _BROKER_SETTINGS = {
     # Replicas of earlier runs are to be gone before the next run begins.
     "log.segment.delete.delay.ms": "500",
@@ -59,6 +61,7 @@ def open_venue(folder: Path, conditions: Conditions) -> Iterator[Venue]:
             start_pair(
                 folder / "brokers",
                 heap="1g",
+                jvm_options=_KAFKAS_OWN,
                 listeners={_NEAR: "PLAINTEXT", _CONTENDERS: protocol, _FAR: protocol},
                 proxied=[_FAR],
                 overrides={**_BROKER_SETTINGS, **tls_settings},

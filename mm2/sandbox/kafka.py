@@ -250,10 +250,11 @@ class LocalKafka:
             return file.read()
 
     def _java(self, jars: Path, main: str, *args: str) -> list[str]:
+        # On the few cores of a test machine the collector that needs no threads of its own disturbs least.
+        collector = [option for option in self._jvm_options if option.endswith("GC")] or ["-XX:+UseSerialGC"]
+        others = [option for option in self._jvm_options if option not in collector]
         return [
-            *(java_executable(), f"-Xmx{self._heap}", f"-Xms{self._heap}"),
-            # On the few cores of a test machine the collectors that need no threads of their own disturb least.
-            *("-XX:+UseSerialGC", "-Xshare:auto", *self._jvm_options),
+            *(java_executable(), f"-Xmx{self._heap}", f"-Xms{self._heap}", *collector, "-Xshare:auto", *others),
             *(f"-Dlog4j2.configurationFile={self.folder / 'log4j2.properties'}", "-Djava.awt.headless=true"),
             *("-cp", f"{jars}/*", main, *args),
         ]

@@ -25,7 +25,7 @@ FLEXIBLE_FROM: Final = 9
 _PARTITION: Final = struct.Struct(">ihqq")  # index, error, base offset, log append time
 # The same, the log start offset, and nothing to complain of: no refused records, no message, no tagged fields.
 _TAKEN: Final = struct.Struct(">ihqqqBBB")
-_NOTHING: Final = (1, 0, 0)
+_NOTHING: Final = [1, 0, 0]
 
 Buffer = bytes | bytearray | memoryview
 
@@ -125,10 +125,11 @@ def _parse(version: int, frame: memoryview, names: Mapping[bytes, str]) -> Answe
             topic = read.string(compact=flexible) or ""
         for _ in range(read.length(compact=flexible)):
             if flexible and len(frame) - read.at >= _TAKEN.size:
-                fields = _TAKEN.unpack_from(frame, read.at)
-                if fields[5:] == _NOTHING:
+                index, error_code, base_offset, append_time, log_start, *rest = _TAKEN.unpack_from(frame, read.at)
+                if rest == _NOTHING:
                     read.at += _TAKEN.size
-                    produced.append(Produced(TopicPartition(topic, fields[0]), *fields[1:5], None))
+                    tp = TopicPartition(topic, index)
+                    produced.append(Produced(tp, error_code, base_offset, append_time, log_start, None))
                     continue
             index, error_code, base_offset, append_time = read.fields(_PARTITION)
             log_start = read.int64() if version >= 5 else -1
