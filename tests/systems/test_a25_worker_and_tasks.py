@@ -129,13 +129,16 @@ def test_a29_a_broker_that_dies_for_a_while_costs_no_record_and_offsets_are_neve
         with DistributedWorker(folder, distributed_props(broker.bootstrap, unique)) as worker:
             worker.rest.create(unique, counting(unique, **{"pause.s": "0.005"}))
             worker.rest.await_running(unique, 1)
-            eventually(lambda: len(counts(broker.bootstrap, unique)) > 100)
+            worker.rest.create(f"{unique}-sink", sink_props(f"{unique}-sink", unique, folder / "events"))
+            eventually(lambda: len(counts(broker.bootstrap, unique)) > 100 and len(put(folder / "events")) > 50)
             broker.kill9()
             time.sleep(2)
             broker.start()
             before = len(counts(broker.bootstrap, unique))
             eventually(lambda: len(counts(broker.bootstrap, unique)) > before + 200, 60, why=worker.tail)
             worker.rest.await_running(unique, 1)
+            worker.rest.await_running(f"{unique}-sink", 1)
+            eventually(lambda: len(set(put(folder / "events"))) > before + 100, 15, why=worker.tail)
             for _ in range(3):
                 offset = worker.rest.offsets(unique)[0]["offset"]["count"]
                 assert offset <= max(counts(broker.bootstrap, unique))
@@ -147,6 +150,8 @@ def test_a29_a_broker_that_dies_for_a_while_costs_no_record_and_offsets_are_neve
             eventually(lambda: max(counts(broker.bootstrap, unique)) > max(there) + 50, 60, why=worker.tail)
         written = counts(broker.bootstrap, unique)
         assert sorted(set(written)) == list(range(1, max(written) + 1)), "a record is missing"
+        read = {int(value.strip("'")) for value in put(folder / "events")}
+        assert read == set(range(1, max(read) + 1)), "the sink has missed a record"
 
 
 def test_a30_offsets_are_written_once_an_interval_while_data_flow_and_not_when_idle(

@@ -36,6 +36,7 @@ OnCommit = Callable[[KafkaFailure | None], None]
 
 _NAMES_TOPICS: Final = 9  # newer versions of OffsetCommit name them by id
 _RESOLVE_S: Final = 10.0
+_LEAVE_AGAIN_S: Final = 0.5
 #: Answers to a commit that will be the same the next time: only after a rebalance is another one possible, and a topic that was
 #: deleted does not come back.
 _FINAL: Final = {ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
@@ -55,10 +56,11 @@ class RebalanceListener(Protocol):
 
 
 class Consumer:
-    """For one thread; only `wakeup` and `abort` may be called from others. ``name`` is the cluster's, for messages."""
+    """For one thread; only `wakeup` and `give_up` may be called from others. ``name`` is the cluster's, for messages."""
 
     def __init__(self, settings: ConsumerSettings, *, name: str) -> None:
         self.settings = settings
+        self._name = settings.client.client_id
         self._cluster = Cluster(settings.client, name=name)
         self._admin = Admin(self._cluster)
         self._changed = threading.Condition()
@@ -192,27 +194,33 @@ class Consumer:
         """Commit in the background, once and in order; ``on_commit`` is called in a later `poll`."""
         self._commits.submit(self._commit_behind, dict(offsets), on_commit)
 
-    def abort(self) -> None:
-        """Cut all connections; whoever waits for one gets a KafkaFailure. The group misses this member when its session ends. Any
-        thread."""
+    def give_up(self) -> None:
+        """End what waits for brokers: nothing is tried again from now on. Membership goes on until `close`. Any thread."""
         with self._changed:
             self._closed = True
-            if self._membership is not None:
-                self._membership.abandon()
             self._changed.notify_all()
-        self._cluster.close()
 
     def close(self) -> None:
-        """Leave the group and let go of everything. The listener hears nothing of it."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
+        """Leave the group and let go of everything. The listener hears nothing of it.
+
+        When the group cannot be told at the moment that goes on in the background, for as long as it would be missed.
+        """
+        self.give_up()
         self._commits.shutdown(wait=False, cancel_futures=True)
-        if self._membership is not None and not self._cluster.closed:
-            self._membership.stop()
+        if self._membership is None or self._membership.stop():
+            self._release()
+        else:
+            threading.Thread(target=self._leave_later, name=f"consumer-leaving-{self._name}", daemon=True).start()
+
+    def _leave_later(self) -> None:
+        deadline = time.monotonic() + self.settings.session_timeout_ms / 1000
+        while time.monotonic() < deadline and not self._joined().stop():
+            time.sleep(_LEAVE_AGAIN_S)
+        self._release()
+
+    def _release(self) -> None:
         self._cluster.close()
         if self._membership is not None:
-            self._membership.stop()
             self._membership.join(5)
             self._fetcher.close()
 

@@ -169,22 +169,18 @@ class Membership:
         """Something is wrong with a topic: see soon whether it still exists."""
         self._look_at_s = min(self._look_at_s, time.monotonic() + _MISSING_TOPICS_S)
 
-    def stop(self) -> None:
-        """Leave the group and end the thread; without the condition."""
+    def stop(self) -> bool:
+        """Leave the group and end the thread; without the condition. False when the group could not be told: call it again."""
         with self._changed:
             self._stopping = True
-            member_id, self._member_id = self._member_id, ""
+            member_id = self._member_id
             self._generation = _NO_GENERATION
             self._membership += 1
             self._changed.notify_all()
         # A static member comes back under its name and is not to be missed meanwhile.
-        if member_id and self._settings.group_instance_id is None:
-            self._send_leave(member_id, "the consumer is being closed")
-
-    def abandon(self) -> None:
-        """Do nothing more; the session ends by itself. With the condition held."""
-        self._stopping = True
-        self._changed.notify_all()
+        if not member_id or self._settings.group_instance_id is not None:
+            return True
+        return self._send_leave(member_id, "the consumer is being closed")
 
     def join(self, timeout_s: float) -> None:
         """Wait for the end of the thread."""
@@ -474,9 +470,7 @@ class Membership:
                 self.failure = failure
             self._changed.notify_all()
 
-    def _send_leave(self, member_id: str, reason: str) -> None:
-        if not member_id:
-            return
+    def _send_leave(self, member_id: str, reason: str) -> bool:
         request = LeaveGroupRequest(
             group_id=self._group,
             member_id=member_id,
@@ -487,7 +481,10 @@ class Membership:
             self._cluster.send(node, request, timeout_s=_LEAVE_TIMEOUT_S)
         except KafkaFailure as failure:
             # The session ends by itself.
+            self._cluster.invalidate_coordinator(self._group)
             self._log.info("could not say good-bye to the group", reason=str(failure))
+            return not failure.retriable
+        return True
 
 
 def _assignor(settings: ConsumerSettings, protocol: str) -> type[Assignor]:

@@ -122,8 +122,9 @@ class WorkerSinkTask(WorkerTask):
         self._consumer.wakeup()
 
     def _cut_off(self) -> None:
-        # What it commits now could be wrong; and the group need not wait for it until max.poll.interval.ms is over.
-        self._consumer.abort()
+        # It may be waiting for brokers. As long as it is busy in the plugin it stays in the group, as in Java, until
+        # max.poll.interval.ms is over: its partitions are not free before.
+        self._consumer.give_up()
 
     @property
     def _shall_pause(self) -> bool:

@@ -1,0 +1,65 @@
+"""One sink connector whose tasks run on a worker of Java and on ours: their consumers are members of one group."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from mm2.sandbox.kafka import LocalKafka
+from tests.integration.connect_reading import create_topic
+from tests.integration.copy_flow import eventually
+from tests.systems.sink_events import committed, produce
+from tests.systems.workers import DistributedWorker, JavaDistributedWorker, WorkerProcess, distributed_props
+
+CLIENTS = "org.apache.kafka.clients.consumer"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(280)
+@pytest.mark.parametrize(
+    ("first", "strategy"),
+    [(JavaDistributedWorker, ""), (DistributedWorker, f"{CLIENTS}.CooperativeStickyAssignor")],
+    ids=["java leads, range", "we lead, cooperative"],
+)
+def test_members_of_java_and_ours_share_a_group(
+    broker: LocalKafka, unique: str, folder: Path, first: type[WorkerProcess], strategy: str
+) -> None:
+    create_topic(broker.bootstrap, unique, 4)
+    out, name = folder / "out", f"{unique}-sink"
+    config = {"connector.class": "FileStreamSink", "topics": unique, "tasks.max": "2", "file": str(out)}
+    if strategy:
+        config["consumer.override.partition.assignment.strategy"] = strategy
+    second = DistributedWorker if first is JavaDistributedWorker else JavaDistributedWorker
+    props = distributed_props(broker.bootstrap, f"{unique}-workers")
+    wanted: list[str] = []
+
+    def more(text: str) -> None:
+        for number in range(40):
+            wanted.append(f"{text} {number}")
+            produce(broker.bootstrap, unique, wanted[-1:], partition=number % 4)
+
+    def arrived() -> Counter[str]:
+        return Counter(out.read_text().split("\n")[:-1]) if out.exists() else Counter()
+
+    with first(folder / "first", props) as one:
+        one.rest.create(name, config)
+        one.rest.await_running(name, 2)
+        more("alone")
+        eventually(lambda: arrived() == Counter(wanted), 60, why=one.tail)
+        with second(folder / "second", props) as two:
+            eventually(
+                lambda: len({task["worker_id"] for task in one.rest.status(name)["tasks"]}) == 2, 90, why=two.tail
+            )
+            one.rest.await_running(name, 2)
+            more("together")
+            eventually(lambda: set(arrived()) == set(wanted), 90, why=two.tail)
+            eventually(
+                lambda: committed(broker.bootstrap, f"connect-{name}") == {f"{unique}-{p}": 20 for p in range(4)}, 60
+            )
+            two.stop()
+        one.rest.await_running(name, 2)
+        more("alone again")
+        eventually(lambda: set(arrived()) == set(wanted), 90, why=one.tail)
+    assert arrived() == Counter(wanted)
