@@ -6,6 +6,7 @@ import json
 import shutil
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,7 +36,7 @@ def test_a14_another_worker_resumes_at_the_committed_offset(broker: LocalKafka, 
     source = folder / "source.txt"
     source.write_text("one\ntwo\nthree\n")
     props = distributed_props(broker.bootstrap, unique)
-    expected = [{"partition": {"filename": str(source)}, "offset": {"position": 14}}]
+    expected: list[dict[str, Any]] = [{"partition": {"filename": str(source)}, "offset": {"position": 14}}]
     with DistributedWorker(folder / "first", props) as first:
         first.rest.create("src", file_source(source, unique))
         eventually(lambda: first.rest.offsets("src") == expected, 60, why=first.tail)
@@ -63,8 +64,8 @@ def test_a14_a_connector_s_own_offsets_topic_lies_over_the_worker_s(
     key = f'["{unique}",{{"filename":"{source}"}}]'
     config = {**file_source(source, unique), "offsets.storage.topic": own}
     worker.rest.create(unique, config)
-    for topic in (own, shared):  # written to its own, copied to the other
-        eventually(lambda topic=topic: (key, b'{"position":4}') in rows(broker, topic), 60, why=worker.tail)
+    written = (key, b'{"position":4}')  # to its own, and copied to the other
+    eventually(lambda: written in rows(broker, own) and written in rows(broker, shared), 60, why=worker.tail)
     assert config_of(broker, own, "cleanup.policy") == "compact"
     assert partitions_of(broker, own) == 3
     worker.rest.stop(unique)
