@@ -123,7 +123,7 @@ def test_the_interface_of_a_worker_is_served_for_each_flow(
         other = {**settings, "clusters": f"{SOURCE},{TARGET},third", "third.bootstrap.servers": kafka_b.bootstrap}
         with mirroring(folder, "two", other) as second:
             assert url_of(second) != url
-            eventually(lambda: len(running(folder)) == 2, 30)
+            eventually(lambda: len(running(folder)) == 2, 90, why=second.tail)
             assert {entry["url"].rstrip("/") for entry in running(folder)} == {url, url_of(second)}
             second.kill9()
             eventually(lambda: len(running(folder)) == 1, 30)

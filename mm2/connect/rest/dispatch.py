@@ -142,4 +142,5 @@ def check_accept(headers: Headers) -> None:
 
 def _speaks_json(route: APIRoute) -> bool:
     response_class: Any = route.response_class
-    return getattr(getattr(response_class, "value", response_class), "media_type", JSON_TYPE) == JSON_TYPE
+    # None is an answer without a body, which Java declares as JSON as well.
+    return getattr(getattr(response_class, "value", response_class), "media_type", None) in {None, JSON_TYPE}

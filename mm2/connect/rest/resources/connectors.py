@@ -148,13 +148,13 @@ def _add_writing(router: APIRouter, herder: Herder, requests: Requests) -> None:
 
 
 def _add_states(router: APIRouter, herder: Herder, requests: Requests) -> None:
-    @router.put("/{connector}/pause", status_code=202, responses=refusals(404, 415, 500))
+    @router.put("/{connector}/pause", status_code=202, response_class=Response, responses=refusals(404, 415, 500))
     async def pause(connector: Name) -> Response:
         """Have a connector and its tasks pause."""
         await requests.complete(herder.pause_connector, connector)
         return Response(status_code=202)
 
-    @router.put("/{connector}/resume", status_code=202, responses=refusals(404, 415, 500))
+    @router.put("/{connector}/resume", status_code=202, response_class=Response, responses=refusals(404, 415, 500))
     async def resume(connector: Name) -> Response:
         """Have a paused or stopped connector run."""
         await requests.complete(herder.resume_connector, connector)
@@ -215,7 +215,9 @@ def _add_topics(router: APIRouter, herder: Herder, requests: Requests) -> None:
         """Topics that a connector has been seen to use (KIP-558)."""
         return JsonAnswer((await requests.ask(herder.connector_topics, connector)).to_json())
 
-    @router.put("/{connector}/topics/reset", status_code=202, responses=refusals(403, 415, 500))
+    @router.put(
+        "/{connector}/topics/reset", status_code=202, response_class=Response, responses=refusals(403, 415, 500)
+    )
     async def reset_topics(connector: Name) -> Response:
         """Forget the topics that a connector has been seen to use."""
         await requests.ask(herder.reset_connector_topics, connector)
