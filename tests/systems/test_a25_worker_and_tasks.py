@@ -138,7 +138,7 @@ def test_a29_a_broker_that_dies_for_a_while_costs_no_record_and_offsets_are_neve
             eventually(lambda: len(counts(broker.bootstrap, unique)) > before + 200, 60, why=worker.tail)
             worker.rest.await_running(unique, 1)
             worker.rest.await_running(f"{unique}-sink", 1)
-            eventually(lambda: len(set(put(folder / "events"))) > before + 100, 15, why=worker.tail)
+            eventually(lambda: len(set(put(folder / "events"))) > before + 100, 60, why=worker.tail)
             for _ in range(3):
                 offset = worker.rest.offsets(unique)[0]["offset"]["count"]
                 assert offset <= max(counts(broker.bootstrap, unique))
