@@ -25,7 +25,17 @@ from mm2.config.validators import (
     one_of_any_case,
     subset_of,
 )
-from mm2.config.values import NO_DEFAULT, ConfigException, Password, Type, missing, parse_type, show, split_list
+from mm2.config.values import (
+    NO_DEFAULT,
+    ConfigException,
+    NoSuchClass,
+    Password,
+    Type,
+    missing,
+    parse_type,
+    show,
+    split_list,
+)
 
 __all__ = [
     "NO_DEFAULT",
@@ -308,6 +318,9 @@ class ConfigDef:
         if key.validator is not None:
             try:
                 key.validator.ensure_valid(key.name, value)
+            except NoSuchClass as error:
+                errors.append(str(error))
+                value = None
             except ConfigException as error:
                 errors.append(str(error))
         return ConfigValue(key.name, value, errors=errors)

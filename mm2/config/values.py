@@ -92,6 +92,10 @@ class ConfigException(Exception):
         super().__init__(text)
 
 
+class NoSuchClass(ConfigException):
+    """The class that a key names is not there: as in Kafka, where such a text is no value of type CLASS, the value is null."""
+
+
 def missing(name: str) -> ConfigException:
     """The error for a required key that is not there; its ``name`` is set, so that callers can translate it."""
     error = ConfigException(f'Missing required configuration "{name}" which has no default value.')

@@ -12,6 +12,7 @@ from mm2.connect.api import ConnectError, Predicate, Transformation
 from mm2.connect.plugins import Plugins
 from mm2.connect.plugins.kinds import PluginType
 from mm2.connect.plugins.loader import PluginLoader
+from mm2.connect.plugins.recommended import refusal
 
 #: Keys that every transformation has, whatever it defines itself.
 _STAGE: Final = (
@@ -93,7 +94,7 @@ def _embed(
             with plugins.swap(plugins.loader_of(plugin)):
                 found = plugin.config()
         except ConnectError as error:
-            raise ConfigException(type_key, class_name, str(error)) from error
+            raise refusal(plugins, class_name, kind.base, type_key, loader, error) from error
         except Exception as error:
             raise ConfigException(
                 type_key, class_name, f"Error getting config definition from {name}: {error}"

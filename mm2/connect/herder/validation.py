@@ -10,7 +10,7 @@ from mm2.config.config_infos import ConfigInfos, ConfigValue
 from mm2.config.configdef import ConfigDef, ConfigException, ConfigKey, split_list
 from mm2.config.connector_keys import CONNECTOR_CONFIG, SINK_CONNECTOR_CONFIG, source_connector_config
 from mm2.config.java_regex import compile_java
-from mm2.config.values import parse_type
+from mm2.config.values import parse_type, show
 from mm2.connect.api import ConnectError, Connector, Converter, HeaderConverter, SinkConnector
 from mm2.connect.errors import BadRequest
 from mm2.connect.herder.aliased_plugins import with_aliased_plugins
@@ -128,7 +128,7 @@ class ConnectorValidation:
             message = "Must configure one of topics or topics.regex"
             problems += [("topics", message), ("topics.regex", message)]
         if dead_letters and dead_letters in split_list(named):
-            message = f"The DLQ topic '{dead_letters}' may not be included in the list of topics ('topics={named}')"
+            message = f"The DLQ topic '{dead_letters}' may not be included in the list of topics ('topics={show(split_list(named))}')"
             problems.append(("topics", f"{message} consumed by the connector"))
         if dead_letters and pattern and _matches(pattern, dead_letters):
             message = f"The DLQ topic '{dead_letters}' may not be matched by the regex for the topics"

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from mm2.config.configdef import ConfigDef, ConfigException, Recommender
+from mm2.config.values import NoSuchClass
 from mm2.connect.api import ConnectError, Connector, Converter, HeaderConverter
 from mm2.connect.plugins.kinds import PluginType
 from mm2.connect.plugins.loader import PluginLoader
-from mm2.connect.plugins.registry import Plugins
+from mm2.connect.plugins.registry import Plugins, VersionedPluginError
 
 _CONVERTERS: Final[Sequence[tuple[str, PluginType, type[Any]]]] = (
     ("key.converter", PluginType.CONVERTER, Converter),
@@ -31,34 +32,28 @@ class _IsClass:
     def ensure_valid(self, name: str, value: object) -> None:
         if value is None:
             return
-        text = str(value)
         try:
-            self.plugins.find(text, self.kind, key=name, loader=self.loader)
+            self.plugins.find(str(value), self.kind, key=name, loader=self.loader)
         except ConnectError as error:
-            if not self._exists(text, name):
-                raise ConfigException(name, text, f"Class {text} could not be found.") from error
-            if not self._loads(text, name):
-                raise ConfigException(name, text, str(error)) from error
-            raise ConfigException(
-                f"Class class {text} does not implement the {self.kind.__name__} interface"
-            ) from error
-
-    def _exists(self, text: str, name: str) -> bool:
-        try:
-            self.plugins.plugin(text, object, key=name, loader=self.loader)
-        except ConnectError as error:
-            return "could not be loaded" in str(error)
-        return True
-
-    def _loads(self, text: str, name: str) -> bool:
-        try:
-            self.plugins.find(text, object, key=name, loader=self.loader)
-        except ConnectError:
-            return False
-        return True
+            raise refusal(self.plugins, str(value), self.kind, name, self.loader, error) from error
 
     def __str__(self) -> str:
         return f"A concrete subclass of {self.kind.__name__}, A class with a public, no-argument constructor"
+
+
+def refusal(
+    plugins: Plugins, name: str, kind: type[Any], key: str, loader: PluginLoader | None, error: ConnectError
+) -> ConfigException:
+    """What validation says of the class ``name`` at ``key``, where looking it up gave ``error``; in Kafka's words."""
+    if isinstance(error, VersionedPluginError):
+        return ConfigException(str(error))
+    try:
+        plugins.find(name, object, key=key, loader=loader)
+    except ConnectError as other:
+        if "could not be loaded" in str(other):
+            return ConfigException(key, name, str(other))
+        return NoSuchClass(key, name, f"Class {name} could not be found.")
+    return ConfigException(f"Class class {name} does not implement the {kind.__name__} interface")
 
 
 def with_plugins(
@@ -72,7 +67,12 @@ def with_plugins(
     is the connector's: converters are those that the connector names, else the worker's, in the newest version there is.
     """
     definition = ConfigDef(base)
-    definition.redefine("connector.plugin.version", recommender=_versions(plugins, "connector.class", Connector))
+    newest = plugins.versions(props.get("connector.class") or "", Connector)[::-1]
+    definition.redefine(
+        "connector.plugin.version",
+        default=next(iter(newest), None),
+        recommender=_versions(plugins, "connector.class", Connector),
+    )
     for key, type_, kind in _CONVERTERS:
         default = _full_name(plugins, worker.get(key), kind, key)
         versions = plugins.versions(props.get(key) or default or "", kind)
@@ -109,4 +109,4 @@ def _versions(plugins: Plugins, key: str, kind: type[Any]) -> Recommender:
         named = parsed.get(key)
         return [] if named is None else list(plugins.versions(str(named), kind))
 
-    return Recommender(valid_values)
+    return Recommender(valid_values, lambda _name, parsed: parsed.get(key) is not None)

@@ -1,0 +1,132 @@
+"""``PUT …/config/validate`` of Java's worker and of ours: the same keys in the same order, every column, every value, every error (A2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from mm2 import __version__
+from mm2.sandbox.jars import KAFKA_VERSION
+from mm2.sandbox.kafka import LocalKafka
+from tests.systems.workers import DistributedWorker, JavaDistributedWorker, WorkerProcess, distributed_props
+
+SOURCE = "org.apache.kafka.connect.file.FileStreamSourceConnector"
+SINK = "org.apache.kafka.connect.file.FileStreamSinkConnector"
+JSON = "org.apache.kafka.connect.json.JsonConverter"
+FILTER = "org.apache.kafka.connect.transforms.Filter"
+ROUTER = "org.apache.kafka.connect.transforms.RegexRouter"
+GOOD_SOURCE = {"name": "c", "connector.class": SOURCE, "topic": "t", "file": "f"}
+GOOD_SINK = {"name": "c", "connector.class": SINK, "topics": "t"}
+OURS = {"plugin.isolation"}
+
+BODIES: dict[str, dict[str, str]] = {
+    "good source": GOOD_SOURCE,
+    "good sink": GOOD_SINK,
+    "nothing but the class": {"connector.class": SOURCE},
+    "bad values": {
+        **GOOD_SOURCE,
+        "tasks.max": "0",
+        "errors.tolerance": "some",
+        "errors.retry.timeout": "soon",
+        "errors.log.enable": "yes",
+        "predicates": "p,p",
+        "batch.size": "many",
+        "exactly.once.support": "maybe",
+        "transaction.boundary.interval.ms": "-1",
+        "offsets.storage.topic": " ",
+    },
+    "a name of control characters": {**GOOD_SOURCE, "name": "a\u0001b"},
+    "sink without topics": {"name": "c", "connector.class": SINK},
+    "sink with both": {**GOOD_SINK, "topics.regex": "t.*"},
+    "sink reading its dead letters": {**GOOD_SINK, "errors.deadletterqueue.topic.name": "t"},
+    "converter of its own": {**GOOD_SOURCE, "value.converter": JSON, "value.converter.schemas.enable": "perhaps"},
+    "converter that is not there": {**GOOD_SOURCE, "key.converter": "Nope"},
+    "converter that is none": {**GOOD_SOURCE, "key.converter": FILTER},
+    "transformation": {
+        **GOOD_SOURCE,
+        "transforms": "r",
+        "transforms.r.type": ROUTER,
+        "transforms.r.regex": ".*",
+        "transforms.r.replacement": "x",
+    },
+    "transformation without a type": {**GOOD_SOURCE, "transforms": "r"},
+    "transformation that is not there": {**GOOD_SOURCE, "transforms": "r", "transforms.r.type": "Nope"},
+    "transformation that is none": {**GOOD_SOURCE, "transforms": "r", "transforms.r.type": JSON},
+    "negated without predicate": {
+        **GOOD_SOURCE,
+        "transforms": "r",
+        "transforms.r.type": FILTER,
+        "transforms.r.negate": "true",
+    },
+    "predicate": {
+        **GOOD_SOURCE,
+        "predicates": "p",
+        "predicates.p.type": "org.apache.kafka.connect.transforms.predicates.TopicNameMatches",
+        "predicates.p.pattern": "a.*",
+    },
+    "overrides": {**GOOD_SOURCE, "producer.override.acks": "1", "producer.override.odd": "x"},
+    "an unknown key": {**GOOD_SOURCE, "odd": "1"},
+}
+
+
+@pytest.fixture(scope="module")
+def java(broker: LocalKafka, group: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaDistributedWorker]:
+    folder = tmp_path_factory.mktemp("java")
+    with JavaDistributedWorker(folder, distributed_props(broker.bootstrap, f"java-{group}")) as java:
+        yield java
+
+
+def validated(worker: WorkerProcess, body: dict[str, str]) -> tuple[dict[str, Any], list[tuple[str, dict[str, Any]]]]:
+    """All of the answer; its keys with what is anybody's own left out: words for people, versions."""
+    name = body["connector.class"].rpartition(".")[2]
+    told = worker.rest.ask("PUT", f"/connector-plugins/{name}/config/validate", json=body)
+    rows = []
+    for info in told["configs"]:
+        definition, value = info["definition"], info["value"]
+        if value["name"] in OURS:
+            continue
+        if definition is not None:
+            del definition["documentation"]
+            definition["default_value"] = _version(definition["default_value"])
+        value["value"] = _version(value["value"])
+        # What is there to choose from differs: both bring toys of their own.
+        value["recommended_values"] = bool(value["recommended_values"])
+        columns = {"no definition": definition is None, **(definition or {})}
+        rows.append((value["name"], columns | {f"told {key}": told for key, told in value.items()}))
+    return {key: told[key] for key in ("name", "error_count", "groups")}, rows
+
+
+def _version(text: str | None) -> str | None:
+    return "the version" if text in {KAFKA_VERSION, __version__} else text
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("body", BODIES)
+def test_a02_every_row_of_the_answer_is_java_s(
+    java: JavaDistributedWorker, worker: DistributedWorker, body: str
+) -> None:
+    expected_head, expected = validated(java, BODIES[body])
+    head, rows = validated(worker, BODIES[body])
+    assert list(differences(dict(rows), dict(expected))) == []
+    # Java tells the keys of converters and clients in the order of a hash table.
+    prefixes = ("key.converter.", "value.converter.", "header.converter.", "producer.", "consumer.", "admin.")
+    in_order = [[name for name, _ in each if not name.startswith(prefixes)] for each in (rows, expected)]
+    assert in_order[0] == in_order[1]
+    for each in (head, expected_head):
+        each["groups"].sort()
+    assert head == expected_head
+
+
+def differences(found: dict[str, Any], expected: dict[str, Any]) -> Iterator[str]:
+    """One line for each column of each key that is not the same."""
+    for name in sorted(found.keys() | expected.keys()):
+        if name not in found or name not in expected:
+            yield f"{name}: {'Java has it' if name in expected else 'we have it'}: {expected.get(name, found.get(name))}"
+            continue
+        yield from (
+            f"{name} {column}: {found[name].get(column)!r}, Java has {value!r}"
+            for column, value in expected[name].items()
+            if found[name].get(column) != value
+        )
