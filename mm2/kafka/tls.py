@@ -60,7 +60,9 @@ def build_server_ssl_context(tls: Tls, client_certificates: ssl.VerifyMode) -> s
     Raises ConfigException naming the key and the file when a store cannot be read or opened, or when there is no key.
     """
     if not tls.has_key:
-        raise ConfigException("ssl.keystore.location", None, "a listener for https needs a private key with a certificate")
+        raise ConfigException(
+            "ssl.keystore.location", None, "a listener for https needs a private key with a certificate"
+        )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _set_versions(context, tls)
     _set_ciphers(context, tls.cipher_suites)

@@ -11,7 +11,8 @@ import pytest
 
 from mm2.config.mirrormaker import SourceAndTarget
 from mm2.connect.api import ConnectError
-from mm2.connect.herder.distributed import DistributedHerder, NotLeader
+from mm2.connect.errors import NotLeader
+from mm2.connect.herder.distributed import DistributedHerder
 from mm2.connect.stores.config_state import ClusterConfigState
 from mm2.kafka.errors import TimeoutFailure
 from mm2.mirror import maker
