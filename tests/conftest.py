@@ -1,17 +1,29 @@
 """What every test may ask for. Brokers are real, one pair for a whole run, started when the first test wants one."""
 
+import logging
 import re
 import secrets
 from collections.abc import Iterator
 
 import hypothesis
 import pytest
+import structlog
 
 from mm2.sandbox.kafka import LocalKafka, start_pair
 
 # That an example takes long says how busy the machine is; what does not end is pytest-timeout's business.
 hypothesis.settings.register_profile("patient", deadline=None)
 hypothesis.settings.load_profile("patient")
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_it_was() -> Iterator[None]:
+    """What a program sets up for its log lines in one test is not what the next one's are seen through."""
+    root, handlers, level = logging.root, list(logging.root.handlers), logging.root.level
+    structlog.reset_defaults()
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
 
 
 @pytest.fixture(scope="session")

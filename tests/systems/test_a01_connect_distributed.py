@@ -106,7 +106,7 @@ def test_a01_sigterm_leaves_the_group_with_statuses_unassigned(broker: LocalKafk
     records = [
         record
         for partition in range(2)
-        for record in read(broker, f"{unique}-statuss", partition)
+        for record in read(broker, f"{unique}-status", partition)
         if record.key and b"counting" in record.key and record.key.startswith((b"status-connector", b"status-task"))
     ]
     last = {record.key: json.loads(record.value or b"{}") for record in records}
