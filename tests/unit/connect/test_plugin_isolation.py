@@ -72,6 +72,13 @@ class Plugin:
 """
 
 
+@pytest.fixture(autouse=True)
+def _no_dependency(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What another test has imported under these names is not there."""
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("dep", "acme")]:
+        monkeypatch.delitem(sys.modules, name)
+
+
 @pytest.fixture
 def two(tmp_path: Path) -> tuple[PluginLoader, PluginLoader]:
     old = write_files(tmp_path / "old", {"acme/__init__.py": "", "acme/plugin.py": PLUGIN, **dependency("1.0")})
