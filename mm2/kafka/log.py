@@ -182,7 +182,8 @@ class KafkaBasedLog:
         with self._moved:
             self._moved.notify_all()
         thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
+        # No ident: stopped while it was being started.
+        if thread is not None and thread is not threading.current_thread() and thread.ident is not None:
             thread.join(timeout=5)
 
     def _retried(self, deadline: float, call: Callable[[], dict[TopicPartition, int]]) -> dict[TopicPartition, int]:
