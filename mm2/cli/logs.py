@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
+from collections.abc import Callable
 from typing import Any, Final, TextIO
 
 import structlog
@@ -28,12 +30,22 @@ _NUMBERS: Final = {
 }
 
 
+def _lenient(call: Callable[..., Any]) -> Callable[..., Any]:
+    def tried(*arguments: Any) -> None:
+        with contextlib.suppress(OSError):
+            call(*arguments)
+
+    return tried
+
+
 class _NamedLogger(structlog.WriteLogger):
     """Writes lines; its level is that of the standard library's logger of the same name (``PUT /admin/loggers``)."""
 
     def __init__(self, out: TextIO, name: str) -> None:
         super().__init__(out)
         self._level = logging.getLogger(name)
+        # A full disk under the log is no reason to stop copying.
+        self._write, self._flush = _lenient(self._write), _lenient(self._flush)
 
     def wants(self, method: str) -> bool:
         """Whether lines of this method are written."""
