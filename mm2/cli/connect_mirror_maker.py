@@ -6,13 +6,10 @@ configuration or unreachable target, 3 start failed, 1 a flow died later.
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any, Final, NoReturn
 
 import configargparse
@@ -20,9 +17,10 @@ import structlog
 
 from mm2 import __version__
 from mm2.cli.logs import FORMATS, LEVELS, configure_logging
+from mm2.cli.signals import exit_in, stop_at_signals
 from mm2.config.configdef import ConfigException
 from mm2.config.mirrormaker import MirrorMakerConfig
-from mm2.config.properties import parse_properties
+from mm2.config.properties import UnreadableFile, load_properties
 from mm2.connect.api import ConnectError
 from mm2.kafka.errors import KafkaFailure
 from mm2.mirror.maker import FlowFailed, MirrorMaker
@@ -78,20 +76,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run until a signal comes or a flow dies; the exit code."""
     options = parser().parse_args(arguments)
     configure_logging(options.log_format, options.log_level)
+    stopping = stop_at_signals()
     try:
-        # Latin-1 as Java reads it; the parser itself deals with line ends.
-        text = options.config.read_bytes().decode("latin-1")
-    except OSError as error:
-        log.error("Cannot read %s: %s.", options.config, error.strerror)  # noqa: TRY400 - says it all
-        return EXIT_USAGE
-    stopping = _stop_at_signals()
-    try:
-        config = MirrorMakerConfig(parse_properties(text, source=str(options.config)))
+        config = MirrorMakerConfig(load_properties(options.config))
         for key, nearest in config.unread_keys():
             log.warning(
                 "Nothing reads the key %s of %s.%s", key, options.config, f" Did you mean {nearest}?" if nearest else ""
             )
         maker = MirrorMaker(config, options.clusters, stopping=stopping)
+    except UnreadableFile as error:
+        return _refused(error, EXIT_USAGE, stopping)
     except (ConfigException, ConnectError, KafkaFailure) as error:
         return _refused(error, EXIT_BAD_CONFIG, stopping)
     except Exception:
@@ -111,7 +105,7 @@ def _run(maker: MirrorMaker, stopping: threading.Event) -> int:
     except Exception as error:
         log.error("MirrorMaker could not be started: %s", error, exc_info=error)  # noqa: TRY400 - with a sentence
         code = EXIT_NOT_STARTED
-    _give_up_after(_LAST_RESORT_S, code)
+    exit_in(_LAST_RESORT_S, code)
     maker.stop(_STOP_S)
     log.info("Stopped.")
     return code
@@ -123,30 +117,6 @@ def _refused(error: Exception, code: int, stopping: threading.Event) -> int:
     log.error("%s", error)
     log.debug("The error in full.", exc_info=error)
     return code
-
-
-def _stop_at_signals() -> threading.Event:
-    """An event that SIGTERM and Ctrl-C set; the second signal ends the process at once."""
-    stopping = threading.Event()
-
-    def stop(number: int, _frame: FrameType | None) -> None:
-        if stopping.is_set():
-            os._exit(128 + number)
-        stopping.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
-    return stopping
-
-
-def _give_up_after(seconds: float, code: int) -> None:
-    def give_up() -> None:
-        log.warning("The stop takes too long; whatever hangs is left behind.")
-        os._exit(code)
-
-    timer = threading.Timer(seconds, give_up)
-    timer.daemon = True
-    timer.start()
 
 
 if __name__ == "__main__":

@@ -6,15 +6,12 @@ Exit codes, as of Java: 0 stopped by SIGTERM or Ctrl-C, 1 usage or the herder ha
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any, Final, NoReturn, Protocol
 
 import configargparse
@@ -22,9 +19,10 @@ import structlog
 
 from mm2 import __version__
 from mm2.cli.logs import FORMATS, LEVELS, configure_logging
+from mm2.cli.signals import exit_in, stop_at_signals
 from mm2.config.configdef import ConfigException
 from mm2.config.legacy_keys import without_legacy_keys
-from mm2.config.properties import parse_properties
+from mm2.config.properties import load_properties
 from mm2.config.providers import ConfigTransformer, ProviderError
 from mm2.connect.api import ConnectError
 from mm2.connect.herder.interface import Herder
@@ -151,15 +149,8 @@ def run_program(program: Program, arguments: Sequence[str] | None = None) -> int
         return _run(program, list(arguments))
     code = _run(program, sys.argv[1:])
     # The interpreter waits for all threads, and one of them may be a plugin's that hangs.
-    _exit_in(_LAST_SECONDS_S, code)
+    exit_in(_LAST_SECONDS_S, code)
     return code
-
-
-def _exit_in(seconds: float, code: int) -> threading.Timer:
-    timer = threading.Timer(seconds, os._exit, (code,))
-    timer.daemon = True
-    timer.start()
-    return timer
 
 
 def _run(program: Program, given: Sequence[str]) -> int:
@@ -169,7 +160,7 @@ def _run(program: Program, given: Sequence[str]) -> int:
         return EXIT_USAGE
     options = command.parse_args(given)
     configure_logging(options.log_format, options.log_level)
-    stopping = _stop_at_signals()
+    stopping = stop_at_signals()
     running = _Running(stopping)
     try:
         running.set_up(program, options.config)
@@ -201,7 +192,7 @@ class _Running:
     def set_up(self, program: Program, path: Path) -> None:
         """Everything that can be wrong with the settings, and the first connection. Raises ConfigException …."""
         began_s = time.monotonic()
-        raw, old = without_legacy_keys(_read_properties(path))
+        raw, old = without_legacy_keys(load_properties(path))
         for sentence in old:
             log.warning(sentence)
         plugins = Plugins(raw)
@@ -246,7 +237,7 @@ class _Running:
 
     def stop(self) -> None:
         """REST first, then the herder. What hangs for too long is left behind."""
-        timer = _exit_in(_LAST_RESORT_S, EXIT_DIED)
+        timer = exit_in(_LAST_RESORT_S, EXIT_DIED)
         if self._server is not None:
             self._server.stop()
         for close in self._closers:
@@ -282,25 +273,3 @@ class _Running:
                     log.warning("The Kafka cluster does not answer yet: %s", failure)
                     said = True
             self._stopping.wait(_BETWEEN_TRIES_S)
-
-
-def _read_properties(path: Path) -> dict[str, str]:
-    try:
-        # Latin-1 as Java reads it; the parser itself deals with line ends.
-        return dict(parse_properties(path.read_bytes().decode("latin-1"), source=str(path)))
-    except OSError as error:
-        raise ConfigException(f"Cannot read {path}: {error.strerror}.") from error
-
-
-def _stop_at_signals() -> threading.Event:
-    """An event that SIGTERM and Ctrl-C set; the second signal ends the process at once."""
-    stopping = threading.Event()
-
-    def stop(number: int, _frame: FrameType | None) -> None:
-        if stopping.is_set():
-            os._exit(128 + number)
-        stopping.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
-    return stopping

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+class UnreadableFile(ConfigException):
+    """A file of properties that is not there, or may not be read."""
+
+
 def parse_properties(text: str, *, source: str = "properties text") -> dict[str, str]:
     """Key → value of a file's text. Raises :class:`ConfigException` naming ``source`` and the line of a bad escape."""
     props: dict[str, str] = {}
@@ -31,15 +35,18 @@ def parse_properties(text: str, *, source: str = "properties text") -> dict[str,
 
 
 def load_properties(path: Path, *, encoding: str = "latin-1") -> dict[str, str]:
-    """Key → value of a file, ISO 8859-1 as Java reads it. Raises :class:`ConfigException` naming the file (and the line)."""
+    """Key → value of a file, ISO 8859-1 as Java reads it.
+
+    Raises :class:`UnreadableFile`, or :class:`ConfigException` naming the file (and the line).
+    """
     try:
         # newline="": a lone carriage return ends a line in Java too, and only the parser may judge that.
         with path.open(encoding=encoding, newline="") as file:
             text = file.read()
     except OSError as error:
-        raise ConfigException(f"Cannot read {path}: {error.strerror}") from error
+        raise UnreadableFile(f"Cannot read {path}: {error.strerror}.") from error
     except UnicodeDecodeError as error:
-        raise ConfigException(f"Cannot read {path}: byte {error.start} is not {encoding}") from error
+        raise ConfigException(f"Cannot read {path}: byte {error.start} is not {encoding}.") from error
     return parse_properties(text, source=str(path))
 
 

@@ -1,0 +1,39 @@
+"""How a program is told to stop, and how it ends when a part of it does not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from types import FrameType
+
+import structlog
+
+log = structlog.get_logger(__name__)
+
+
+def stop_at_signals() -> threading.Event:
+    """An event that SIGTERM and Ctrl-C set; the second signal ends the process at once (128 + its number)."""
+    stopping = threading.Event()
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        if stopping.is_set():
+            os._exit(128 + number)
+        stopping.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    return stopping
+
+
+def exit_in(seconds: float, code: int) -> threading.Timer:
+    """End the process after this time with the exit code, whatever hangs, unless the timer is cancelled before."""
+
+    def give_up() -> None:
+        log.warning("The stop takes too long; whatever hangs is left behind.")
+        os._exit(code)
+
+    timer = threading.Timer(seconds, give_up)
+    timer.daemon = True
+    timer.start()
+    return timer
