@@ -10,10 +10,11 @@ from mm2.connect.api import SourceConnector, SourceRecord, SourceTask, Task
 from mm2.connect.data.builder import SchemaBuilder
 from mm2.connect.data.schema import INT32_SCHEMA, INT64_SCHEMA, STRING_SCHEMA
 from mm2.connect.data.struct import Struct
+from mm2.connect.verifiable.connector import NumberingConnector, with_id
 from mm2.connect.verifiable.pace import Pace, now_ms, say
 from mm2.kafka.producer import RecordMetadata
 
-CONFIG: Final = (
+_CONFIG: Final = (
     ConfigDef()
     .define("topic", Type.STRING, validator=non_empty(), importance=Importance.HIGH, doc="Where the records go.")
     .define(
@@ -28,9 +29,7 @@ CONFIG: Final = (
         "Values are structs with name, task, topic, time_ms and seqno, not only the number.",
     )
 )
-_TASK_CONFIG: Final = ConfigDef(CONFIG).define(
-    "id", Type.INT, importance=Importance.HIGH, doc="Number of the task, given by the connector."
-)
+_TASK_CONFIG: Final = with_id(_CONFIG)
 
 _COMPLETE: Final = (
     SchemaBuilder.struct()
@@ -43,26 +42,13 @@ _COMPLETE: Final = (
 )
 
 
-class VerifiableSourceConnector(SourceConnector):
+class VerifiableSourceConnector(NumberingConnector, SourceConnector):
     """tasks.max tasks, each with a count of its own."""
 
-    def version(self) -> str:
-        return __version__
-
-    def start(self, props: dict[str, str]) -> None:
-        self._props = props
-
-    def stop(self) -> None:
-        return
+    CONFIG = _CONFIG
 
     def task_class(self) -> type[Task]:
         return VerifiableSourceTask
-
-    def task_configs(self, max_tasks: int) -> list[dict[str, str]]:
-        return [{**self._props, "id": str(number)} for number in range(max_tasks)]
-
-    def config(self) -> ConfigDef:
-        return CONFIG
 
 
 class VerifiableSourceTask(SourceTask):

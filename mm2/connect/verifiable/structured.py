@@ -17,9 +17,10 @@ from mm2.connect.data.schema import (
     STRING_SCHEMA,
 )
 from mm2.connect.data.struct import Struct
+from mm2.connect.verifiable.connector import NumberingConnector, with_id
 from mm2.connect.verifiable.pace import Pace, say
 
-CONFIG: Final = (
+_CONFIG: Final = (
     ConfigDef()
     .define("topic", Type.STRING, validator=non_empty(), importance=Importance.HIGH, doc="Where the records go.")
     .define("num.messages", Type.LONG, importance=Importance.HIGH, doc="How many records each task makes.")
@@ -29,9 +30,7 @@ CONFIG: Final = (
     .define("multiple.schema", Type.BOOLEAN, False, None, Importance.LOW, "Every other record has version 2.")
     .define("partition.count", Type.INT, 1, None, Importance.LOW, "Values of the field partitioning are below this.")
 )
-_TASK_CONFIG: Final = ConfigDef(CONFIG).define(
-    "id", Type.INT, importance=Importance.HIGH, doc="Number of the task, given by the connector."
-)
+_TASK_CONFIG: Final = with_id(_CONFIG)
 
 
 def _schema(version: int) -> Schema:
@@ -54,26 +53,13 @@ def _schema(version: int) -> Schema:
 _FIRST, _SECOND = _schema(1), _schema(2)
 
 
-class SchemaSourceConnector(SourceConnector):
+class SchemaSourceConnector(NumberingConnector, SourceConnector):
     """tasks.max tasks, each with a count of its own."""
 
-    def version(self) -> str:
-        return __version__
-
-    def start(self, props: dict[str, str]) -> None:
-        self._props = props
-
-    def stop(self) -> None:
-        return
+    CONFIG = _CONFIG
 
     def task_class(self) -> type[Task]:
         return SchemaSourceTask
-
-    def task_configs(self, max_tasks: int) -> list[dict[str, str]]:
-        return [{**self._props, "id": str(number)} for number in range(max_tasks)]
-
-    def config(self) -> ConfigDef:
-        return CONFIG
 
 
 class SchemaSourceTask(SourceTask):

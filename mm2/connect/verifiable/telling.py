@@ -6,35 +6,21 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from mm2 import __version__
-from mm2.config.configdef import AbstractConfig, ConfigDef, Importance, Type
+from mm2.config.configdef import AbstractConfig, ConfigDef
 from mm2.connect.api import OffsetAndMetadata, SinkConnector, SinkRecord, SinkTask, Task, TopicPartition
+from mm2.connect.verifiable.connector import NumberingConnector, with_id
 from mm2.connect.verifiable.pace import now_ms, say
 
-_TASK_CONFIG: Final = ConfigDef().define(
-    "id", Type.INT, importance=Importance.HIGH, doc="Number of the task, given by the connector."
-)
+_TASK_CONFIG: Final = with_id(ConfigDef())
 
 
-class VerifiableSinkConnector(SinkConnector):
+class VerifiableSinkConnector(NumberingConnector, SinkConnector):
     """tasks.max tasks."""
 
-    def version(self) -> str:
-        return __version__
-
-    def start(self, props: dict[str, str]) -> None:
-        self._props = props
-
-    def stop(self) -> None:
-        return
+    CONFIG = ConfigDef()
 
     def task_class(self) -> type[Task]:
         return VerifiableSinkTask
-
-    def task_configs(self, max_tasks: int) -> list[dict[str, str]]:
-        return [{**self._props, "id": str(number)} for number in range(max_tasks)]
-
-    def config(self) -> ConfigDef:
-        return ConfigDef()
 
 
 class VerifiableSinkTask(SinkTask):
