@@ -2,39 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Final
+from typing import Final
 
-from mm2 import __version__
 from mm2.config.configdef import AbstractConfig, ConfigDef, Importance, Type, non_empty
 from mm2.config.java_regex import compile_java
+from mm2.config.validators import regular_expression
 from mm2.connect.api.predicate import Predicate
 from mm2.connect.data.record import ConnectRecord
-from mm2.connect.transforms.validators import every, java_regex
+from mm2.connect.transforms.configured import Configured
+from mm2.connect.transforms.validators import every
 
 NAME: Final = "name"
 PATTERN: Final = "pattern"
 
 
-class ConfiguredPredicate(Predicate):
-    """A predicate with a definition of its configuration."""
-
-    CONFIG: ClassVar[ConfigDef] = ConfigDef()
-
-    def version(self) -> str:
-        return __version__
-
-    def config(self) -> ConfigDef:
-        return self.CONFIG
-
-    def configure(self, props: Mapping[str, Any]) -> None:
-        self._configured(AbstractConfig(self.CONFIG, props))
-
-    def _configured(self, settings: AbstractConfig) -> None:
-        """Take over the settings."""
-
-
-class HasHeaderKey(ConfiguredPredicate):
+class HasHeaderKey(Configured, Predicate):
     """Records with a header of some name."""
 
     CONFIG = ConfigDef().define(
@@ -48,20 +30,20 @@ class HasHeaderKey(ConfiguredPredicate):
         return record.headers.last_with_name(self._name) is not None
 
 
-class RecordIsTombstone(ConfiguredPredicate):
+class RecordIsTombstone(Configured, Predicate):
     """Records without a value."""
 
     def test(self, record: ConnectRecord) -> bool:
         return record.value is None
 
 
-class TopicNameMatches(ConfiguredPredicate):
+class TopicNameMatches(Configured, Predicate):
     """Records of topics whose whole name matches."""
 
     CONFIG = ConfigDef().define(
         PATTERN,
         Type.STRING,
-        validator=every(non_empty(), java_regex()),
+        validator=every(non_empty(), regular_expression()),
         importance=Importance.MEDIUM,
         doc="A regular expression of Java's that the topic's name has to match.",
     )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from mm2.config.configdef import ConfigDef
-from mm2.connect.api.transformation import Record
-from mm2.connect.transforms.part import ConfiguredTransformation
+from mm2.connect.api.transformation import Record, Transformation
+from mm2.connect.transforms.configured import Configured
 
 
-class Filter(ConfiguredTransformation):
+class Filter(Configured, Transformation):
     """Drops every record; a predicate says which."""
 
     CONFIG = ConfigDef()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from mm2.config.configdef import AbstractConfig, ConfigDef, ConfigException, Importance, Type, distinct, one_of
-from mm2.connect.api.transformation import Record
+from mm2.connect.api.transformation import Record, Transformation
 from mm2.connect.data.builder import SchemaBuilder
 from mm2.connect.data.errors import DataError
 from mm2.connect.data.headers import Headers
@@ -14,8 +14,8 @@ from mm2.connect.data.schema import Schema
 from mm2.connect.data.schema import Type as SchemaType
 from mm2.connect.data.struct import Struct
 from mm2.connect.data.values_parser import parse_string
+from mm2.connect.transforms.configured import Configured
 from mm2.connect.transforms.part import (
-    ConfiguredTransformation,
     Part,
     PartTransformation,
     remembering,
@@ -113,7 +113,7 @@ class HeaderFromValue(HeaderFrom):
     part = Part.VALUE
 
 
-class InsertHeader(ConfiguredTransformation):
+class InsertHeader(Configured, Transformation):
     """Adds the same header to every record; its value is read from text as SimpleHeaderConverter does."""
 
     CONFIG = (
@@ -130,7 +130,7 @@ class InsertHeader(ConfiguredTransformation):
         return record.new_record(headers=record.headers.with_header(self._header, self._value, self._schema))
 
 
-class DropHeaders(ConfiguredTransformation):
+class DropHeaders(Configured, Transformation):
     """Removes all headers of some names."""
 
     CONFIG = ConfigDef().define(

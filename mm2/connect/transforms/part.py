@@ -10,12 +10,12 @@ from enum import Enum
 from functools import lru_cache
 from typing import Any, ClassVar, Final, TypeVar
 
-from mm2 import __version__
 from mm2.config.configdef import AbstractConfig, ConfigDef, Importance, Type
 from mm2.connect.api.transformation import Record, Transformation
 from mm2.connect.data.record import ConnectRecord
 from mm2.connect.data.schema import Field, Schema
 from mm2.connect.data.struct import Struct
+from mm2.connect.transforms.configured import Configured
 
 REPLACE_NULL_WITH_DEFAULT: Final = "replace.null.with.default"
 #: How many schemas a transformation remembers the outcome for, as in Java.
@@ -47,25 +47,7 @@ def remembering(make: Callable[[Schema], _Made]) -> Callable[[Schema], _Made]:
     return lru_cache(maxsize=_REMEMBERED)(make)
 
 
-class ConfiguredTransformation(Transformation):
-    """A transformation with a definition of its configuration."""
-
-    CONFIG: ClassVar[ConfigDef]
-
-    def version(self) -> str:
-        return __version__
-
-    def config(self) -> ConfigDef:
-        return self.CONFIG
-
-    def configure(self, props: Mapping[str, Any]) -> None:
-        self._configured(AbstractConfig(self.CONFIG, props))
-
-    def _configured(self, settings: AbstractConfig) -> None:
-        """Take over the settings. Raises ConfigException when they do not go together."""
-
-
-class PartTransformation(ConfiguredTransformation):
+class PartTransformation(Configured, Transformation):
     """One that works on a part of the record."""
 
     part: ClassVar[Part]

@@ -7,11 +7,11 @@ from typing import Final
 
 from mm2.config.configdef import AbstractConfig, ConfigDef, ConfigException, Importance, Type
 from mm2.config.java_regex import compile_java
-from mm2.connect.api.transformation import Record
+from mm2.config.validators import regular_expression
+from mm2.connect.api.transformation import Record, Transformation
 from mm2.connect.data.errors import DataError
 from mm2.connect.data.simple_date_format import PatternError, SimpleDateFormat
-from mm2.connect.transforms.part import ConfiguredTransformation
-from mm2.connect.transforms.validators import java_regex
+from mm2.connect.transforms.configured import Configured
 
 REGEX: Final = "regex"
 REPLACEMENT: Final = "replacement"
@@ -58,13 +58,17 @@ def _numbered(replacement: str, at: int, found: re.Match[str]) -> tuple[str, int
     return found[number] or "", end
 
 
-class RegexRouter(ConfiguredTransformation):
+class RegexRouter(Configured, Transformation):
     """Where the whole topic matches, its first match is replaced; other topics stay."""
 
     CONFIG = (
         ConfigDef()
         .define(
-            REGEX, Type.STRING, validator=java_regex(), importance=Importance.HIGH, doc="What topics have to match."
+            REGEX,
+            Type.STRING,
+            validator=regular_expression(),
+            importance=Importance.HIGH,
+            doc="What topics have to match.",
         )
         .define(REPLACEMENT, Type.STRING, importance=Importance.HIGH, doc="The new topic; $1 is the first group.")
     )
@@ -84,7 +88,7 @@ class RegexRouter(ConfiguredTransformation):
         return record.new_record(topic=topic[: found.start()] + expand(self._replacement, found) + topic[found.end() :])
 
 
-class TimestampRouter(ConfiguredTransformation):
+class TimestampRouter(Configured, Transformation):
     """The topic's name gets the record's timestamp into it, in UTC."""
 
     CONFIG = (

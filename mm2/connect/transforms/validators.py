@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from mm2.config.configdef import ConfigException
-from mm2.config.java_regex import PatternError, compile_java
 from mm2.config.validators import Check, Validator
 
 
@@ -25,18 +24,6 @@ def non_null() -> Check:
             raise ConfigException(name, None, "entry must be non null")
 
     return Check(ensure, "non-null string")
-
-
-def java_regex() -> Check:
-    """A regular expression of Java's."""
-
-    def ensure(name: str, value: object) -> None:
-        try:
-            compile_java(str(value))
-        except PatternError as error:
-            raise ConfigException(name, value, f"Invalid regex: {error}") from error
-
-    return Check(ensure, "valid regex")
 
 
 def every(*validators: Validator) -> Check:
