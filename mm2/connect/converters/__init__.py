@@ -1,6 +1,5 @@
 """The converters that ship with Kafka 4.3.0 (spec connect G.4)."""
 
-from mm2.connect.api import Converter, HeaderConverter
 from mm2.connect.converters.byte_array import ByteArrayConverter
 from mm2.connect.converters.fixed_width import (
     BooleanConverter,
@@ -17,10 +16,8 @@ from mm2.connect.converters.string import StringConverter
 __all__ = [
     "BooleanConverter",
     "ByteArrayConverter",
-    "Converter",
     "DoubleConverter",
     "FloatConverter",
-    "HeaderConverter",
     "IntegerConverter",
     "JsonConverter",
     "LongConverter",

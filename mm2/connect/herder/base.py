@@ -14,6 +14,7 @@ import structlog
 
 from mm2.config.config_infos import ConfigInfos, ConfigKeyInfo
 from mm2.config.connector_keys import SINK_CONNECTOR_CONFIG, SOURCE_CONNECTOR_CONFIG
+from mm2.config.versions import InvalidVersionRange, version_requirement
 from mm2.connect.api import (
     ConnectError,
     Connector,
@@ -43,7 +44,6 @@ from mm2.connect.herder.loggers import Loggers
 from mm2.connect.herder.stages import StagedFuture, run_apart
 from mm2.connect.herder.validation import ConnectorValidation
 from mm2.connect.plugins.kinds import LISTED
-from mm2.connect.plugins.versions import InvalidVersionRange, version_requirement
 from mm2.connect.runtime.worker import Worker
 from mm2.connect.stores.config_state import Props
 from mm2.connect.stores.config_store import ConfigStore

@@ -4,7 +4,6 @@ registry     Plugins, the look-up by name, alias and version
 builtin      what ships with Kafka, under Java's names
 kinds        the kinds of plugins
 plugin       one plugin as the registry knows it
-versions     versions and ranges of them
 locations    what plugin.path points at
 scan         manifests and scanning
 loader       modules of a plugin location, apart from those of others
@@ -15,15 +14,11 @@ from mm2.connect.plugins.kinds import PluginType
 from mm2.connect.plugins.loader import PluginLoader
 from mm2.connect.plugins.plugin import Plugin
 from mm2.connect.plugins.registry import Plugins, VersionedPluginError
-from mm2.connect.plugins.versions import InvalidVersionRange, VersionRange, version_requirement
 
 __all__ = [
-    "InvalidVersionRange",
     "Plugin",
     "PluginLoader",
     "PluginType",
     "Plugins",
-    "VersionRange",
     "VersionedPluginError",
-    "version_requirement",
 ]

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from mm2.config.versions import Version
 from mm2.connect.plugins.kinds import PluginType, types_of
 from mm2.connect.plugins.loader import PluginLoader, loader_of, swap
-from mm2.connect.plugins.versions import Version
 
 UNDEFINED = "undefined"
 """Version of a plugin that tells none."""

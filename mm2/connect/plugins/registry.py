@@ -12,6 +12,7 @@ import structlog
 from mm2.config.connector_keys import ISOLATION_KEY
 from mm2.config.providers import ConfigProvider
 from mm2.config.values import ConfigException, split_list
+from mm2.config.versions import InvalidVersionRange, VersionRange, version_requirement
 from mm2.connect.api import Connector, Task
 from mm2.connect.data.errors import ConnectError
 from mm2.connect.plugins import loader as loaders
@@ -23,7 +24,6 @@ from mm2.connect.plugins.locations import plugin_locations
 from mm2.connect.plugins.plugin import Plugin, version_of
 from mm2.connect.plugins.process.remote import RemoteSinkTask, RemoteSourceTask, remote_class
 from mm2.connect.plugins.scan import discover, read_discovery
-from mm2.connect.plugins.versions import InvalidVersionRange, VersionRange, version_requirement
 
 log = structlog.get_logger(__name__)
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from mm2.connect.api import ConnectError, Connector
-from mm2.connect.converters import ByteArrayConverter, Converter
+from mm2.connect.api import ConnectError, Connector, Converter
+from mm2.connect.converters import ByteArrayConverter
 from mm2.connect.plugins import Plugins
 
 
