@@ -18,21 +18,20 @@ from __future__ import annotations
 import builtins
 import hashlib
 import importlib
-import importlib.machinery
 import importlib.metadata
 import importlib.util
 import inspect
 import re
 import sys
 import threading
-import zipimport
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ExtensionFileLoader, ModuleSpec, PathFinder
+from importlib.machinery import ExtensionFileLoader, ModuleSpec, PathFinder, SourceFileLoader, SourcelessFileLoader
 from pathlib import Path
-from types import CodeType, FrameType, ModuleType
+from types import FrameType, ModuleType
 from typing import Any, Final
+from zipimport import zipimporter
 
 from mm2.connect.plugins.extensions import ExtensionLoader
 
@@ -124,43 +123,25 @@ class PluginLoader:
         module.__dict__["__builtins__"] = self._builtins
 
 
-class _SourceLoader(importlib.machinery.SourceFileLoader):
-    def __init__(self, plugin_loader: PluginLoader, fullname: str, path: str) -> None:
-        super().__init__(fullname, path)
+class _PreparingLoader(Loader):
+    """A module that another loader finds, of a file or an archive: made the location's before it is executed."""
+
+    def __init__(
+        self, plugin_loader: PluginLoader, found: SourceFileLoader | SourcelessFileLoader | zipimporter
+    ) -> None:
         self._plugin_loader = plugin_loader
+        self._found = found
 
     def exec_module(self, module: ModuleType) -> None:
-        self._plugin_loader.prepare(module)
-        super().exec_module(module)
-
-
-class _BytecodeLoader(importlib.machinery.SourcelessFileLoader):
-    def __init__(self, plugin_loader: PluginLoader, fullname: str, path: str) -> None:
-        super().__init__(fullname, path)
-        self._plugin_loader = plugin_loader
-
-    def exec_module(self, module: ModuleType) -> None:
-        self._plugin_loader.prepare(module)
-        super().exec_module(module)
-
-
-class _ArchiveLoader(Loader):
-    """Modules of a zip file or wheel, which zipimport finds but executes with everybody's builtins."""
-
-    def __init__(self, plugin_loader: PluginLoader, archive: zipimport.zipimporter) -> None:
-        self._plugin_loader = plugin_loader
-        self._archive = archive
-
-    def exec_module(self, module: ModuleType) -> None:
-        code: CodeType | None = self._archive.get_code(module.__name__)
+        code = self._found.get_code(module.__name__)
         if code is None:
-            raise ImportError(f"No code for {module.__name__} in {self._archive.archive}", name=module.__name__)
+            raise ImportError(f"No code for {module.__name__} in {module.__file__}", name=module.__name__)
         self._plugin_loader.prepare(module)
         exec(code, module.__dict__)  # noqa: S102 - what importing means
 
     def __getattr__(self, name: str) -> Any:
-        # get_data, get_source, get_resource_reader, is_package: as the archive has them.
-        return getattr(self._archive, name)
+        # get_data, get_source, get_resource_reader, is_package: as the other has them.
+        return getattr(self._found, name)
 
 
 class _Finder(MetaPathFinder):
@@ -196,12 +177,8 @@ def _make_own(spec: ModuleSpec, loader: PluginLoader) -> None:
     found: object = spec.loader
     if isinstance(found, ExtensionFileLoader):
         spec.loader = ExtensionLoader(loader.public_name(spec.name), loader.location, found)
-    elif isinstance(found, zipimport.zipimporter):
-        spec.loader = _ArchiveLoader(loader, found)
-    elif isinstance(found, importlib.machinery.SourceFileLoader):
-        spec.loader = _SourceLoader(loader, spec.name, str(found.path))
-    elif isinstance(found, importlib.machinery.SourcelessFileLoader):
-        spec.loader = _BytecodeLoader(loader, spec.name, str(found.path))
+    elif isinstance(found, SourceFileLoader | SourcelessFileLoader | zipimporter):
+        spec.loader = _PreparingLoader(loader, found)
 
 
 def _install(loader: PluginLoader) -> None:
