@@ -39,6 +39,16 @@ def add_flow(parser: Any) -> None:
     parser.add_argument("--json", action="store_true", help="for programs rather than people")
 
 
+def pair_of(config: MirrorMakerConfig, file: Path, name: str) -> SourceAndTarget:
+    """The flow ``A->B`` of the file, whether it is switched on or not. Raises Trouble."""
+    pairs = {str(pair): pair for pair in config.possible_pairs()}
+    pair = pairs.get("".join(name.split()))
+    if pair is None:
+        known = ", ".join(pairs) or "none"
+        raise Trouble(f"{file} has no flow {name}; its flows are {known}. (A flow stands in quotes: 'A->B'.)")
+    return pair
+
+
 @dataclass(frozen=True)
 class Flow:
     """A flow of the file; ``props`` are its source connector's, references resolved. Holds secrets."""
@@ -50,11 +60,7 @@ class Flow:
     def of(cls, file: Path, name: str) -> Flow:
         """The flow ``A->B``, whether it is switched on or not. Raises Trouble or ConfigException."""
         config = MirrorMakerConfig(load_properties(file))
-        pairs = {str(pair): pair for pair in config.possible_pairs()}
-        pair = pairs.get("".join(name.split()))
-        if pair is None:
-            known = ", ".join(pairs) or "none"
-            raise Trouble(f"{file} has no flow {name}; its flows are {known}. (A flow stands in quotes: 'A->B'.)")
+        pair = pair_of(config, file, name)
         props = ConfigTransformer.from_props(config.originals).transform(
             config.connector_config(pair, SOURCE_CONNECTOR)
         )

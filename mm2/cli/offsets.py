@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, TextIO
 
-from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, Trouble, number, table
+from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, Trouble, number, pair_of, table
 from mm2.config.configdef import ConfigException
 from mm2.config.mirrormaker import MirrorMakerConfig
 from mm2.config.properties import load_properties
@@ -51,11 +51,7 @@ class Place:
             worker = ConfigTransformer.from_props(props).transform(props)
         else:
             config = MirrorMakerConfig(props)
-            pairs = {str(pair): pair for pair in config.possible_pairs()}
-            pair = pairs.get("".join(flow.split()))
-            if pair is None:
-                raise Trouble(f"{file} has no flow {flow}; its flows are {', '.join(pairs) or 'none'}.")
-            worker = config.worker_config(pair)
+            worker = config.worker_config(pair_of(config, file, flow))
         for key in ("bootstrap.servers", "offset.storage.topic", "config.storage.topic"):
             if not worker.get(key):
                 raise ConfigException(f'Missing required configuration "{key}".')
