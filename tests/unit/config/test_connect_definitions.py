@@ -6,14 +6,12 @@ connect-runtime 4.3.0; the second holds each of TRIES that ``ConfigDef.validateA
 
 from __future__ import annotations
 
-import csv
 import json
 from pathlib import Path
 
 import pytest
 
-from mm2.config.config_infos import shown
-from mm2.config.configdef import ConfigDef, ConfigKey
+from mm2.config.configdef import ConfigDef
 from mm2.config.connector_keys import (
     ISOLATION_KEY,
     SINK_CONNECTOR_CONFIG,
@@ -22,6 +20,9 @@ from mm2.config.connector_keys import (
 )
 from mm2.config.values import Type
 from mm2.config.worker_keys import DISTRIBUTED_CONFIG, STANDALONE_CONFIG
+from tests.unit.config.key_columns import columns, rows
+
+HERE = Path(__file__).parent
 
 GROUPS = {
     "name": "n",
@@ -45,33 +46,13 @@ CRASH = "crash"
 TRIES = [None, "", "x", "-1", "0", "2147483648", "0.7", "a,a", "a,,b"]
 
 
-def rows(file: str) -> list[dict[str, str]]:
-    with Path(__file__).with_name(file).open(encoding="utf-8", newline="") as opened:
-        return list(csv.DictReader(opened, delimiter="\t", quoting=csv.QUOTE_NONE))
-
-
-def ours(key: ConfigKey) -> dict[str, str]:
-    default = shown(key.default, key.type)
-    return {
-        "key": key.name,
-        "type": key.type.value,
-        "default": "<NODEF>" if key.required else "<null>" if default is None else default,
-        "importance": key.importance.value,
-        "group": key.group or "<null>",
-        "order": str(key.order),
-        "width": key.width.value,
-        "display_name": key.display_name,
-        "dependents": ",".join(key.dependents),
-    }
-
-
-KAFKA_S = rows("connect_definitions.tsv")
+KAFKA_S = rows(HERE / "connect_definitions.tsv")
 
 
 @pytest.mark.parametrize("row", KAFKA_S, ids=lambda row: f"{row['definition']}-{row['key']}")
 def test_every_column_is_kafka_s(row: dict[str, str]) -> None:
     key = DEFINITIONS[row["definition"]].keys[row["key"]]
-    told = ours(key)
+    told = columns(key)
     assert told == {column: row[column] for column in told}
     assert key.documentation
 
@@ -92,7 +73,8 @@ def test_the_standalone_worker_has_no_key_of_the_group() -> None:
 
 
 JUDGED = {
-    (row["definition"], row["key"], row["given"]): json.loads(row["errors"]) for row in rows("connect_judgements.tsv")
+    (row["definition"], row["key"], row["given"]): json.loads(row["errors"])
+    for row in rows(HERE / "connect_judgements.tsv")
 }
 NOT_TRIED = {
     "inter.worker.key.generation.algorithm",

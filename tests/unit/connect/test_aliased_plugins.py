@@ -6,16 +6,14 @@ that ship with it, each under an alias made of its name.
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 
 import pytest
 
-from mm2.config.config_infos import shown
-from mm2.config.configdef import ConfigKey
 from mm2.config.connector_keys import SOURCE_CONNECTOR_CONFIG
 from mm2.connect.herder.aliased_plugins import with_aliased_plugins
 from mm2.connect.plugins import Plugins, PluginType
+from tests.unit.config.key_columns import columns, rows
 
 PLUGINS = Plugins()
 FILTER = "org.apache.kafka.connect.transforms.Filter"
@@ -30,30 +28,10 @@ def all_of_them() -> dict[str, str]:
     return props
 
 
-def kafka_s() -> list[dict[str, str]]:
-    with Path(__file__).with_name("enriched_keys.tsv").open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
-
-
-def ours(key: ConfigKey) -> dict[str, str]:
-    default = shown(key.default, key.type)
-    return {
-        "key": key.name,
-        "type": key.type.value,
-        "default": "<NODEF>" if key.required else "<null>" if default is None else default,
-        "importance": key.importance.value,
-        "group": key.group or "<null>",
-        "order": str(key.order),
-        "width": key.width.value,
-        "display_name": key.display_name,
-        "dependents": ",".join(key.dependents),
-    }
-
-
 def test_the_keys_of_all_that_ships_are_kafka_s_column_by_column() -> None:
     definition = with_aliased_plugins(SOURCE_CONNECTOR_CONFIG, all_of_them(), PLUGINS, None)
-    found = [ours(key) for key in definition.keys.values() if key.name not in SOURCE_CONNECTOR_CONFIG]
-    expected = kafka_s()
+    found = [columns(key) for key in definition.keys.values() if key.name not in SOURCE_CONNECTOR_CONFIG]
+    expected = rows(Path(__file__).with_name("enriched_keys.tsv"))
     for row in (*found, *expected):
         if row["key"].endswith(".plugin.version"):
             row["default"] = "the plugin's own"

@@ -1,0 +1,30 @@
+"""A ConfigDef's keys as the tables that were written by Kafka show them: a row a key."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+from mm2.config.config_infos import shown
+from mm2.config.configdef import ConfigKey
+
+
+def rows(file: Path) -> list[dict[str, str]]:
+    with file.open(encoding="utf-8", newline="") as opened:
+        return list(csv.DictReader(opened, delimiter="\t", quoting=csv.QUOTE_NONE))
+
+
+def columns(key: ConfigKey) -> dict[str, str]:
+    """All but its documentation and its recommender."""
+    default = shown(key.default, key.type)
+    return {
+        "key": key.name,
+        "type": key.type.value,
+        "default": "<NODEF>" if key.required else "<null>" if default is None else default,
+        "importance": key.importance.value,
+        "group": key.group or "<null>",
+        "order": str(key.order),
+        "width": key.width.value,
+        "display_name": key.display_name,
+        "dependents": ",".join(key.dependents),
+    }
