@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import threading
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 
@@ -25,36 +25,52 @@ from mm2.connect.api import (
     SourceConnector,
     Transformation,
 )
-from mm2.connect.errors import BadRequest, Forbidden, NotFound
+from mm2.connect.errors import AlreadyExists, BadRequest, Forbidden, NotFound
 from mm2.connect.group.protocol import ConnectorTaskId
 from mm2.connect.herder.answers import (
     ActiveTopicsInfo,
     ConnectorInfo,
+    ConnectorOffsets,
     ConnectorStateInfo,
     ConnectorType,
+    Created,
     HealthInfo,
     LoggerLevel,
+    Message,
     PluginInfo,
+    TaskInfo,
     TaskState,
     WorkState,
 )
 from mm2.connect.herder.connector_offsets import ConnectorOffsetsAccess
 from mm2.connect.herder.interface import HEALTH_TIMEOUT_S, Herder
 from mm2.connect.herder.loggers import Loggers
-from mm2.connect.herder.stages import StagedFuture, run_apart
-from mm2.connect.herder.validation import ConnectorValidation
+from mm2.connect.herder.reconfiguration import TaskReconfiguration
+from mm2.connect.herder.reloads import Reloads
+from mm2.connect.herder.requests import RequestQueue
+from mm2.connect.herder.stages import Stage, StagedFuture, StageTracker, Steps, run_apart
+from mm2.connect.herder.starts import Starts
+from mm2.connect.herder.status_reports import StatusReports
+from mm2.connect.herder.validation import ConnectorValidation, require_valid
 from mm2.connect.plugins.kinds import LISTED
-from mm2.connect.runtime.worker import Worker
-from mm2.connect.stores.config_state import Props
+from mm2.connect.runtime.tasks import OwnershipGuard
+from mm2.connect.runtime.worker import TooManyTasks, Worker
+from mm2.connect.stores.config_state import ClusterConfigState, Props, TargetState
 from mm2.connect.stores.config_store import ConfigStore
 from mm2.connect.stores.status_store import StatusStore
 from mm2.connect.stores.statuses import Status
 
 log = structlog.get_logger(__name__)
 
+T = TypeVar("T")
+
 
 class AbstractHerder(Herder):
-    """Answers what follows from the stores alone."""
+    """Answers what follows from the stores alone, and takes the steps of requests that are the same for one worker and for
+    many. What is different is asked of the subclass: who may do something (``_require_…``), and how it is done.
+
+    ``cluster_id`` is asked when somebody wants to know.
+    """
 
     def __init__(
         self,
@@ -64,10 +80,12 @@ class AbstractHerder(Herder):
         *,
         offsets: ConnectorOffsetsAccess,
         validation: ConnectorValidation,
+        cluster_id: Callable[[], str],
     ) -> None:
         config = worker.config
         self._offsets = offsets
         self._validation = validation
+        self._cluster_id = cluster_id
         self.worker = worker
         self._config_store = config_store
         self._status_store = status_store
@@ -75,12 +93,99 @@ class AbstractHerder(Herder):
         self._reset_topics = config.bool("topic.tracking.allow.reset")
         self._loggers = Loggers()
         self._types: dict[tuple[str, str | None], ConnectorType] = {}
+        self._stopping = threading.Event()
+        self._ready = threading.Event()
+        self._stages = StageTracker("awaiting startup")
+        self._requests = RequestQueue(self._stages, self._wakeup)
+        self._reports = StatusReports(
+            status_store, worker.worker_id, lambda: self.generation, track_topics=self._track_topics
+        )
+        self._reconfiguration = TaskReconfiguration(worker, self)
+        self._starts = Starts(
+            worker,
+            self._reports,
+            self.configs,
+            self._reconfiguration,
+            self._guard,
+            Reloads(worker, self._restart_later),
+            self._is_ours,
+        )
 
-    # -- health
+    # -- what the two are asked for
+
+    @property
+    @abstractmethod
+    def generation(self) -> int:
+        """What statuses are written with: the group's generation."""
+
+    @abstractmethod
+    def configs(self) -> ClusterConfigState:
+        """The view of the configurations that this herder acts on. Any thread."""
+
+    @abstractmethod
+    def publish_task_configs(self, connector: str, configs: Sequence[Props]) -> Future[None]:
+        """See Publisher."""
+
+    @abstractmethod
+    def _wakeup(self) -> None:
+        """Something has come for the herder's thread. Any thread."""
 
     @abstractmethod
     def _ping(self) -> StagedFuture[None]:
         """Done when the herder has come by."""
+
+    @abstractmethod
+    def _put(
+        self, steps: Steps[Created], name: str, config: Props, *, allow_replace: bool, target_state: TargetState | None
+    ) -> None:
+        """Store a configuration that is valid, and end ``steps``. Any thread."""
+
+    @abstractmethod
+    def _put_target_state(self, name: str, state: TargetState) -> StagedFuture[None]:
+        """Write PAUSED or STARTED. Fails with NotFound."""
+
+    @abstractmethod
+    def _stopped_config(self, name: str) -> StagedFuture[Props]:
+        """The configuration of a connector whose offsets may be modified from now on. Fails with what says that they may not."""
+
+    def _require_leader(self, what: str) -> None:
+        """Raises NotLeader where another worker has to do it. On the herder's thread."""
+
+    def _require_own_connector(self, name: str) -> None:
+        """Raises NotFound, or what says which worker can restart a connector. On the herder's thread."""
+        self._known(name)
+
+    @abstractmethod
+    def _require_own_task(self, task: ConnectorTaskId) -> None:
+        """Raises NotFound, or what says which worker can restart a task. On the herder's thread."""
+
+    def _guard(self, _task: ConnectorTaskId, _generation: int | None) -> OwnershipGuard | None:
+        """What a task's start asks before it produces; arguments: task, generation of its configs."""
+        return None
+
+    def _is_ours(self) -> bool:
+        """Whether what runs here is still this worker's own. Any thread."""
+        return True
+
+    # -- life
+
+    @property
+    def is_ready(self) -> bool:
+        return self._ready.is_set()
+
+    @property
+    def stage(self) -> Stage:
+        return self._stages.current
+
+    @property
+    def kafka_cluster_id(self) -> str:
+        return self._cluster_id()
+
+    def later(self, action: Callable[[], T], stage: str, *, delay_s: float = 0.0) -> StagedFuture[T]:
+        """Have ``action`` run on the herder's thread; in a group, while this worker is a member of it. Any thread."""
+        return self._requests.submit(action, stage, delay_s=delay_s)
+
+    # -- health
 
     def health(self) -> StagedFuture[HealthInfo]:
         ping = self._ping()
@@ -109,7 +214,7 @@ class AbstractHerder(Herder):
         ping.add_done_callback(on_ping)
         return answer
 
-    # -- connectors
+    # -- connectors: reading
 
     def connectors(self) -> list[str]:
         return sorted(self._config_store.snapshot().connectors())
@@ -120,6 +225,31 @@ class AbstractHerder(Herder):
         if raw is None:
             raise NotFound(f"Connector {name} not found")
         return ConnectorInfo(name, raw, tuple(configs.tasks(name)), self.connector_type(raw))
+
+    def connector_info(self, name: str) -> StagedFuture[ConnectorInfo]:
+        return self.later(lambda: self.known_connector_info(name), f"looking up connector {name}")
+
+    def connector_config(self, name: str) -> StagedFuture[Props]:
+        return self.later(lambda: self.known_connector_info(name).config, f"looking up the config of connector {name}")
+
+    def task_configs(self, name: str) -> StagedFuture[list[TaskInfo]]:
+        def look_up() -> list[TaskInfo]:
+            configs = self._known(name)
+            return [
+                TaskInfo(task, props)
+                for task in configs.tasks(name)
+                if (props := configs.task_config(task)) is not None
+            ]
+
+        return self.later(look_up, f"looking up the task configs of connector {name}")
+
+    def _known(self, name: str, otherwise: str | None = None) -> ClusterConfigState:
+        """What has been read, which may be more than what the herder acts on, when it has the connector. Raises NotFound,
+        for which Java has several sentences."""
+        configs = self._config_store.snapshot()
+        if name not in configs:
+            raise NotFound(otherwise or f"Connector {name} not found")
+        return configs
 
     def connector_type(self, raw: Props | None) -> ConnectorType:
         """What kind of connector a configuration is of; UNKNOWN when its class is not known here."""
@@ -158,6 +288,134 @@ class AbstractHerder(Herder):
         if status is None:
             raise NotFound(f"No status found for task {task}")
         return _task_state(status)
+
+    # -- connectors: changing
+
+    def put_connector_config(
+        self, name: str, config: Props, *, allow_replace: bool, target_state: TargetState | None = None
+    ) -> StagedFuture[Created]:
+        steps: Steps[Created] = Steps("waiting for a new thread to become available for connector validation")
+        self._validate_and_put(steps, name, config, allow_replace=allow_replace, target_state=target_state)
+        return steps.outcome
+
+    def patch_connector_config(self, name: str, patch: Props) -> StagedFuture[Created]:
+        steps: Steps[Created] = Steps(f"looking up the config of connector {name}")
+
+        def patched() -> dict[str, str | None]:
+            # Followers have it done before the configuration is looked up, so that there are fewer races.
+            self._require_leader("set connector configs")
+            merged = {**self.known_connector_info(name).config, **patch}
+            return {key: value for key, value in merged.items() if patch.get(key, "") is not None}
+
+        def put(config: Props) -> None:
+            self._validate_and_put(steps, name, config, allow_replace=True, target_state=None)
+
+        steps.after(self.later(patched, f"patching the config of connector {name}"), put)
+        return steps.outcome
+
+    def _validate_and_put(
+        self, steps: Steps[Created], name: str, config: Props, *, allow_replace: bool, target_state: TargetState | None
+    ) -> None:
+        named = {**config, "name": config.get("name") or name}
+        if named["name"] != name:
+            steps.fail(
+                BadRequest(
+                    f"Connector name configuration ({named['name']}) doesn't match connector name in the URL ({name})"
+                )
+            )
+            return
+
+        def then(infos: ConfigInfos) -> None:
+            require_valid(infos)
+            self._put(steps, name, named, allow_replace=allow_replace, target_state=target_state)
+
+        steps.after(self.validate_connector_config(named), then)
+
+    def _is_new(self, name: str, *, allow_replace: bool) -> bool:
+        """Whether a configuration is that of a new connector. Raises AlreadyExists when it may not be another one."""
+        exists = name in self._config_store.snapshot()
+        if exists and not allow_replace:
+            raise AlreadyExists(f"Connector {name} already exists")
+        return not exists
+
+    def pause_connector(self, name: str) -> StagedFuture[None]:
+        return self._put_target_state(name, TargetState.PAUSED)
+
+    def resume_connector(self, name: str) -> StagedFuture[None]:
+        return self._put_target_state(name, TargetState.STARTED)
+
+    def restart_connector(self, name: str) -> StagedFuture[None]:
+        return self._restart_later(name, 0.0)
+
+    def _restart_later(self, name: str, delay_s: float) -> StagedFuture[None]:
+        steps: Steps[None] = Steps(f"restarting connector {name}")
+
+        def restart() -> None:
+            self._require_own_connector(name)
+            with self._stages.during(f"stopping restarted connector {name}"):
+                self.worker.stop_connectors([name])
+            self._start_connector(steps, name, lambda: None)
+
+        steps.after(self.later(restart, f"restarting connector {name}", delay_s=delay_s), lambda _restarting: None)
+        return steps.outcome
+
+    def _start_connector(self, steps: Steps[T], name: str, result: Callable[[], T]) -> None:
+        """Start it; ``steps`` end with ``result()`` when it has reached its state, or fail with why it has not."""
+
+        def on_started(error: Exception | None) -> None:
+            if error is None:
+                steps.end(result())
+            else:
+                steps.fail(ConnectError(f"Failed to start connector: {name}: {error}"))
+
+        self._starts.connector(name, on_started)
+
+    def restart_task(self, task: ConnectorTaskId) -> StagedFuture[None]:
+        def restart() -> None:
+            self._require_own_task(task)
+            self.worker.stop_tasks([task])
+            if not self._starts.task(task):
+                raise ConnectError(f"Failed to start task: {task}")
+
+        return self.later(restart, f"restarting task {task}")
+
+    def too_many_tasks(self, connector: str, error: TooManyTasks) -> None:
+        """The connector fails; its tasks run on."""
+        self._reports.on_failure(connector, error, None)
+
+    # -- offsets
+
+    def connector_offsets(self, name: str) -> StagedFuture[ConnectorOffsets]:
+        steps: Steps[ConnectorOffsets] = Steps(f"looking up connector {name}")
+
+        def read(info: ConnectorInfo) -> None:
+            reading = run_apart(
+                lambda stages: self._offsets.read(name, info.config, stages), f"offsets-{name}", "waiting for a thread"
+            )
+            steps.after(reading, steps.end)
+
+        steps.after(self.connector_info(name), read)
+        return steps.outcome
+
+    def alter_connector_offsets(self, name: str, offsets: ConnectorOffsets) -> StagedFuture[Message]:
+        return self._modify_offsets(name, offsets)
+
+    def reset_connector_offsets(self, name: str) -> StagedFuture[Message]:
+        return self._modify_offsets(name, None)
+
+    def _modify_offsets(self, name: str, offsets: ConnectorOffsets | None) -> StagedFuture[Message]:
+        steps: Steps[Message] = Steps(f"modifying offsets for connector {name}")
+
+        def modify(raw: Props) -> None:
+            modifying = run_apart(
+                lambda stages: self._offsets.modify(name, raw, offsets, stages),
+                f"offsets-{name}",
+                "waiting for a thread",
+            )
+            steps.after(modifying, steps.end)
+
+        steps.after(self._stopped_config(name), modify)
+        return steps.outcome
 
     # -- topics
 

@@ -9,32 +9,16 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import structlog
 
-from mm2.config.config_infos import ConfigInfos
 from mm2.connect.api import ConnectError
-from mm2.connect.errors import (
-    AlreadyExists,
-    BadRequest,
-    NotAssigned,
-    NotFound,
-    NotLeader,
-    RebalanceNeeded,
-)
+from mm2.connect.errors import BadRequest, NotAssigned, NotFound, NotLeader, RebalanceNeeded
 from mm2.connect.group.assignor import CooperativeAssignor
 from mm2.connect.group.membership import GroupMember, GroupTimings
 from mm2.connect.group.protocol import URL_NOT_USED, Assignment, ConnectorTaskId
-from mm2.connect.herder.answers import (
-    ConnectorInfo,
-    ConnectorOffsets,
-    ConnectorStateInfo,
-    ConnectorType,
-    Created,
-    Message,
-    TaskInfo,
-)
+from mm2.connect.herder.answers import ConnectorInfo, ConnectorStateInfo, ConnectorType, Created
 from mm2.connect.herder.assigned_work import AssignedWork
 from mm2.connect.herder.base import AbstractHerder
 from mm2.connect.herder.changes import PendingChanges
@@ -44,17 +28,15 @@ from mm2.connect.herder.internal_requests import InternalRequests, RequestRefuse
 from mm2.connect.herder.loggers import require_level
 from mm2.connect.herder.ownership import TaskOwnership
 from mm2.connect.herder.privileges import LeaderPrivileges
-from mm2.connect.herder.reconfiguration import TaskReconfiguration, backoff_s
-from mm2.connect.herder.reloads import Reloads
-from mm2.connect.herder.requests import NEVER, RequestQueue
+from mm2.connect.herder.reconfiguration import backoff_s
+from mm2.connect.herder.requests import NEVER
 from mm2.connect.herder.restarts import restart_plan
 from mm2.connect.herder.session_keys import SessionKeys
 from mm2.connect.herder.sessions import RequestSignature, SessionKey
-from mm2.connect.herder.stages import Stage, StagedFuture, StageTracker, Steps, failed, run_apart
-from mm2.connect.herder.starts import Starts
-from mm2.connect.herder.status_reports import StatusReports
-from mm2.connect.herder.validation import ConnectorValidation, require_valid
-from mm2.connect.runtime.worker import TooManyTasks, Worker
+from mm2.connect.herder.stages import StagedFuture, StageTracker, Steps, failed, run_apart
+from mm2.connect.herder.validation import ConnectorValidation
+from mm2.connect.runtime.tasks import OwnershipGuard
+from mm2.connect.runtime.worker import Worker
 from mm2.connect.stores.config_state import ClusterConfigState, Props, RestartRequest, TargetState
 from mm2.connect.stores.config_store import ConfigStore
 from mm2.connect.stores.status_store import StatusStore
@@ -64,8 +46,6 @@ from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.log import LogProgress
 
 log = structlog.get_logger(__name__)
-
-T = TypeVar("T")
 
 _BACKOFF_RETRIES: Final = 5
 #: The least pause between two tries to read the config topic; some failures come at once.
@@ -123,16 +103,16 @@ class DistributedHerder(AbstractHerder):
         rest_namespace: Sequence[str] = (),
         on_leader_ready: Callable[[DistributedHerder], None] | None = None,
     ) -> None:
-        super().__init__(worker, config_store, status_store, offsets=offsets, validation=validation)
+        super().__init__(
+            worker, config_store, status_store, offsets=offsets, validation=validation, cluster_id=cluster_id
+        )
         config = worker.config
         self.group_id = config.str("group.id")
         self._config = config
-        self._cluster_id = cluster_id
         self._loading = loading
         self._on_leader_ready = on_leader_ready
         self._sync_timeout_s = config.int("worker.sync.timeout.ms") / 1000
         self._max_delay_ms = config.int("scheduled.rebalance.max.delay.ms")
-        self._stages = StageTracker("awaiting startup")
         self._member = GroupMember(
             cluster,
             group_id=self.group_id,
@@ -154,30 +134,14 @@ class DistributedHerder(AbstractHerder):
             namespace=rest_namespace,
             algorithm=config.str("inter.worker.signature.algorithm"),
         )
-        self._stopping = threading.Event()
-        self._ready = threading.Event()
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=f"herder-{self.group_id}", daemon=True)
 
-        self._requests = RequestQueue(self._stages, self._member.wakeup)
         self._pending = PendingChanges(lambda name: name in self._configs)
-        self._reports = StatusReports(
-            status_store, worker.worker_id, lambda: self._generation, track_topics=self._track_topics
-        )
         self._privileges = LeaderPrivileges(config_store, self._stages, self._stopping)
         self._session_keys = SessionKeys(config, lambda: self._configs.session_key)
         self._fencing = ZombieFencing(_Leadership(self), self._fence_producers)
         self._ownership = TaskOwnership(self, config_store, self._sync_timeout_s)
-        self._reconfiguration = TaskReconfiguration(worker, self)
-        self._starts = Starts(
-            worker,
-            self._reports,
-            self.configs,
-            self._reconfiguration,
-            self._ownership.guard,
-            Reloads(worker, self._restart_later),
-            self._member.is_ours,
-        )
         self._work = AssignedWork(
             worker, self._starts, self._stages, name=self.group_id, log_context=worker.log_context
         )
@@ -223,18 +187,6 @@ class DistributedHerder(AbstractHerder):
     @property
     def failure(self) -> BaseException | None:
         return self._failure
-
-    @property
-    def is_ready(self) -> bool:
-        return self._ready.is_set()
-
-    @property
-    def stage(self) -> Stage:
-        return self._stages.current
-
-    @property
-    def kafka_cluster_id(self) -> str:
-        return self._cluster_id()
 
     @property
     def is_leader(self) -> bool:
@@ -290,92 +242,34 @@ class DistributedHerder(AbstractHerder):
             "connectors": connectors,
         }
 
-    def later(self, action: Callable[[], T], stage: str, *, delay_s: float = 0.0) -> StagedFuture[T]:
-        """Have ``action`` run on the herder's thread, while this worker is a member of its group. Any thread."""
-        return self._requests.submit(action, stage, delay_s=delay_s)
+    def _wakeup(self) -> None:
+        self._member.wakeup()
 
     def _ping(self) -> StagedFuture[None]:
         return self.later(lambda: None, "answering a health check")
 
-    # -- connectors: reading
-
-    def connector_info(self, name: str) -> StagedFuture[ConnectorInfo]:
-        return self.later(lambda: self.known_connector_info(name), f"looking up connector {name}")
-
-    def connector_config(self, name: str) -> StagedFuture[Props]:
-        return self.later(lambda: self.known_connector_info(name).config, f"looking up the config of connector {name}")
-
-    def task_configs(self, name: str) -> StagedFuture[list[TaskInfo]]:
-        def look_up() -> list[TaskInfo]:
-            self._require_known(name)
-            configs = self._config_store.snapshot()
-            return [
-                TaskInfo(task, props)
-                for task in configs.tasks(name)
-                if (props := configs.task_config(task)) is not None
-            ]
-
-        return self.later(look_up, f"looking up the task configs of connector {name}")
-
     # -- connectors: changing
 
-    def put_connector_config(
-        self, name: str, config: Props, *, allow_replace: bool, target_state: TargetState | None = None
-    ) -> StagedFuture[Created]:
-        steps: Steps[Created] = Steps("waiting for a new thread to become available for connector validation")
-        self._validate_and_put(steps, name, config, allow_replace=allow_replace, target_state=target_state)
-        return steps.outcome
-
-    def patch_connector_config(self, name: str, patch: Props) -> StagedFuture[Created]:
-        steps: Steps[Created] = Steps(f"looking up the config of connector {name}")
-
-        def patched() -> dict[str, str | None]:
-            # Followers have it done before the configuration is looked up, so that there are fewer races.
-            self._require_leader("set connector configs")
-            merged = {**self.known_connector_info(name).config, **patch}
-            return {key: value for key, value in merged.items() if patch.get(key, "") is not None}
-
-        def put(config: Props) -> None:
-            self._validate_and_put(steps, name, config, allow_replace=True, target_state=None)
-
-        steps.after(self.later(patched, f"patching the config of connector {name}"), put)
-        return steps.outcome
-
-    def _validate_and_put(
+    def _put(
         self, steps: Steps[Created], name: str, config: Props, *, allow_replace: bool, target_state: TargetState | None
     ) -> None:
-        named = {**config, "name": config.get("name") or name}
-
         def put() -> Created:
             self._require_leader("set connector configs")
-            exists = name in self._config_store.snapshot()
-            if exists and not allow_replace:
-                raise AlreadyExists(f"Connector {name} already exists")
+            new = self._is_new(name, allow_replace=allow_replace)
             self._privileges.write(
                 f"writing a config for connector {name} to the config topic",
-                lambda: self._config_store.put_connector_config(name, named, target_state),
+                lambda: self._config_store.put_connector_config(name, config, target_state),
             )
-            log.info("connector config written", connector=name, created=not exists)
+            log.info("connector config written", connector=name, created=new)
             tasks = tuple(self._config_store.snapshot().tasks(name))
-            return Created(not exists, ConnectorInfo(name, named, tasks, self.connector_type(named)))
+            return Created(new, ConnectorInfo(name, config, tasks, self.connector_type(config)))
 
-        def then(infos: ConfigInfos) -> None:
-            require_valid(infos)
-            steps.after(self.later(put, f"putting the config of connector {name}"), steps.end)
-
-        if named["name"] != name:
-            steps.fail(
-                BadRequest(
-                    f"Connector name configuration ({named['name']}) doesn't match connector name in the URL ({name})"
-                )
-            )
-            return
-        steps.after(self.validate_connector_config(named), then)
+        steps.after(self.later(put, f"putting the config of connector {name}"), steps.end)
 
     def delete_connector_config(self, name: str) -> StagedFuture[None]:
         def delete() -> None:
             self._require_leader("delete connector configs")
-            self._require_known(name)
+            self._known(name)
             self._privileges.write(
                 f"removing the config for connector {name} from the config topic",
                 lambda: self._config_store.remove_connector_config(name),
@@ -383,15 +277,11 @@ class DistributedHerder(AbstractHerder):
 
         return self.later(delete, f"deleting connector {name}")
 
-    def pause_connector(self, name: str) -> StagedFuture[None]:
-        return self._put_target_state(name, TargetState.PAUSED)
-
-    def resume_connector(self, name: str) -> StagedFuture[None]:
-        return self._put_target_state(name, TargetState.STARTED)
-
     def _put_target_state(self, name: str, state: TargetState) -> StagedFuture[None]:
-        if name not in self._config_store.snapshot():
-            return failed(NotFound(f"Unknown connector {name}"), lambda: self._stages.current)
+        try:
+            self._known(name, f"Unknown connector {name}")
+        except NotFound as error:
+            return failed(error, lambda: self._stages.current)
 
         def put(stages: StageTracker) -> None:
             with stages.during(f"writing the {state.value} target state for connector {name} to the config topic"):
@@ -401,7 +291,7 @@ class DistributedHerder(AbstractHerder):
 
     def stop_connector(self, name: str) -> StagedFuture[None]:
         def stop() -> None:
-            self._require_known(name, f"Unknown connector {name}")
+            self._known(name, f"Unknown connector {name}")
             self._require_leader("transition connectors to the STOPPED state")
             # Should we fail in between, a running connector without tasks is better than a stopped one that has some.
             self._write_task_configs(name, [])
@@ -411,52 +301,28 @@ class DistributedHerder(AbstractHerder):
 
         return self.later(stop, f"stopping connector {name}")
 
-    def restart_connector(self, name: str) -> StagedFuture[None]:
-        return self._restart_later(name, 0.0)
+    def _require_own_connector(self, name: str) -> None:
+        self._require_stable()
+        self._known(name, f"Unknown connector: {name}")
+        assignment = self._assignment
+        if assignment is None or name not in assignment.connectors:
+            raise self._not_ours("restart connector", self._owner_url(name))
 
-    def _restart_later(self, name: str, delay_s: float) -> StagedFuture[None]:
-        steps: Steps[None] = Steps(f"restarting connector {name}")
-
-        def on_started(error: Exception | None) -> None:
-            if error is None:
-                steps.end(None)
-            else:
-                steps.fail(ConnectError(f"Failed to start connector: {name}: {error}"))
-
-        def restart() -> None:
-            self._require_stable()
-            self._require_known(name, f"Unknown connector: {name}")
-            assignment = self._assignment
-            if assignment is None or name not in assignment.connectors:
-                raise self._not_ours("restart connector", self._owner_url(name))
-            with self._stages.during(f"stopping restarted connector {name}"):
-                self.worker.stop_connectors([name])
-            self._starts.connector(name, on_started)
-
-        steps.after(self.later(restart, f"restarting connector {name}", delay_s=delay_s), lambda _restarting: None)
-        return steps.outcome
-
-    def restart_task(self, task: ConnectorTaskId) -> StagedFuture[None]:
-        def restart() -> None:
-            self._require_stable()
-            if task.connector not in self._configs:
-                raise NotFound(f"Unknown connector: {task.connector}")
-            if self._configs.task_config(task) is None:
-                raise NotFound(f"Unknown task: {task}")
-            if not self.owns(task):
-                raise self._not_ours("restart task", self._owner_url(task))
-            self.worker.stop_tasks([task])
-            if not self._starts.task(task):
-                raise ConnectError(f"Failed to start task: {task}")
-
-        return self.later(restart, f"restarting task {task}")
+    def _require_own_task(self, task: ConnectorTaskId) -> None:
+        self._require_stable()
+        if task.connector not in self._configs:
+            raise NotFound(f"Unknown connector: {task.connector}")
+        if self._configs.task_config(task) is None:
+            raise NotFound(f"Unknown task: {task}")
+        if not self.owns(task):
+            raise self._not_ours("restart task", self._owner_url(task))
 
     def restart_connector_and_tasks(self, request: RestartRequest) -> StagedFuture[ConnectorStateInfo]:
         name = request.connector
 
         def restart() -> ConnectorStateInfo:
             self._require_stable()
-            self._require_known(name, f"Unknown connector: {name}")
+            self._known(name, f"Unknown connector: {name}")
             self._require_leader("process restart requests")
             self._privileges.write(
                 f"writing restart request for connector {name} to the config topic",
@@ -473,7 +339,7 @@ class DistributedHerder(AbstractHerder):
     ) -> StagedFuture[None]:
         def put() -> None:
             self._require_leader("write task configurations")
-            self._require_known(name)
+            self._known(name)
             self._write_task_configs(name, configs)
 
         return self._signed(signature, lambda: self.later(put, f"writing the task configs of connector {name}"))
@@ -511,60 +377,32 @@ class DistributedHerder(AbstractHerder):
 
     # -- offsets
 
-    def connector_offsets(self, name: str) -> StagedFuture[ConnectorOffsets]:
-        steps: Steps[ConnectorOffsets] = Steps(f"looking up connector {name}")
-
-        def read(info: ConnectorInfo) -> None:
-            reading = run_apart(
-                lambda stages: self._offsets.read(name, info.config, stages), f"offsets-{name}", "waiting for a thread"
-            )
-            steps.after(reading, steps.end)
-
-        steps.after(self.connector_info(name), read)
-        return steps.outcome
-
-    def alter_connector_offsets(self, name: str, offsets: ConnectorOffsets) -> StagedFuture[Message]:
-        return self._modify_offsets(name, offsets)
-
-    def reset_connector_offsets(self, name: str) -> StagedFuture[Message]:
-        return self._modify_offsets(name, None)
-
-    def _modify_offsets(self, name: str, offsets: ConnectorOffsets | None) -> StagedFuture[Message]:
+    def _stopped_config(self, name: str) -> StagedFuture[Props]:
         what = f"modifying offsets for connector {name}"
-        steps: Steps[Message] = Steps(what)
+        steps: Steps[Props] = Steps(what)
 
-        def modify(raw: Props) -> None:
-            modifying = run_apart(
-                lambda stages: self._offsets.modify(name, raw, offsets, stages),
-                f"offsets-{name}",
-                "waiting for a thread",
-            )
-            steps.after(modifying, steps.end)
+        def look_up() -> Props:
+            self._require_stable()
+            self._require_leader("process external offsets modification requests")
+            self._refresh_configs()
+            raw = self._configs.connector_config(name)
+            if raw is None:
+                raise NotFound(f"Connector {name} not found")
+            require_stopped(name, self._configs)
+            return raw
 
-        def check_again(_fenced: None) -> None:
+        def look_again(_fenced: None) -> None:
             # Fencing takes its time, and the connector may have been resumed meanwhile.
-            steps.after(self.later(lambda: self._stopped_config(name), what), modify)
+            steps.after(self.later(look_up, what), steps.end)
 
-        def begin(raw: Props) -> None:
-            source = self.connector_type(raw) is ConnectorType.SOURCE
-            if source and self.worker.exactly_once:
-                steps.after(self.begin_fencing(name), check_again)
+        def fence(raw: Props) -> None:
+            if self.worker.exactly_once and self.connector_type(raw) is ConnectorType.SOURCE:
+                steps.after(self.begin_fencing(name), look_again)
             else:
-                modify(raw)
+                steps.end(raw)
 
-        steps.after(self.later(lambda: self._stopped_config(name), what), begin)
+        steps.after(self.later(look_up, what), fence)
         return steps.outcome
-
-    def _stopped_config(self, name: str) -> Props:
-        """The configuration of a connector whose offsets may be modified. Raises what says that they may not be."""
-        self._require_stable()
-        self._require_leader("process external offsets modification requests")
-        self._refresh_configs()
-        raw = self._configs.connector_config(name)
-        if raw is None:
-            raise NotFound(f"Connector {name} not found")
-        require_stopped(name, self._configs)
-        return raw
 
     # -- loggers
 
@@ -601,10 +439,6 @@ class DistributedHerder(AbstractHerder):
             f"publish-{connector}",
             f"forwarding task configurations to the leader at {url}",
         )
-
-    def too_many_tasks(self, connector: str, error: TooManyTasks) -> None:
-        """The connector fails; its tasks run on."""
-        self._reports.on_failure(connector, error, None)
 
     def ask_leader_to_fence(self, leader_url: str, connector: str) -> None:
         """Have the leader fence a connector's older tasks; waits. Raises RequestRefused."""
@@ -917,11 +751,6 @@ class DistributedHerder(AbstractHerder):
                 f"Only the leader can {what}, and worker {self.worker.worker_id} is not the leader", self.leader_url
             )
 
-    def _require_known(self, name: str, otherwise: str | None = None) -> None:
-        # What has been read, which may be more than what this tick acts on. Java has several sentences for it.
-        if name not in self._config_store.snapshot():
-            raise NotFound(otherwise or f"Connector {name} not found")
-
     def _require_stable(self) -> None:
         """Whom to forward to is not known while a rebalance is to be expected."""
         if self._pending.need_rebalance:
@@ -935,6 +764,12 @@ class DistributedHerder(AbstractHerder):
         return self._member.owner_url(work) if self.is_leader else None
 
     # -- exactly-once
+
+    def _guard(self, task: ConnectorTaskId, generation: int | None) -> OwnershipGuard | None:
+        return self._ownership.guard(task, generation)
+
+    def _is_ours(self) -> bool:
+        return self._member.is_ours()
 
     def _fence_producers(self, name: str, tasks: int) -> None:
         raw = self._config_store.snapshot().connector_config(name)

@@ -6,41 +6,26 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from typing import Final, TypeVar
+from typing import Final
 
 import structlog
 
-from mm2.config.config_infos import ConfigInfos
-from mm2.connect.api import ConnectError
-from mm2.connect.errors import AlreadyExists, BadRequest, NotFound, NotSupported
+from mm2.connect.errors import NotFound, NotSupported
 from mm2.connect.group.protocol import ConnectorTaskId
-from mm2.connect.herder.answers import (
-    ConnectorInfo,
-    ConnectorOffsets,
-    ConnectorStateInfo,
-    Created,
-    Message,
-    TaskInfo,
-)
+from mm2.connect.herder.answers import ConnectorStateInfo, Created
 from mm2.connect.herder.base import AbstractHerder
 from mm2.connect.herder.connector_offsets import ConnectorOffsetsAccess, require_stopped
-from mm2.connect.herder.reconfiguration import TaskReconfiguration
-from mm2.connect.herder.reloads import Reloads
-from mm2.connect.herder.requests import NEVER, RequestQueue
+from mm2.connect.herder.requests import NEVER
 from mm2.connect.herder.restarts import restart_plan
 from mm2.connect.herder.sessions import RequestSignature, SessionKey
-from mm2.connect.herder.stages import Stage, StagedFuture, StageTracker, Steps, failed, run_apart
-from mm2.connect.herder.starts import Starts
-from mm2.connect.herder.status_reports import StatusReports
-from mm2.connect.herder.validation import ConnectorValidation, require_valid
-from mm2.connect.runtime.worker import TooManyTasks, Worker
+from mm2.connect.herder.stages import StagedFuture, Steps, failed
+from mm2.connect.herder.validation import ConnectorValidation
+from mm2.connect.runtime.worker import Worker
 from mm2.connect.stores.config_state import ClusterConfigState, Props, RestartRequest, TargetState
 from mm2.connect.stores.config_store import ConfigStore
 from mm2.connect.stores.status_store import StatusStore
 
 log = structlog.get_logger(__name__)
-
-T = TypeVar("T")
 
 _STOP_S: Final = 30.0
 
@@ -62,24 +47,12 @@ class StandaloneHerder(AbstractHerder):
         validation: ConnectorValidation,
         cluster_id: Callable[[], str],
     ) -> None:
-        super().__init__(worker, config_store, status_store, offsets=offsets, validation=validation)
-        self._cluster_id = cluster_id
-        self._stages = StageTracker("awaiting startup")
-        self._news = threading.Event()
-        self._stopping = threading.Event()
-        self._stopped = threading.Event()
-        self._ready = threading.Event()
-        self._on_ready: Future[None] = Future()
-        self._requests = RequestQueue(self._stages, self._news.set)
-        self._reports = StatusReports(status_store, worker.worker_id, lambda: 0, track_topics=self._track_topics)
-        self._reconfiguration = TaskReconfiguration(worker, self)
-        self._starts = Starts(
-            worker,
-            self._reports,
-            self.configs,
-            self._reconfiguration,
-            reloads=Reloads(worker, self._restart_later),
+        super().__init__(
+            worker, config_store, status_store, offsets=offsets, validation=validation, cluster_id=cluster_id
         )
+        self._news = threading.Event()
+        self._stopped = threading.Event()
+        self._on_ready: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, name="standalone-herder", daemon=True)
 
     # -- life
@@ -114,24 +87,16 @@ class StandaloneHerder(AbstractHerder):
         return None
 
     @property
-    def is_ready(self) -> bool:
-        return self._ready.is_set()
-
-    @property
-    def stage(self) -> Stage:
-        return self._stages.current
-
-    @property
-    def kafka_cluster_id(self) -> str:
-        return self._cluster_id()
+    def generation(self) -> int:
+        """There is no group."""
+        return 0
 
     def configs(self) -> ClusterConfigState:
         """What is configured."""
         return self._config_store.snapshot()
 
-    def later(self, action: Callable[[], T], stage: str, *, delay_s: float = 0.0) -> StagedFuture[T]:
-        """Have ``action`` run on the herder's thread. Any thread."""
-        return self._requests.submit(action, stage, delay_s=delay_s)
+    def _wakeup(self) -> None:
+        self._news.set()
 
     def _ping(self) -> StagedFuture[None]:
         steps: Steps[None] = Steps("starting the connectors of the command line")
@@ -172,74 +137,19 @@ class StandaloneHerder(AbstractHerder):
         self._stopped.set()
         log.info("herder stopped")
 
-    # -- connectors: reading
-
-    def connector_info(self, name: str) -> StagedFuture[ConnectorInfo]:
-        return self.later(lambda: self.known_connector_info(name), f"looking up connector {name}")
-
-    def connector_config(self, name: str) -> StagedFuture[Props]:
-        return self.later(lambda: self.known_connector_info(name).config, f"looking up the config of connector {name}")
-
-    def task_configs(self, name: str) -> StagedFuture[list[TaskInfo]]:
-        return self.later(lambda: self._task_infos(name), f"looking up the task configs of connector {name}")
-
-    def _task_infos(self, name: str) -> list[TaskInfo]:
-        configs = self._known(name)
-        return [TaskInfo(task, configs.task_configs[task]) for task in configs.tasks(name)]
-
     # -- connectors: changing
 
-    def put_connector_config(
-        self, name: str, config: Props, *, allow_replace: bool, target_state: TargetState | None = None
-    ) -> StagedFuture[Created]:
-        steps: Steps[Created] = Steps("waiting for a new thread to become available for connector validation")
-        self._validate_and_put(steps, name, config, allow_replace=allow_replace, target_state=target_state)
-        return steps.outcome
-
-    def patch_connector_config(self, name: str, patch: Props) -> StagedFuture[Created]:
-        steps: Steps[Created] = Steps(f"looking up the config of connector {name}")
-
-        def put(info: ConnectorInfo) -> None:
-            merged = {**info.config, **patch}
-            config = {key: value for key, value in merged.items() if patch.get(key, "") is not None}
-            self._validate_and_put(steps, name, config, allow_replace=True, target_state=None)
-
-        steps.after(self.connector_info(name), put)
-        return steps.outcome
-
-    def _validate_and_put(
+    def _put(
         self, steps: Steps[Created], name: str, config: Props, *, allow_replace: bool, target_state: TargetState | None
     ) -> None:
-        named = {**config, "name": config.get("name") or name}
-
         def put() -> None:
-            exists = name in self.configs()
-            if exists and not allow_replace:
-                raise AlreadyExists(f"Connector {name} already exists")
+            new = self._is_new(name, allow_replace=allow_replace)
             self.worker.stop_connectors([name])
-            self._config_store.put_connector_config(name, named, target_state)
-            log.info("connector config stored", connector=name, created=not exists)
+            self._config_store.put_connector_config(name, config, target_state)
+            log.info("connector config stored", connector=name, created=new)
+            self._start_connector(steps, name, lambda: Created(new, self.known_connector_info(name)))
 
-            def on_started(error: Exception | None) -> None:
-                if error is None:
-                    steps.end(Created(not exists, self.known_connector_info(name)))
-                else:
-                    steps.fail(ConnectError(f"Failed to start connector: {name}: {error}"))
-
-            self._starts.connector(name, on_started)
-
-        def then(infos: ConfigInfos) -> None:
-            require_valid(infos)
-            steps.after(self.later(put, f"starting connector {name}"), lambda _starting: None)
-
-        if named["name"] != name:
-            steps.fail(
-                BadRequest(
-                    f"Connector name configuration ({named['name']}) doesn't match connector name in the URL ({name})"
-                )
-            )
-            return
-        steps.after(self.validate_connector_config(named), then)
+        steps.after(self.later(put, f"starting connector {name}"), lambda _starting: None)
 
     def delete_connector_config(self, name: str) -> StagedFuture[None]:
         def delete() -> None:
@@ -251,12 +161,6 @@ class StandaloneHerder(AbstractHerder):
             self._reports.destroyed(name)
 
         return self.later(delete, f"deleting connector {name}")
-
-    def pause_connector(self, name: str) -> StagedFuture[None]:
-        return self._put_target_state(name, TargetState.PAUSED)
-
-    def resume_connector(self, name: str) -> StagedFuture[None]:
-        return self._put_target_state(name, TargetState.STARTED)
 
     def stop_connector(self, name: str) -> StagedFuture[None]:
         def stop() -> None:
@@ -273,36 +177,10 @@ class StandaloneHerder(AbstractHerder):
 
         return self.later(put, f"giving connector {name} the target state {state.value}")
 
-    def restart_connector(self, name: str) -> StagedFuture[None]:
-        return self._restart_later(name, 0.0)
-
-    def _restart_later(self, name: str, delay_s: float) -> StagedFuture[None]:
-        steps: Steps[None] = Steps(f"restarting connector {name}")
-
-        def on_started(error: Exception | None) -> None:
-            if error is None:
-                steps.end(None)
-            else:
-                steps.fail(ConnectError(f"Failed to start connector: {name}: {error}"))
-
-        def restart() -> None:
-            self._known(name)
-            self.worker.stop_connectors([name])
-            self._starts.connector(name, on_started)
-
-        steps.after(self.later(restart, f"restarting connector {name}", delay_s=delay_s), lambda _restarting: None)
-        return steps.outcome
-
-    def restart_task(self, task: ConnectorTaskId) -> StagedFuture[None]:
-        def restart() -> None:
-            configs = self._known(task.connector)
-            if configs.task_config(task) is None or task not in configs.tasks(task.connector):
-                raise NotFound(f"Task {task} not found")
-            self.worker.stop_tasks([task])
-            if not self._starts.task(task):
-                raise ConnectError(f"Failed to start task: {task}")
-
-        return self.later(restart, f"restarting task {task}")
+    def _require_own_task(self, task: ConnectorTaskId) -> None:
+        configs = self._known(task.connector)
+        if configs.task_config(task) is None or task not in configs.tasks(task.connector):
+            raise NotFound(f"Task {task} not found")
 
     def restart_connector_and_tasks(self, request: RestartRequest) -> StagedFuture[ConnectorStateInfo]:
         name = request.connector
@@ -339,40 +217,13 @@ class StandaloneHerder(AbstractHerder):
 
     # -- offsets
 
-    def connector_offsets(self, name: str) -> StagedFuture[ConnectorOffsets]:
-        steps: Steps[ConnectorOffsets] = Steps(f"looking up connector {name}")
-
-        def read(info: ConnectorInfo) -> None:
-            reading = run_apart(
-                lambda stages: self._offsets.read(name, info.config, stages), f"offsets-{name}", "waiting for a thread"
-            )
-            steps.after(reading, steps.end)
-
-        steps.after(self.connector_info(name), read)
-        return steps.outcome
-
-    def alter_connector_offsets(self, name: str, offsets: ConnectorOffsets) -> StagedFuture[Message]:
-        return self._modify_offsets(name, offsets)
-
-    def reset_connector_offsets(self, name: str) -> StagedFuture[Message]:
-        return self._modify_offsets(name, None)
-
-    def _modify_offsets(self, name: str, offsets: ConnectorOffsets | None) -> StagedFuture[Message]:
-        steps: Steps[Message] = Steps(f"modifying offsets for connector {name}")
-
-        def stopped_config() -> Props:
+    def _stopped_config(self, name: str) -> StagedFuture[Props]:
+        def look_up() -> Props:
             configs = self._known(name)
             require_stopped(name, configs)
             return configs.connector_configs[name]
 
-        def modify(raw: Props) -> None:
-            modifying = run_apart(
-                lambda stages: self._offsets.modify(name, raw, offsets, stages), f"offsets-{name}", "waiting"
-            )
-            steps.after(modifying, steps.end)
-
-        steps.after(self.later(stopped_config, f"modifying offsets for connector {name}"), modify)
-        return steps.outcome
+        return self.later(look_up, f"modifying offsets for connector {name}")
 
     # -- loggers
 
@@ -393,10 +244,6 @@ class StandaloneHerder(AbstractHerder):
         done.set_result(None)
         return done
 
-    def too_many_tasks(self, connector: str, error: TooManyTasks) -> None:
-        """The connector fails; its tasks run on."""
-        self._reports.on_failure(connector, error, None)
-
     def _remove_tasks(self, name: str) -> None:
         tasks = self.configs().tasks(name)
         if not tasks:
@@ -409,13 +256,6 @@ class StandaloneHerder(AbstractHerder):
     def _start_tasks(self, tasks: Iterable[ConnectorTaskId]) -> None:
         for task in tasks:
             self._starts.task(task)
-
-    def _known(self, name: str) -> ClusterConfigState:
-        """What is configured, when the connector is. Raises NotFound."""
-        configs = self.configs()
-        if name not in configs:
-            raise NotFound(f"Connector {name} not found")
-        return configs
 
     # -- ConfigListener, on the thread that writes, which is the herder's
 

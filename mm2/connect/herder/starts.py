@@ -23,11 +23,6 @@ log = structlog.get_logger(__name__)
 NewGuard = Callable[[ConnectorTaskId, int | None], OwnershipGuard | None]
 
 
-def no_guard(_task: ConnectorTaskId, _generation: int | None) -> OwnershipGuard | None:
-    """Nobody else could run the task."""
-    return None
-
-
 def ignore_outcome(_error: Exception | None) -> None:
     """The status says it."""
 
@@ -47,10 +42,10 @@ class Starts:
     reports: StatusReports
     configs: Callable[[], ClusterConfigState]
     reconfiguration: Reconfiguration
-    guard: NewGuard = no_guard
-    reloads: Reloads | None = None
-    #: Whether what this worker has been assigned is still its own.
-    is_ours: Callable[[], bool] = lambda: True
+    guard: NewGuard
+    reloads: Reloads
+    #: Whether what runs on this worker is still its own.
+    is_ours: Callable[[], bool]
 
     def connector(self, name: str, done: OnTransition = ignore_outcome) -> None:
         """Start a connector; ``done`` hears when it has reached its state, or why it has not."""
@@ -60,8 +55,7 @@ class Starts:
             log.warning("a connector to be started has no config", connector=name)
             done(NotFound(f"Connector {name} not found"))
             return
-        if self.reloads is not None:
-            self.reloads.schedule(name, raw)
+        self.reloads.schedule(name, raw)
         self.worker.start_connector(
             name,
             raw,
