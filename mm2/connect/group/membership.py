@@ -1,9 +1,8 @@
 """Membership in the group of workers (spec connect D.5, WorkerCoordinator and WorkerGroupMember).
 
-Two threads meet here. The *membership thread* talks to the coordinator: it finds it, joins, syncs, sends heartbeats. A
-JoinGroup may take as long as the slowest member needs, so nobody else waits for it. The *herder thread* comes by through
-:meth:`GroupMember.ensure_active` and :meth:`GroupMember.poll`; only there are the listener's callbacks run, so whatever
-they start or stop is ordered with the rest of the herder's work. Until the herder has dealt with one outcome the
+Two threads meet here: the *membership thread* of :mod:`mm2.kafka.classic_member`, and the *herder thread*, which comes by
+through :meth:`GroupMember.ensure_active` and :meth:`GroupMember.poll`; only there are the listener's callbacks run, so
+whatever they start or stop is ordered with the rest of the herder's work. Until the herder has dealt with one outcome the
 membership thread does not join again: a member never offers what it was told to give up and still runs.
 """
 
@@ -12,12 +11,9 @@ from __future__ import annotations
 import contextvars
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
-
-import structlog
-from kafka.protocol.consumer import HeartbeatRequest, JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
+from typing import Any, Protocol
 
 from mm2.connect.api import ConnectError
 from mm2.connect.group.assignor import CooperativeAssignor, assign_eagerly, mismatch
@@ -36,21 +32,10 @@ from mm2.connect.group.protocol import (
     version_of,
 )
 from mm2.connect.stores.config_state import ClusterConfigState
-from mm2.kafka.backoff import Backoff
+from mm2.kafka.classic_member import NO_GENERATION, ClassicMember, GroupTimings, Offers
 from mm2.kafka.cluster import Cluster
+from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
-
-log = structlog.get_logger(__name__)
-
-_LOADING: Final = 14
-_COORDINATOR_MOVED: Final = {15, 16}
-_ILLEGAL_GENERATION: Final = 22
-_UNKNOWN_MEMBER: Final = 25
-_REBALANCING: Final = 27
-_MEMBER_ID_REQUIRED: Final = 79
-#: How much longer than the rebalance timeout an answer to JoinGroup is waited for (as AbstractCoordinator does).
-_JOIN_GRACE_S: Final = 5.0
-_NO_GENERATION: Final = -1
 
 
 class RebalanceListener(Protocol):
@@ -61,15 +46,6 @@ class RebalanceListener(Protocol):
 
     def on_revoked(self, leader: str, connectors: Sequence[str], tasks: Sequence[ConnectorTaskId]) -> None:
         """Stop these now: when this returns they may start elsewhere."""
-
-
-@dataclass(frozen=True)
-class GroupTimings:
-    """Timings of the group, in milliseconds; see the worker keys of the same names."""
-
-    session_timeout_ms: int
-    rebalance_timeout_ms: int
-    heartbeat_interval_ms: int
 
 
 @dataclass(frozen=True)
@@ -91,15 +67,7 @@ class _Fatal:
     reason: str
 
 
-class _Retry(Exception):
-    """The present attempt ended; the loop goes on after ``wait_s``."""
-
-    def __init__(self, reason: str, wait_s: float = 0.0) -> None:
-        super().__init__(reason)
-        self.wait_s = wait_s
-
-
-class GroupMember:
+class GroupMember(ClassicMember):
     """A worker's place in its group. Public methods except :meth:`wakeup` belong to the herder's thread."""
 
     def __init__(
@@ -115,45 +83,39 @@ class GroupMember:
         listener: RebalanceListener,
         stage: Callable[[], str],
     ) -> None:
-        self._cluster = cluster
-        self._group_id = group_id
-        self._timings = timings
-        self._offers = offered_protocols(connect_protocol)
+        heartbeat_s = timings.heartbeat_interval_ms / 1000
+        super().__init__(
+            cluster,
+            group_id=group_id,
+            protocol_type=PROTOCOL_TYPE,
+            timings=timings,
+            changed=threading.Condition(),
+            thread_name=f"group-{group_id}",
+            leave_timeout_s=heartbeat_s,
+            coordinator_timeout_s=heartbeat_s,
+        )
+        self._offered = offered_protocols(connect_protocol)
         self._url = url
         self._assignor = assignor
         self._configs = configs
         self._listener = listener
         self._stage = stage
         self._lease = Lease(timings.session_timeout_ms / 1000)
-        self._log = log.bind(group=group_id, cluster=cluster.name)
 
-        self._changed = threading.Condition()
-        # Everything below is guarded by it.
-        self._stopping = False
+        # Guarded by the condition.
         self._woken = False
-        self._rejoin = True
         self._on_leave = False  # left the group; not to be joined again before the herder polls
         self._event: _Rebalanced | _Dropped | _Fatal | None = None
         self._allocation: Assignment | None = None
-        self._member_id = ""
-        self._generation = _NO_GENERATION
-        self._membership = 0  # counts the times we left: an answer that belongs to an older one is void
-        self._protocol = self._offers[0]
+        self._protocol = self._offered[0]
         self._herder_left_poll_s: float | None = None
-        self._last_completed_generation = _NO_GENERATION
+        self._last_completed_generation = NO_GENERATION
         self._joined = False
         self._owner_urls: dict[str | ConnectorTaskId, str] = {}
         self._lost = False  # the lease: others may have our work already
 
-        # Only the membership thread touches these.
-        self._next_heartbeat_s = 0.0
+        # Only the membership thread touches this.
         self._unreachable_since_s: float | None = None
-        self._failures = 0
-        self._backoff = Backoff(cluster.settings.retry_backoff_ms, cluster.settings.retry_backoff_max_ms)
-        self._context = contextvars.copy_context()
-        self._thread = threading.Thread(
-            target=lambda: self._context.run(self._run), name=f"group-{group_id}", daemon=True
-        )
 
     # -- the herder's side
 
@@ -177,8 +139,7 @@ class GroupMember:
     def start(self) -> None:
         """Begin to look for the group. The first assignment comes out of :meth:`ensure_active`."""
         self._herder_left_poll_s = time.monotonic()
-        self._context = contextvars.copy_context()  # our log lines name the herder's flow
-        self._thread.start()
+        super().start()
         watch = contextvars.copy_context()
         threading.Thread(
             target=lambda: watch.run(self._watch_lease), name=f"lease-{self._group_id}", daemon=True
@@ -333,29 +294,11 @@ class GroupMember:
 
     # -- the membership thread's side
 
-    def _run(self) -> None:
-        while True:
-            try:
-                with self._changed:
-                    if self._stopping:
-                        return
-                self._step()
-            except _Retry as retry:
-                self._log.debug("group attempt ended", reason=str(retry))
-                self._pause(retry.wait_s)
-            except ConnectError as error:
-                self._post(_Fatal(str(error)))
-                return
-            except Exception as error:  # noqa: BLE001 - the herder dies of it, not this thread in silence
-                self._log.exception("membership thread failed")
-                self._post(_Fatal(f"Membership in group {self._group_id} failed: {error}"))
-                return
-
     def _step(self) -> None:
         with self._changed:
             now = time.monotonic()
             stalled_s = 0.0 if self._herder_left_poll_s is None else now - self._herder_left_poll_s
-            overdue = stalled_s * 1000 > self._timings.rebalance_timeout_ms and self._generation != _NO_GENERATION
+            overdue = stalled_s * 1000 > self._timings.rebalance_timeout_ms and self._generation != NO_GENERATION
             if overdue:
                 member_id = self._forget_membership()
                 self._on_leave = True
@@ -366,9 +309,9 @@ class GroupMember:
                 self._event = _Dropped("the group rebalances eagerly")
                 self._changed.notify_all()
                 return
-            heartbeat = self._generation != _NO_GENERATION and now >= self._next_heartbeat_s
+            heartbeat = self._generation != NO_GENERATION and now >= self._next_heartbeat_s
             if not overdue and not join and not heartbeat and not self._stopping:
-                until = self._next_heartbeat_s if self._generation != _NO_GENERATION else now + 1.0
+                until = self._next_heartbeat_s if self._generation != NO_GENERATION else now + 1.0
                 self._changed.wait(max(0.0, min(until - now, 1.0)))
                 return
         if overdue:
@@ -388,108 +331,28 @@ class GroupMember:
         return held is not None and bool(held.connectors or held.tasks)
 
     def _heartbeat(self) -> None:
-        with self._changed:
-            membership, member_id, generation = self._membership, self._member_id, self._generation
-        self._next_heartbeat_s = time.monotonic() + self._timings.heartbeat_interval_ms / 1000
-        timeout_ms = max(1000, self._timings.session_timeout_ms - self._timings.heartbeat_interval_ms)
         asked_s = now_s()
-        answer = self._ask(
-            HeartbeatRequest(group_id=self._group_id, generation_id=generation, member_id=member_id), timeout_ms / 1000
-        )
-        code = int(answer.error_code)
-        if code in {0, _REBALANCING}:
-            self._lease.renew(asked_s)
-        if code == 0:
-            return
-        if code == _REBALANCING:
-            with self._changed:
-                self._rejoin = True
-            return
-        self._react(code, membership, "Heartbeat")
+        super()._heartbeat()
+        self._lease.renew(asked_s)
 
     def _join(self) -> None:
-        with self._changed:
-            membership, member_id = self._membership, self._member_id
-            allocation = self._allocation
-            self._rejoin = False
-            self._joined = False
         self._lease.await_answer()
         try:
-            self._join_and_sync(membership, member_id, allocation)
+            super()._join()
         except BaseException:
             self._lease.answer_failed(self._timings.heartbeat_interval_ms / 1000)
-            with self._changed:
-                self._rejoin = True
             raise
 
-    def _join_and_sync(self, membership: int, member_id: str, allocation: Assignment | None) -> None:
-        state = WorkerState(self._url, self._configs().offset, allocation)
-        self._log.info("joining the group", config_offset=state.config_offset, member_id=member_id or None)
-        answer = self._ask(
-            JoinGroupRequest(
-                group_id=self._group_id,
-                session_timeout_ms=self._timings.session_timeout_ms,
-                rebalance_timeout_ms=self._timings.rebalance_timeout_ms,
-                member_id=member_id,
-                group_instance_id=None,
-                protocol_type=PROTOCOL_TYPE,
-                protocols=[
-                    JoinGroupRequest.JoinGroupRequestProtocol(name=name, metadata=encode_worker_state(state, name))
-                    for name in self._offers
-                ],
-            ),
-            max(
-                self._timings.rebalance_timeout_ms / 1000 + _JOIN_GRACE_S,
-                self._cluster.settings.request_timeout_ms / 1000,
-            ),
-        )
-        if answer.error_code == _MEMBER_ID_REQUIRED:
-            with self._changed:
-                if self._membership == membership:
-                    self._member_id = answer.member_id
-            raise _Retry("the coordinator gave us a member id")
-        if answer.error_code:
-            self._react(int(answer.error_code), membership, "JoinGroup")
-        generation, protocol = int(answer.generation_id), str(answer.protocol_name)
-        with self._changed:
-            if self._membership != membership:
-                raise _Retry("left the group meanwhile")
-            self._member_id, self._generation = answer.member_id, generation
-        self._next_heartbeat_s = time.monotonic() + self._timings.heartbeat_interval_ms / 1000
-        assignments = self._assign(answer) if answer.leader == answer.member_id else {}
-        synced = self._ask(
-            SyncGroupRequest(
-                group_id=self._group_id,
-                generation_id=generation,
-                member_id=answer.member_id,
-                group_instance_id=None,
-                protocol_type=PROTOCOL_TYPE,
-                protocol_name=protocol,
-                assignments=[
-                    SyncGroupRequest.SyncGroupRequestAssignment(member_id=member, assignment=data)
-                    for member, data in assignments.items()
-                ],
-            ),
-            max(
-                self._timings.rebalance_timeout_ms / 1000 + _JOIN_GRACE_S,
-                self._cluster.settings.request_timeout_ms / 1000,
-            ),
-        )
-        if synced.error_code:
-            self._react(int(synced.error_code), membership, "SyncGroup")
-        told = decode_assignment(bytes(synced.assignment))
-        with self._changed:
-            if self._membership != membership:
-                raise _Retry("left the group meanwhile")
-            self._protocol = protocol
-            self._last_completed_generation = generation
-            self._joined = True
-            self._lease.begin()
-            self._event = _Rebalanced(told, generation, protocol)
-            self._changed.notify_all()
-        self._log.info(
-            "joined the group", generation=generation, leader=told.leader == answer.member_id, protocol=protocol
-        )
+    def _prepare_join(self) -> Callable[[], Offers]:
+        member_id, allocation = self._member_id, self._allocation
+        self._joined = False
+
+        def offers() -> Offers:
+            state = WorkerState(self._url, self._configs().offset, allocation)
+            self._log.info("joining the group", config_offset=state.config_offset, member_id=member_id or None)
+            return [(name, encode_worker_state(state, name)) for name in self._offered]
+
+        return offers
 
     def _assign(self, joined: Any) -> dict[str, bytes]:
         """As leader, decide who does what."""
@@ -521,50 +384,36 @@ class GroupMember:
             self._owner_urls = owner_urls
         return {member: encode_assignment(told, version) for member, told in outcome.assignments.items()}
 
-    def _react(self, code: int, membership: int, api: str) -> None:
-        """Draw the consequences of an error code; always raises."""
-        failure = BrokerFailure.of(code, subject=f"{api} in group {self._group_id} on cluster {self._cluster.name}")
-        with self._changed:
-            if self._membership != membership:
-                raise _Retry("left the group meanwhile")
-            if code == _UNKNOWN_MEMBER:
-                self._member_id = ""
-                if self._assignor.max_delay_ms == 0 and self._holds_work():
-                    # The group has gone on without us, and waits for nobody to come back.
-                    self._lose()
-            if code in {_UNKNOWN_MEMBER, _ILLEGAL_GENERATION}:
-                self._generation = _NO_GENERATION
-            if code in {_UNKNOWN_MEMBER, _ILLEGAL_GENERATION, _REBALANCING}:
-                self._rejoin = True
-        if code in {_UNKNOWN_MEMBER, _ILLEGAL_GENERATION, _REBALANCING}:
-            raise _Retry(str(failure))
-        if code in _COORDINATOR_MOVED:
-            self._cluster.invalidate_coordinator(self._group_id)
-            raise _Retry(str(failure), self._next_wait_s())
-        if code == _LOADING or failure.retriable:
-            raise _Retry(str(failure), self._next_wait_s())
-        raise ConnectError(str(failure))
+    def _accept(self, assignment: bytes, generation: int, protocol: str) -> Mapping[str, object]:
+        told = decode_assignment(assignment)
+        self._protocol = protocol
+        self._last_completed_generation = generation
+        self._joined = True
+        self._lease.begin()
+        self._event = _Rebalanced(told, generation, protocol)
+        return {}
+
+    def _forget_generation(self, code: int) -> None:
+        super()._forget_generation(code)
+        if code == ErrorCode.UNKNOWN_MEMBER_ID and self._assignor.max_delay_ms == 0 and self._holds_work():
+            # The group has gone on without us, and waits for nobody to come back.
+            self._lose()
+
+    def _is_final(self, failure: KafkaFailure) -> bool:
+        return isinstance(failure, BrokerFailure) and not failure.retriable
 
     def _ask(self, request: Any, timeout_s: float) -> Any:
-        """Send a request to the coordinator. When it cannot be reached for a heartbeat interval, all work is given up."""
-        started_s = time.monotonic()
-        interval_s = self._timings.heartbeat_interval_ms / 1000
-        try:
-            node = self._cluster.coordinator(self._group_id, timeout_s=interval_s)
-            answer = self._cluster.send(node, request, timeout_s=timeout_s)
-        except KafkaFailure as failure:
-            self._cluster.invalidate_coordinator(self._group_id)
-            if isinstance(failure, BrokerFailure) and not failure.retriable:
-                raise ConnectError(str(failure)) from failure
-            if self._unreachable_since_s is None:
-                self._unreachable_since_s = started_s
-                self._log.warning("the coordinator cannot be reached", reason=str(failure))
-            if time.monotonic() - self._unreachable_since_s >= interval_s:
-                self._drop(str(failure))
-            raise _Retry(str(failure), self._next_wait_s()) from failure
+        answer = super()._ask(request, timeout_s)
         self._unreachable_since_s = None
-        self._failures = 0
         return answer
+
+    def _on_silence(self, failure: KafkaFailure, asked_s: float) -> None:
+        """When the coordinator cannot be reached for a heartbeat interval, all work is given up."""
+        if self._unreachable_since_s is None:
+            self._unreachable_since_s = asked_s
+            self._log.warning("the coordinator cannot be reached", reason=str(failure))
+        if time.monotonic() - self._unreachable_since_s >= self._timings.heartbeat_interval_ms / 1000:
+            self._drop(str(failure))
 
     def _drop(self, reason: str) -> None:
         with self._changed:
@@ -593,52 +442,24 @@ class GroupMember:
         self._lost = self._rejoin = True
         self._joined = False
         self._membership += 1
-        self._generation = _NO_GENERATION
+        self._generation = NO_GENERATION
         self._lease.lose()
         self._changed.notify_all()
 
-    def _next_wait_s(self) -> float:
-        self._failures += 1
-        return self._backoff.delay_s(self._failures - 1)
-
-    def _pause(self, seconds: float) -> None:
-        deadline = time.monotonic() + seconds
+    def _fail(self, error: Exception) -> None:
+        reason = str(error)
+        if not isinstance(error, ConnectError | KafkaFailure):
+            self._log.exception("membership thread failed")
+            reason = f"Membership in group {self._group_id} failed: {error}"
         with self._changed:
-            while not self._stopping and (left := deadline - time.monotonic()) > 0:
-                self._changed.wait(left)
-
-    def _post(self, event: _Fatal) -> None:
-        with self._changed:
-            self._event = event
+            self._event = _Fatal(reason)
             self._changed.notify_all()
 
     # -- both sides
 
     def _forget_membership(self) -> str:
-        """Become a stranger to the group; hold the lock. Returns the id we had."""
-        member_id, self._member_id = self._member_id, ""
-        self._generation = _NO_GENERATION
-        self._membership += 1
-        self._rejoin = True
         self._joined = False
-        return member_id
-
-    def _send_leave(self, member_id: str, reason: str) -> None:
-        if not member_id:
-            return
-        self._log.info("leaving the group", reason=reason)
-        request = LeaveGroupRequest(
-            group_id=self._group_id,
-            member_id=member_id,
-            members=[LeaveGroupRequest.MemberIdentity(member_id=member_id, group_instance_id=None, reason=reason)],
-        )
-        timeout_s = self._timings.heartbeat_interval_ms / 1000
-        try:
-            node = self._cluster.coordinator(self._group_id, timeout_s=timeout_s)
-            self._cluster.send(node, request, timeout_s=timeout_s)
-        except KafkaFailure as failure:
-            # The session ends by itself.
-            self._log.info("could not say good-bye to the group", reason=str(failure))
+        return super()._forget_membership()
 
 
 class _Presence:

@@ -16,7 +16,7 @@ import structlog
 from mm2.connect.api import ConnectError
 from mm2.connect.errors import BadRequest, NotAssigned, NotFound, NotLeader, RebalanceNeeded
 from mm2.connect.group.assignor import CooperativeAssignor
-from mm2.connect.group.membership import GroupMember, GroupTimings
+from mm2.connect.group.membership import GroupMember
 from mm2.connect.group.protocol import URL_NOT_USED, Assignment, ConnectorTaskId
 from mm2.connect.herder.answers import ConnectorInfo, ConnectorStateInfo, ConnectorType, Created
 from mm2.connect.herder.assigned_work import AssignedWork
@@ -41,6 +41,7 @@ from mm2.connect.stores.config_state import ClusterConfigState, Props, RestartRe
 from mm2.connect.stores.config_store import ConfigStore
 from mm2.connect.stores.status_store import StatusStore
 from mm2.connect.stores.statuses import Status
+from mm2.kafka.classic_member import GroupTimings
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.log import LogProgress

@@ -1,26 +1,22 @@
 """A consumer's place in its group (AbstractCoordinator and ConsumerCoordinator of Java, classic protocol).
 
-Two threads meet here. The *membership thread* talks to the coordinator: it finds it, joins, syncs, sends heartbeats, and
-looks after the topics that are subscribed to. The consumer's user comes by in `Consumer.poll`; only there are rebalance
-listeners run, so heartbeats go on however long a listener takes. Until it has dealt with one event the membership thread
-does not join again: a member never offers what it was told to give up and still uses.
+Two threads meet here: the *membership thread* of `mm2.kafka.classic_member`, which also looks after the topics that are
+subscribed to, and the consumer's user, who comes by in `Consumer.poll`; only there are rebalance listeners run, so heartbeats
+go on however long a listener takes. Until it has dealt with one event the membership thread does not join again: a member
+never offers what it was told to give up and still uses.
 """
 
 from __future__ import annotations
 
-import contextvars
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-import structlog
-from kafka.protocol.consumer import HeartbeatRequest, JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
 from kafka.protocol.metadata import MetadataRequest
 
-from mm2.kafka.admin.calls import COORDINATOR_MOVED
-from mm2.kafka.backoff import Backoff
+from mm2.kafka.classic_member import NO_GENERATION, ClassicMember, GroupTimings, Offers, Retry
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.consumer.assignors import PROTOCOL_TYPE, Assignor, Member, Subscription, partitions_of, topics_of
 from mm2.kafka.consumer.settings import ConsumerSettings
@@ -28,15 +24,9 @@ from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, ConnectFailure, KafkaFailure
 from mm2.kafka.structs import TopicPartition
 
-log = structlog.get_logger(__name__)
-
-_NO_GENERATION: Final = -1
-#: How much longer than the rebalance timeout an answer to JoinGroup is waited for (as AbstractCoordinator does).
-_JOIN_GRACE_S: Final = 5.0
 #: How often topics are looked for that are subscribed to and do not exist.
 _MISSING_TOPICS_S: Final = 1.0
 _LEAVE_TIMEOUT_S: Final = 2.0
-_LOST: Final = {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION}
 
 
 @dataclass(frozen=True)
@@ -70,40 +60,35 @@ class Identity:
     instance_id: str | None
 
 
-class _Retry(Exception):
-    """The present attempt ended; the loop goes on after ``wait_s``."""
-
-    def __init__(self, reason: str, wait_s: float = 0.0) -> None:
-        super().__init__(reason)
-        self.wait_s = wait_s
-
-
-class Membership:
+class Membership(ClassicMember):
     """``changed`` is the consumer's condition: it guards all that both threads see and tells of events."""
 
     def __init__(
         self, cluster: Cluster, settings: ConsumerSettings, topics: Topics, changed: threading.Condition
     ) -> None:
-        self._cluster = cluster
+        super().__init__(
+            cluster,
+            group_id=settings.group_id,
+            protocol_type=PROTOCOL_TYPE,
+            timings=GroupTimings(
+                settings.session_timeout_ms, settings.max_poll_interval_ms, settings.heartbeat_interval_ms
+            ),
+            changed=changed,
+            thread_name=f"consumer-membership-{settings.client.client_id}",
+            leave_timeout_s=_LEAVE_TIMEOUT_S,
+            instance_id=settings.group_instance_id,
+        )
         self._settings = settings
         self._subscribed = topics
-        self._changed = changed
-        self._group = settings.group_id
-        self._log = log.bind(group=self._group, cluster=cluster.name)
 
         # Guarded by the condition.
         self.event: Revoked | Assigned | None = None
         self.failure: KafkaFailure | None = None
         self._owned: frozenset[TopicPartition] = frozenset()
         self._previous: frozenset[TopicPartition] = frozenset()
-        self._stopping = False
-        self._rejoin = True
         self._lost = False
         self._left = False  # not to be joined again before the next poll
         self._absent_since_s: float | None = None
-        self._member_id = ""
-        self._generation = _NO_GENERATION
-        self._membership = 0  # counts the times we left: an answer that belongs to an older one is void
         self._look_at_s = 0.0
 
         # Only the membership thread touches these.
@@ -111,20 +96,13 @@ class Membership:
         self._joined_names: frozenset[str] | None = None
         self._counts: dict[str, int] = {}
         self._assigned_with: dict[str, int] | None = None
-        self._next_heartbeat_s = 0.0
-        self._failures = 0
-        self._backoff = Backoff(cluster.settings.retry_backoff_ms, cluster.settings.retry_backoff_max_ms)
-        context = contextvars.copy_context()
-        self._thread = threading.Thread(
-            target=lambda: context.run(self._run), name=f"consumer-membership-{settings.client.client_id}", daemon=True
-        )
 
     # -- the side of the consumer's user; but for start and stop with the condition held
 
     def start(self) -> None:
         """Begin to look for the group."""
         self._absent_since_s = time.monotonic()
-        self._thread.start()
+        super().start()
 
     def enter_poll(self) -> None:
         """The user is here: what happens need not wait."""
@@ -150,11 +128,11 @@ class Membership:
 
     def identity(self) -> Identity:
         """Raises BrokerFailure when this consumer is not a member at the moment."""
-        if self._generation == _NO_GENERATION:
+        if self._generation == NO_GENERATION:
             raise BrokerFailure.of(
                 ErrorCode.UNKNOWN_MEMBER_ID,
                 "this consumer is no member of the group at the moment",
-                subject=f"Group {self._group} on cluster {self._cluster.name}",
+                subject=f"Group {self._group_id} on cluster {self._cluster.name}",
             )
         return Identity(self._member_id, self._generation, self._settings.group_instance_id)
 
@@ -162,7 +140,7 @@ class Membership:
         """What the coordinator said of a commit that was signed so; it may mean that we have to join again."""
         if identity.generation != self._generation or identity.member_id != self._member_id:
             return
-        if code in _LOST:
+        if code in {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION}:
             self._forget_generation(code)
 
     def look_at_topics(self) -> None:
@@ -174,13 +152,14 @@ class Membership:
         with self._changed:
             self._stopping = True
             member_id = self._member_id
-            self._generation = _NO_GENERATION
+            self._generation = NO_GENERATION
             self._membership += 1
             self._changed.notify_all()
         # A static member comes back under its name and is not to be missed meanwhile.
-        if not member_id or self._settings.group_instance_id is not None:
+        if self._instance_id is not None:
             return True
-        return self._send_leave(member_id, "the consumer is being closed")
+        failure = self._send_leave(member_id, "the consumer is being closed")
+        return failure is None or not failure.retriable
 
     def join(self, timeout_s: float) -> None:
         """Wait for the end of the thread."""
@@ -189,29 +168,11 @@ class Membership:
 
     # -- the membership thread's side
 
-    def _run(self) -> None:
-        while True:
-            try:
-                with self._changed:
-                    if self._stopping:
-                        return
-                self._step()
-            except _Retry as retry:
-                self._log.debug("group attempt ended", reason=str(retry))
-                self._pause(retry.wait_s)
-            except KafkaFailure as failure:
-                self._fail(failure)
-                return
-            except Exception as error:  # noqa: BLE001 - the user's poll dies of it, not this thread in silence
-                self._log.exception("membership thread failed")
-                self._fail(KafkaFailure(f"Membership in group {self._group} failed: {error!r}"))
-                return
-
     def _step(self) -> None:
         with self._changed:
             now = time.monotonic()
             absent_s = 0.0 if self._absent_since_s is None else now - self._absent_since_s
-            joined = self._generation != _NO_GENERATION
+            joined = self._generation != NO_GENERATION
             overdue = joined and absent_s * 1000 > self._settings.max_poll_interval_ms
             look = now >= self._look_at_s and not self._left
             join = self._rejoin and self.event is None and not self._left
@@ -221,10 +182,8 @@ class Membership:
                 self._changed.notify_all()
                 return
             if overdue:
-                member_id, self._member_id = self._member_id, ""
-                self._generation = _NO_GENERATION
-                self._membership += 1
-                self._rejoin = self._lost = self._left = True
+                member_id = self._forget_membership()
+                self._lost = self._left = True
             elif not look and not join and not heartbeat:
                 wake = min(self._look_at_s, self._next_heartbeat_s if joined else now + 1.0, now + 1.0)
                 self._changed.wait(max(0.0, wake - now))
@@ -257,7 +216,7 @@ class Membership:
         except (BrokerFailure, ConnectFailure) as failure:
             if not failure.retriable:
                 raise
-            raise _Retry(f"topics cannot be looked at: {failure}", self._next_wait_s()) from failure
+            raise Retry(f"topics cannot be looked at: {failure}", self._next_wait_s()) from failure
         self._names, self._counts = names, counts
         missing = names - counts.keys()
         changed = self._joined_names is not None and names != self._joined_names
@@ -295,107 +254,24 @@ class Membership:
 
     # -- the coordinator
 
-    def _heartbeat(self) -> None:
-        with self._changed:
-            membership, member_id, generation = self._membership, self._member_id, self._generation
-        self._next_heartbeat_s = time.monotonic() + self._settings.heartbeat_interval_ms / 1000
-        answer = self._ask(
-            HeartbeatRequest(
-                group_id=self._group,
-                generation_id=generation,
-                member_id=member_id,
-                group_instance_id=self._settings.group_instance_id,
-            ),
-            max(1.0, (self._settings.session_timeout_ms - self._settings.heartbeat_interval_ms) / 1000),
-        )
-        if answer.error_code == ErrorCode.REBALANCE_IN_PROGRESS:
-            with self._changed:
-                self._rejoin = True
-        elif answer.error_code:
-            self._react(int(answer.error_code), membership, "Heartbeat")
-
     def _join(self) -> None:
         names = self._names
-        with self._changed:
-            membership, member_id = self._membership, self._member_id
-            subscription = Subscription(names, self._owned, self._previous, self._generation)
-            self._rejoin = False
-        try:
-            self._join_and_sync(membership, member_id, subscription)
-        except BaseException:
-            with self._changed:
-                self._rejoin = True
-            raise
+        super()._join()
         self._joined_names = names
 
-    def _join_and_sync(self, membership: int, member_id: str, subscription: Subscription) -> None:
-        self._log.debug("joining the group", member_id=member_id or None)
-        timeout_s = max(
-            self._settings.max_poll_interval_ms / 1000 + _JOIN_GRACE_S, self._cluster.settings.request_timeout_ms / 1000
-        )
-        answer = self._ask(
-            JoinGroupRequest(
-                group_id=self._group,
-                session_timeout_ms=self._settings.session_timeout_ms,
-                rebalance_timeout_ms=self._settings.max_poll_interval_ms,
-                member_id=member_id,
-                group_instance_id=self._settings.group_instance_id,
-                protocol_type=PROTOCOL_TYPE,
-                protocols=[
-                    JoinGroupRequest.JoinGroupRequestProtocol(
-                        name=assignor.name, metadata=assignor.metadata(subscription)
-                    )
-                    for assignor in self._settings.assignors
-                ],
-            ),
-            timeout_s,
-        )
-        if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
-            with self._changed:
-                if self._membership == membership:
-                    self._member_id = answer.member_id
-            raise _Retry("the coordinator gave us a member id")
-        if answer.error_code:
-            self._react(int(answer.error_code), membership, "JoinGroup")
-        generation, protocol = int(answer.generation_id), str(answer.protocol_name)
-        with self._changed:
-            if self._membership != membership:
-                raise _Retry("left the group meanwhile")
-            self._member_id, self._generation = answer.member_id, generation
-        self._next_heartbeat_s = time.monotonic() + self._settings.heartbeat_interval_ms / 1000
-        leads = answer.leader == answer.member_id
+    def _prepare_join(self) -> Callable[[], Offers]:
         # Only who leads looks after changes of partitions.
         self._assigned_with = None
-        assignments = self._assign(answer, protocol) if leads else {}
-        synced = self._ask(
-            SyncGroupRequest(
-                group_id=self._group,
-                generation_id=generation,
-                member_id=answer.member_id,
-                group_instance_id=self._settings.group_instance_id,
-                protocol_type=PROTOCOL_TYPE,
-                protocol_name=protocol,
-                assignments=[
-                    SyncGroupRequest.SyncGroupRequestAssignment(member_id=member, assignment=data)
-                    for member, data in assignments.items()
-                ],
-            ),
-            timeout_s,
-        )
-        if synced.error_code:
-            self._react(int(synced.error_code), membership, "SyncGroup")
-        partitions = partitions_of(bytes(synced.assignment))
-        with self._changed:
-            if self._membership != membership:
-                raise _Retry("left the group meanwhile")
-            self.event = Assigned(partitions)
-            self._lost = False
-            self._changed.notify_all()
-        self._log.info(
-            "joined the group", generation=generation, leader=leads, protocol=protocol, partitions=len(partitions)
-        )
+        member_id = self._member_id
+        subscription = Subscription(self._names, self._owned, self._previous, self._generation)
 
-    def _assign(self, joined: Any, protocol: str) -> dict[str, bytes]:
+        def offers() -> Offers:
+            self._log.debug("joining the group", member_id=member_id or None)
+            return [(assignor.name, assignor.metadata(subscription)) for assignor in self._settings.assignors]
+
+        return offers
+
+    def _assign(self, joined: Any) -> Mapping[str, bytes]:
         """As leader, decide who reads what."""
         members = [Member(str(m.member_id), m.group_instance_id, bytes(m.metadata)) for m in joined.members]
         topics = {topic for member in members for topic in topics_of(member.metadata)} | self._names
@@ -404,87 +280,35 @@ class Membership:
         except (BrokerFailure, ConnectFailure) as failure:
             if not failure.retriable:
                 raise
-            raise _Retry(
+            raise Retry(
                 f"partitions of {len(topics)} topics are not known: {failure}", self._next_wait_s()
             ) from failure
         counts = {name: len(info.partitions) for name, info in metadata.topics.items()}
         self._assigned_with = {name: count for name, count in counts.items() if name in self._names}
         self._counts = dict(self._assigned_with)
-        return _assignor(self._settings, protocol).assign(members, counts)
+        return _assignor(self._settings, str(joined.protocol_name)).assign(members, counts)
 
-    def _react(self, code: int, membership: int, api: str) -> None:
-        """Draw the consequences of an error code; always raises."""
-        failure = BrokerFailure.of(code, subject=f"{api} in group {self._group} on cluster {self._cluster.name}")
-        with self._changed:
-            if self._membership != membership:
-                raise _Retry("left the group meanwhile")
-            if code in _LOST:
-                self._forget_generation(code)
-                raise _Retry(str(failure))
-            if code == ErrorCode.REBALANCE_IN_PROGRESS:
-                self._rejoin = True
-                raise _Retry(str(failure))
-        if code in COORDINATOR_MOVED:
-            self._cluster.invalidate_coordinator(self._group)
-            raise _Retry(str(failure), self._next_wait_s())
-        if failure.retriable:
-            raise _Retry(str(failure), self._next_wait_s())
-        raise failure
+    def _accept(self, assignment: bytes, _generation: int, _protocol: str) -> Mapping[str, object]:
+        partitions = partitions_of(assignment)
+        self.event = Assigned(partitions)
+        self._lost = False
+        return {"partitions": len(partitions)}
 
     def _forget_generation(self, code: int) -> None:
-        """The group goes on without us; with the condition held."""
-        if code == ErrorCode.UNKNOWN_MEMBER_ID:
-            self._member_id = ""
-        self._generation = _NO_GENERATION
+        super()._forget_generation(code)
         self._assigned_with = None
-        self._rejoin = self._lost = True
-        self._changed.notify_all()
+        self._lost = True
 
-    def _ask(self, request: Any, timeout_s: float) -> Any:
-        try:
-            node = self._cluster.coordinator(self._group)
-            answer = self._cluster.send(node, request, timeout_s=timeout_s)
-        except (BrokerFailure, ConnectFailure) as failure:
-            self._cluster.invalidate_coordinator(self._group)
-            if not failure.retriable:
-                raise
-            if self._failures == 0:
-                self._log.warning("the coordinator cannot be reached", reason=str(failure))
-            raise _Retry(str(failure), self._next_wait_s()) from failure
-        self._failures = 0
-        return answer
-
-    def _next_wait_s(self) -> float:
-        self._failures += 1
-        return self._backoff.delay_s(self._failures - 1)
-
-    def _pause(self, seconds: float) -> None:
-        deadline = time.monotonic() + seconds
-        with self._changed:
-            while not self._stopping and (left := deadline - time.monotonic()) > 0:
-                self._changed.wait(left)
-
-    def _fail(self, failure: KafkaFailure) -> None:
+    def _fail(self, error: Exception) -> None:
+        if isinstance(error, KafkaFailure):
+            failure = error
+        else:
+            self._log.exception("membership thread failed")
+            failure = KafkaFailure(f"Membership in group {self._group_id} failed: {error!r}")
         with self._changed:
             if not self._stopping:
                 self.failure = failure
             self._changed.notify_all()
-
-    def _send_leave(self, member_id: str, reason: str) -> bool:
-        request = LeaveGroupRequest(
-            group_id=self._group,
-            member_id=member_id,
-            members=[LeaveGroupRequest.MemberIdentity(member_id=member_id, group_instance_id=None, reason=reason)],
-        )
-        try:
-            node = self._cluster.coordinator(self._group, timeout_s=_LEAVE_TIMEOUT_S)
-            self._cluster.send(node, request, timeout_s=_LEAVE_TIMEOUT_S)
-        except KafkaFailure as failure:
-            # The session ends by itself.
-            self._cluster.invalidate_coordinator(self._group)
-            self._log.info("could not say good-bye to the group", reason=str(failure))
-            return not failure.retriable
-        return True
 
 
 def _assignor(settings: ConsumerSettings, protocol: str) -> type[Assignor]:

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 import pytest
 
 from mm2.connect.group.assignor import CooperativeAssignor
-from mm2.connect.group.membership import GroupMember, GroupTimings, _Dropped, _merge, _Rebalanced
+from mm2.connect.group.membership import GroupMember, _Dropped, _merge, _Rebalanced
 from mm2.connect.group.protocol import CONFIG_MISMATCH, NO_ERROR, URL_NOT_USED, Assignment, ConnectorTaskId
 from mm2.connect.stores.config_state import ClusterConfigState
+from mm2.kafka.classic_member import GroupTimings
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.settings import ClientSettings
 

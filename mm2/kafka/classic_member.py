@@ -1,0 +1,322 @@
+"""A member of a group, as far as all members are alike (AbstractCoordinator of Java, classic protocol).
+
+Consumers and Connect's workers share their work in groups. Each has a *membership thread* that talks to the coordinator: it
+finds it, joins, syncs, sends heartbeats, one request after another. A JoinGroup may take as long as the slowest member needs,
+so nobody else waits for it. What a member offers when it joins, how a leader deals the work out and what becomes of it, the
+subclasses know.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn
+
+import structlog
+from kafka.protocol.consumer import HeartbeatRequest, JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
+
+from mm2.kafka.admin.calls import COORDINATOR_MOVED
+from mm2.kafka.backoff import Backoff
+from mm2.kafka.cluster import Cluster
+from mm2.kafka.error_codes import ErrorCode
+from mm2.kafka.errors import BrokerFailure, KafkaFailure
+
+NO_GENERATION: Final = -1
+#: How much longer than the rebalance timeout an answer to JoinGroup is waited for (as AbstractCoordinator does).
+_JOIN_GRACE_S: Final = 5.0
+_LOST: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION})
+
+#: What a member joins with: name and metadata of each protocol that it can do, the best first.
+Offers = Sequence[tuple[str, bytes]]
+
+
+@dataclass(frozen=True)
+class GroupTimings:
+    """Timings of a member, in milliseconds; see the client keys of the same names. A consumer's ``max.poll.interval.ms`` is its
+    rebalance timeout."""
+
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    heartbeat_interval_ms: int
+
+
+class Retry(Exception):
+    """The present attempt ended; the loop goes on after ``wait_s``."""
+
+    def __init__(self, reason: str, wait_s: float = 0.0) -> None:
+        super().__init__(reason)
+        self.wait_s = wait_s
+
+
+class ClassicMember(ABC):
+    """``changed`` guards what the membership thread shares with those who ask, and tells of changes.
+
+    ``instance_id`` is that of a static member. ``coordinator_timeout_s`` is how long the coordinator is looked for at a time
+    (None: ``default.api.timeout.ms``), ``leave_timeout_s`` how long a good-bye may take.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        group_id: str,
+        protocol_type: str,
+        timings: GroupTimings,
+        changed: threading.Condition,
+        thread_name: str,
+        leave_timeout_s: float,
+        coordinator_timeout_s: float | None = None,
+        instance_id: str | None = None,
+    ) -> None:
+        self._cluster = cluster
+        self._group_id = group_id
+        self._protocol_type = protocol_type
+        self._timings = timings
+        self._changed = changed
+        self._leave_timeout_s = leave_timeout_s
+        self._coordinator_timeout_s = coordinator_timeout_s
+        self._instance_id = instance_id
+        self._log = structlog.get_logger(type(self).__module__).bind(group=group_id, cluster=cluster.name)
+
+        # Guarded by the condition.
+        self._stopping = False
+        self._rejoin = True
+        self._member_id = ""
+        self._generation = NO_GENERATION
+        self._membership = 0  # counts the times we left: an answer that belongs to an older one is void
+
+        # Only the membership thread touches these.
+        self._next_heartbeat_s = 0.0
+        self._failures = 0
+        self._backoff = Backoff(cluster.settings.retry_backoff_ms, cluster.settings.retry_backoff_max_ms)
+        self._context = contextvars.copy_context()
+        self._thread = threading.Thread(target=lambda: self._context.run(self._run), name=thread_name, daemon=True)
+
+    def start(self) -> None:
+        """Begin to look for the group."""
+        self._context = contextvars.copy_context()  # its log lines name the flow of whoever starts it
+        self._thread.start()
+
+    # -- what members differ in; but for `_step` and `_assign` with the condition held
+
+    @abstractmethod
+    def _step(self) -> None:
+        """Do what is due, or wait until something is, for a second at most. Raises Retry, or what ends the membership."""
+
+    @abstractmethod
+    def _prepare_join(self) -> Callable[[], Offers]:
+        """A join begins; what is returned says what with, and is called without the condition."""
+
+    @abstractmethod
+    def _assign(self, joined: Any) -> Mapping[str, bytes]:
+        """As leader, decide who does what: the assignment of each member in the answer to JoinGroup. Raises Retry."""
+
+    @abstractmethod
+    def _accept(self, assignment: bytes, generation: int, protocol: str) -> Mapping[str, object]:
+        """The group's new generation has this for us. Returns what the log says of it."""
+
+    @abstractmethod
+    def _fail(self, error: Exception) -> None:
+        """The membership thread ends of this. Without the condition."""
+
+    def _forget_generation(self, code: int) -> None:
+        """The group goes on without us, says a coordinator."""
+        if code == ErrorCode.UNKNOWN_MEMBER_ID:
+            self._member_id = ""
+        self._generation = NO_GENERATION
+        self._rejoin = True
+        self._changed.notify_all()
+
+    def _forget_membership(self) -> str:
+        """Become a stranger to the group. Returns the id we had."""
+        member_id, self._member_id = self._member_id, ""
+        self._generation = NO_GENERATION
+        self._membership += 1
+        self._rejoin = True
+        return member_id
+
+    def _is_final(self, failure: KafkaFailure) -> bool:
+        """Whether it is of no use to ask the coordinator again. Without the condition."""
+        return not failure.retriable
+
+    def _on_silence(self, failure: KafkaFailure, asked_s: float) -> None:
+        """The coordinator has not answered what it was asked at ``asked_s`` (monotonic). Without the condition."""
+        if self._failures == 0:
+            self._log.warning("the coordinator cannot be reached", reason=str(failure))
+
+    # -- the membership thread
+
+    def _run(self) -> None:
+        while True:
+            try:
+                with self._changed:
+                    if self._stopping:
+                        return
+                self._step()
+            except Retry as retry:
+                self._log.debug("group attempt ended", reason=str(retry))
+                self._pause(retry.wait_s)
+            except Exception as error:  # noqa: BLE001 - whoever uses the member hears of it, it does not end in silence
+                self._fail(error)
+                return
+
+    def _heartbeat(self) -> None:
+        """Returns when the coordinator knows us, be it that it has us join again."""
+        with self._changed:
+            membership, member_id, generation = self._membership, self._member_id, self._generation
+        self._next_heartbeat_s = time.monotonic() + self._timings.heartbeat_interval_ms / 1000
+        answer = self._ask(
+            HeartbeatRequest(
+                group_id=self._group_id,
+                generation_id=generation,
+                member_id=member_id,
+                group_instance_id=self._instance_id,
+            ),
+            max(1.0, (self._timings.session_timeout_ms - self._timings.heartbeat_interval_ms) / 1000),
+        )
+        if answer.error_code == ErrorCode.REBALANCE_IN_PROGRESS:
+            with self._changed:
+                self._rejoin = True
+        elif answer.error_code:
+            self._react(int(answer.error_code), membership, "Heartbeat")
+
+    def _join(self) -> None:
+        with self._changed:
+            membership, member_id = self._membership, self._member_id
+            offers = self._prepare_join()
+            self._rejoin = False
+        try:
+            self._join_and_sync(membership, member_id, offers())
+        except BaseException:
+            with self._changed:
+                self._rejoin = True
+            raise
+
+    def _join_and_sync(self, membership: int, member_id: str, offers: Offers) -> None:
+        timeout_s = max(
+            self._timings.rebalance_timeout_ms / 1000 + _JOIN_GRACE_S,
+            self._cluster.settings.request_timeout_ms / 1000,
+        )
+        joined = self._ask(
+            JoinGroupRequest(
+                group_id=self._group_id,
+                session_timeout_ms=self._timings.session_timeout_ms,
+                rebalance_timeout_ms=self._timings.rebalance_timeout_ms,
+                member_id=member_id,
+                group_instance_id=self._instance_id,
+                protocol_type=self._protocol_type,
+                protocols=[
+                    JoinGroupRequest.JoinGroupRequestProtocol(name=name, metadata=metadata) for name, metadata in offers
+                ],
+            ),
+            timeout_s,
+        )
+        if joined.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+            with self._changed:
+                if self._membership == membership:
+                    self._member_id = joined.member_id
+            raise Retry("the coordinator gave us a member id")
+        if joined.error_code:
+            self._react(int(joined.error_code), membership, "JoinGroup")
+        generation, protocol = int(joined.generation_id), str(joined.protocol_name)
+        with self._changed:
+            self._require_same(membership)
+            self._member_id, self._generation = joined.member_id, generation
+        self._next_heartbeat_s = time.monotonic() + self._timings.heartbeat_interval_ms / 1000
+        leads = joined.leader == joined.member_id
+        assignments = self._assign(joined) if leads else {}
+        synced = self._ask(
+            SyncGroupRequest(
+                group_id=self._group_id,
+                generation_id=generation,
+                member_id=joined.member_id,
+                group_instance_id=self._instance_id,
+                protocol_type=self._protocol_type,
+                protocol_name=protocol,
+                assignments=[
+                    SyncGroupRequest.SyncGroupRequestAssignment(member_id=member, assignment=data)
+                    for member, data in assignments.items()
+                ],
+            ),
+            timeout_s,
+        )
+        if synced.error_code:
+            self._react(int(synced.error_code), membership, "SyncGroup")
+        with self._changed:
+            self._require_same(membership)
+            noted = self._accept(bytes(synced.assignment), generation, protocol)
+            self._changed.notify_all()
+        self._log.info("joined the group", generation=generation, leader=leads, protocol=protocol, **noted)
+
+    def _require_same(self, membership: int) -> None:
+        """Raises Retry when the answer in hand was given to the member that we were. With the condition held."""
+        if self._membership != membership:
+            raise Retry("left the group meanwhile")
+
+    def _react(self, code: int, membership: int, api: str) -> NoReturn:
+        """Draw the consequences of an error code: raises Retry, or what ends the membership."""
+        failure = BrokerFailure.of(code, subject=f"{api} in group {self._group_id} on cluster {self._cluster.name}")
+        with self._changed:
+            self._require_same(membership)
+            if code in _LOST:
+                self._forget_generation(code)
+                raise Retry(str(failure))
+            if code == ErrorCode.REBALANCE_IN_PROGRESS:
+                self._rejoin = True
+                raise Retry(str(failure))
+        if code in COORDINATOR_MOVED:
+            self._cluster.invalidate_coordinator(self._group_id)
+        if failure.retriable:
+            raise Retry(str(failure), self._next_wait_s())
+        raise failure
+
+    def _ask(self, request: Any, timeout_s: float) -> Any:
+        """The coordinator's answer. Raises Retry, or the failure when it `_is_final`."""
+        asked_s = time.monotonic()
+        try:
+            node = self._cluster.coordinator(self._group_id, timeout_s=self._coordinator_timeout_s)
+            answer = self._cluster.send(node, request, timeout_s=timeout_s)
+        except KafkaFailure as failure:
+            self._cluster.invalidate_coordinator(self._group_id)
+            if self._is_final(failure):
+                raise
+            self._on_silence(failure, asked_s)
+            raise Retry(str(failure), self._next_wait_s()) from failure
+        self._failures = 0
+        return answer
+
+    def _next_wait_s(self) -> float:
+        self._failures += 1
+        return self._backoff.delay_s(self._failures - 1)
+
+    def _pause(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        with self._changed:
+            while not self._stopping and (left := deadline - time.monotonic()) > 0:
+                self._changed.wait(left)
+
+    # -- any thread
+
+    def _send_leave(self, member_id: str, reason: str) -> KafkaFailure | None:
+        """Say good-bye; returns why that was not possible."""
+        if not member_id:
+            return None
+        self._log.info("leaving the group", reason=reason)
+        request = LeaveGroupRequest(
+            group_id=self._group_id,
+            member_id=member_id,
+            members=[LeaveGroupRequest.MemberIdentity(member_id=member_id, group_instance_id=None, reason=reason)],
+        )
+        try:
+            node = self._cluster.coordinator(self._group_id, timeout_s=self._leave_timeout_s)
+            self._cluster.send(node, request, timeout_s=self._leave_timeout_s)
+        except KafkaFailure as failure:
+            # The session ends by itself.
+            self._cluster.invalidate_coordinator(self._group_id)
+            self._log.info("could not say good-bye to the group", reason=str(failure))
+            return failure
+        return None
