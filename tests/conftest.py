@@ -21,6 +21,9 @@ def _logging_as_it_was() -> Iterator[None]:
     """What a program sets up for its log lines in one test is not what the next one's are seen through."""
     root, handlers, level = logging.root, list(logging.root.handlers), logging.root.level
     structlog.reset_defaults()
+    # structlog's own, but for the frames around traces with all their variables: drawing one takes a second or more.
+    plain = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
+    structlog.configure(processors=[*structlog.get_config()["processors"][:-1], plain])
     yield
     root.handlers[:] = handlers
     root.setLevel(level)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import http.client
-import json
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
-import structlog
 
-from mm2.cli.logs import configure_logging
 from mm2.connect.rest.app import worker_resources
 from mm2.connect.rest.binding import Binding
 from mm2.connect.rest.client import RestClient
@@ -19,30 +16,10 @@ from mm2.connect.rest.extensions import ConnectRestExtension
 from mm2.connect.rest.requests import Requests
 from mm2.connect.rest.server import RestServer
 from mm2.connect.rest.settings import RestSettings
+from tests.unit.connect.rest.answers import Answer
 from tests.unit.connect.rest.toy_herder import ToyHerder
 
 JSON = {"Content-Type": "application/json"}
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What came back. `json` is None when the body is none."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.body) if self.body else None
-
-    @property
-    def message(self) -> Any:
-        """Of a refusal, which has the shape of all refusals."""
-        assert self.headers["content-type"] == "application/json", self
-        assert set(self.json) == {"error_code", "message"}, self
-        assert self.json["error_code"] == self.status
-        return self.json["message"]
 
 
 @dataclass(frozen=True)
@@ -67,9 +44,7 @@ class Running:
                 sent |= JSON
             connection.request(method, path, body.encode() if isinstance(body, str) else body, sent)
             response = connection.getresponse()
-            return Answer(
-                response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
-            )
+            return Answer.of(response)
         finally:
             connection.close()
 
@@ -77,17 +52,8 @@ class Running:
 Start = Callable[..., Running]
 
 
-@pytest.fixture(scope="package", autouse=True)
-def plain_traces() -> Iterator[None]:
-    """As in the programs: the default of structlog draws traces for seconds."""
-    configure_logging("json")
-    yield
-    structlog.reset_defaults()
-
-
-@pytest.fixture
-def start() -> Iterator[Start]:
-    """Starts a server with these worker settings and extensions."""
+@contextmanager
+def starting() -> Iterator[Start]:
     running: list[tuple[RestServer, Requests]] = []
 
     def make(props: Mapping[str, str] | None = None, *extensions: ConnectRestExtension) -> Running:
@@ -108,6 +74,20 @@ def start() -> Iterator[Start]:
 
 
 @pytest.fixture
-def rest(start: Start) -> Running:
-    """One with default settings."""
-    return start()
+def start() -> Iterator[Start]:
+    """Starts a server with these worker settings and extensions."""
+    with starting() as make:
+        yield make
+
+
+@pytest.fixture(scope="package")
+def with_defaults() -> Iterator[Running]:
+    with starting() as make:
+        yield make()
+
+
+@pytest.fixture
+def rest(with_defaults: Running) -> Running:
+    """One with default settings, its herder as new. Shared: putting one together takes longer than most tests."""
+    with_defaults.herder.forget()
+    return with_defaults

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 
 import pytest
 
 from mm2.connect.errors import BadRequest, Forbidden, NotLeader, NotReady, RebalanceNeeded
 from mm2.connect.herder.sessions import SessionKey, signature_headers
 from mm2.connect.stores.config_state import RestartRequest, TargetState
-from tests.unit.connect.rest.conftest import JSON, Running, Start
+from tests.unit.connect.rest.conftest import JSON, Running, starting
 
 CONFIG = {"connector.class": "X", "name": "c"}
 ALL = [
@@ -36,11 +37,17 @@ ALL = [
 ]
 
 
+@pytest.fixture(scope="module")
+def impatient() -> Iterator[Running]:
+    with starting() as make:
+        yield make({"rest.request.timeout.ms": "400", "rest.health.timeout.ms": "300"})
+
+
 @pytest.fixture
-def rest(start: Start) -> Running:
-    running = start({"rest.request.timeout.ms": "400", "rest.health.timeout.ms": "300"})
-    running.herder.configs["c"] = dict(CONFIG)
-    return running
+def rest(impatient: Running) -> Running:
+    impatient.herder.forget()
+    impatient.herder.configs["c"] = dict(CONFIG)
+    return impatient
 
 
 def test_the_life_of_a_connector(rest: Running) -> None:

@@ -35,6 +35,10 @@ class ToyHerder(Herder):
     """``refuse`` makes the next mutating calls fail with that; ``hang`` lets them wait for ever."""
 
     def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Be as new."""
         self.configs: dict[str, dict[str, str | None]] = {}
         self.states: dict[str, str] = {}
         self.refuse: Exception | None = None
