@@ -14,8 +14,7 @@ from mm2.connect.api import ConnectError
 from mm2.connect.herder import sessions
 from mm2.connect.herder.sessions import SessionKey
 from mm2.connect.stores.config_state import Props
-from mm2.kafka.settings import ClientSettings
-from mm2.kafka.tls import build_ssl_context
+from mm2.connect.tls import client_context
 
 _TIMEOUT_S = 100.0
 
@@ -32,8 +31,7 @@ class InternalRequests:
     """What a worker may ask the leader for. Thread-safe; nothing is kept open.
 
     ``namespace`` is what a leader's paths begin with: source and target alias in MirrorMaker's dedicated mode.
-    ``props`` are the worker's, for the ``ssl.*`` settings with which a leader's https is checked (``listeners.https.``
-    wins, as for the listener itself).
+    ``props`` are the worker's, for the TLS settings with which a leader's https is checked (:mod:`mm2.connect.tls`).
     """
 
     def __init__(self, props: Mapping[str, str], *, namespace: Sequence[str] = (), algorithm: str) -> None:
@@ -81,12 +79,7 @@ class InternalRequests:
             raise RequestRefused(f"{url} answered {response.status_code}{_message(response)}", response.status_code)
 
     def _trust(self, url: str) -> ssl.SSLContext | bool:
-        if not url.startswith("https:"):
-            return True
-        prefix = "listeners.https."
-        own = {key.removeprefix(prefix): value for key, value in self._props.items() if key.startswith(prefix)}
-        settings = ClientSettings.from_props({**self._props, **own, "security.protocol": "SSL"})
-        return build_ssl_context(settings.tls) if settings.tls is not None else True
+        return client_context(self._props) if url.startswith("https:") else True
 
 
 def _message(response: httpx.Response) -> str:

@@ -10,8 +10,8 @@ import structlog
 
 from mm2.connect.api import ConnectError
 from mm2.connect.rest.listener import HTTPS, Listener, authority_of, own_address, url_of
-from mm2.connect.rest.settings import ADMIN_LISTENERS_PREFIX, LISTENERS_PREFIX, RestSettings
-from mm2.connect.rest.tls import server_context
+from mm2.connect.rest.settings import RestSettings
+from mm2.connect.tls import ADMIN_LISTENERS_PREFIX, LISTENERS_PREFIX, server_context
 
 log = structlog.get_logger(__name__)
 

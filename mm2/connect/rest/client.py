@@ -12,7 +12,7 @@ import structlog
 from mm2.config.configdef import ConfigException
 from mm2.connect.herder.sessions import ALGORITHM_HEADER, SIGNATURE_HEADER
 from mm2.connect.rest.failures import SERVER_ERROR, RestFailure
-from mm2.connect.rest.tls import client_context
+from mm2.connect.tls import client_context
 
 log = structlog.get_logger(__name__)
 

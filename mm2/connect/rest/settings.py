@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
 
 from mm2.config.configdef import AbstractConfig, ConfigDef, ConfigException
 from mm2.config.rest_keys import REST_LIMITS_CONFIG
@@ -15,9 +14,6 @@ from mm2.connect.rest.listener import HTTP, HTTPS, Listener, parse_listeners
 
 #: (action, name, value); action is set, add, setDate or addDate, whose value is milliseconds from now.
 HeaderRule = tuple[str, str, str]
-
-LISTENERS_PREFIX: Final = "listeners.https."
-ADMIN_LISTENERS_PREFIX: Final = "admin.listeners.https."
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
+from mm2.config.configdef import ConfigException
 from mm2.connect.herder.internal_requests import InternalRequests, RequestRefused
 from mm2.connect.herder.sessions import SessionKey
 
@@ -84,3 +85,12 @@ def test_no_answer_is_an_error_without_a_status() -> None:
     with pytest.raises(RequestRefused, match="gave no answer") as refused:
         InternalRequests({}, algorithm="HmacSHA256").fence("http://127.0.0.1:1", "c", KEY)
     assert refused.value.status is None
+
+
+def test_tls_is_that_of_the_listeners_or_that_of_the_worker_never_some_of_each() -> None:
+    worker = {"ssl.truststore.type": "PEM", "ssl.truststore.location": "/no/such/file.pem"}
+    with pytest.raises(ConfigException, match=r"/no/such/file\.pem"):
+        InternalRequests(worker, algorithm="HmacSHA256").fence("https://127.0.0.1:1", "c", KEY)
+    listeners = {**worker, "listeners.https.ssl.protocol": "TLSv1.3"}
+    with pytest.raises(RequestRefused, match="gave no answer"):
+        InternalRequests(listeners, algorithm="HmacSHA256").fence("https://127.0.0.1:1", "c", KEY)

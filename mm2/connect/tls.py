@@ -6,9 +6,11 @@ import ssl
 from collections.abc import Mapping
 from typing import Final
 
-from mm2.connect.rest.settings import LISTENERS_PREFIX
 from mm2.kafka.settings import ClientSettings, Tls
 from mm2.kafka.tls import build_server_ssl_context, build_ssl_context
+
+LISTENERS_PREFIX: Final = "listeners.https."
+ADMIN_LISTENERS_PREFIX: Final = "admin.listeners.https."
 
 _CLIENT_AUTH: Final = {
     "none": ssl.CERT_NONE,
