@@ -25,7 +25,7 @@ class SessionKeys:
         self._algorithm = config.str("inter.worker.key.generation.algorithm")
         self._size_bits = config.get("inter.worker.key.size")
         self._ttl_ms = config.int("inter.worker.key.ttl.ms")
-        self._accepted = {name.lower() for name in config.list("inter.worker.verification.algorithms")}
+        self._accepted = config.list("inter.worker.verification.algorithms")
         self._stored = stored
         self._lock = threading.Lock()
         self._newest: SessionKey | None = None
@@ -65,12 +65,12 @@ class SessionKeys:
             return
         if signature is None:
             raise BadRequest("Internal request missing required signature")
-        if signature.algorithm.lower() not in self._accepted:
+        if signature.algorithm not in self._accepted:
             raise BadRequest(
                 f"This worker does not support the '{signature.algorithm}' key signing algorithm used by other workers. "
-                "This worker is currently configured to use: "
-                f"{', '.join(sorted(self._accepted))}. Check that all workers' configuration files permit the same set of "
-                "signature algorithms (inter.worker.verification.algorithms), and correct any misconfigured worker"
+                f"This worker is currently configured to use: [{', '.join(self._accepted)}]. Check that all workers' configuration "
+                "files permit the same set of signature algorithms (inter.worker.verification.algorithms), and correct any "
+                "misconfigured worker and restart it."
             )
         key = self.current
         if key is None:

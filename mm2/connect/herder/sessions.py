@@ -21,7 +21,7 @@ from mm2.connect.errors import BadRequest
 SIGNATURE_HEADER: Final = "X-Connect-Authorization"
 ALGORITHM_HEADER: Final = "X-Connect-Request-Signature-Algorithm"
 
-# The key sizes are what Java's KeyGenerator yields for each name when no size is asked for.
+# Java finds them whatever the case of their names. Key sizes are what its KeyGenerator yields when no size is asked for.
 _DIGESTS = {
     "HmacMD5": ("md5", 64),
     "HmacSHA1": ("sha1", 64),
@@ -30,7 +30,7 @@ _DIGESTS = {
     "HmacSHA384": ("sha384", 48),
     "HmacSHA512": ("sha512", 64),
 }
-_BY_LOWER_NAME = {name.lower(): entry for name, entry in _DIGESTS.items()}
+_NAMES = {name.lower(): name for name in _DIGESTS}
 
 
 @dataclass(frozen=True)
@@ -68,25 +68,29 @@ class SessionKey:
         return cls(raw, algorithm, created)
 
 
-def _digest(algorithm: str) -> tuple[str, int]:
+def _java_name(algorithm: str) -> str:
     try:
-        return _BY_LOWER_NAME[algorithm.lower()]
+        return _NAMES[algorithm.lower()]
     except KeyError:
         known = ", ".join(_DIGESTS)
         raise ConnectError(f"Unknown MAC algorithm {algorithm!r}; known are {known}") from None
 
 
 def generate_key(algorithm: str, size_bits: int | None, now_ms: int) -> SessionKey:
-    """A new random key. ``size_bits`` None takes the algorithm's default. Raises ConnectError when unknown."""
-    _, default_bytes = _digest(algorithm)
-    size_bytes = default_bytes if size_bits is None else (size_bits + 7) // 8
-    return SessionKey(secrets.token_bytes(size_bytes), algorithm, now_ms)
+    """A new random key, which has Java's name of the algorithm. ``size_bits`` None takes the algorithm's default.
+
+    Raises ConnectError when the algorithm is unknown.
+    """
+    name = _java_name(algorithm)
+    size_bytes = _DIGESTS[name][1] if size_bits is None else (size_bits + 7) // 8
+    return SessionKey(secrets.token_bytes(size_bytes), name, now_ms)
 
 
 def key_is_due(current: SessionKey | None, *, algorithm: str, size_bits: int | None, ttl_ms: int, now_ms: int) -> bool:
     """Whether the leader has to distribute a new key: none, expired, or not of the configured kind.
 
-    ``ttl_ms`` 0 disables rotation by age.
+    ``ttl_ms`` 0 disables rotation by age. A name in another case is the same algorithm; Java, which compares what the user wrote
+    with its own name, would write a new key in every tick.
     """
     if current is None:
         return True
@@ -99,8 +103,8 @@ def key_is_due(current: SessionKey | None, *, algorithm: str, size_bits: int | N
 
 def sign(key: bytes, body: bytes, algorithm: str = "HmacSHA256") -> bytes:
     """The MAC of the exact bytes of a request's body; of nothing when it has none."""
-    name, _ = _digest(algorithm)
-    return hmac.new(key, body, getattr(hashlib, name)).digest()
+    digest, _ = _DIGESTS[_java_name(algorithm)]
+    return hmac.new(key, body, getattr(hashlib, digest)).digest()
 
 
 def signature_headers(key: SessionKey, body: bytes | None, algorithm: str = "HmacSHA256") -> dict[str, str]:
@@ -133,7 +137,7 @@ class RequestSignature:
         if algorithm is None or encoded is None:
             return None
         try:
-            _digest(algorithm)
+            _java_name(algorithm)
         except ConnectError as error:
             raise BadRequest(str(error)) from None
         try:

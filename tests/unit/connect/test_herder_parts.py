@@ -217,8 +217,11 @@ def test_internal_requests_are_judged_as_java_does() -> None:
     keys.verify(None, 1)
     with pytest.raises(BadRequest, match="missing required signature"):
         keys.verify(None, 2)
-    with pytest.raises(BadRequest, match="does not support the 'HmacSHA1' key signing algorithm"):
-        keys.verify(signed(b"[]", algorithm="HmacSHA1"), 2)
+    # The name counts as it is written, though Java's Mac, and we, would find the algorithm.
+    for algorithm in ("HmacSHA1", "hmacsha256"):
+        wrong = rf"does not support the '{algorithm}' key signing algorithm .* to use: \[HmacSHA256\]\. Check"
+        with pytest.raises(BadRequest, match=wrong):
+            keys.verify(signed(b"[]", algorithm=algorithm), 2)
     with pytest.raises(NotReady, match="still starting up"):
         session_keys(None).verify(signed(b"[]"), 2)
     with pytest.raises(Forbidden, match="invalid signature"):

@@ -66,5 +66,8 @@ def test_keys_are_replaced_when_old_or_of_another_kind() -> None:
     assert due(key, size_bits=128)
     assert not due(generate_key("HmacSHA256", 128, 0), size_bits=128)
     assert due(generate_key("HmacSHA512", None, 0))
+    lower = generate_key("hmacsha256", None, 0)
+    assert lower.algorithm == "HmacSHA256"
+    assert not key_is_due(lower, algorithm="hmacsha256", size_bits=None, ttl_ms=100, now_ms=50)
     with pytest.raises(ConnectError, match="HmacX"):
         generate_key("HmacX", None, 0)
