@@ -130,6 +130,31 @@ def test_offsets_in_a_topic_of_the_connector_s_own_are_copied_to_the_worker_s(
     exact.rest.delete(topic)
 
 
+def test_offsets_are_looked_up_and_removed_where_the_records_are(
+    exact: DistributedWorker, broker: LocalKafka, kafka_a: LocalKafka, topic: str
+) -> None:
+    create_topic(kafka_a.bootstrap, topic)
+    elsewhere = {f"{client}.override.bootstrap.servers": kafka_a.bootstrap for client in ("producer", "admin")}
+    key = f'["{topic}",{{"task":"0"}}]'
+
+    def stored(cluster: LocalKafka) -> list[bytes | None]:
+        records = read_committed(cluster.bootstrap, exact.props["offset.storage.topic"])
+        return [m.value() for m in records if m.key().decode() == key]
+
+    exact.rest.create(topic, props(topic, "poll", most="40", **elsewhere))
+    exact.rest.await_running(topic, 1)
+    eventually(lambda: position(exact, topic) == 40, 60, why=exact.tail)
+    assert stored(kafka_a)[-1] == b'{"next":40}'
+    eventually(lambda: stored(broker)[-1:] == [b'{"next":40}'], why=exact.tail)
+    exact.rest.stop(topic)
+    eventually(lambda: exact.rest.http.delete(f"/connectors/{topic}/offsets").status_code == 200, 60, why=exact.tail)
+    assert exact.rest.offsets(topic) == []
+    assert (stored(kafka_a)[-1], stored(broker)[-1]) == (None, None)
+    exact.rest.resume(topic)
+    eventually(lambda: seen(kafka_a, topic) == [*range(40), *range(40)], 60, why=exact.tail)
+    exact.rest.delete(topic)
+
+
 def test_a_task_that_writes_to_its_own_offsets_topic_fails_instead_of_waiting_for_itself(
     exact: DistributedWorker, topic: str
 ) -> None:

@@ -11,7 +11,7 @@ from mm2.connect.api import ConnectError
 from mm2.connect.group.protocol import ConnectorTaskId
 from mm2.connect.runtime.exactly_once import task_transactional_id
 from mm2.connect.runtime.worker import Worker
-from mm2.connect.stores.connector_offset_store import ConnectorOffsetStore
+from mm2.connect.stores.connector_offset_store import ConnectorOffsetStore, own_topic
 from mm2.connect.stores.internal_topic import InternalTopic
 from mm2.connect.stores.kafka_offset_store import KafkaOffsetStore
 from mm2.connect.stores.offset_store import OffsetStore, SourceOffset
@@ -62,7 +62,7 @@ class StoredOffsets:
 
 class KafkaSourceOffsets:
     """Opens the offsets of connectors of a distributed worker: those in its ``store``, and where a connector has a topic of its
-    own (``offsets.storage.topic``, on the cluster of its producers), those."""
+    own, those over them (see `own_topic`)."""
 
     def __init__(self, worker: Worker, store: OffsetStore, *, cluster_name: str) -> None:
         self._worker = worker
@@ -81,14 +81,22 @@ class KafkaSourceOffsets:
             )
             closing.callback(cluster.close)
             store = self._store
-            topic = (props.get(OWN_TOPIC) or "").strip()
-            elsewhere = producer_props["bootstrap.servers"] != ",".join(self._worker.config.list("bootstrap.servers"))
-            if topic and (topic != store.topic or elsewhere):
+            servers = {server.strip() for server in producer_props["bootstrap.servers"].split(",")}
+            topic = own_topic(
+                (props.get(OWN_TOPIC) or "").strip(),
+                store.topic,
+                elsewhere=servers != set(self._worker.config.list("bootstrap.servers")),
+                exactly_once=self._worker.exactly_once,
+            )
+            if topic is not None:
+                consumer_props = self._worker.clients.offsets_consumer(
+                    name, props, self._worker.connector_class(props), exactly_once=self._worker.exactly_once
+                )
                 own = KafkaOffsetStore(
                     cluster,
                     InternalTopic.of_connector(self._worker.config, topic),
                     start_timeout_s=_START_S,
-                    read_committed=self._worker.exactly_once,
+                    read_committed=consumer_props["isolation.level"].strip().lower() == "read_committed",
                 )
                 store = ConnectorOffsetStore(own, self._store)
                 store.start()

@@ -41,7 +41,7 @@ from mm2.connect.runtime.tasks.transaction_context import WorkerTransactionConte
 from mm2.connect.runtime.topic_creation import TopicCreation, topic_creation_groups
 from mm2.connect.runtime.transformation_chain import TransformationChain, build_stages
 from mm2.connect.stores.config_state import Props
-from mm2.connect.stores.connector_offset_store import ConnectorOffsetStore
+from mm2.connect.stores.connector_offset_store import ConnectorOffsetStore, own_topic
 from mm2.connect.stores.internal_topic import InternalTopic
 from mm2.connect.stores.kafka_offset_store import KafkaOffsetStore
 from mm2.connect.stores.offset_store import ConnectorOffsetReader, OffsetStore
@@ -304,8 +304,8 @@ class _Building:
                 f"Class {type(task).__qualname__} writes its offsets by itself to the worker's topic: neither "
                 "offsets.storage.topic nor, with exactly-once, a producer of another cluster is possible with it"
             )
-        topic = named or self._shared_store.topic
-        if not (named or (elsewhere and self._exactly_once)) or (topic == self._shared_store.topic and not elsewhere):
+        topic = own_topic(named, self._shared_store.topic, elsewhere=elsewhere, exactly_once=self._exactly_once)
+        if topic is None:
             return self._shared_store, False, []
         consumer_props = self._clients.offsets_consumer(
             self._id.connector, self._props, self._connector_class, exactly_once=self._exactly_once

@@ -19,6 +19,17 @@ log = structlog.get_logger(__name__)
 _COPY_S = 30.0
 
 
+def own_topic(named: str, shared: str, *, elsewhere: bool, exactly_once: bool) -> str | None:
+    """The topic that a connector's offsets have to themselves; None when they are in ``shared``, the worker's.
+
+    ``named`` is the connector's ``offsets.storage.topic``, ``elsewhere`` says that its producers write to another cluster. Its
+    own topic is there, too; with exactly-once, where offsets go with the records, also when nobody has named one: then it is
+    called as the worker's is (Worker.offsetStoreForExactlyOnceSourceTask).
+    """
+    topic = named or (shared if elsewhere and exactly_once else "")
+    return topic if topic and (elsewhere or topic != shared) else None
+
+
 class ConnectorOffsetStore(OffsetStore):
     """``own`` (`offsets.storage.topic`) is what counts; ``shared``, the worker's store, is read where ``own`` says nothing.
 

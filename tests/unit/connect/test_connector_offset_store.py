@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 import pytest
 
 from mm2.connect.api import ConnectError
-from mm2.connect.stores.connector_offset_store import ConnectorOffsetStore
+from mm2.connect.stores.connector_offset_store import ConnectorOffsetStore, own_topic
 from mm2.connect.stores.memory_offset_store import MemoryOffsetStore
 from mm2.connect.stores.offset_store import SourceOffset
 
@@ -129,3 +129,22 @@ def test_resetting_empties_both(stores: Stores) -> None:
     assert stores.both.reset("c", 1) == 2
     assert stores.own.all_offsets("c", 1) == []
     assert stores.shared.all_offsets("c", 1) == []
+
+
+@pytest.mark.parametrize(
+    ("named", "elsewhere", "exactly_once", "own"),
+    [
+        ("", False, False, None),
+        ("", True, False, None),
+        ("", False, True, None),
+        ("", True, True, "offsets"),
+        ("mine", False, False, "mine"),
+        ("mine", True, True, "mine"),
+        ("offsets", False, True, None),
+        ("offsets", True, False, "offsets"),
+    ],
+)
+def test_which_topic_a_connector_s_offsets_have_to_themselves(
+    named: str, elsewhere: bool, exactly_once: bool, own: str | None
+) -> None:
+    assert own_topic(named, "offsets", elsewhere=elsewhere, exactly_once=exactly_once) == own
