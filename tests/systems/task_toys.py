@@ -14,8 +14,9 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from mm2.config.configdef import ConfigDef
+from mm2.config.configdef import ConfigDef, Importance, Type
 from mm2.connect.api import (
+    ConnectError,
     OffsetAndMetadata,
     RetriableError,
     SinkConnector,
@@ -26,7 +27,9 @@ from mm2.connect.api import (
     SourceTask,
     Task,
     TopicPartition,
+    Transformation,
 )
+from mm2.connect.api.transformation import Record
 
 MODULE = "tests.systems.task_toys"
 
@@ -57,7 +60,7 @@ class TellingSinkConnector(_Connector, SinkConnector):
 
 class TellingSinkTask(SinkTask):
     """Values that begin so: ``fail`` fails the task (``fail not 1`` all but task 1), ``retry`` is refused three times, ``bad`` is
-    given back."""
+    given back, ``hold`` is refused until a flush, which it asks for, has failed; then putting it takes three seconds."""
 
     def version(self) -> str:
         return "7.0"
@@ -68,6 +71,7 @@ class TellingSinkTask(SinkTask):
         self.commands = Path(props.get("commands", "nothing"))
         self.done: set[str] = set()
         self.refused = 0
+        self.holding = self.flush_failed = False
         self.slow_s = float(props.get("slow.s", "0"))
         self.tell("start", thread=threading.current_thread().name, assigned=len(self.context.assignment()))
 
@@ -95,8 +99,15 @@ class TellingSinkTask(SinkTask):
                 self.tell("refused", records=len(records), paused=self.refused)
                 self.context.timeout(100)
                 raise RetriableError(f"refused {self.refused}")
+            if value.startswith("hold") and not self.flush_failed:
+                self.holding = True
+                self.context.timeout(100)
+                self.context.request_commit()
+                raise RetriableError("held")
             if value.startswith("fail") and value != f"fail not {self.props['number']}":
                 raise ValueError(f"told to fail by {value}")
+        if any(str(record.value).startswith("hold") for record in records):
+            time.sleep(3)
         for record in records:
             if str(record.value).startswith("bad"):
                 reporter = self.context.errant_record_reporter()
@@ -138,10 +149,29 @@ class TellingSinkTask(SinkTask):
             self.tell("obeyed", command=name)
 
     def flush(self, current_offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        if self.holding and not self.flush_failed:
+            self.flush_failed = True
+            self.tell("flush failed")
+            raise ConnectError("what was put is lost")
         self.tell("flush", offsets={str(tp): offset.offset for tp, offset in current_offsets.items()})
 
     def stop(self) -> None:
         self.tell("stop")
+
+
+class Later(Transformation):
+    """Values that begin with ``later`` have to be tried again as long as the file ``unless`` is not there."""
+
+    def config(self) -> ConfigDef:
+        return ConfigDef().define("unless", Type.STRING, importance=Importance.HIGH, doc="A file.")
+
+    def configure(self, props: Mapping[str, Any]) -> None:
+        self.unless = Path(props["unless"])
+
+    def apply(self, record: Record) -> Record | None:
+        if str(record.value).startswith("later") and not self.unless.exists():
+            raise RetriableError(f"there is no {self.unless}")
+        return record
 
 
 class TransactionalConnector(_Connector, SourceConnector):

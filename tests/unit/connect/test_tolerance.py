@@ -12,6 +12,7 @@ import pytest
 from mm2.connect.api import ConnectError, DataError, RetriableError
 from mm2.connect.runtime.counters import ErrorCounters
 from mm2.connect.runtime.errors.tolerance import (
+    Interrupted,
     ProcessingContext,
     RetryWithToleranceOperator,
     Stage,
@@ -32,6 +33,9 @@ class Noted:
         return self.outcome
 
     def close(self) -> None:
+        self.closed = True
+
+    def abandon(self) -> None:
         self.closed = True
 
 
@@ -108,14 +112,17 @@ def test_a_retriable_error_that_outlasts_the_time_is_a_failure_also_without_tole
         Bench().run(Flaky(1, RetriableError("never")))
 
 
-def test_stopping_ends_endless_retries_at_once() -> None:
+def test_stopping_ends_endless_retries_at_once_and_leaves_the_record_to_the_successor() -> None:
     bench = Bench(retry_timeout_ms=-1, tolerates_all=True)
     step = Flaky(10**9, RetriableError("never"))
     threading.Timer(0.1, bench.stopping.set).start()
     began = time.monotonic()
-    assert bench.run(step) is None
+    with pytest.raises(Interrupted):
+        bench.run(step)
     assert time.monotonic() - began < 5
     assert step.calls >= 2
+    assert not bench.noted.seen
+    assert bench.counters.records_skipped == 0
 
 
 def test_what_failed_outside_is_reported_and_done_when_the_report_is() -> None:

@@ -117,6 +117,10 @@ class DeadLetterQueueReporter:
         self._sender.close(_CLOSE_S)
         self._cluster.close()
 
+    def abandon(self) -> None:
+        self._sender.close(0.0)
+        self._cluster.close()
+
     def _failed(self, failure: KafkaFailure) -> None:
         log.error("Could not produce message to dead letter queue", topic=self._queue.topic, reason=str(failure))
         self._counters.dead_letter_failures += 1

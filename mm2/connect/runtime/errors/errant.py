@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Final
 
 from mm2.connect.api import ConnectError, SinkRecord
 from mm2.connect.runtime.errors.tolerance import ProcessingContext, RetryWithToleranceOperator, Stage
+from mm2.connect.runtime.errors.under_way import ReportsUnderWay
 from mm2.kafka.consumer.records import ConsumerRecord
-from mm2.kafka.structs import TopicPartition
 
 _SINK_TASK: Final = "org.apache.kafka.connect.sink.SinkTask"
 
 
 class WorkerErrantRecordReporter:
-    """``original`` finds what a record was when it was read, ``rebuild`` makes it of a record that the task has made itself."""
+    """``original`` finds what a record was when it was read, ``rebuild`` makes it of a record that the task has made itself.
+
+    What is reported is added to ``under_way`` until it is done.
+    """
 
     def __init__(
         self,
@@ -24,12 +27,13 @@ class WorkerErrantRecordReporter:
         *,
         original: Callable[[SinkRecord], ConsumerRecord | None],
         rebuild: Callable[[SinkRecord], ConsumerRecord],
+        under_way: ReportsUnderWay,
     ) -> None:
         self._operator = operator
         self._original = original
         self._rebuild = rebuild
+        self._under_way = under_way
         self._lock = threading.Lock()
-        self._under_way: dict[TopicPartition, list[Future[None]]] = {}
         self._first_error: BaseException | None = None
 
     def report(self, record: SinkRecord, error: BaseException) -> Future[None]:
@@ -39,24 +43,10 @@ class WorkerErrantRecordReporter:
             self._first_error = self._first_error or error
         future = self._operator.execute_failed(ProcessingContext(read), Stage.TASK_PUT, _SINK_TASK, error)
         if not future.done():
-            with self._lock:
-                self._under_way.setdefault(read.topic_partition, []).append(future)
+            self._under_way.add(read.topic_partition, future)
         return future
-
-    def wait_for(self, partitions: Collection[TopicPartition]) -> None:
-        """Wait until all that was reported of these partitions is written."""
-        for future in self._forget(partitions):
-            future.result()
-
-    def forget(self, partitions: Collection[TopicPartition]) -> None:
-        """Somebody else has these now."""
-        self._forget(partitions)
 
     def raise_error(self) -> None:
         """Raises ConnectError when something was reported that is not tolerated, whatever the task made of that."""
         if self._first_error is not None and not self._operator.within_tolerance_limits:
             raise ConnectError("Tolerance exceeded in error handler") from self._first_error
-
-    def _forget(self, partitions: Collection[TopicPartition]) -> list[Future[None]]:
-        with self._lock:
-            return [future for tp in partitions for future in self._under_way.pop(tp, ())]

@@ -48,6 +48,9 @@ class LogReporter(Generic[T]):
     def close(self) -> None:
         return
 
+    def abandon(self) -> None:
+        return
+
 
 def of_source_record(record: SourceRecord) -> dict[str, object]:
     """Where a record comes from and goes to."""

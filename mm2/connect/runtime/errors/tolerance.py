@@ -44,10 +44,14 @@ _TOLERABLE: Final = frozenset(
 )
 
 
+class Interrupted(Exception):
+    """The task is to end while a step is still worth another attempt: the record has neither failed nor been dealt with."""
+
+
 class ProcessingContext(Generic[T]):
     """One record on its way: what it was at first, and what has gone wrong with it."""
 
-    __slots__ = ("attempt", "error", "executing_class", "original", "stage")
+    __slots__ = ("attempt", "error", "executing_class", "original", "reported", "stage")
 
     def __init__(self, original: T) -> None:
         self.original = original
@@ -56,6 +60,8 @@ class ProcessingContext(Generic[T]):
         self.executing_class = ""
         self.attempt = 0
         self.error: BaseException | None = None
+        #: Done when all reporters know of the error.
+        self.reported: Future[None] | None = None
 
 
 class ErrorReporter(Protocol[T]):
@@ -66,6 +72,9 @@ class ErrorReporter(Protocol[T]):
 
     def close(self) -> None:
         """No more will come."""
+
+    def abandon(self) -> None:
+        """The task is cancelled: wait for nothing any more. Any thread."""
 
 
 @dataclass(frozen=True)
@@ -93,8 +102,9 @@ class Tolerance:
 class RetryWithToleranceOperator(Generic[T]):
     """Runs the steps of one task. Thread-safe.
 
-    Deviation from Java: a RetriableError that is still there when `errors.retry.timeout` is over counts as a failure like
-    any other. There it drops the record without a word even when nothing is to be tolerated.
+    Deviations from Java: a RetriableError that is still there when `errors.retry.timeout` is over counts as a failure like
+    any other. There it drops the record without a word even when nothing is to be tolerated. And a task that is stopped
+    meanwhile leaves the record to its successor; there it is dropped, and its offset committed.
     """
 
     def __init__(self, tolerance: Tolerance, counters: ErrorCounters, stopping: threading.Event) -> None:
@@ -123,7 +133,7 @@ class RetryWithToleranceOperator(Generic[T]):
     ) -> Result | None:
         """What ``operation`` returns; None when it failed and that is tolerated, or the record has failed before.
 
-        Raises ConnectError when it is not tolerated; reporters know of it then.
+        Raises ConnectError when it is not tolerated; reporters know of it then. Raises Interrupted.
         """
         if context.error is not None:
             return None
@@ -161,6 +171,11 @@ class RetryWithToleranceOperator(Generic[T]):
                 log.exception("an error reporter could not be closed")
         self._reporters.clear()
 
+    def abandon(self) -> None:
+        """The task is cancelled: have reporters wait for nothing any more. Any thread."""
+        for reporter in list(self._reporters):
+            reporter.abandon()
+
     def _repeat(self, context: ProcessingContext[T], operation: Callable[[], Result]) -> Result | None:
         """The first attempt was worth another one."""
         timeout_ms = self.tolerance.retry_timeout_ms
@@ -174,9 +189,11 @@ class RetryWithToleranceOperator(Generic[T]):
             try:
                 return operation()
             except RetriableError as error:
-                if time.monotonic() >= deadline or self._stopping.is_set():
+                if time.monotonic() >= deadline:
                     self._failed(context, error)
                     return None
+                if self._stopping.is_set():
+                    raise Interrupted from error
             except Exception as error:  # noqa: BLE001 - plugins raise what they like
                 self._failed(context, error)
                 return None
@@ -192,7 +209,7 @@ class RetryWithToleranceOperator(Generic[T]):
         self._mark()
         self._counters.record_failures += 1
         self._counters.record_errors += 1
-        self._report(context)
+        context.reported = self._report(context)
         if context.stage not in _TOLERABLE and not isinstance(error, RetriableError):
             raise ConnectError("Unhandled exception in error handler") from error
         if not self.within_tolerance_limits:

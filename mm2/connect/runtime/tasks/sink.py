@@ -6,7 +6,7 @@ Offsets are those of the partitions that were read, whatever transformations mak
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -26,7 +26,8 @@ from mm2.connect.api import (
 )
 from mm2.connect.data.headers import Header
 from mm2.connect.runtime.errors.errant import WorkerErrantRecordReporter
-from mm2.connect.runtime.errors.tolerance import ProcessingContext, Stage
+from mm2.connect.runtime.errors.tolerance import Interrupted, ProcessingContext, Stage
+from mm2.connect.runtime.errors.under_way import ReportsUnderWay
 from mm2.connect.runtime.tasks.base import Equipment, WorkerTask
 from mm2.connect.runtime.tasks.sink_context import WorkerSinkTaskContext
 from mm2.connect.stores.config_state import TargetState
@@ -81,8 +82,11 @@ class WorkerSinkTask(WorkerTask):
         self._commit_timeout_s = setup.commit_timeout_ms / 1000
         assert equipment.counters.sink is not None  # noqa: S101 - made so by the worker
         self._figures = equipment.counters.sink
+        self._under_way = ReportsUnderWay()
         self._reporter = (
-            WorkerErrantRecordReporter(self._operator, original=_original_of, rebuild=self._rebuilt)
+            WorkerErrantRecordReporter(
+                self._operator, original=_original_of, rebuild=self._rebuilt, under_way=self._under_way
+            )
             if setup.reports_errors
             else None
         )
@@ -125,6 +129,8 @@ class WorkerSinkTask(WorkerTask):
         # It may be waiting for brokers. As long as it is busy in the plugin it stays in the group, as in Java, until
         # max.poll.interval.ms is over: its partitions are not free before.
         self._consumer.give_up()
+        # Or for the brokers of the dead letters.
+        self._operator.abandon()
 
     @property
     def _shall_pause(self) -> bool:
@@ -209,7 +215,10 @@ class WorkerSinkTask(WorkerTask):
         self._figures.read += len(records)
         if self._is_stopping and not records:
             return
-        self._convert_all(records)
+        try:
+            self._convert_all(records)
+        except Interrupted:
+            return  # nothing of this batch is put; it is read again by whoever comes next
         self._deliver()
 
     def _convert_all(self, records: list[ConsumerRecord]) -> None:
@@ -221,6 +230,8 @@ class WorkerSinkTask(WorkerTask):
             self._batch_offsets[record.topic_partition] = OffsetAndMetadata(record.offset + 1)
             if converted is not None:
                 self._batch.append(converted)
+            elif context.reported is not None and not context.reported.done():
+                self._under_way.add(record.topic_partition, context.reported)
         self._count_active()
 
     def _convert(self, context: ProcessingContext[ConsumerRecord], record: ConsumerRecord) -> SinkRecord | None:
@@ -369,6 +380,9 @@ class WorkerSinkTask(WorkerTask):
             return
         self._close_partitions(partitions, lost=lost)
         # Whoever has them next begins at what is committed.
+        self._drop_from_batch(partitions)
+
+    def _drop_from_batch(self, partitions: Collection[TopicPartition]) -> None:
         self._batch = [
             record
             for record in self._batch
@@ -382,8 +396,7 @@ class WorkerSinkTask(WorkerTask):
             self._commit(time.monotonic(), partitions, closing=True)
         else:
             self.task.close(sorted(partitions))
-            if self._reporter is not None:
-                self._reporter.forget(partitions)
+        self._under_way.forget(partitions)
         for tp in partitions:
             self._current.pop(tp, None)
             self._last_committed.pop(tp, None)
@@ -393,9 +406,10 @@ class WorkerSinkTask(WorkerTask):
 
     def _commit(self, now: float, partitions: Collection[TopicPartition], *, closing: bool) -> None:
         """Commit what the task has taken of some partitions, as far as it agrees; ``closing``: then it has no more of them."""
-        if self._reporter is not None:
-            # An offset behind a record that is still on its way to the dead letters could lose it.
-            self._reporter.wait_for(partitions)
+        # An offset behind a record that is still on its way to the dead letters could lose it.
+        held_up = self._under_way.wait_for(partitions, self._commit_timeout_s)
+        if held_up:
+            self._log.warning("offsets wait for dead letters that are not written yet", partitions=_names(held_up))
         offsets = {tp: offset for tp, offset in self._current.items() if tp in partitions}
         if not offsets:
             return
@@ -409,6 +423,7 @@ class WorkerSinkTask(WorkerTask):
         if provided is None:
             return
         to_commit = self._committable(provided, offsets, committed)
+        to_commit |= {tp: offset for tp, offset in committed.items() if tp in held_up}
         if not provided or to_commit == committed:
             self._log.debug("nothing to commit", sequence=sequence)
             self._committed(sequence, None, None)
@@ -435,6 +450,9 @@ class WorkerSinkTask(WorkerTask):
                 for tp, offset in committed.items():
                     self._consumer.seek(tp, offset.offset)
                 self._current.update(committed)
+                # What was to be put again comes again behind the others, or offsets behind it would be committed before they
+                # were. Java puts it at once.
+                self._drop_from_batch(committed)
             self._committed(self._commit_sequence, error, None)
             return None
         finally:
@@ -520,6 +538,10 @@ class WorkerSinkTask(WorkerTask):
 
 
 _NO_HEADERS: Final = Headers()
+
+
+def _names(partitions: Iterable[TopicPartition]) -> list[str]:
+    return sorted(map(str, partitions))
 
 
 def _original_of(record: SinkRecord) -> ConsumerRecord | None:

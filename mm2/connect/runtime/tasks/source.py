@@ -21,7 +21,7 @@ from mm2.connect.api import (
     SourceTask,
     SourceTaskContext,
 )
-from mm2.connect.runtime.errors.tolerance import ProcessingContext, Stage
+from mm2.connect.runtime.errors.tolerance import Interrupted, ProcessingContext, Stage
 from mm2.connect.runtime.sending import RecordSender
 from mm2.connect.runtime.tasks.base import Equipment, WorkerTask
 from mm2.connect.runtime.tasks.submitted import Submitted, SubmittedRecords
@@ -220,7 +220,11 @@ class AbstractWorkerSourceTask(WorkerTask):
                 if self._to_send is None:
                     self._after_batch()
                     continue
-            if not self._send():
+            try:
+                sent = self._send()
+            except Interrupted:
+                return  # what was not sent is polled again by whoever comes next
+            if not sent:
                 self._stop_asked.wait(_BACKOFF_S)
 
     def _before_pause(self) -> None:

@@ -1,0 +1,135 @@
+"""An offset is not committed as long as the record before it could be lost: it waits to be tried again, or to be in the dead
+letters, or to be put once more (spec connect G.1, D.14)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mm2.sandbox.kafka import LocalKafka
+from tests.integration.connect_reading import create_topic, read_all
+from tests.integration.copy_flow import eventually
+from tests.systems.sink_events import committed, produce, put, sink_props, told
+from tests.systems.task_toys import MODULE
+from tests.systems.workers import DistributedWorker, distributed_props
+
+INTEGER = "org.apache.kafka.connect.converters.IntegerConverter"
+
+
+@pytest.fixture
+def topic(broker: LocalKafka, unique: str) -> str:
+    create_topic(broker.bootstrap, unique)
+    return unique
+
+
+def test_a_record_that_was_being_tried_again_when_its_task_was_stopped_is_read_again(
+    worker: DistributedWorker, broker: LocalKafka, topic: str, folder: Path
+) -> None:
+    events, unless = folder / "events", folder / "go on"
+    config = sink_props(topic, topic, events, errors__tolerance="all", errors__retry__timeout="-1") | {
+        "transforms": "later",
+        "transforms.later.type": f"{MODULE}.Later",
+        "transforms.later.unless": str(unless),
+    }
+    worker.rest.create(topic, config)
+    worker.rest.await_running(topic, 1)
+    produce(broker.bootstrap, topic, ["first"])
+    eventually(lambda: put(events) == ["'first'"], why=worker.tail)
+    produce(broker.bootstrap, topic, ["later", "last"])
+    time.sleep(2)  # it is being tried
+    worker.rest.stop(topic)
+    unless.touch()
+    worker.rest.resume(topic)
+    eventually(lambda: "'last'" in put(events), why=worker.tail)
+    assert put(events) == ["'first'", "'later'", "'last'"]
+    worker.rest.delete(topic)
+
+
+@pytest.fixture
+def away(tmp_path: Path) -> Iterator[LocalKafka]:
+    """Where the dead letters are: a broker that does not answer when it is paused."""
+    with LocalKafka("letters", tmp_path / "letters", heap="384m") as broker:
+        yield broker
+        broker.resume()
+
+
+def dead_letters(topic: str, away: LocalKafka) -> dict[str, str]:
+    create_topic(away.bootstrap, f"{topic}-dlq")
+    return {
+        "errors.tolerance": "all",
+        "errors.deadletterqueue.topic.name": f"{topic}-dlq",
+        "admin.override.bootstrap.servers": away.bootstrap,
+        "producer.override.bootstrap.servers": away.bootstrap,
+        "consumer.override.session.timeout.ms": "6000",
+    }
+
+
+@pytest.mark.timeout(240)
+def test_offsets_wait_for_dead_letters_also_of_records_that_could_not_be_converted(
+    broker: LocalKafka, away: LocalKafka, topic: str, folder: Path
+) -> None:
+    events, group = folder / "events", f"connect-{topic}"
+    config = sink_props(topic, topic, events, value__converter=INTEGER) | dead_letters(topic, away)
+    good = (7).to_bytes(4, "big")
+    with DistributedWorker(folder / "one", distributed_props(broker.bootstrap, f"{topic}-workers")) as worker:
+        worker.rest.create(topic, config)
+        worker.rest.await_running(topic, 1)
+        produce(broker.bootstrap, topic, [b"the first"])
+        eventually(lambda: committed(broker.bootstrap, group) == {f"{topic}-0": 1}, why=worker.tail)
+        away.pause()
+        produce(broker.bootstrap, topic, [b"bad", good])
+        eventually(lambda: len(put(events)) == 1, why=worker.tail)
+        time.sleep(8)  # time to commit
+        assert committed(broker.bootstrap, group) == {f"{topic}-0": 1}
+        worker.kill9()
+    away.resume()
+    with DistributedWorker(folder / "two", distributed_props(broker.bootstrap, f"{topic}-workers")) as worker:
+        eventually(lambda: committed(broker.bootstrap, group) == {f"{topic}-0": 3}, 90, why=worker.tail)
+        assert {letter.value() for letter in read_all(away.bootstrap, f"{topic}-dlq")} == {b"the first", b"bad"}
+
+
+@pytest.mark.timeout(240)
+def test_a_task_whose_dead_letters_cannot_be_written_ends_and_commits_nothing_behind_them(
+    broker: LocalKafka, away: LocalKafka, topic: str, folder: Path
+) -> None:
+    events, group = folder / "events", f"connect-{topic}"
+    config = sink_props(topic, topic, events) | dead_letters(topic, away)
+    with DistributedWorker(folder / "one", distributed_props(broker.bootstrap, f"{topic}-workers")) as worker:
+        worker.rest.create(topic, config)
+        worker.rest.await_running(topic, 1)
+        produce(broker.bootstrap, topic, ["bad, the first"])
+        eventually(lambda: committed(broker.bootstrap, group) == {f"{topic}-0": 1}, why=worker.tail)
+        away.pause()
+        produce(broker.bootstrap, topic, ["bad", "one"])
+        eventually(lambda: put(events) == ["'one'"], why=worker.tail)
+        worker.rest.stop(topic)
+        eventually(lambda: bool(told(events, "stop")), 40, why=worker.tail)
+        assert committed(broker.bootstrap, group).get(f"{topic}-0", 0) <= 1
+        away.resume()
+        worker.rest.resume(topic)
+        eventually(lambda: committed(broker.bootstrap, group) == {f"{topic}-0": 3}, 90, why=worker.tail)
+        assert {letter.value() for letter in read_all(away.bootstrap, f"{topic}-dlq")} == {b"bad, the first", b"bad"}
+
+
+@pytest.mark.timeout(240)
+def test_what_a_failed_flush_lost_is_put_again_before_anything_behind_it_is_committed(
+    broker: LocalKafka, topic: str, folder: Path
+) -> None:
+    events = folder / "events"
+    props = {**distributed_props(broker.bootstrap, f"{topic}-workers"), "offset.flush.interval.ms": "600000"}
+    with DistributedWorker(folder / "one", props) as worker:
+        worker.rest.create(topic, sink_props(topic, topic, events))
+        worker.rest.await_running(topic, 1)
+        produce(broker.bootstrap, topic, ["one"])
+        eventually(lambda: put(events) == ["'one'"], why=worker.tail)
+        produce(broker.bootstrap, topic, ["hold"])
+        eventually(lambda: bool(told(events, "flush failed")), why=worker.tail)
+        time.sleep(1)  # it puts what it refused before
+        worker.rest.stop(topic)
+        behind = committed(broker.bootstrap, f"connect-{topic}").get(f"{topic}-0", 0)
+        kinds = [event.get("value", event["event"]) for event in told(events, "put", "flush failed")]
+        again = kinds[kinds.index("flush failed") + 1 :]
+        assert behind == 0 or "'one'" in again, (behind, kinds)
