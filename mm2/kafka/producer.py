@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -18,7 +19,8 @@ from kafka.protocol.producer import ProduceRequest
 
 from mm2.kafka.backoff import Backoff
 from mm2.kafka.cluster import Cluster
-from mm2.kafka.errors import BrokerFailure, ConnectFailure, TimeoutFailure
+from mm2.kafka.error_codes import ErrorCode
+from mm2.kafka.errors import BrokerFailure, ConnectFailure, KafkaFailure, TimeoutFailure
 from mm2.kafka.partitioner import partition_for
 from mm2.kafka.records.record import Record, encode_batch
 from mm2.kafka.structs import TopicPartition
@@ -45,6 +47,20 @@ class Chunk:
     records: list[Record]
     places: list[int]
 
+    def halves(self) -> tuple[Chunk, Chunk]:
+        """One behind the other."""
+        middle = len(self.records) // 2
+        return (
+            Chunk(self.partition, self.records[:middle], self.places[:middle]),
+            Chunk(self.partition, self.records[middle:], self.places[middle:]),
+        )
+
+
+def is_too_large(failure: KafkaFailure, chunk: Chunk) -> bool:
+    """Whether a chunk was refused as too large, though each of its records alone may be taken."""
+    too_large = isinstance(failure, BrokerFailure) and failure.code == ErrorCode.MESSAGE_TOO_LARGE
+    return too_large and len(chunk.records) > 1
+
 
 class Producer:
     """Blocking, thread-safe. ``acks`` -1, 1 or 0; ``codec`` as in ``compression.type``; sizes in bytes."""
@@ -67,6 +83,8 @@ class Producer:
         self._round_robin = itertools.count()
         self._locks: dict[TopicPartition, threading.Lock] = {}
         self._locks_guard = threading.Lock()
+        #: Of topics that have refused larger batches.
+        self._most_bytes: dict[str, int] = {}
 
     def send(
         self,
@@ -75,11 +93,13 @@ class Producer:
         partition: int | None = None,
         *,
         timeout_s: float | None = None,
+        split: bool = True,
     ) -> list[RecordMetadata]:
         """Write ``records`` in order and wait for the acks.
 
         ``partition`` None: by murmur2 of each key, keyless ones in turn. Retriable errors are retried until
-        ``timeout_s`` (None: until `close`). Raises the last KafkaFailure; some of the records may be written then.
+        ``timeout_s`` (None: until `close`). ``split``: a batch that is too large for its topic goes in several, as long as
+        each record alone is not. Raises the last KafkaFailure; some of the records may be written then.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         now = int(time.time() * 1000)
@@ -93,9 +113,19 @@ class Producer:
             target = partition if partition is not None else self._partition(record.key, count)
             placed.append((TopicPartition(topic, target), record))
         results: list[RecordMetadata | None] = [None] * len(placed)
-        for chunk in self._chunks(placed):
-            with self._lock(chunk.partition):
-                base = self._write(chunk, deadline)
+        chunks = deque(self._chunks(placed, self._most_bytes.get(topic, self._max_request_bytes - 4096)))
+        while chunks:
+            chunk = chunks.popleft()
+            try:
+                with self._lock(chunk.partition):
+                    base = self._write(chunk, deadline)
+            except BrokerFailure as failure:
+                if not split or not is_too_large(failure, chunk):
+                    raise
+                # The topic takes less than a request may have.
+                self._most_bytes[topic] = sum(map(_size_bound, chunk.records)) // 2
+                chunks.extendleft(reversed(chunk.halves()))
+                continue
             for index, (place, record) in enumerate(zip(chunk.places, chunk.records, strict=True)):
                 offset = base[0] + index if base[0] >= 0 else -1
                 stored = base[1] if base[1] >= 0 else record.timestamp or -1
@@ -121,8 +151,8 @@ class Producer:
         with self._locks_guard:
             return self._locks.setdefault(partition, threading.Lock())
 
-    def _chunks(self, placed: Sequence[tuple[TopicPartition, Record]]) -> list[Chunk]:
-        limit = self._max_request_bytes - 4096
+    @staticmethod
+    def _chunks(placed: Sequence[tuple[TopicPartition, Record]], limit: int) -> list[Chunk]:
         chunks: list[Chunk] = []
         open_chunks: dict[TopicPartition, tuple[Chunk, int]] = {}
         for place, (partition, record) in enumerate(placed):

@@ -28,7 +28,7 @@ from mm2.kafka.backoff import Backoff
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, ConnectFailure, KafkaFailure, ProducerFenced
-from mm2.kafka.producer import Chunk, Producer, RecordMetadata
+from mm2.kafka.producer import Chunk, Producer, RecordMetadata, is_too_large
 from mm2.kafka.records.batch import TRANSACTIONAL
 from mm2.kafka.records.record import Record, encode_batch
 from mm2.kafka.structs import ProducerIdentity, TopicPartition
@@ -273,11 +273,12 @@ class TransactionalProducer(Producer):
         partition: int | None = None,
         *,
         timeout_s: float | None = None,
+        split: bool = True,
     ) -> list[RecordMetadata]:
         """See `Producer.send`; an offset is -1 when the broker had the batch already and has forgotten where."""
         if not self._open:
             raise RuntimeError(f"send() of producer {self.transactional_id} outside a transaction")
-        return super().send(topic, records, partition, timeout_s=timeout_s)
+        return super().send(topic, records, partition, timeout_s=timeout_s, split=split)
 
     def commit(self) -> None:
         """Make everything since `begin` visible at once. Raises KafkaFailure: it is not known then whether it is."""
@@ -351,7 +352,8 @@ class TransactionalProducer(Producer):
             self._written = True
             written = self._retry(deadline, attempt)
         except KafkaFailure as failure:
-            self._failed = failure
+            if not is_too_large(failure, chunk):  # it comes again in pieces
+                self._failed = failure
             raise
         self._sequences[where] = (sequence + len(chunk.records)) & _MAX_SEQUENCE
         return written

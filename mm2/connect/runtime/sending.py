@@ -33,6 +33,8 @@ OnSent = Callable[[RecordMetadata | None, KafkaFailure | None], None]
 
 _COUNT_AGE_S: Final = 300.0
 _LOOK_S: Final = 0.2
+#: What a whole batch is refused with for one of its records.
+_OF_ONE: Final = {ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.INVALID_RECORD, ErrorCode.INVALID_TIMESTAMP}
 _RECORD_BYTES: Final = 70  # more than what a record needs besides its contents
 
 
@@ -76,6 +78,8 @@ class _Queue:
     retry_at_s: float = 0.0
     #: Most bytes of a batch: less than usual after one was too large for the topic.
     batch_bytes: int = 0
+    #: So many of the next ones go alone, since the broker has refused one of them.
+    alone: int = 0
 
 
 class RecordSender:
@@ -264,7 +268,8 @@ class RecordSender:
                 continue
             taken = [queue.items.popleft()]
             size = taken[0].size
-            while queue.items and size + queue.items[0].size <= queue.batch_bytes:
+            queue.alone -= bool(queue.alone)
+            while queue.items and not queue.alone and size + queue.items[0].size <= queue.batch_bytes:
                 taken.append(queue.items.popleft())
                 size += taken[-1].size
             # Behind the others, so that each has its turn.
@@ -283,7 +288,12 @@ class RecordSender:
             return
         try:
             written = self._producer.send(
-                tp.topic, records, tp.partition, timeout_s=None if self._transactional else 0.0
+                tp.topic,
+                records,
+                tp.partition,
+                timeout_s=None if self._transactional else 0.0,
+                # A single record that is too large must not take those down that were with it.
+                split=self._transactional,
             )
         except KafkaFailure as failure:
             self._refused(tp, items, failure)
@@ -299,11 +309,15 @@ class RecordSender:
     def _refused(self, tp: TopicPartition, items: list[_Item], failure: KafkaFailure) -> None:
         code = failure.code if isinstance(failure, BrokerFailure) else None
         retriable = failure.retriable or code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if code == ErrorCode.MESSAGE_TOO_LARGE and len(items) > 1 and not self._transactional:
+        if code in _OF_ONE and len(items) > 1 and not self._transactional:
+            # The others are not to be given up with it.
             with self._changed:
                 queue = self._queues[tp]
                 queue.items.extendleft(reversed(items))
-                queue.batch_bytes = sum(item.size for item in items) // 2
+                if code == ErrorCode.MESSAGE_TOO_LARGE:
+                    queue.batch_bytes = sum(item.size for item in items) // 2
+                else:
+                    queue.alone = len(items)
             return
         now = time.monotonic()
         if self._transactional or not retriable or items[0].due_s <= now or self._closed:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -153,21 +153,30 @@ class KafkaStatusStore(StatusStore):
                     return False
                 batch = [self._queue.popleft() for _ in range(min(_BATCH, len(self._queue)))]
                 self._sending = True
-            try:
-                self._log.send_all([(write.key.encode("utf-8"), write.value) for write in batch], timeout_s=_ATTEMPT_S)
-            except KafkaFailure as failure:
-                log.warning(
-                    "statuses not written",
-                    topic=self._log.name,
-                    cluster=self._log.cluster.name,
-                    count=len(batch),
-                    again=failure.retriable,
-                    reason=str(failure),
-                )
+            again = self._send(batch)
+            if again:
                 with self._news:
-                    if failure.retriable:
-                        self._queue.extendleft(reversed([write for write in batch if self._still_wanted(write)]))
+                    self._queue.extendleft(reversed([write for write in again if self._still_wanted(write)]))
                 return True
+
+    def _send(self, batch: Sequence[_Write]) -> list[_Write]:
+        """Send them once; what is to be tried again."""
+        try:
+            self._log.send_all([(write.key.encode("utf-8"), write.value) for write in batch], timeout_s=_ATTEMPT_S)
+        except KafkaFailure as failure:
+            if not failure.retriable and len(batch) > 1:
+                # One may be to blame, a trace that is too long, say, and is no reason to lose the others.
+                return [write for one in batch for write in self._send([one])]
+            log.warning(
+                "statuses not written",
+                topic=self._log.name,
+                cluster=self._log.cluster.name,
+                count=len(batch),
+                again=failure.retriable,
+                reason=str(failure),
+            )
+            return list(batch) if failure.retriable else []
+        return []
 
     def _still_wanted(self, write: _Write) -> bool:
         if write.status is None or write.entry is None:

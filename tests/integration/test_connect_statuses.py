@@ -1,0 +1,31 @@
+"""The status topic when something stands in the way of a write."""
+
+from __future__ import annotations
+
+from mm2.connect.group.protocol import ConnectorTaskId
+from mm2.connect.stores.internal_topic import InternalTopic
+from mm2.connect.stores.kafka_status_store import KafkaStatusStore
+from mm2.connect.stores.statuses import State, Status
+from mm2.kafka.cluster import Cluster
+from mm2.kafka.settings import ClientSettings
+from mm2.sandbox.kafka import LocalKafka
+from tests.integration.connect_reading import eventually
+
+
+def test_a_trace_that_is_too_long_takes_no_other_status_down(kafka_b: LocalKafka, unique: str) -> None:
+    cluster = Cluster(ClientSettings.from_props({"bootstrap.servers": kafka_b.bootstrap}), name="B")
+    topic = InternalTopic(unique, "status.storage.", 1, 1)
+    store = KafkaStatusStore(cluster, topic, start_timeout_s=60)
+    store.start()
+    try:
+        kafka_b.pause()  # so that they go together
+        for number in range(10):
+            trace = "x" * 3_000_000 if number == 3 else None
+            store.put(Status(ConnectorTaskId("c", number), State.FAILED, "w", 1, trace))
+        kafka_b.resume()
+        eventually(lambda: len(store.tasks("c")) >= 9, 60)
+        assert [status.id for status in store.tasks("c")] == [ConnectorTaskId("c", n) for n in range(10) if n != 3]
+    finally:
+        kafka_b.resume()
+        store.stop()
+        cluster.close()
