@@ -145,6 +145,9 @@ class ConnectorOffsetsAccess:
                 wanted: dict[TopicPartition, int | None] = dict.fromkeys(_group_offsets(admin, group, name))
             else:
                 wanted = parse_sink_offsets(offsets)
+                if any(offset is not None and offset < 0 for offset in wanted.values()):
+                    # A broker takes it for the removal of what is committed.
+                    raise ConnectError(f"Failed to modify offsets for sink connector {name}: Invalid negative offset")
             checked = _ask(name, connector, lambda: connector.alter_offsets(props, wanted))
             _require_time(deadline, f"Timed out while calling the 'alterOffsets' method for sink connector {name}")
             if offsets is None:
@@ -211,8 +214,9 @@ def parse_sink_offsets(offsets: ConnectorOffsets) -> dict[TopicPartition, int | 
                 raise BadRequest(f"The offset for a sink connector should either be null or contain the key '{OFFSET}'")
             offset = _integer(entry.offset[OFFSET], _LARGEST_OFFSET)
             if offset is None:
+                shown = "null" if entry.offset[OFFSET] is None else entry.offset[OFFSET]
                 raise BadRequest(
-                    f"Failed to parse the following Kafka offset value in the provided offsets: '{entry.offset[OFFSET]}'. Offset "
+                    f"Failed to parse the following Kafka offset value in the provided offsets: '{shown}'. Offset "
                     "values for sink connectors need to be integers."
                 )
         parsed[TopicPartition(str(topic), partition)] = offset
