@@ -39,19 +39,22 @@ class StoredOffsets:
         return self._store.all_offsets(self._connector, timeout_s)
 
     def write(self, offsets: list[SourceOffset], timeout_s: float) -> None:
-        """Store these, None removing one; done when they are safe. Raises ConnectError."""
-        if self._writer is None:
-            self._store.write(self._connector, offsets, timeout_s)
-            return
+        """Store these, None removing one under every key that it has by now; done when they are safe. Raises ConnectError."""
         deadline = time.monotonic() + timeout_s
-        self._store.before_commit(self._connector, offsets, timeout_s)
-        records = [Record(key, value) for key, value in self._store.records(self._connector, offsets)]
-        if not records:
+        if self._writer is None:
+            self._store.refresh(timeout_s)
+            self._store.write(self._connector, offsets, _left(deadline))
             return
         try:
+            # First of all: what a task has left open would keep the reader waiting.
             self._writer.init()
+            self._store.refresh(_left(deadline))
+            self._store.before_commit(self._connector, offsets, _left(deadline))
+            records = [Record(key, value) for key, value in self._store.records(self._connector, offsets)]
+            if not records:
+                return
             self._writer.begin()
-            self._writer.send(self._store.topic, records, timeout_s=max(0.0, deadline - time.monotonic()))
+            self._writer.send(self._store.topic, records, timeout_s=_left(deadline))
             self._writer.commit()
         except KafkaFailure as failure:
             raise ConnectError(
@@ -107,3 +110,7 @@ class KafkaSourceOffsets:
                 writer = TransactionalProducer(cluster, task_transactional_id(group, first))
                 closing.callback(writer.close)
             yield StoredOffsets(store, name, writer)
+
+
+def _left(deadline: float) -> float:
+    return max(0.0, deadline - time.monotonic())

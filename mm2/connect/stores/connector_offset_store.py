@@ -84,6 +84,11 @@ class ConnectorOffsetStore(OffsetStore):
                 found[OffsetJson.key(connector, partition)] = (partition, offset)
         return [found[key] for key in sorted(found)]
 
+    def refresh(self, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        self._shared.refresh(timeout_s)
+        self._own.refresh(_left(deadline))
+
     def records(self, connector: str, offsets: Iterable[SourceOffset]) -> list[tuple[bytes, bytes | None]]:
         return self._own.records(connector, offsets)
 

@@ -55,12 +55,20 @@ class KafkaOffsetStore(OffsetStore):
     def offsets(
         self, connector: str, partitions: Sequence[Mapping[str, Any]], timeout_s: float
     ) -> list[dict[str, Any] | None]:
-        self._read_to_end(timeout_s)
+        self.refresh(timeout_s)
         return [self._table.offset(connector, partition) for partition in partitions]
 
     def all_offsets(self, connector: str, timeout_s: float) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-        self._read_to_end(timeout_s)
+        self.refresh(timeout_s)
         return self._table.all_offsets(connector)
+
+    def refresh(self, timeout_s: float) -> None:
+        try:
+            self._log.read_to_end(timeout_s)
+        except KafkaFailure as failure:
+            raise ConnectError(
+                f"The source offsets in topic {self._log.name} of cluster {self._log.cluster.name} cannot be read: {failure}"
+            ) from failure
 
     def records(self, connector: str, offsets: Iterable[SourceOffset]) -> list[tuple[bytes, bytes | None]]:
         """What is removed is removed under every key that says the same."""
@@ -90,11 +98,3 @@ class KafkaOffsetStore(OffsetStore):
         for view in views:
             collect(view, position, latest)
         self._table.update(latest)
-
-    def _read_to_end(self, timeout_s: float) -> None:
-        try:
-            self._log.read_to_end(timeout_s)
-        except KafkaFailure as failure:
-            raise ConnectError(
-                f"The source offsets in topic {self._log.name} of cluster {self._log.cluster.name} cannot be read: {failure}"
-            ) from failure

@@ -63,6 +63,10 @@ class OffsetStore(ABC):
         After a failure it is unknown which were stored; storing the same or newer ones again is right.
         """
 
+    def refresh(self, timeout_s: float) -> None:
+        """See all that was written before this call. Raises ConnectError when that is not possible in ``timeout_s``."""
+        return
+
     def records(self, connector: str, offsets: Iterable[SourceOffset]) -> list[tuple[bytes, bytes | None]]:
         """Keys and values under which offsets are kept in `topic`, for tasks that write them in transactions of their own.
 

@@ -1,0 +1,22 @@
+"""Changing the offsets of a source connector from outside."""
+
+from __future__ import annotations
+
+from mm2.connect.herder.source_offsets import StoredOffsets
+from mm2.connect.stores.memory_offset_store import MemoryOffsetStore
+
+P1, P2 = {"p": 1}, {"p": 2}
+
+
+class Behind(MemoryOffsetStore):
+    """Others have written to it what it has not read yet, in a way of their own."""
+
+    def refresh(self, timeout_s: float) -> None:
+        self._table.update({b'["c", {"p": 1}]': b'{"o":7}'})
+
+
+def test_an_offset_is_removed_under_keys_too_that_were_written_a_moment_ago() -> None:
+    store = Behind()
+    store.write("c", [(P1, {"o": 1}), (P2, {"o": 2})], 1)
+    StoredOffsets(store, "c").write([(P1, None)], 1)
+    assert store.all_offsets("c", 1) == [(P2, {"o": 2})]
