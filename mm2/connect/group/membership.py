@@ -21,6 +21,7 @@ from mm2.connect.group.lease import Lease, now_s
 from mm2.connect.group.protocol import (
     EAGER,
     PROTOCOL_TYPE,
+    SESSIONED,
     Assignment,
     ConnectorTaskId,
     WorkerState,
@@ -130,6 +131,11 @@ class GroupMember(ClassicMember):
         """Version of the embedded protocol that the group agreed on (2 = sessioned)."""
         with self._changed:
             return version_of(self._protocol)
+
+    @property
+    def signs_requests(self) -> bool:
+        """Whether members sign what they ask of one another over REST (KIP-507)."""
+        return self.protocol_version >= version_of(SESSIONED)
 
     def owner_url(self, work: str | ConnectorTaskId) -> str | None:
         """REST URL of the member that this one, when it last led, gave a connector or task to."""

@@ -148,7 +148,7 @@ class AbstractHerder(Herder):
     def _stopped_config(self, name: str) -> StagedFuture[Props]:
         """The configuration of a connector whose offsets may be modified from now on. Fails with what says that they may not."""
 
-    def _require_leader(self, what: str) -> None:
+    def require_leader(self, what: str) -> None:
         """Raises NotLeader where another worker has to do it. On the herder's thread."""
 
     def _require_own_connector(self, name: str) -> None:
@@ -184,6 +184,15 @@ class AbstractHerder(Herder):
     def later(self, action: Callable[[], T], stage: str, *, delay_s: float = 0.0) -> StagedFuture[T]:
         """Have ``action`` run on the herder's thread; in a group, while this worker is a member of it. Any thread."""
         return self._requests.submit(action, stage, delay_s=delay_s)
+
+    @staticmethod
+    def _stop_all(*steps: Callable[[], object]) -> None:
+        """Take steps of stopping one after another; one that fails keeps none of the others from being taken."""
+        for step in steps:
+            try:
+                step()
+            except Exception:
+                log.exception("a step of stopping failed")
 
     # -- health
 
@@ -303,7 +312,7 @@ class AbstractHerder(Herder):
 
         def patched() -> dict[str, str | None]:
             # Followers have it done before the configuration is looked up, so that there are fewer races.
-            self._require_leader("set connector configs")
+            self.require_leader("set connector configs")
             merged = {**self.known_connector_info(name).config, **patch}
             return {key: value for key, value in merged.items() if patch.get(key, "") is not None}
 

@@ -121,19 +121,14 @@ class StandaloneHerder(AbstractHerder):
     def _close(self) -> None:
         self._requests.close()
         with self._stages.during("stopping connectors and tasks"):
-            steps: list[Callable[[], object]] = [
+            self._stop_all(
                 lambda: self.worker.stop_tasks(self.worker.task_ids()),
                 lambda: self.worker.stop_connectors(self.worker.connector_names()),
                 self._status_store.stop,
                 self._config_store.stop,
                 self.worker.stop,
                 self._validation.close,
-            ]
-            for step in steps:
-                try:
-                    step()
-                except Exception:
-                    log.exception("a step of stopping failed")
+            )
         self._stopped.set()
         log.info("herder stopped")
 

@@ -1,0 +1,178 @@
+"""What a rebalance means for this worker: what it was given, what it gives up, and when it may begin (spec connect D.4)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import structlog
+
+from mm2.connect.group.membership import GroupMember
+from mm2.connect.group.protocol import URL_NOT_USED, Assignment, ConnectorTaskId
+from mm2.connect.herder.assigned_work import AssignedWork
+from mm2.connect.herder.config_view import ConfigView
+from mm2.connect.herder.privileges import LeaderPrivileges
+from mm2.connect.herder.requests import NEVER
+from mm2.connect.herder.status_reports import StatusReports
+from mm2.connect.stores.config_store import ConfigStore
+from mm2.connect.stores.status_store import StatusStore
+
+log = structlog.get_logger(__name__)
+
+_STATUS_FLUSH_S: Final = 5.0
+
+
+class Rebalances:
+    """The assignment of this worker as of the last rebalance, and the tick's part in it. Written by the herder's thread only.
+
+    ``on_started`` is called when the work of an assignment runs, ``on_leading`` when this worker has become the leader.
+    """
+
+    def __init__(
+        self,
+        member: GroupMember,
+        view: ConfigView,
+        work: AssignedWork,
+        reports: StatusReports,
+        privileges: LeaderPrivileges,
+        config_store: ConfigStore,
+        status_store: StatusStore,
+        *,
+        on_started: Callable[[], None],
+        on_leading: Callable[[], None],
+    ) -> None:
+        self._member = member
+        self._view = view
+        self._work = work
+        self._reports = reports
+        self._privileges = privileges
+        self._config_store = config_store
+        self._status_store = status_store
+        self._on_started = on_started
+        self._on_leading = on_leading
+
+        self.assignment: Assignment | None = None
+        #: Of the group, -1 before the first rebalance.
+        self.generation = -1
+        self._resolved = True
+        self._scheduled_s = NEVER
+        self._led_as = ""
+        self._signed: bool | None = None
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this worker is the group's leader."""
+        assignment = self.assignment
+        return assignment is not None and bool(assignment.leader) and assignment.leader == self._member.member_id
+
+    @property
+    def leader_url(self) -> str | None:
+        """REST URL of the leader, None when it is not known."""
+        url = "" if self.assignment is None else self.assignment.leader_url
+        return None if url in {"", URL_NOT_USED} else url
+
+    def owns(self, work: str | ConnectorTaskId) -> bool:
+        """Whether a connector or a task is assigned to this worker."""
+        assignment = self.assignment
+        if assignment is None:
+            return False
+        return work in (assignment.connectors if isinstance(work, str) else assignment.tasks)
+
+    # -- RebalanceListener
+
+    def on_assigned(self, assignment: Assignment, generation: int) -> None:
+        """See RebalanceListener. Work starts later, in `complete`, where it may take its time."""
+        log.info(
+            "assigned",
+            generation=generation,
+            connectors=list(assignment.connectors),
+            tasks=[str(task) for task in assignment.tasks],
+            revoked=[*assignment.revoked_connectors, *map(str, assignment.revoked_tasks)],
+            delay_ms=assignment.delay_ms,
+            failed=assignment.failed,
+        )
+        self._note_protocol()
+        self.assignment = assignment
+        self.generation = generation
+        self._scheduled_s = time.monotonic() + assignment.delay_ms / 1000 if assignment.delay_ms > 0 else NEVER
+        self._resolved = False
+        if self.is_leader:
+            self._reports.clean_up(self._config_store.snapshot())
+            self._privileges.claim()
+
+    def on_revoked(self, leader: str, connectors: Sequence[str], tasks: Sequence[ConnectorTaskId]) -> None:
+        """See RebalanceListener. When this returns, everything has stopped or is cancelled."""
+        if not self._resolved and self._member.protocol_version == 0:
+            log.info("nothing was started since the last rebalance, nothing to stop")
+            return
+        log.info("revoked", connectors=list(connectors), tasks=[str(task) for task in tasks])
+        self._work.revoke(connectors, tasks)
+        configured = self._config_store.snapshot().connectors()
+        self._reports.forget_topics({*connectors, *(task.connector for task in tasks)} - configured)
+        # What is written after the rebalance must not be overtaken by what was said before it.
+        self._status_store.flush(_STATUS_FLUSH_S)
+
+    def _note_protocol(self) -> None:
+        before, self._signed = self._signed, self._member.signs_requests
+        if before is None or before == self._signed:
+            return
+        if self._signed:
+            log.info("internal requests between workers are signed and checked from now on")
+        else:
+            log.warning(
+                "the group's protocol was downgraded, probably since a worker with an older connect.protocol has joined; "
+                "internal requests between workers are no longer checked (KIP-507)",
+                version=self._member.protocol_version,
+            )
+
+    # -- the tick's part
+
+    def due_s(self) -> float:
+        """Monotonic time of the scheduled rebalance (`NEVER`: there is none); the tick then looks at the assignment again."""
+        if self._scheduled_s < NEVER:
+            self._resolved = False
+        return self._scheduled_s
+
+    def complete(self) -> bool:
+        """Catch up with the configs the assignment was made from, then start what is new. False: rejoin first."""
+        if self._resolved:
+            return True
+        assignment = self.assignment
+        if assignment is None:
+            return False
+        behind = self._view.configs.offset < assignment.config_offset
+        rejoin = assignment.failed
+        read = behind or (assignment.failed and self.is_leader)
+        if self._scheduled_s <= time.monotonic():
+            log.info("the scheduled rebalance is due")
+            rejoin = True
+            self._scheduled_s = NEVER
+        if read and not self._view.read_to_end():
+            self._view.doubt()
+            rejoin = True
+        if rejoin:
+            self._member.request_rejoin("the assignment cannot be used" if assignment.failed else "rebalance due")
+            return False
+        offset = self._view.configs.offset
+        if offset != assignment.config_offset:
+            log.info("already past the assignment's configs", mine=offset, its=assignment.config_offset)
+            self._member.request_rejoin("config offsets differ")
+            return False
+        self._work.start(assignment, eager=self._member.protocol_version == 0)
+        self._on_started()
+        self._resolved = True
+        self.announce_leadership()
+        if self._member.clear_revocations():
+            # Second half of the hand-over: what was given up can now be given to others.
+            self._member.request_rejoin("work was revoked")
+            return False
+        return True
+
+    def announce_leadership(self) -> None:
+        """Tell of it when this worker leads and has not led as this member."""
+        # By member id: a leader that fell out of the group and leads it again may have missed what it had to do.
+        led_as, self._led_as = self._led_as, self._member.member_id if self.is_leader else ""
+        if self._led_as not in {"", led_as}:
+            log.info("this worker is now the leader")
+            self._on_leading()
