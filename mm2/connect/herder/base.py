@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -12,18 +11,9 @@ from typing import Any, TypeVar
 
 import structlog
 
-from mm2.config.config_infos import ConfigInfos, ConfigKeyInfo
-from mm2.config.connector_keys import SINK_CONNECTOR_CONFIG, SOURCE_CONNECTOR_CONFIG
-from mm2.config.versions import InvalidVersionRange, version_requirement
+from mm2.config.config_infos import ConfigInfos
 from mm2.connect.api import (
     ConnectError,
-    Connector,
-    Converter,
-    HeaderConverter,
-    Predicate,
-    SinkConnector,
-    SourceConnector,
-    Transformation,
 )
 from mm2.connect.errors import AlreadyExists, BadRequest, Forbidden, NotFound
 from mm2.connect.group.protocol import ConnectorTaskId
@@ -45,6 +35,7 @@ from mm2.connect.herder.answers import (
 from mm2.connect.herder.connector_offsets import ConnectorOffsetsAccess
 from mm2.connect.herder.interface import HEALTH_TIMEOUT_S, Herder
 from mm2.connect.herder.loggers import Loggers
+from mm2.connect.herder.plugin_infos import PluginInfos
 from mm2.connect.herder.reconfiguration import TaskReconfiguration
 from mm2.connect.herder.reloads import Reloads
 from mm2.connect.herder.requests import RequestQueue
@@ -52,7 +43,6 @@ from mm2.connect.herder.stages import Stage, StagedFuture, StageTracker, Steps, 
 from mm2.connect.herder.starts import Starts
 from mm2.connect.herder.status_reports import StatusReports
 from mm2.connect.herder.validation import ConnectorValidation, require_valid
-from mm2.connect.plugins.kinds import LISTED
 from mm2.connect.runtime.tasks import OwnershipGuard
 from mm2.connect.runtime.worker import TooManyTasks, Worker
 from mm2.connect.stores.config_state import ClusterConfigState, Props, TargetState
@@ -92,7 +82,7 @@ class AbstractHerder(Herder):
         self._track_topics = config.bool("topic.tracking.enable")
         self._reset_topics = config.bool("topic.tracking.allow.reset")
         self._loggers = Loggers()
-        self._types: dict[tuple[str, str | None], ConnectorType] = {}
+        self._plugin_infos = PluginInfos(worker.plugins)
         self._stopping = threading.Event()
         self._ready = threading.Event()
         self._stages = StageTracker("awaiting startup")
@@ -262,24 +252,7 @@ class AbstractHerder(Herder):
 
     def connector_type(self, raw: Props | None) -> ConnectorType:
         """What kind of connector a configuration is of; UNKNOWN when its class is not known here."""
-        given = raw or {}
-        name, version = given.get("connector.class"), given.get("connector.plugin.version")
-        if not name:
-            return ConnectorType.UNKNOWN
-        known = self._types.get((name, version))
-        if known is not None:
-            return known
-        try:
-            found = self.worker.plugins.find(name, Connector, key="connector.class", version=version)
-        except ConnectError:
-            return ConnectorType.UNKNOWN
-        type_ = ConnectorType.UNKNOWN
-        if issubclass(found, SinkConnector):
-            type_ = ConnectorType.SINK
-        elif issubclass(found, SourceConnector):
-            type_ = ConnectorType.SOURCE
-        self._types[name, version] = type_
-        return type_
+        return self._plugin_infos.connector_type(raw or {})
 
     def connector_status(self, name: str) -> ConnectorStateInfo:
         status = self._status_store.connector(name)
@@ -453,40 +426,10 @@ class AbstractHerder(Herder):
         )
 
     def connector_plugins(self, *, connectors_only: bool = True) -> list[PluginInfo]:
-        return [
-            PluginInfo(plugin.name, type_.value, plugin.version)
-            for type_ in LISTED
-            if type_.is_connector or not connectors_only
-            for plugin in self.worker.plugins.list(type_)
-        ]
+        return self._plugin_infos.all(connectors_only=connectors_only)
 
     def plugin_config(self, name: str, version: str | None = None) -> list[dict[str, Any]]:
-        plugins = self.worker.plugins
-        try:
-            version_requirement(version)
-        except InvalidVersionRange as error:
-            raise BadRequest(f"{version} is no version and no range of versions: {error}") from error
-        kinds = (SinkConnector, SourceConnector, Converter, HeaderConverter, Transformation, Predicate)
-        plugin: object = None
-        # By kind, since an alias may mean a connector and its task.
-        for kind in (*kinds, object):
-            with contextlib.suppress(ConnectError):
-                plugin = plugins.new(name, kind, key="plugin", version=version)
-                break
-        if plugin is None:
-            raise NotFound(f"Unknown plugin {name}.")
-        if not isinstance(plugin, kinds):
-            raise BadRequest(
-                f"Invalid plugin class {name}. Valid types are sink, source, converter, header_converter, transformation, "
-                "predicate."
-            )
-        with plugins.swap(plugins.loader_of(plugin)):
-            definition = plugin.config()
-        keys = dict(definition.keys) if definition is not None else {}
-        if isinstance(plugin, Connector):
-            base = SINK_CONNECTOR_CONFIG if isinstance(plugin, SinkConnector) else SOURCE_CONNECTOR_CONFIG
-            keys.update({key: row for key, row in base.keys.items() if key not in keys})
-        return [ConfigKeyInfo.of(row).as_json() for row in keys.values()]
+        return self._plugin_infos.config(name, version)
 
     # -- loggers
 
