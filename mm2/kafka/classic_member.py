@@ -56,7 +56,7 @@ class ClassicMember(ABC):
     """``changed`` guards what the membership thread shares with those who ask, and tells of changes.
 
     ``instance_id`` is that of a static member. ``coordinator_timeout_s`` is how long the coordinator is looked for at a time
-    (None: ``default.api.timeout.ms``), ``leave_timeout_s`` how long a good-bye may take.
+    (None: ``request.timeout.ms``), ``leave_timeout_s`` how long a good-bye may take.
     """
 
     def __init__(
