@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any, Final, Protocol
 
 import structlog
@@ -36,6 +36,7 @@ OnCommit = Callable[[KafkaFailure | None], None]
 
 _NAMES_TOPICS: Final = 9  # newer versions of OffsetCommit name them by id
 _RESOLVE_S: Final = 10.0
+_LOOK_S: Final = 0.2
 _LEAVE_AGAIN_S: Final = 0.5
 #: Answers to a commit that will be the same the next time: only after a rebalance is another one possible, and a topic that was
 #: deleted does not come back.
@@ -175,12 +176,12 @@ class Consumer:
                     self._changed.wait(left)
 
     def commit_sync(self, offsets: Offsets) -> None:
-        """Commit and wait for it, up to default.api.timeout.ms. Raises KafkaFailure."""
+        """Commit, behind what `commit_async` has under way, and wait for it, up to default.api.timeout.ms. Raises KafkaFailure."""
         deadline = time.monotonic() + self.settings.default_api_timeout_ms / 1000
         failures = 0
         while True:
             try:
-                self._commit(offsets)
+                self._commit_in_order(offsets, deadline)
                 return
             except (BrokerFailure, ConnectFailure) as failure:
                 wait_s = self._backoff.delay_s(failures)
@@ -365,6 +366,15 @@ class Consumer:
         with self._changed:
             if tp in self._fetcher.without_position():
                 self._fetcher.seek(tp, offset)
+
+    def _commit_in_order(self, offsets: Offsets, deadline: float) -> None:
+        # On the thread of the others: on two connections an older commit could come last, and its records once more.
+        commit = self._commits.submit(self._commit, dict(offsets))
+        while not wait([commit], _LOOK_S).done:
+            if self._closed or time.monotonic() >= deadline:
+                commit.cancel()
+                raise TimeoutFailure(f"Offsets of group {self.settings.group_id} were not committed in time.")
+        commit.result()
 
     def _commit_behind(self, offsets: Offsets, on_commit: OnCommit) -> None:
         failure: KafkaFailure | None = None
