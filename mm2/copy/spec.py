@@ -182,9 +182,12 @@ class PartitionProgress:
 
     def to_row(self) -> list[Any]:
         """A JSON-able row."""
-        return [getattr(self, field.name) for field in dataclasses.fields(self)]
+        return [getattr(self, name) for name in _PROGRESS_FIELDS]
 
     @classmethod
     def from_row(cls, row: list[Any]) -> Self:
         """The inverse of `to_row`."""
         return cls(*row)
+
+
+_PROGRESS_FIELDS = tuple(field.name for field in dataclasses.fields(PartitionProgress))

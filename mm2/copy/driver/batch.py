@@ -11,7 +11,6 @@ from typing import Any, Protocol
 import structlog
 
 from mm2.copy import channel
-from mm2.copy.session import Start
 from mm2.copy.spec import CopySpec, PartitionProgress
 from mm2.kafka.structs import TopicPartition
 
@@ -38,7 +37,8 @@ class Batch:
         self.over = threading.Event()  # the final report is in, or there will be none
         self.granted = False
         self.claimed = threading.Event()
-        self.starts: dict[TopicPartition, Start] = {}  # where a successor goes on, by its final report
+        # Where a successor goes on, by the final report: `Start` as JSON, which is for executors only.
+        self.starts: dict[TopicPartition, list[Any]] = {}
         self.heard_at = time.monotonic()
         self.final = False
         self.waiting_for = ""
@@ -73,9 +73,9 @@ class Batch:
         self.heard_at = time.monotonic()
         self._send({"type": "lease"})
 
-    def start(self, starts: Mapping[TopicPartition, Start]) -> None:
-        """Say where each partition begins; only now is anything read or written."""
-        rows = [[tp.topic, tp.partition, start.to_json()] for tp, start in starts.items()]
+    def start(self, starts: Mapping[TopicPartition, list[Any]]) -> None:
+        """Say where each partition begins (`Start` as JSON); only now is anything read or written."""
+        rows = [[tp.topic, tp.partition, start] for tp, start in starts.items()]
         self.heard_at = time.monotonic()  # it had nothing to say while it waited for this
         self._send({"type": "start", "starts": rows})
 
@@ -113,7 +113,7 @@ class Batch:
         if kind == "final":
             self.reason = str(message.get("reason", ""))
             for topic, partition, row in message.get("starts", []):
-                self.starts[TopicPartition(topic, partition)] = Start.from_json(row)
+                self.starts[TopicPartition(topic, partition)] = row
             self.final = True
             self.over.set()
         elif kind == "failed":

@@ -27,6 +27,7 @@ from mm2.copy.driver.spark import Spark, failure_of
 from mm2.copy.spec import Assignment, CopySpec, PartitionProgress, PartitionSpec
 from mm2.copy.states import WELL
 
+_LAST_WORD_S: Final = 5.0
 _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
 # A small young generation and little free heap: per-job leftovers go early, and memory stays where it is for years.
 _JVM_OPTIONS: Final = (
@@ -199,11 +200,11 @@ class CopyEngine:
             if server is None:
                 return
             server.expect(batch)
-            report = self._copied(context, batch, server)
-            if report.get("state") == "stopped":
-                # The same word as on the channel, which a busy machine may hear later than Spark's.
-                batch.received(report)
-            batch.ended(str(report.get("reason") or "the Spark job ended"))
+            end = self._copied(context, batch, server)
+            if end.get("state") == "stopped":
+                # The final report is on the channel, which a busy machine may hear later than Spark's word.
+                batch.over.wait(_LAST_WORD_S)
+            batch.ended(end.get("reason") or "the Spark job ended")
         except SparkUnavailable as error:
             batch.ended(str(error))
         except Exception as error:  # noqa: BLE001
@@ -215,8 +216,8 @@ class CopyEngine:
             self.slots.leave(batch.id)
             self._running.pop(batch.id, None)
 
-    def _copied(self, context: Any, batch: Batch, server: ChannelServer) -> dict[str, Any]:
-        """Run the job; what its task returned."""
+    def _copied(self, context: Any, batch: Batch, server: ChannelServer) -> dict[str, str]:
+        """Run the job; how its task ended."""
         from mm2.copy.executor.task import run  # noqa: PLC0415  (pulled in when Spark is)
 
         assignment = Assignment(batch.id, self._host, server.address[1], batch.secret, server.fingerprint)

@@ -11,7 +11,7 @@ import dataclasses
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -62,7 +62,9 @@ class Lane:
         self._on_news = on_news
         self._slots = slots or Slots(None)
         self._read_starts = starts
-        self._known: dict[TopicPartition, Start] = {}  # handed over by the batch before, nothing has happened since
+        self._known: dict[
+            TopicPartition, list[Any]
+        ] = {}  # `Start` as JSON, handed over by the batch before, nothing has happened since
         self._limits: tuple[float, dict[str, float]] | None = None
         self.failure = ""  # what ended the lane for good
         self._progress: dict[TopicPartition, PartitionProgress] = {}
@@ -202,7 +204,7 @@ class Lane:
         retries = 0
         while missing:
             try:
-                known = {**known, **self._read_starts(missing)}
+                known = {**known, **{tp: start.to_json() for tp, start in self._read_starts(missing).items()}}
                 break
             except ValueError as error:
                 self.failure = str(error)

@@ -66,7 +66,7 @@ class Copier:
         self._cursors: dict[TopicPartition, Cursor] = {}
         self._written: dict[TopicPartition, tuple[Any, ...]] = {}  # what the last commit of each said
         self._waiting: dict[TopicPartition, list[Callable[[], None]]] = {}  # for a commit of the present state
-        self._reported: dict[TopicPartition, list[Any]] = {}
+        self._reported: dict[TopicPartition, tuple[Any, ...]] = {}
         self._latencies: list[int] = []
         self._arrived: list[tuple[Cursor, int, int, int, int]] = []  # acked in the open transaction
         self._after_transaction: list[Callable[[], None]] = []
@@ -78,8 +78,8 @@ class Copier:
         self._ledger_away_s = 0.0
         self._log = structlog.get_logger(__name__)
 
-    async def run(self) -> dict[str, Any]:
-        """The whole life; returns the final report. Raises OSError or ValueError when the driver cannot be reached."""
+    async def run(self) -> str:
+        """The whole life; returns why it ended. Raises OSError or ValueError when the driver cannot be reached."""
         try:
             self._spec = await self._link.open()
             try:
@@ -92,7 +92,7 @@ class Copier:
         finally:
             self._link.close()
 
-    async def _live(self) -> dict[str, Any]:
+    async def _live(self) -> str:
         spec, link = self._spec, self._link
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._mishap)
@@ -103,7 +103,7 @@ class Copier:
         self._source_cluster = Cluster(spec.source, name=spec.source_alias)
         self._target_cluster = Cluster(spec.target, name=spec.target_alias)
         clusters = [self._source_cluster, self._target_cluster]
-        final: dict[str, Any] = {"type": "final", "state": "stopped", "reason": "", "partitions": [], "starts": []}
+        final: dict[str, Any] = {"type": "final", "reason": "", "partitions": [], "starts": []}
         open_sides: list[Source | Sink] = []
         try:
             source, sink, sync_sink = await self._connected(loop, clusters)
@@ -128,7 +128,7 @@ class Copier:
             self._background.shutdown(wait=False, cancel_futures=True)
             for cluster in clusters:
                 cluster.close()
-        return final
+        return link.reason
 
     # -- starting --------------------------------------------------------------------------------------------------
 
@@ -428,7 +428,7 @@ class Copier:
                 if (self._arrived or self._moved) and self._transactions.due(behind=behind):
                     committing = asyncio.get_running_loop().create_task(self._commit_transaction())
             if now >= next_commit:
-                self._moved = self._moved or self._has_moved()
+                self._moved = self._moved or (self._transactions is not None and self._has_moved())
                 self._commit()
                 next_commit = now + commit_s
             if now >= next_report:
@@ -445,6 +445,8 @@ class Copier:
             self._source.resume()
 
     def _has_room(self) -> bool:
+        if sum(cursor.waiting_bytes for cursor in self._cursors.values()) < ROOM_BYTES:
+            return True
         # What a target refuses waits for somebody to mend it, and must not hold up the others meanwhile.
         waiting = (cursor.waiting_bytes for cursor in self._cursors.values() if not cursor.stuck)
         return sum(waiting) < ROOM_BYTES
@@ -455,9 +457,9 @@ class Copier:
         """Write what has changed: ledger, then Connect's offsets topic; then syncs that are not due."""
         self._watch_ledger()
         now = time.monotonic()
-        for cursor in self._cursors.values():
+        for tp, cursor in self._cursors.items():
             cursor.measure(now)
-            if self._transactions is None:
+            if self._transactions is None and self._written.get(tp) != self._state_of(cursor):
                 self._commit_one(cursor)
         self._positions.flush()
         if self._syncs is not None and self._transactions is None:
@@ -610,10 +612,10 @@ class Copier:
     def _report(self) -> None:
         rows = []
         for tp, cursor in self._cursors.items():
-            row = cursor.progress().to_row()
-            if self._reported.get(tp) != row:
-                self._reported[tp] = row
-                rows.append(row)
+            seen = cursor.glance()
+            if self._reported.get(tp) != seen:
+                self._reported[tp] = seen
+                rows.append(cursor.progress().to_row())
         message = {"type": "progress", "partitions": rows, "latency_ms": self._latency(), "failure": self._failure()}
         self._link.ask(message)
 

@@ -47,6 +47,12 @@ class Feed(Protocol):
     def partition(self) -> TopicPartition:
         """The source partition."""
 
+    held: bool  # it is not to be read until somebody says so
+
+    @property
+    def idle(self) -> bool:
+        """Nothing waits."""
+
     @property
     def full(self) -> bool:
         """Enough is waiting already."""
@@ -89,6 +95,7 @@ class _Intake:
     leader_epoch: int = -1
     paused_until: float = 0.0
     asked_for: int = -1  # the offset that the request under way names
+    settled: bool = False  # it is asked for, and nothing has come since: only its own offset can make a difference
     topic_id: str = ""  # of the topic as it is now
     strange: bool = False  # the feed's offset belongs to a topic that is no more
 
@@ -100,7 +107,14 @@ class _Broker(Link):
     session: FetchSession = field(default_factory=lambda: FetchSession({}))
     asked_at: float | None = None  # monotonic seconds; None while no answer is due
     intakes: dict[TopicPartition, _Intake] = field(default_factory=dict)
+    wanted: dict[TopicPartition, Position] = field(default_factory=dict)  # what the last request asked for in all
+    left: list[TopicPartition] = field(default_factory=list)  # since the last request
     recess: bool = False  # some partitions wait for the throttle
+
+    def leave(self, partition: TopicPartition) -> None:
+        """It is not read here any more."""
+        if self.intakes.pop(partition, None) is not None:
+            self.left.append(partition)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +167,7 @@ class Source(Brokers[_Broker]):
         """Fetch no more for a partition."""
         intake = self._intakes.pop(partition, None)
         if intake is not None and intake.place is not None:
-            self._brokers[intake.place].intakes.pop(partition, None)
+            self._brokers[intake.place].leave(partition)
 
     def resume(self) -> None:
         """Ask again where room was missing; cheap to call often, as it is done once per turn of the loop."""
@@ -180,19 +194,32 @@ class Source(Brokers[_Broker]):
         if not self._room():
             return
         now = time.monotonic()
-        wanted: dict[TopicPartition, Position] = {}
+        wanted = broker.wanted
         held_up = False
+        throttled = self._throttle.active
         max_bytes = self._limits.max_bytes
         throttled_s = 0.0
-        for tp, intake in list(broker.intakes.items()):
+        looked_at = [
+            (tp, intake)
+            for tp, intake in broker.intakes.items()
+            if throttled or not intake.settled or intake.feed.held or intake.feed.offset != intake.asked_for
+        ]
+        touched = broker.left
+        broker.left = []
+        for tp in touched:
+            wanted.pop(tp, None)
+        for tp, intake in looked_at:
             feed = intake.feed
+            touched.append(tp)
+            wanted.pop(tp, None)
+            intake.settled = False
             if intake.strange and self._is_strange(intake):
                 continue
             if feed.full:
                 held_up = held_up or not feed.stuck
             elif intake.paused_until <= now:
                 size = intake.max_bytes
-                if self._throttle.active:
+                if throttled:
                     room, wait_s = self._throttle.room(tp.topic, now, behind=feed.behind)
                     if not room:
                         feed.throttled()
@@ -202,11 +229,13 @@ class Source(Brokers[_Broker]):
                     # The limit of one topic is no reason to ask for less of the others.
                     max_bytes = int(min(max_bytes, self._throttle.flow_room(behind=feed.behind)))
                 intake.asked_for = feed.offset
+                intake.settled = feed.idle
                 wanted[tp] = Position(feed.offset, intake.leader_epoch, size, feed.leader_epoch)
         if throttled_s and not broker.recess:
             broker.recess = True
             self._loop.call_later(throttled_s, self._recess_over, broker)
         if not wanted:
+            broker.left = touched
             return
         connection = channel.connection
         correlation_id = connection.next_correlation_id()
@@ -220,6 +249,7 @@ class Source(Brokers[_Broker]):
             min_bytes=self._limits.min_bytes,
             max_bytes=max_bytes,
             read_committed=self._read_committed,
+            touched=touched,
         )
         broker.asked_at = now
         channel.send([frame], correlation_id)
@@ -251,6 +281,7 @@ class Source(Brokers[_Broker]):
             intake = broker.intakes.get(fetched.topic_partition)
             if intake is None:
                 continue
+            intake.settled = False
             if fetched.error_code:
                 self._partition_failed(broker, intake, fetched)
                 continue
@@ -273,7 +304,7 @@ class Source(Brokers[_Broker]):
             fetched.error_code, subject=f"reading {fetched.topic_partition} of cluster {self._cluster.name}"
         )
         if failure.stale_metadata or failure.retriable:
-            broker.intakes.pop(intake.feed.partition, None)
+            broker.leave(intake.feed.partition)
             intake.place = None
             self._refresh(0.05)
         else:
@@ -331,8 +362,9 @@ class Source(Brokers[_Broker]):
                 continue
             place = Place(partition.leader, intake.slot % self._connections)
             intake.leader_epoch = partition.leader_epoch
+            intake.settled = False
             if intake.place is not None and intake.place != place:
-                self._brokers[intake.place].intakes.pop(tp, None)
+                self._brokers[intake.place].leave(tp)
             intake.place = place
             if place not in self._brokers:
                 self._brokers[place] = _Broker(*place, session=FetchSession(self._topic_ids))

@@ -12,9 +12,9 @@ from mm2.copy.spec import Assignment
 
 
 def run(assignments: Iterable[str]) -> Iterator[str]:
-    """Copy for one micro-batch and yield the final report as JSON.
+    """Copy for one micro-batch and yield how it ended, as JSON: ``state``, and ``reason``.
 
-    Never raises: Spark would run the task again beside the first one. The iterator is drained first, or Spark throws
+    The final report itself has gone over the progress channel. Never raises: Spark would run the task again beside the first one. The iterator is drained first, or Spark throws
     the Python worker away after the task.
     """
     from pyspark import TaskContext  # noqa: PLC0415  (there is none outside a task)
@@ -24,17 +24,13 @@ def run(assignments: Iterable[str]) -> Iterator[str]:
     for text in list(assignments):
         if attempt > 0:
             # Spark lost the first attempt's worker; the driver has noticed and starts a new batch.
-            yield json.dumps({"type": "final", "state": "refused", "reason": "a second attempt", "partitions": []})
+            yield json.dumps({"state": "refused", "reason": "a second attempt"})
             continue
         # The source's bytes and the target's acks alternate within microseconds; 5 ms slices would show as latency.
         sys.setswitchinterval(0.001)
         try:
-            report = asyncio.run(Copier(Assignment(**json.loads(text)), attempt).run())
+            reason = asyncio.run(Copier(Assignment(**json.loads(text)), attempt).run())
         except Exception as error:  # noqa: BLE001
-            report = {
-                "type": "final",
-                "state": "failed",
-                "reason": f"{type(error).__name__}: {error}",
-                "partitions": [],
-            }
-        yield json.dumps(report)
+            yield json.dumps({"state": "failed", "reason": f"{type(error).__name__}: {error}"})
+        else:
+            yield json.dumps({"state": "stopped", "reason": reason})

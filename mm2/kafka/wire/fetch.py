@@ -89,17 +89,27 @@ class FetchSession:
         min_bytes: int,
         max_bytes: int,
         read_committed: bool,
+        touched: Iterable[TopicPartition] | None = None,
     ) -> bytes:
-        """The framed request that makes the broker's session equal to ``wanted``."""
+        """The framed request that makes the broker's session equal to ``wanted``.
+
+        ``touched`` may name those that ``wanted`` says something else about than in the last request, or nothing any more:
+        with thousands of partitions and no traffic, comparing them is what costs most.
+        """
         full = self.epoch == 0
         self.forgotten = False
+        known = self.known
         if full:
-            self.known.clear()
-        changed = [tp for tp, position in wanted.items() if self.known.get(tp) != position]
-        dropped = [tp for tp in self.known if tp not in wanted]
+            known.clear()
+        if full or touched is None:
+            changed = [tp for tp, position in wanted.items() if known.get(tp) != position]
+            dropped = [tp for tp in known if tp not in wanted]
+        else:
+            changed = [tp for tp in touched if tp in wanted and known.get(tp) != wanted[tp]]
+            dropped = [tp for tp in touched if tp in known and tp not in wanted]
         for tp in dropped:
-            del self.known[tp]
-        self.known.update((tp, wanted[tp]) for tp in changed)
+            del known[tp]
+        known.update((tp, wanted[tp]) for tp in changed)
 
         flexible = version >= FLEXIBLE_FROM
         out = bytearray(4)
@@ -198,9 +208,11 @@ class FetchSession:
             self.session_id, self.epoch = session_id, (1 if session_id else 0)
         elif self.session_id:
             self.epoch = self.epoch + 1 if self.epoch < 0x7FFFFFFF else 1
-        names = {topic_id: name for name, topic_id in self.topic_ids.items()} if version >= TOPIC_IDS_FROM else {}
         fetched = []
-        for _ in range(read.length(compact=flexible)):
+        topics = read.length(compact=flexible)
+        by_id = topics > 0 and version >= TOPIC_IDS_FROM
+        names = {topic_id: name for name, topic_id in self.topic_ids.items()} if by_id else {}
+        for _ in range(topics):
             if version >= TOPIC_IDS_FROM:
                 topic = names.get(bytes(read.bytes_view(16)))
             else:

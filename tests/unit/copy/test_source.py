@@ -25,7 +25,8 @@ SETTINGS = ClientSettings.from_props({"bootstrap.servers": "localhost:1", "recon
 class Feed:
     """A receiver that takes down what it is told."""
 
-    full = stuck = behind = False
+    full = stuck = behind = held = False
+    idle = True
     leader_epoch = -1
 
     def __init__(self, partition: TopicPartition) -> None:
@@ -61,6 +62,7 @@ class Line:
     def __init__(self, source: Source, feeds: Iterable[Feed]) -> None:
         self.source = source
         self.asked: list[dict[TopicPartition, Position]] = []
+        self.touched: list[list[TopicPartition]] = []
         self.max_bytes: list[int] = []
         self.answers: list[list[Fetched]] = []
         self.connection = SimpleNamespace(
@@ -74,7 +76,8 @@ class Line:
     def _request(
         self, _version: int, _correlation: int, _client: str, wanted: dict[TopicPartition, Position], **more: Any
     ) -> bytes:
-        self.asked.append(wanted)
+        self.asked.append(dict(wanted))
+        self.touched.append(list(more["touched"]))
         self.max_bytes.append(more["max_bytes"])
         return b""
 
@@ -240,6 +243,43 @@ def test_a_full_partition_is_left_out() -> None:
         one.full = True
         line.ask()
         assert [*line.asked[-1]] == [two.partition]
+
+    play(scenario)
+
+
+def test_a_partition_where_nothing_happens_is_not_looked_at_again_until_something_does() -> None:
+    async def scenario(scene: Scene) -> None:
+        quiet, busy = Feed(TopicPartition("t", 0)), Feed(TopicPartition("t", 1))
+        line = scene.line(quiet, busy)
+        line.ask()
+        line.answer(fetched(busy.partition, 6))
+        assert (line.touched[-1], {*line.asked[-1]}) == ([busy.partition], {quiet.partition, busy.partition})
+        line.answer()
+        assert line.touched[-1] == []
+        quiet.offset = 41
+        line.answer()
+        assert (line.touched[-1], line.asked[-1][quiet.partition].offset) == ([quiet.partition], 41)
+        quiet.held = quiet.full = quiet.stuck = True
+        line.answer()
+        assert (line.touched[-1], [*line.asked[-1]]) == ([quiet.partition], [busy.partition])
+        quiet.held = quiet.full = quiet.stuck = False
+        line.answer()
+        assert quiet.partition in line.asked[-1]
+
+    play(scenario)
+
+
+def test_a_partition_with_something_waiting_is_looked_at_each_time_since_time_alone_makes_it_full() -> None:
+    async def scenario(scene: Scene) -> None:
+        feed, other = Feed(TopicPartition("t", 0)), Feed(TopicPartition("t", 1))
+        feed.idle = False
+        line = scene.line(feed, other)
+        line.ask()
+        line.answer()
+        assert line.touched[-1] == [feed.partition]
+        feed.full = True
+        line.answer()
+        assert [*line.asked[-1]] == [other.partition]
 
     play(scenario)
 

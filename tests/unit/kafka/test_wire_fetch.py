@@ -26,9 +26,22 @@ def session() -> FetchSession:
     return FetchSession({name: topic_id.bytes for name, topic_id in IDS.items()})
 
 
-def ask(fetch: FetchSession, version: int, wanted: Mapping[TopicPartition, Position]) -> bytes:
+def ask(
+    fetch: FetchSession,
+    version: int,
+    wanted: Mapping[TopicPartition, Position],
+    touched: list[TopicPartition] | None = None,
+) -> bytes:
     return fetch.request(
-        version, 77, "mm2-cliënt", wanted, max_wait_ms=500, min_bytes=1, max_bytes=8 << 20, read_committed=True
+        version,
+        77,
+        "mm2-cliënt",
+        wanted,
+        max_wait_ms=500,
+        min_bytes=1,
+        max_bytes=8 << 20,
+        read_committed=True,
+        touched=touched,
     )
 
 
@@ -144,6 +157,18 @@ def test_a_partition_that_comes_back_is_named_again(version: int) -> None:
     ask(fetch, version, without)
     fetch.response(version, answer(version, {}))
     assert ask(fetch, version, WANTED) == theirs(version, {T1: WANTED[T1]}, [], 99, 2)
+
+
+def test_what_was_not_touched_is_not_compared_unless_the_session_begins_anew() -> None:
+    fetch, whole = session(), session()
+    assert ask(fetch, 17, WANTED, touched=[]) == ask(whole, 17, WANTED)
+    for each in (fetch, whole):
+        each.response(17, answer(17, {}))
+    wanted = {T0: WANTED[T0]._replace(offset=42), T1: WANTED[T1]}
+    assert ask(fetch, 17, wanted, touched=[T0, U0]) == ask(whole, 17, wanted)
+    for each in (fetch, whole):
+        each.reset()
+    assert ask(fetch, 17, wanted, touched=[]) == ask(whole, 17, wanted)
 
 
 @pytest.mark.parametrize("field", ["offset", "leader_epoch", "max_bytes", "last_fetched_epoch"])
