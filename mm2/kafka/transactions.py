@@ -262,9 +262,9 @@ class TransactionalProducer(Producer):
         return self._open
 
     @property
-    def has_failed(self) -> bool:
-        """Whether `send` or `commit` has raised in this transaction, so that it can only be aborted."""
-        return self._failed is not None
+    def failure(self) -> KafkaFailure | None:
+        """What `send` or `commit` has raised in this transaction, so that it can only be aborted."""
+        return self._failed
 
     def send(
         self,

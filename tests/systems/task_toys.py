@@ -187,7 +187,8 @@ class TransactionalConnector(_Connector, SourceConnector):
 
 class TransactionalTask(SourceTask):
     """Counts, five records a poll. By the connector's boundaries every third batch is aborted, the others are committed; by
-    ``per.record`` transactions end behind numbers that end in 9, and are aborted behind those that end in 4."""
+    ``per.record`` transactions end behind numbers that end in 9, and are aborted behind those that end in 4. The record of number
+    ``large.at`` has 5000 bytes."""
 
     def version(self) -> str:
         return "7.0"
@@ -197,6 +198,7 @@ class TransactionalTask(SourceTask):
         self.per_record = props.get("per.record") == "true"
         self.pause_s = float(props.get("pause.s", "0.02"))
         self.most = int(props.get("most", str(10**9)))
+        self.large_at = int(props.get("large.at", "-1"))
         self.partition = {"task": props["number"]}
         (offset,) = self.context.offset_reader.offsets([self.partition])
         self.next = 0 if offset is None else int(offset["next"])
@@ -216,7 +218,7 @@ class TransactionalTask(SourceTask):
                 self.topic,
                 None,
                 self.partition["task"].encode(),
-                str(number).encode(),
+                str(number).encode().ljust(5000 if number == self.large_at else 1),
             )
             batch.append(record)
             if boundaries is not None and self.per_record and number % 10 == 9:

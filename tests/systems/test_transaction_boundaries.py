@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from functools import partial
 
 import pytest
+from confluent_kafka import IsolationLevel, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.connect_reading import create_topic, read_committed
@@ -162,3 +164,32 @@ def test_a_task_that_writes_to_its_own_offsets_topic_fails_instead_of_waiting_fo
     eventually(lambda: exact.rest.states(topic) == ["RUNNING", "FAILED"], why=exact.tail)
     assert "must not write to the topic of its own offsets" in exact.rest.status(topic)["tasks"][0]["trace"]
     exact.rest.delete(topic)
+
+
+def end(broker: LocalKafka, topic: str, isolation: IsolationLevel) -> int:
+    """Behind the last record that such a reader sees."""
+    tp = TopicPartition(topic, 0)
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    found = admin.list_offsets({tp: OffsetSpec.latest()}, isolation_level=isolation)[tp].result(20)
+    return int(found.offset)
+
+
+def test_a_task_that_fails_in_a_transaction_leaves_no_reader_waiting_for_its_end(
+    exact: DistributedWorker, broker: LocalKafka, unique: str
+) -> None:
+    create_topic(broker.bootstrap, unique, 1, **{"max.message.bytes": "4000"})
+    settings = {"transaction.boundary.interval.ms": "50000", "large.at": "12", "pause.s": "0.5"}
+    exact.rest.create(unique, props(unique, "interval", **settings))
+    eventually(lambda: exact.rest.states(unique) == ["RUNNING", "FAILED"], 60, why=exact.tail)
+    assert "MESSAGE_TOO_LARGE" in exact.rest.status(unique)["tasks"][0]["trace"]
+    assert end(broker, unique, IsolationLevel.READ_UNCOMMITTED) >= 10
+    # Its transaction would time out after a minute.
+    eventually(
+        lambda: (
+            end(broker, unique, IsolationLevel.READ_COMMITTED) == end(broker, unique, IsolationLevel.READ_UNCOMMITTED)
+        ),
+        10,
+        why=exact.tail,
+    )
+    assert seen(broker, unique) == []
+    exact.rest.delete(unique)

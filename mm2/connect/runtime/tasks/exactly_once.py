@@ -176,15 +176,24 @@ class ExactlyOnceWorkerSourceTask(AbstractWorkerSourceTask):
             self._end_if_allowed()
 
     def _final_commit(self, *, failed: bool) -> None:
-        if not failed:
-            self._end_if_allowed()
-        if self._transactional.in_transaction and not self._transactional.has_failed:
-            # Left open it would keep readers waiting until it has timed out.
-            self._sender.flush(5.0)
-            try:
-                self._transactional.abort()
-            except KafkaFailure as failure:
-                self._log.warning("open transaction not aborted at the end", reason=str(failure))
+        try:
+            if not failed:
+                self._end_if_allowed()
+        finally:
+            self._leave_nothing_open()
+
+    def _leave_nothing_open(self) -> None:
+        """Abort what is under way; left open it would keep readers waiting until it has timed out."""
+        failure = self._transactional.failure
+        # Brokers that do not answer are not waited for again, and a successor has ended what was fenced.
+        answered = isinstance(failure, BrokerFailure) and not isinstance(failure, ProducerFenced)
+        if not self._transactional.in_transaction or not (failure is None or answered):
+            return
+        self._sender.flush(5.0)
+        try:
+            self._transactional.abort()
+        except KafkaFailure as refused:
+            self._log.warning("open transaction not aborted at the end", reason=str(refused))
 
     def _abort(self, what: str) -> None:
         if not self._transactional.in_transaction:
