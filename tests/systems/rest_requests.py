@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import http.client
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+
+from tests.unit.connect.rest.answers import Answer
 
 JSON = {"Content-Type": "application/json"}
 CLASS = "FileStreamSource"
@@ -26,19 +26,6 @@ class Ask:
         return f"{self.method} {self.path} {dict(self.headers) or ''} {self.body!r}"
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What came back."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.body) if self.body else None
-
-
 def ask(host: str, port: int, request: Ask) -> Answer:
     """One request on a connection of its own, the path as it is."""
     connection = http.client.HTTPConnection(host, port, timeout=100)
@@ -50,7 +37,7 @@ def ask(host: str, port: int, request: Ask) -> Answer:
             connection.putheader("Content-Length", str(len(request.body)))
         connection.endheaders(request.body)
         response = connection.getresponse()
-        return Answer(response.status, {n.lower(): v for n, v in response.getheaders()}, response.read())
+        return Answer.of(response)
     finally:
         connection.close()
 

@@ -11,8 +11,9 @@ import pytest
 
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.copy_flow import create, eventually
-from tests.systems.rest_requests import CLASS, Answer, Ask, ask, requests
+from tests.systems.rest_requests import CLASS, Ask, ask, requests
 from tests.systems.workers import DistributedWorker, JavaDistributedWorker, WorkerProcess, distributed_props
+from tests.unit.connect.rest.answers import Answer
 
 #: Where we answer otherwise on purpose: docs/COMPATIBILITY.md says why. Java's status, ours.
 DIVERGENCES: dict[str, tuple[int, int]] = {
