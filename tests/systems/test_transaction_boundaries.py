@@ -170,7 +170,8 @@ def end(broker: LocalKafka, topic: str, isolation: IsolationLevel) -> int:
     """Behind the last record that such a reader sees."""
     tp = TopicPartition(topic, 0)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    found = admin.list_offsets({tp: OffsetSpec.latest()}, isolation_level=isolation)[tp].result(20)
+    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    found = admin.list_offsets({tp: latest}, isolation_level=isolation)[tp].result(20)
     return int(found.offset)
 
 
