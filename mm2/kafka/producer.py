@@ -11,7 +11,7 @@ import itertools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -37,6 +37,29 @@ class RecordMetadata:
     partition: int
     offset: int
     timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A batch and where it went. ``base_offset`` and ``append_time_ms`` -1: not known, and none."""
+
+    partition: TopicPartition
+    records: Sequence[Record]
+    base_offset: int
+    append_time_ms: int
+
+    def metadata(self) -> list[RecordMetadata]:
+        """Of each record."""
+        topic, partition = self.partition
+        return [
+            RecordMetadata(
+                topic,
+                partition,
+                self.base_offset + place if self.base_offset >= 0 else -1,
+                self.append_time_ms if self.append_time_ms >= 0 else record.timestamp or -1,
+            )
+            for place, record in enumerate(self.records)
+        ]
 
 
 @dataclass(slots=True)
@@ -113,24 +136,39 @@ class Producer:
             target = partition if partition is not None else self._partition(record.key, count)
             placed.append((TopicPartition(topic, target), record))
         results: list[RecordMetadata | None] = [None] * len(placed)
-        chunks = deque(self._chunks(placed, self._most_bytes.get(topic, self._max_request_bytes - 4096)))
+        chunks = self._chunks(placed, self._most_bytes.get(topic, self._max_request_bytes - 4096))
+        for chunk, written in self._write_all(chunks, deadline, split=split):
+            for place, metadata in zip(chunk.places, written.metadata(), strict=True):
+                results[place] = metadata
+        return [result for result in results if result is not None]
+
+    def write(
+        self, where: TopicPartition, records: Sequence[Record], *, timeout_s: float | None = None, split: bool = True
+    ) -> list[Written]:
+        """As `send`, for records that fit into one request and have timestamps: where they are, batch by batch."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        chunks = [Chunk(where, list(records), [])]
+        if where.topic in self._most_bytes:
+            chunks = self._chunks([(where, record) for record in records], self._most_bytes[where.topic])
+        return [written for _, written in self._write_all(chunks, deadline, split=split)]
+
+    def _write_all(
+        self, wanted: Sequence[Chunk], deadline: float | None, *, split: bool
+    ) -> Iterator[tuple[Chunk, Written]]:
+        chunks = deque(wanted)
         while chunks:
             chunk = chunks.popleft()
             try:
                 with self._lock(chunk.partition):
-                    base = self._write(chunk, deadline)
+                    base_offset, append_time_ms = self._write(chunk, deadline)
             except BrokerFailure as failure:
                 if not split or not is_too_large(failure, chunk):
                     raise
                 # The topic takes less than a request may have.
-                self._most_bytes[topic] = sum(map(_size_bound, chunk.records)) // 2
+                self._most_bytes[chunk.partition.topic] = sum(map(_size_bound, chunk.records)) // 2
                 chunks.extendleft(reversed(chunk.halves()))
                 continue
-            for index, (place, record) in enumerate(zip(chunk.places, chunk.records, strict=True)):
-                offset = base[0] + index if base[0] >= 0 else -1
-                stored = base[1] if base[1] >= 0 else record.timestamp or -1
-                results[place] = RecordMetadata(topic, chunk.partition.partition, offset, stored)
-        return [result for result in results if result is not None]
+            yield chunk, Written(chunk.partition, chunk.records, base_offset, append_time_ms)
 
     def close(self) -> None:
         """End waiting retries; the cluster stays its owner's."""

@@ -28,7 +28,7 @@ from mm2.kafka.backoff import Backoff
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, ConnectFailure, KafkaFailure, ProducerFenced
-from mm2.kafka.producer import Chunk, Producer, RecordMetadata, is_too_large
+from mm2.kafka.producer import Chunk, Producer, RecordMetadata, Written, is_too_large
 from mm2.kafka.records.batch import TRANSACTIONAL
 from mm2.kafka.records.record import Record, encode_batch
 from mm2.kafka.structs import ProducerIdentity, TopicPartition
@@ -276,9 +276,19 @@ class TransactionalProducer(Producer):
         split: bool = True,
     ) -> list[RecordMetadata]:
         """See `Producer.send`; an offset is -1 when the broker had the batch already and has forgotten where."""
-        if not self._open:
-            raise RuntimeError(f"send() of producer {self.transactional_id} outside a transaction")
+        self._raise_if_outside("send")
         return super().send(topic, records, partition, timeout_s=timeout_s, split=split)
+
+    def write(
+        self, where: TopicPartition, records: Sequence[Record], *, timeout_s: float | None = None, split: bool = True
+    ) -> list[Written]:
+        """See `Producer.write`, and `send`."""
+        self._raise_if_outside("write")
+        return super().write(where, records, timeout_s=timeout_s, split=split)
+
+    def _raise_if_outside(self, what: str) -> None:
+        if not self._open:
+            raise RuntimeError(f"{what}() of producer {self.transactional_id} outside a transaction")
 
     def commit(self) -> None:
         """Make everything since `begin` visible at once. Raises KafkaFailure: it is not known then whether it is."""

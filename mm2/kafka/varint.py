@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 
 def uvarint(number: int) -> bytes:
     """Unsigned varint (KIP-482), as used for compact lengths and tags."""
@@ -17,4 +19,12 @@ def uvarint(number: int) -> bytes:
 
 def varint(value: int) -> bytes:
     """Zig-zag varint of a signed integer (protobuf's sint), as used inside records."""
+    return _OFTEN[value] if 0 <= value < len(_OFTEN) else _zig_zag(value)
+
+
+def _zig_zag(value: int) -> bytes:
     return uvarint((value << 1) ^ (value >> 63))
+
+
+#: Most lengths and deltas of a batch: looking one up takes a third of the time of putting it together.
+_OFTEN: Final = tuple(map(_zig_zag, range(4096)))

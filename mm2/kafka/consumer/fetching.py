@@ -26,7 +26,7 @@ from mm2.kafka.consumer.settings import ConsumerSettings
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, ConnectFailure, CorruptBatch, KafkaFailure
 from mm2.kafka.records.batch import BatchView, check_crc, iter_batches
-from mm2.kafka.records.record import Record, decode_batch
+from mm2.kafka.records.record import Headers, decode_batch, decode_batch_as
 from mm2.kafka.records.transactions import AbortedTransactions
 from mm2.kafka.structs import Metadata, TopicPartition, topic_id_bytes
 from mm2.kafka.wire import fetch
@@ -65,9 +65,8 @@ class _Place:
     position: int | None = None
     batches: Iterator[BatchView] | None = None
     aborted: AbortedTransactions | None = None
-    ready: list[Record] = field(default_factory=list)
+    ready: list[ConsumerRecord] = field(default_factory=list)
     ready_at: int = 0
-    log_append_time: bool = False
 
     @property
     def has_more(self) -> bool:
@@ -168,20 +167,9 @@ class Fetcher:
         taken: list[ConsumerRecord] = []
         first = self._turn % len(places) if places else 0
         for tp, place in (*places[first:], *places[:first]):
-            while len(taken) < limit and self._next_batch(place):
+            while len(taken) < limit and self._next_batch(tp, place):
                 stop = min(len(place.ready), place.ready_at + limit - len(taken))
-                taken += [
-                    ConsumerRecord(
-                        tp,
-                        record.offset,
-                        record.key,
-                        record.value,
-                        record.headers,
-                        _NO_TIMESTAMP if record.timestamp is None else record.timestamp,
-                        place.log_append_time,
-                    )
-                    for record in place.ready[place.ready_at : stop]
-                ]
+                taken += place.ready[place.ready_at : stop]
                 place.ready_at = stop
                 place.position = place.ready[stop - 1].offset + 1
         return taken
@@ -194,7 +182,7 @@ class Fetcher:
         if self._thread.is_alive():
             self._thread.join(5)
 
-    def _next_batch(self, place: _Place) -> bool:
+    def _next_batch(self, tp: TopicPartition, place: _Place) -> bool:
         """Have something in ``place.ready`` if there is anything."""
         while place.ready_at >= len(place.ready):
             if place.batches is None:
@@ -209,10 +197,10 @@ class Fetcher:
             if view is None:
                 place.batches = None
                 continue
-            self._open_batch(place, view)
+            self._open_batch(tp, place, view)
         return True
 
-    def _open_batch(self, place: _Place, view: BatchView) -> None:
+    def _open_batch(self, tp: TopicPartition, place: _Place, view: BatchView) -> None:
         header, position = view.header, place.position or 0
         place.ready, place.ready_at = [], 0
         if header is not None:
@@ -224,9 +212,8 @@ class Fetcher:
             if header.is_control or hidden:
                 place.position = header.last_offset + 1
                 return
-        records = decode_batch(view)
+        records = _records(tp, view)
         place.ready = records if not records or records[0].offset >= position else _from(records, position)
-        place.log_append_time = header is not None and header.is_log_append_time
         if not place.ready and header is not None:
             place.position = header.last_offset + 1
 
@@ -473,7 +460,19 @@ class Fetcher:
             self._changed.notify_all()
 
 
-def _from(records: list[Record], position: int) -> list[Record]:
+def _records(tp: TopicPartition, view: BatchView) -> list[ConsumerRecord]:
+    log_append_time = view.header is not None and view.header.is_log_append_time
+
+    def record(
+        key: bytes | None, value: bytes | None, headers: Headers, timestamp: int | None, offset: int
+    ) -> ConsumerRecord:
+        at = _NO_TIMESTAMP if timestamp is None else timestamp
+        return ConsumerRecord(tp, offset, key, value, headers, at, log_append_time)
+
+    return decode_batch_as(record, view)
+
+
+def _from(records: list[ConsumerRecord], position: int) -> list[ConsumerRecord]:
     return [record for record in records if record.offset >= position]
 
 

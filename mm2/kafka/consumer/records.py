@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from mm2.kafka.records.record import Headers
 from mm2.kafka.structs import TopicPartition
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerRecord:
+class ConsumerRecord(NamedTuple):
     """One record; ``timestamp`` in ms since the epoch, -1 when it has none."""
 
     topic_partition: TopicPartition

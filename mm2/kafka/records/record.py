@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from mm2.kafka.errors import CorruptBatch
 from mm2.kafka.records.batch import (
@@ -29,6 +29,7 @@ from mm2.kafka.records.legacy import read_message_set
 from mm2.kafka.varint import varint
 
 Headers = tuple[tuple[str, bytes | None], ...]
+Decoded = TypeVar("Decoded")
 
 _INT64_MIN: Final = -(1 << 63)
 _INT64_MAX: Final = (1 << 63) - 1
@@ -48,9 +49,13 @@ class Record:
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
     """The zig-zag varint at ``at`` and the place behind it; IndexError past the end."""
     byte = data[at]
-    at += 1
     if byte < 0x80:
-        return (byte >> 1) ^ -(byte & 1), at
+        return (byte >> 1) ^ -(byte & 1), at + 1
+    second = data[at + 1]
+    if second < 0x80:
+        number = byte & 0x7F | second << 7
+        return (number >> 1) ^ -(number & 1), at + 2
+    at += 1
     number, shift = byte & 0x7F, 7
     while True:
         byte = data[at]
@@ -82,33 +87,36 @@ def decode_batch(view: BatchView) -> list[Record]:
 
     Raises CorruptBatch when the block does not decompress or does not hold ``count`` whole records.
     """
+    return decode_batch_as(Record, view)
+
+
+def decode_batch_as(
+    make: Callable[[bytes | None, bytes | None, Headers, int | None, int], Decoded], view: BatchView
+) -> list[Decoded]:
+    """As `decode_batch`, each record made of its key, value, headers, timestamp and offset."""
     header = view.header
     if header is None:
-        return _decode_legacy(view)
+        return [make(one.key, one.value, (), one.timestamp, one.offset) for one in read_message_set(view)]
     data = records_block(header, view.data)
     at = 0
     records = []
     append_time = header.max_timestamp if header.is_log_append_time else None
+    base_timestamp, base_offset, last_delta = header.base_timestamp, header.base_offset, header.last_offset_delta
     try:
         for _ in range(header.records_count):
             length, at = read_varint(data, at)
             stop = at + length
             delta, at = read_varint(data, at + 1)
-            timestamp = append_time if append_time is not None else header.base_timestamp + delta
             offset, at = read_varint(data, at)
             key, at = _read_bytes(data, at)
             value, at = _read_bytes(data, at)
-            count, at = read_varint(data, at)
-            headers: list[tuple[str, bytes | None]] = []
-            for _ in range(count):
-                name, at = _read_bytes(data, at)
-                content, at = _read_bytes(data, at)
-                headers.append(((name or b"").decode("utf-8", "surrogateescape"), content))
+            headers, at = _read_headers(data, at)
             if at != stop:
                 raise _corrupt(header, f"a record of {length} bytes is {at - stop:+d} bytes off")
-            if not 0 <= offset <= header.last_offset_delta:
+            if not 0 <= offset <= last_delta:
                 raise _corrupt(header, f"a record has the offset delta {offset}")
-            records.append(Record(key, value, tuple(headers), timestamp, header.base_offset + offset))
+            timestamp = base_timestamp + delta if append_time is None else append_time
+            records.append(make(key, value, headers, timestamp, base_offset + offset))
     except IndexError as error:
         raise _corrupt(header, error) from error
     _check_end(header, at, len(data))
@@ -118,6 +126,18 @@ def decode_batch(view: BatchView) -> list[Record]:
 def records_block(header: BatchHeader, data: memoryview) -> bytes:
     """The decompressed records block of a whole batch."""
     return decompress(header.codec, data[HEADER_BYTES:])
+
+
+def _read_headers(data: bytes, at: int) -> tuple[Headers, int]:
+    count, at = read_varint(data, at)
+    if count <= 0:
+        return (), at
+    headers: list[tuple[str, bytes | None]] = []
+    for _ in range(count):
+        name, at = _read_bytes(data, at)
+        content, at = _read_bytes(data, at)
+        headers.append(((name or b"").decode("utf-8", "surrogateescape"), content))
+    return tuple(headers), at
 
 
 def _read_bytes(data: bytes, at: int) -> tuple[bytes | None, int]:
@@ -152,17 +172,22 @@ def encode_batch(
     newest = base
     out = bytearray()
     for index, record in enumerate(records):
-        timestamp = now if record.timestamp is None else record.timestamp
+        timestamp, key, value = record.timestamp, record.key, record.value
+        if timestamp is None:
+            timestamp = now
         newest = max(newest, timestamp)
-        body = bytearray(b"\x00")
-        body += varint(timestamp - base)
-        body += varint(index)
-        _write_bytes(body, record.key)
-        _write_bytes(body, record.value)
-        body += varint(len(record.headers))
-        for name, content in record.headers:
-            _write_bytes(body, name.encode("utf-8", "surrogateescape"))
-            _write_bytes(body, content)
+        body = b"".join(
+            (
+                b"\x00",
+                varint(timestamp - base),
+                varint(index),
+                b"\x01" if key is None else varint(len(key)),
+                key or b"",
+                b"\x01" if value is None else varint(len(value)),
+                value or b"",
+                _headers(record.headers) if record.headers else b"\x00",
+            )
+        )
         out += varint(len(body))
         out += body
     chosen = codec_of(codec)
@@ -175,6 +200,14 @@ def encode_batch(
         base_offset=base_offset,
         producer=producer,
     )
+
+
+def _headers(headers: Headers) -> bytearray:
+    out = bytearray(varint(len(headers)))
+    for name, content in headers:
+        _write_bytes(out, name.encode("utf-8", "surrogateescape"))
+        _write_bytes(out, content)
+    return out
 
 
 def _write_bytes(out: bytearray, data: bytes | None) -> None:
