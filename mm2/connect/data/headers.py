@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 from mm2.connect.data.schema import Schema
 
@@ -45,3 +45,6 @@ class Headers(tuple[Header, ...]):
     def apply(self, change: Callable[[Header], Header | None]) -> Headers:
         """Each one replaced by what ``change`` says; None leaves it out."""
         return Headers(changed for header in self if (changed := change(header)) is not None)
+
+
+NO_HEADERS: Final = Headers()

@@ -19,6 +19,20 @@ class LineSplitter:
 
     def feed(self, data: bytes) -> None:
         """The next bytes."""
+        if b"\r" in data or self._rest.endswith(b"\r"):
+            self._feed(data)
+            return
+        # Nothing but LF, as in most files: splitting takes a third of the time of searching.
+        head, end, tail = data.partition(b"\n")
+        self._rest += head
+        if end:
+            lines = tail.split(b"\n")
+            lines.insert(0, bytes(self._rest))
+            self._rest = bytearray(lines.pop())
+            self._lines.extend((line, len(line) + 1) for line in lines)
+        self._searched = len(self._rest)
+
+    def _feed(self, data: bytes) -> None:
         self._rest += data
         at, start = 0, self._searched
         while (end := _END.search(self._rest, start)) is not None:
@@ -30,6 +44,7 @@ class LineSplitter:
         # What has been looked at is not looked at again, but for a last CR.
         self._searched = max(0, len(self._rest) - self._rest.endswith(b"\r"))
 
-    def next_line(self) -> tuple[bytes, int] | None:
-        """The next whole line without its end, and how many bytes it took with it; None when there is none."""
-        return self._lines.popleft() if self._lines else None
+    def take(self, limit: int) -> list[tuple[bytes, int]]:
+        """The next whole lines without their ends, up to so many, and how many bytes each took with it."""
+        popleft = self._lines.popleft
+        return [popleft() for _ in range(min(limit, len(self._lines)))]

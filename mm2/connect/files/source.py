@@ -129,9 +129,9 @@ class FileStreamSourceTask(SourceTask):
             return None
         records: list[SourceRecord] = []
         while len(records) < self._batch_size and not self._stopping.is_set():
-            line = self._lines.next_line()
-            if line is not None:
-                records.append(self._record(*line))
+            lines = self._lines.take(self._batch_size - len(records))
+            if lines:
+                self._append(records, lines)
                 continue
             data = self._read(wait=not records)
             if not data:
@@ -200,19 +200,23 @@ class FileStreamSourceTask(SourceTask):
             self._stopping.wait(_WAIT_S)
         return data
 
-    def _record(self, line: bytes, size: int) -> SourceRecord:
-        if self._position is not None:
-            self._position += size
-        return SourceRecord(
-            {FILENAME: self._filename},
-            {POSITION: self._position},
-            self._topic,
-            None,
-            None,
-            line.decode("utf-8", "replace"),
-            timestamp=int(time.time() * 1000),
-            value_schema=STRING_SCHEMA,
-        )
+    def _append(self, records: list[SourceRecord], lines: Sequence[tuple[bytes, int]]) -> None:
+        partition, topic, now_ms = {FILENAME: self._filename}, self._topic, int(time.time() * 1000)
+        for line, size in lines:
+            if self._position is not None:
+                self._position += size
+            records.append(
+                SourceRecord(
+                    partition,
+                    {POSITION: self._position},
+                    topic,
+                    None,
+                    None,
+                    line.decode("utf-8", "replace"),
+                    timestamp=now_ms,
+                    value_schema=STRING_SCHEMA,
+                )
+            )
 
 
 def _read_stdin(wait_s: float) -> bytes:

@@ -7,12 +7,13 @@ stay in order without idempotence, as with Connect's ``max.in.flight.requests.pe
 from __future__ import annotations
 
 import contextvars
+import itertools
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import structlog
 from kafka.protocol.metadata import MetadataRequest
@@ -22,7 +23,7 @@ from mm2.kafka.cluster import Cluster
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, ConnectFailure, DisconnectedFailure, KafkaFailure, TimeoutFailure
 from mm2.kafka.partitioner import partition_for
-from mm2.kafka.producer import Producer, RecordMetadata
+from mm2.kafka.producer import Producer, RecordMetadata, Written
 from mm2.kafka.records.record import Record
 from mm2.kafka.structs import TopicPartition
 
@@ -63,17 +64,40 @@ class SenderSettings:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """Where records went that were sent one behind the other."""
+
+    written: Sequence[Written]
+    #: Which of those written they are.
+    places: slice
+
+    def metadata(self) -> list[RecordMetadata]:
+        """Of each of them."""
+        return list(itertools.chain.from_iterable(batch.metadata() for batch in self.written))[self.places]
+
+
 @dataclass(slots=True)
-class _Item:
+class Outgoing:
+    """A record on its way. ``partition`` None: by the key's hash, keyless ones to one partition after another."""
+
+    topic: str
+    partition: int | None
     record: Record
-    size: int
-    on_sent: OnSent
-    due_s: float
+    on_settled: OnSettled
+    #: Whatever ``on_settled`` needs.
+    about: Any = None
+    size: int = 0
+    due_s: float = 0.0
+
+
+#: Called with records that have the same one and went together, in order, on the sender's thread: where they are, or why not.
+OnSettled = Callable[[Sequence[Outgoing], Sent | None, KafkaFailure | None], None]
 
 
 @dataclass(slots=True)
 class _Queue:
-    items: deque[_Item] = field(default_factory=deque)
+    items: deque[Outgoing] = field(default_factory=deque)
     failures: int = 0
     retry_at_s: float = 0.0
     #: Most bytes of a batch: less than usual after one was too large for the topic.
@@ -139,43 +163,92 @@ class RecordSender:
         ``partition`` None: by the key's hash, keyless ones to one partition after another. Raises KafkaFailure, retriable or
         not; ``on_sent`` is not called then.
         """
-        size = _size(record)
-        if size > self._settings.max_request_bytes:
+        item = Outgoing(topic, partition, record, _each(on_sent), size=size_of(record))
+        if item.size > self._settings.max_request_bytes:
             raise BrokerFailure.of(
                 ErrorCode.MESSAGE_TOO_LARGE,
-                f"the record has {size} bytes, more than max.request.size, which is {self._settings.max_request_bytes}",
+                f"the record has {item.size} bytes, more than max.request.size, which is "
+                f"{self._settings.max_request_bytes}",
                 subject=f"Topic {topic}",
             )
         blocked_from_s = time.monotonic()
         count = self._partition_count(topic, blocked_from_s, give_up)
-        if partition is None:
-            partition = self._keyless % count if record.key is None else partition_for(record.key, count)
-        elif partition >= count:
+        if partition is not None and partition >= count:
             raise BrokerFailure.of(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                 f"there is no partition {partition}, the topic has {count}",
                 subject=f"Topic {topic}",
             )
-        if record.timestamp is None:
-            record = Record(record.key, record.value, record.headers, int(time.time() * 1000))
-        item = _Item(record, size, on_sent, time.monotonic() + self._settings.delivery_timeout_ms / 1000)
         with self._changed:
-            while self._bytes and self._bytes + size > self._settings.buffer_bytes:
+            while self._bytes and self._bytes + item.size > self._settings.buffer_bytes:
                 self._check_block(blocked_from_s, give_up, "there is no room in the buffer")
                 self._changed.wait(_LOOK_S)
             if self._closed:
                 raise DisconnectedFailure("The producer is closed.")
+            if not self._enqueue((item,)):
+                raise DisconnectedFailure(
+                    f"The record for topic {topic} could not be queued."
+                )  # never, else it were lost
+
+    def send_at_once(self, outgoing: Sequence[Outgoing]) -> int:
+        """Queue what can be queued without waiting, with ``size`` set; how many, from the first on.
+
+        The next one is for `send`, which waits, or says what is wrong.
+        """
+        with self._changed:
+            return 0 if self._closed else self._enqueue(outgoing)
+
+    def is_ready(self, topic: str) -> bool:
+        """Whether a record for a topic needs not wait until it is known how many partitions that has."""
+        known = self._counts.get(topic)
+        return known is not None and known[1] > time.monotonic() - _COUNT_AGE_S
+
+    @property
+    def room_bytes(self) -> int:
+        """How much can be queued without waiting."""
+        return self._settings.buffer_bytes - self._bytes
+
+    def _enqueue(self, outgoing: Sequence[Outgoing]) -> int:
+        """See `send_at_once`; with the condition held."""
+        due_s = time.monotonic() + self._settings.delivery_timeout_ms / 1000
+        now_ms = int(time.time() * 1000)
+        most, room = self._settings.max_request_bytes, self._settings.buffer_bytes
+        topic, placed, count = "", -1, 0
+        queued = 0
+        for item in outgoing:
+            record, partition = item.record, item.partition
+            if item.topic != topic:
+                if item.topic not in self._counts:
+                    break
+                topic, placed = item.topic, -1
+                count = self._counts[topic][0]
+            if partition is None:
+                partition = self._keyless % count if record.key is None else partition_for(record.key, count)
+            if partition >= count or item.size > most or (self._bytes and self._bytes + item.size > room):
+                break
+            if partition != placed:
+                queue = self._queue(TopicPartition(topic, partition))
+                placed = partition
+            if record.timestamp is None:
+                item.record = Record(record.key, record.value, record.headers, now_ms)
+            item.due_s = due_s
+            queue.items.append(item)
+            self._bytes += item.size
+            queued += 1
+        if queued:
             if not self._started:
                 self._started = True
                 self._thread.start()
-            queue = self._queues.get(TopicPartition(topic, partition))
-            if queue is None:
-                queue = self._queues[TopicPartition(topic, partition)] = _Queue(batch_bytes=self._batch_bytes)
-            queue.items.append(item)
-            self._bytes += size
-            self._pending += 1
-            if self._pending == 1:
+            if not self._pending:
                 self._changed.notify_all()
+            self._pending += queued
+        return queued
+
+    def _queue(self, tp: TopicPartition) -> _Queue:
+        queue = self._queues.get(tp)
+        if queue is None:
+            queue = self._queues[tp] = _Queue(batch_bytes=self._batch_bytes)
+        return queue
 
     def flush(self, timeout_s: float | None = None, *, give_up: Callable[[], bool] = lambda: False) -> bool:
         """Wait until nothing is on its way; False when that took too long."""
@@ -260,7 +333,7 @@ class RecordSender:
         now = time.monotonic()
         return max(0.001, min([1.0, *(q.retry_at_s - now for q in self._queues.values() if q.items)]))
 
-    def _take(self) -> tuple[TopicPartition, list[_Item]] | None:
+    def _take(self) -> tuple[TopicPartition, list[Outgoing]] | None:
         """The next batch of a partition that is not waiting after a failure; with the condition held."""
         now = time.monotonic()
         for tp, queue in self._queues.items():
@@ -278,19 +351,18 @@ class RecordSender:
         self._keyless += 1
         return None
 
-    def _write(self, tp: TopicPartition, items: list[_Item]) -> None:
+    def _write(self, tp: TopicPartition, items: list[Outgoing]) -> None:
         records = [item.record for item in items]
         if not self._is_ours():
             given_up = DisconnectedFailure(
                 f"Records for {tp} are not written, since the task may run on another worker."
             )
-            self._settle(items, [None] * len(items), given_up)
+            self._settle(items, None, given_up)
             return
         try:
-            written = self._producer.send(
-                tp.topic,
+            written = self._producer.write(
+                tp,
                 records,
-                tp.partition,
                 timeout_s=None if self._transactional else 0.0,
                 # A single record that is too large must not take those down that were with it.
                 split=self._transactional,
@@ -300,13 +372,13 @@ class RecordSender:
             return
         except Exception as error:
             log.exception("sender failed", partition=str(tp))
-            self._settle(items, [None] * len(items), KafkaFailure(f"Records for {tp} could not be written: {error!r}"))
+            self._settle(items, None, KafkaFailure(f"Records for {tp} could not be written: {error!r}"))
             return
         with self._changed:
             self._queues[tp].failures = 0
         self._settle(items, written, None)
 
-    def _refused(self, tp: TopicPartition, items: list[_Item], failure: KafkaFailure) -> None:
+    def _refused(self, tp: TopicPartition, items: list[Outgoing], failure: KafkaFailure) -> None:
         code = failure.code if isinstance(failure, BrokerFailure) else None
         retriable = failure.retriable or code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if code in _OF_ONE and len(items) > 1 and not self._transactional:
@@ -321,7 +393,7 @@ class RecordSender:
             return
         now = time.monotonic()
         if self._transactional or not retriable or items[0].due_s <= now or self._closed:
-            self._settle(items, [None] * len(items), failure)
+            self._settle(items, None, failure)
             return
         with self._changed:
             queue = self._queues[tp]
@@ -331,17 +403,19 @@ class RecordSender:
             queue.retry_at_s = now + self._backoff.delay_s(queue.failures)
             queue.failures += 1
 
-    def _settle(
-        self,
-        items: list[_Item],
-        written: Sequence[RecordMetadata | None],
-        failure: KafkaFailure | None,
-    ) -> None:
-        for item, metadata in zip(items, written, strict=True):
+    def _settle(self, items: list[Outgoing], written: Sequence[Written] | None, failure: KafkaFailure | None) -> None:
+        first = 0
+        # What has failed is told one by one, so that one that nobody could deal with leaves the others alone.
+        groups = itertools.groupby(items, lambda item: item.on_settled if written is not None else id(item))
+        for _, group in groups:
+            together = list(group)
+            on_settled = together[0].on_settled
+            places = slice(first, first + len(together))
             try:
-                item.on_sent(metadata, failure)
+                on_settled(together, None if written is None else Sent(written, places), failure)
             except Exception:
                 log.exception("what comes after a record was sent failed")
+            first = places.stop
         with self._changed:
             if failure is not None:
                 self._failure = failure
@@ -355,9 +429,24 @@ class RecordSender:
             self._queues.clear()
         if rest:
             failure = DisconnectedFailure("The producer was closed before these records were written.")
-            self._settle(rest, [None] * len(rest), failure)
+            self._settle(rest, None, failure)
 
 
-def _size(record: Record) -> int:
+def size_of(record: Record) -> int:
+    """What a record takes of the buffer, and at most of a request."""
     size = _RECORD_BYTES + len(record.key or b"") + len(record.value or b"")
-    return size + sum(16 + len(name) * 4 + len(value or b"") for name, value in record.headers)
+    if record.headers:
+        size += sum(16 + len(name) * 4 + len(value or b"") for name, value in record.headers)
+    return size
+
+
+def _each(on_sent: OnSent) -> OnSettled:
+    def settled(items: Sequence[Outgoing], sent: Sent | None, failure: KafkaFailure | None) -> None:
+        if sent is None:
+            for _ in items:
+                on_sent(None, failure)
+        else:
+            for metadata in sent.metadata():
+                on_sent(metadata, failure)
+
+    return settled

@@ -95,6 +95,10 @@ class TopicCreation:
         self._groups = tuple(groups)
         self._seen: set[str] = set()
 
+    def knows(self, topic: str) -> bool:
+        """Whether `ensure` has nothing left to do."""
+        return topic in self._seen
+
     def ensure(self, topic: str) -> None:
         """See that a topic exists, as far as this task may. Raises RetriableError or ConnectError."""
         if topic in self._seen:

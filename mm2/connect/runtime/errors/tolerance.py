@@ -64,6 +64,33 @@ class ProcessingContext(Generic[T]):
         self.reported: Future[None] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A step whose first attempt was made outside of the operator and failed."""
+
+    stage: Stage
+    error: Exception
+
+    def before(self, operation: Callable[[], Result]) -> Callable[[], Result]:
+        """An operation whose first attempt fails that way, for `RetryWithToleranceOperator.execute`."""
+        errors = [self.error]
+
+        def attempt() -> Result:
+            if errors:
+                raise errors.pop()
+            return operation()
+
+        return attempt
+
+
+class ConversionFailed(Exception):
+    """A record could not be converted at the first attempt."""
+
+    def __init__(self, failed: Failed) -> None:
+        super().__init__(failed)
+        self.failed = failed
+
+
 class ErrorReporter(Protocol[T]):
     """Takes note of a record that failed."""
 

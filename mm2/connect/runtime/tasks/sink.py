@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Self, TypeVar
 
 import structlog
 
@@ -24,9 +24,10 @@ from mm2.connect.api import (
     SinkTask,
     TimestampType,
 )
-from mm2.connect.data.headers import Header
+from mm2.connect.data.headers import NO_HEADERS, Header
+from mm2.connect.data.schema import SchemaAndValue
 from mm2.connect.runtime.errors.errant import WorkerErrantRecordReporter
-from mm2.connect.runtime.errors.tolerance import Interrupted, ProcessingContext, Stage
+from mm2.connect.runtime.errors.tolerance import Failed, Interrupted, ProcessingContext, Stage
 from mm2.connect.runtime.errors.under_way import ReportsUnderWay
 from mm2.connect.runtime.tasks.base import Equipment, WorkerTask
 from mm2.connect.runtime.tasks.sink_context import WorkerSinkTaskContext
@@ -39,6 +40,8 @@ from mm2.kafka.structs import TopicPartition
 
 log = structlog.get_logger(__name__)
 
+T = TypeVar("T")
+
 _NO_TIMESTAMP: Final = -1
 _LOOK_S: Final = 1.0
 Offsets = dict[TopicPartition, OffsetAndMetadata]
@@ -49,6 +52,37 @@ class InternalSinkRecord(SinkRecord):
     """A record that knows what it was when it was read, also after transformations."""
 
     read: ConsumerRecord | None = field(default=None, repr=False, compare=False)
+
+    @classmethod
+    def of(
+        cls, record: ConsumerRecord, key: SchemaAndValue, value: SchemaAndValue, headers: Headers, *, keep: bool
+    ) -> Self:
+        """A record as it was read and converted; ``keep``: what it was read from, too."""
+        topic, partition = record.topic_partition
+        has_timestamp = record.timestamp != _NO_TIMESTAMP
+        made = object.__new__(cls)
+        # As dataclass would write it, field by field, it takes three times as long.
+        object.__setattr__(
+            made,
+            "__dict__",
+            {
+                "topic": topic,
+                "partition": partition,
+                "key": key.value,
+                "value": value.value,
+                "kafka_offset": record.offset,
+                "headers": headers,
+                "timestamp": record.timestamp if has_timestamp else None,
+                "timestamp_type": _timestamp_type(record),
+                "key_schema": key.schema,
+                "value_schema": value.schema,
+                "original_topic": topic,
+                "original_kafka_partition": partition,
+                "original_kafka_offset": record.offset,
+                "read": record if keep else None,
+            },
+        )
+        return made
 
 
 @dataclass(frozen=True)
@@ -225,58 +259,72 @@ class WorkerSinkTask(WorkerTask):
         if not records:
             return
         for record in records:
-            context = ProcessingContext(record)
-            converted = self._convert(context, record)
+            converted = self._convert(record)
             self._batch_offsets[record.topic_partition] = OffsetAndMetadata(record.offset + 1)
             if converted is not None:
                 self._batch.append(converted)
-            elif context.reported is not None and not context.reported.done():
-                self._under_way.add(record.topic_partition, context.reported)
         self._count_active()
 
-    def _convert(self, context: ProcessingContext[ConsumerRecord], record: ConsumerRecord) -> SinkRecord | None:
+    def _convert(self, record: ConsumerRecord) -> SinkRecord | None:
         """The record as the task gets it; None when it is filtered, or cannot be had and that is tolerated."""
-        topic, converters, execute = record.topic_partition.topic, self._converters, self._operator.execute
+        topic, converters = record.topic_partition.topic, self._converters
+        stage = Stage.KEY_CONVERTER
+        try:
+            key = converters.key.to_connect_data(topic, record.headers, record.key)
+            stage = Stage.VALUE_CONVERTER
+            value = converters.value.to_connect_data(topic, record.headers, record.value)
+            stage = Stage.HEADER_CONVERTER
+            headers = self._headers(topic, record) if record.headers else NO_HEADERS
+        except Exception as error:  # noqa: BLE001 - plugins raise what they like
+            return self._convert_again(record, Failed(stage, error))
+        made = self._made(record, key, value, headers)
+        if not self._transformations.stages:
+            return made
+        context = ProcessingContext(record)
+        return self._noted(context, self._transformations.apply(context, made))
+
+    def _convert_again(self, record: ConsumerRecord, failed: Failed) -> SinkRecord | None:
+        """As `_convert`, after a first attempt that failed."""
+        topic, converters = record.topic_partition.topic, self._converters
+        context = ProcessingContext(record)
+
+        def execute(stage: Stage, executing_class: str, operation: Callable[[], T]) -> T | None:
+            if failed.stage is stage:
+                operation = failed.before(operation)
+            return self._operator.execute(context, stage, executing_class, operation)
+
         key = execute(
-            context,
             Stage.KEY_CONVERTER,
             converters.key_class,
             lambda: converters.key.to_connect_data(topic, record.headers, record.key),
         )
         value = execute(
-            context,
             Stage.VALUE_CONVERTER,
             converters.value_class,
             lambda: converters.value.to_connect_data(topic, record.headers, record.value),
         )
         headers = execute(
-            context,
             Stage.HEADER_CONVERTER,
             converters.header_class,
-            lambda: self._headers(topic, record) if record.headers else _NO_HEADERS,
+            lambda: self._headers(topic, record) if record.headers else NO_HEADERS,
         )
         if key is None or value is None or headers is None:
-            return None
+            return self._noted(context, None)
+        return self._noted(context, self._transformations.apply(context, self._made(record, key, value, headers)))
+
+    def _noted(self, context: ProcessingContext[ConsumerRecord], converted: SinkRecord | None) -> SinkRecord | None:
+        """The same; a report of it that is not done yet is waited for before offsets behind it are committed."""
+        if converted is None and context.reported is not None and not context.reported.done():
+            self._under_way.add(context.original.topic_partition, context.reported)
+        return converted
+
+    def _made(
+        self, record: ConsumerRecord, key: SchemaAndValue, value: SchemaAndValue, headers: Headers
+    ) -> InternalSinkRecord:
         if record.timestamp < _NO_TIMESTAMP:
             raise ConnectError(f"Invalid record timestamp {record.timestamp}")
-        made = InternalSinkRecord(
-            topic,
-            record.topic_partition.partition,
-            key.value,
-            value.value,
-            record.offset,
-            headers,
-            None if record.timestamp == _NO_TIMESTAMP else record.timestamp,
-            _timestamp_type(record),
-            key.schema,
-            value.schema,
-            topic,
-            record.topic_partition.partition,
-            record.offset,
-            None if self._reporter is None else record,
-        )
-        self._note_topic(topic)
-        return self._transformations.apply(context, made)
+        self._note_topic(record.topic_partition.topic)
+        return InternalSinkRecord.of(record, key, value, headers, keep=self._reporter is not None)
 
     def _headers(self, topic: str, record: ConsumerRecord) -> Headers:
         convert = self._converters.header.to_connect_header
@@ -535,9 +583,6 @@ class WorkerSinkTask(WorkerTask):
             _NO_TIMESTAMP if record.timestamp is None else record.timestamp,
             record.timestamp_type is TimestampType.LOG_APPEND_TIME,
         )
-
-
-_NO_HEADERS: Final = Headers()
 
 
 def _names(partitions: Iterable[TopicPartition]) -> list[str]:
