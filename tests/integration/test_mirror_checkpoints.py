@@ -131,7 +131,7 @@ def test_records_have_the_key_and_partition_that_java_gives_them(
         until(lambda: records or records.__iadd__(task.poll() or []), "a checkpoint")
     (record,) = records
     assert (record.topic, record.partition) == (f"{unique}.checkpoints.internal", 0)
-    assert list(record.source_partition) == ["partition", "topic", "group"]
+    assert list(record.source_partition or ()) == ["partition", "topic", "group"]
     assert record.source_offset == {"offset": 0}
     store(kafka_b, records)
     assert read_all(kafka_b, record.topic) == [(record.key, record.value)]

@@ -188,7 +188,7 @@ class TransactionalConnector(_Connector, SourceConnector):
 class TransactionalTask(SourceTask):
     """Counts, five records a poll. By the connector's boundaries every third batch is aborted, the others are committed; by
     ``per.record`` transactions end behind numbers that end in 9, and are aborted behind those that end in 4. The record of number
-    ``large.at`` has 5000 bytes."""
+    ``large.at`` has 5000 bytes. With ``no.offsets`` records have neither source partition nor offset."""
 
     def version(self) -> str:
         return "7.0"
@@ -200,6 +200,7 @@ class TransactionalTask(SourceTask):
         self.most = int(props.get("most", str(10**9)))
         self.large_at = int(props.get("large.at", "-1"))
         self.partition = {"task": props["number"]}
+        self.keeps_offsets = props.get("no.offsets") != "true"
         (offset,) = self.context.offset_reader.offsets([self.partition])
         self.next = 0 if offset is None else int(offset["next"])
         self.ended = threading.Event()
@@ -213,8 +214,8 @@ class TransactionalTask(SourceTask):
         for _ in range(5):
             number, self.next = self.next, self.next + 1
             record = SourceRecord(
-                self.partition,
-                {"next": self.next},
+                self.partition if self.keeps_offsets else None,
+                {"next": self.next} if self.keeps_offsets else None,
                 self.topic,
                 None,
                 self.partition["task"].encode(),

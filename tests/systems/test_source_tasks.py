@@ -14,11 +14,12 @@ from mm2.kafka.reader import BatchReader
 from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import TopicPartition
 from mm2.sandbox.kafka import LocalKafka
-from tests.integration.connect_reading import create_topic, read_all
+from tests.integration.connect_reading import create_topic, read_all, read_committed
 from tests.integration.connect_toy import CONNECTOR as COUNTING
 from tests.integration.copy_flow import eventually
 from tests.systems.sink_events import BYTES
-from tests.systems.workers import DistributedWorker
+from tests.systems.task_toys import MODULE
+from tests.systems.workers import DistributedWorker, distributed_props
 
 GZIP = 1
 
@@ -158,3 +159,28 @@ def test_bad_records_are_left_out_when_all_errors_are_tolerated_and_end_the_task
     # What came before was committed when it failed.
     assert [entry["offset"]["count"] for entry in worker.rest.offsets(strict)] == [4]
     worker.rest.delete(strict)
+
+
+@pytest.mark.parametrize("exactly_once", ["disabled", "enabled"])
+@pytest.mark.timeout(240)
+def test_records_without_source_partition_and_offset_are_written_all_the_same(
+    broker: LocalKafka, unique: str, folder: Path, exactly_once: str
+) -> None:
+    create_topic(broker.bootstrap, unique)
+    props = {**distributed_props(broker.bootstrap, f"{unique}-workers"), "exactly.once.source.support": exactly_once}
+    config = {
+        "connector.class": f"{MODULE}.TransactionalConnector",
+        "topic": unique,
+        "no.offsets": "true",
+        "most": "50",
+        "key.converter": BYTES,
+        "value.converter": BYTES,
+    }
+    with DistributedWorker(folder / "worker", props) as worker:
+        worker.rest.create(unique, config)
+        eventually(lambda: len(read_committed(broker.bootstrap, unique)) == 50, why=worker.tail)
+        time.sleep(2)  # offsets are committed
+        assert worker.rest.states(unique) == ["RUNNING", "RUNNING"]
+        assert "not committed" not in worker.log.read_text()
+        worker.rest.stop(unique)
+        assert worker.rest.offsets(unique) == []

@@ -40,9 +40,10 @@ class ConnectRecord:
 class SourceRecord(ConnectRecord):
     """A record to be written to Kafka (org.apache.kafka.connect.source.SourceRecord)."""
 
-    #: Where it comes from and how far that source has been read with it; string keys, primitive values.
-    source_partition: dict[str, Any]
-    source_offset: dict[str, Any]
+    #: Where it comes from and how far that source has been read with it; string keys, primitive values. None: there is no
+    #: such thing, and a task that starts again finds no offset.
+    source_partition: dict[str, Any] | None
+    source_offset: dict[str, Any] | None
     topic: str
     partition: int | None
     key: Any

@@ -7,7 +7,7 @@ waits for the network and for plugins; it runs on threads of its own. Who may as
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, Protocol
 
@@ -42,13 +42,17 @@ _HAS_MEMBERS: Final = frozenset(
 _LARGEST_OFFSET: Final = 2**63 - 1
 
 
+#: A source partition with its offset; None removes it.
+_Offset = tuple[Mapping[str, Any], Mapping[str, Any] | None]
+
+
 class SourceOffsets(Protocol):
     """The offsets of one source connector, wherever it keeps them."""
 
     def all(self, timeout_s: float) -> list[tuple[dict[str, Any], dict[str, Any]]]:
         """Every partition with its offset. Raises ConnectError."""
 
-    def write(self, offsets: list[SourceOffset], timeout_s: float) -> None:
+    def write(self, offsets: Sequence[SourceOffset], timeout_s: float) -> None:
         """Store these, None removing one; done when they are safe. Raises ConnectError."""
 
 
@@ -117,7 +121,7 @@ class ConnectorOffsetsAccess:
     ) -> bool:
         with self._source_offsets(name, props) as stored:
             if offsets is None:
-                wanted: list[SourceOffset] = [(partition, None) for partition, _ in stored.all(_left(deadline))]
+                wanted: list[_Offset] = [(partition, None) for partition, _ in stored.all(_left(deadline))]
             else:
                 wanted = _normalized(offsets)
             told = [(dict(partition), None if offset is None else dict(offset)) for partition, offset in wanted]
@@ -235,9 +239,9 @@ def _integer(value: object, largest: int) -> int | None:
     return number if -largest - 1 <= number <= largest else None
 
 
-def _normalized(offsets: ConnectorOffsets) -> list[SourceOffset]:
+def _normalized(offsets: ConnectorOffsets) -> list[_Offset]:
     """As the connector will read them back. Raises BadRequest for what no source offset can be."""
-    normalized: list[SourceOffset] = []
+    normalized: list[_Offset] = []
     for entry in offsets.offsets:
         try:
             if entry.partition is not None:

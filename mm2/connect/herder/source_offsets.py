@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
@@ -38,7 +38,7 @@ class StoredOffsets:
         """Every partition with its offset. Raises ConnectError."""
         return self._store.all_offsets(self._connector, timeout_s)
 
-    def write(self, offsets: list[SourceOffset], timeout_s: float) -> None:
+    def write(self, offsets: Sequence[SourceOffset], timeout_s: float) -> None:
         """Store these, None removing one under every key that it has by now; done when they are safe. Raises ConnectError."""
         deadline = time.monotonic() + timeout_s
         if self._writer is None:

@@ -13,7 +13,7 @@ class OffsetJson:
     """Keys and values of the offsets topic (JSON without schema, maps in Java's order; spec connect B.3)."""
 
     @staticmethod
-    def key(connector: str, partition: Mapping[str, Any]) -> bytes:
+    def key(connector: str, partition: Mapping[str, Any] | None) -> bytes:
         """Key bytes of a source partition. Raises ConnectError when it is not a flat map with string keys."""
         internal_json.require_flat("partition", partition)
         encoded = internal_json.encode([connector, internal_json.hash_ordered(partition)])

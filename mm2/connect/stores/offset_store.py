@@ -19,7 +19,7 @@ log = structlog.get_logger(__name__)
 _AGAIN_S = 1.0
 
 #: A source partition with its offset; None stands for "no offset" and removes one that is there.
-SourceOffset = tuple[Mapping[str, Any], Mapping[str, Any] | None]
+SourceOffset = tuple[Mapping[str, Any] | None, Mapping[str, Any] | None]
 
 
 class OffsetStore(ABC):

@@ -64,7 +64,7 @@ class OffsetTable:
                     value = self._values[alias]
         return OffsetJson.parse_value(value)
 
-    def keys_of(self, connector: str, partition: Mapping[str, Any]) -> list[bytes]:
+    def keys_of(self, connector: str, partition: Mapping[str, Any] | None) -> list[bytes]:
         """The key that Java would write for a partition, and every other one that is there and says the same."""
         key = OffsetJson.key(connector, partition)
         with self._lock:

@@ -101,7 +101,7 @@ class VerifiableSourceTask(SourceTask):
                 "task": self._id,
                 "topic": self._topic,
                 "time_ms": now_ms(),
-                "seqno": record.source_offset["seqno"],
+                "seqno": (record.source_offset or {}).get("seqno"),
                 "committed": True,
             }
         )

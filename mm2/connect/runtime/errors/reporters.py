@@ -55,8 +55,8 @@ class LogReporter(Generic[T]):
 def of_source_record(record: SourceRecord) -> dict[str, object]:
     """Where a record comes from and goes to."""
     return {
-        "source_partition": dict(record.source_partition),
-        "source_offset": dict(record.source_offset),
+        "source_partition": record.source_partition,
+        "source_offset": record.source_offset,
         "topic": record.topic,
         "partition": record.partition,
         "timestamp": record.timestamp,

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Any
 
 from mm2.connect.api import ConnectError, SourceRecord
 from mm2.connect.runtime.errors.tolerance import ProcessingContext
 from mm2.connect.runtime.exactly_once import Boundary, Transactions
 from mm2.connect.runtime.tasks.base import Equipment
 from mm2.connect.runtime.tasks.source import AbstractWorkerSourceTask, SourceSetup
-from mm2.connect.runtime.tasks.submitted import Submitted
+from mm2.connect.runtime.tasks.submitted import Committable, PartitionKey, Submitted, key_of
 from mm2.connect.runtime.tasks.transaction_context import WorkerTransactionContext
 from mm2.connect.stores import internal_json
 from mm2.kafka.error_codes import ErrorCode
@@ -25,7 +24,7 @@ from mm2.kafka.producer import RecordMetadata
 from mm2.kafka.records.record import Record
 from mm2.kafka.transactions import TransactionalProducer
 
-_SourceOffsets = dict[frozenset[tuple[str, Any]], tuple[dict[str, Any], dict[str, Any]]]
+_SourceOffsets = dict[PartitionKey, Committable]
 
 
 class ExactlyOnceWorkerSourceTask(AbstractWorkerSourceTask):
@@ -110,7 +109,7 @@ class ExactlyOnceWorkerSourceTask(AbstractWorkerSourceTask):
         return
 
     def _dispatched(self, record: SourceRecord) -> None:
-        self._offsets[frozenset(record.source_partition.items())] = (record.source_partition, record.source_offset)
+        self._offsets[key_of(record.source_partition)] = (record.source_partition, record.source_offset)
         self._records += 1
         self._end_behind(record)
 

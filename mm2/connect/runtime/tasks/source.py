@@ -24,7 +24,7 @@ from mm2.connect.api import (
 from mm2.connect.runtime.errors.tolerance import Interrupted, ProcessingContext, Stage
 from mm2.connect.runtime.sending import RecordSender
 from mm2.connect.runtime.tasks.base import Equipment, WorkerTask
-from mm2.connect.runtime.tasks.submitted import Submitted, SubmittedRecords
+from mm2.connect.runtime.tasks.submitted import Committable, PartitionKey, Submitted, SubmittedRecords, key_of
 from mm2.connect.runtime.topic_creation import TopicCreation
 from mm2.connect.stores.offset_store import ConnectorOffsetReader, OffsetStore
 from mm2.kafka.cluster import Cluster
@@ -435,7 +435,7 @@ class WorkerSourceTask(AbstractWorkerSourceTask):
         self._flush_timeout_s = flush_timeout_s
         self._submitted = SubmittedRecords()
         self._commit_lock = threading.Lock()
-        self._uncommitted: dict[frozenset[tuple[str, Any]], tuple[dict[str, Any], dict[str, Any]]] = {}
+        self._uncommitted: dict[PartitionKey, Committable] = {}
         self._send_error: BaseException | None = None
 
     def commit_offsets(self) -> bool:
@@ -445,7 +445,7 @@ class WorkerSourceTask(AbstractWorkerSourceTask):
         began_s = time.monotonic()
         with self._commit_lock:
             for partition, offset in self._submitted.take_committable():
-                self._uncommitted[frozenset(partition.items())] = (partition, offset)
+                self._uncommitted[key_of(partition)] = (partition, offset)
             if self._uncommitted:
                 try:
                     self._store.write(self.id.connector, list(self._uncommitted.values()), self._flush_timeout_s)

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from mm2.connect.api import SourceRecord
 from mm2.connect.stores import internal_json
 
-_PartitionKey = frozenset[tuple[str, Any]]
+PartitionKey = frozenset[tuple[str, Any]] | None
+#: A source partition and its newest offset.
+Committable = tuple[dict[str, Any] | None, dict[str, Any] | None]
+
+
+def key_of(partition: Mapping[str, Any] | None) -> PartitionKey:
+    """What partitions are told apart by."""
+    return None if partition is None else frozenset(partition.items())
 
 
 @dataclass
@@ -28,7 +36,7 @@ class SubmittedRecords:
         self._lock = threading.Lock()
         self._arrived = threading.Condition(self._lock)
         self._unacked = 0
-        self._queues: dict[_PartitionKey, deque[Submitted]] = {}
+        self._queues: dict[PartitionKey, deque[Submitted]] = {}
 
     def submit(self, record: SourceRecord) -> Submitted:
         """Note that a record is being sent. Raises ConnectError when its partition or offset is not a flat map."""
@@ -36,7 +44,7 @@ class SubmittedRecords:
         internal_json.require_flat("offset", record.source_offset)
         submitted = Submitted(record)
         with self._lock:
-            self._queues.setdefault(frozenset(record.source_partition.items()), deque()).append(submitted)
+            self._queues.setdefault(key_of(record.source_partition), deque()).append(submitted)
             self._unacked += 1
         return submitted
 
@@ -51,7 +59,7 @@ class SubmittedRecords:
     def drop(self, submitted: Submitted) -> None:
         """The last record of its partition is not being sent after all."""
         with self._lock:
-            key = frozenset(submitted.record.source_partition.items())
+            key = key_of(submitted.record.source_partition)
             queue = self._queues.get(key)
             if queue and queue[-1] is submitted:
                 queue.pop()
@@ -65,7 +73,7 @@ class SubmittedRecords:
         with self._lock:
             return self._arrived.wait_for(lambda: self._unacked == 0, timeout_s)
 
-    def take_committable(self) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    def take_committable(self) -> list[Committable]:
         """Remove every acknowledged prefix; one (partition, newest offset) pair for each partition that had one."""
         taken = []
         with self._lock:
