@@ -18,7 +18,7 @@ import configargparse
 import structlog
 
 from mm2 import __version__
-from mm2.cli.logs import FORMATS, LEVELS, configure_logging
+from mm2.cli.logs import add_log_options, configure_logging
 from mm2.cli.signals import exit_in, stop_at_signals
 from mm2.config.configdef import ConfigException
 from mm2.config.legacy_keys import without_legacy_keys
@@ -131,14 +131,7 @@ def parser(program: Program) -> Any:
     if program.files_help is not None:
         made.add_argument("files", metavar="connector", type=Path, nargs="*", help=program.files_help)
     made.add_argument("--help", "-h", action="store_true", help="show this and exit with 1, as Java does")
-    made.add_argument(
-        "--log-format",
-        choices=FORMATS,
-        default="auto",
-        env_var="MM2_LOG_FORMAT",
-        help="auto: console on a terminal, else json (default: auto)",
-    )
-    made.add_argument("--log-level", choices=LEVELS, default="info", env_var="MM2_LOG_LEVEL", help="(default: info)")
+    add_log_options(made)
     made.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     return made
 

@@ -58,6 +58,18 @@ def _only_enabled(logger: Any, method: str, event: EventDict) -> EventDict:
     return event
 
 
+def add_log_options(parser: Any) -> None:
+    """``--log-format`` and ``--log-level`` for a command line of configargparse."""
+    parser.add_argument(
+        "--log-format",
+        choices=FORMATS,
+        default="auto",
+        env_var="MM2_LOG_FORMAT",
+        help="auto: console on a terminal, else json (default: auto)",
+    )
+    parser.add_argument("--log-level", choices=LEVELS, default="info", env_var="MM2_LOG_LEVEL", help="(default: info)")
+
+
 def configure_logging(log_format: str = "auto", level: str = "info", *, stream: TextIO | None = None) -> None:
     """Set up structlog and the standard library's logging for the whole process.
 

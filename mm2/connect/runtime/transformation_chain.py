@@ -18,6 +18,7 @@ from mm2.connect.runtime.errors.tolerance import ProcessingContext, RetryWithTol
 log = structlog.get_logger(__name__)
 
 AnyRecord = TypeVar("AnyRecord", bound=ConnectRecord)
+_Plugin = TypeVar("_Plugin", Transformation, Predicate)
 
 
 @dataclass(frozen=True)
@@ -84,15 +85,7 @@ def build_stages(
     try:
         for alias in config.list("transforms"):
             prefix = f"transforms.{alias}."
-            transformation = plugins.new(
-                props.get(f"{prefix}type", ""),
-                Transformation,
-                key=f"{prefix}type",
-                version=props.get(f"{prefix}plugin.version"),
-                loader=loader,
-            )
-            with plugins.swap(plugins.loader_of(transformation)):
-                transformation.configure(_behind(props, prefix))
+            transformation = _configured(Transformation, plugins, props, prefix, loader)
             named = props.get(f"{prefix}predicate")
             negate = _boolean(props, f"{prefix}negate")
             if named and named not in predicates:
@@ -129,17 +122,22 @@ def _predicate(
     if alias not in config.list("predicates"):
         known = ", ".join(split_list(props.get("predicates", ""))) or "none"
         raise ConnectError(f"Configuration {key} names the predicate {alias}; the connector's predicates are: {known}")
-    prefix = f"predicates.{alias}."
-    predicate = plugins.new(
+    return _configured(Predicate, plugins, props, f"predicates.{alias}.", loader)
+
+
+def _configured(
+    kind: type[_Plugin], plugins: Plugins, props: Mapping[str, str], prefix: str, loader: PluginLoader | None
+) -> _Plugin:
+    plugin = plugins.new(
         props.get(f"{prefix}type", ""),
-        Predicate,
+        kind,
         key=f"{prefix}type",
         version=props.get(f"{prefix}plugin.version"),
         loader=loader,
     )
-    with plugins.swap(plugins.loader_of(predicate)):
-        predicate.configure(_behind(props, prefix))
-    return predicate
+    with plugins.swap(plugins.loader_of(plugin)):
+        plugin.configure(_behind(props, prefix))
+    return plugin
 
 
 def _behind(props: Mapping[str, str], prefix: str) -> dict[str, str]:
