@@ -6,6 +6,7 @@ Compacted, JSON, one partition. Java neither reads nor replicates it. Losing it 
   {"partition":0,"topic":"orders"}                          the partition's entry, see `mm2.copy.session.Entry.to_json`
   {"chunk":3,"partition":0,"topic":"orders"}                segments and gaps, see `mm2.copy.segments.Chunk.to_json`
   {"throttle":"orders"}, {"throttle":""} for the flow       {"bytes.per.sec":1000000}: in place of the configured limit
+  {"note":["acl","TOPIC","A.orders",…]}                     whatever the flow's leader has to remember, by kind and name
 ========================================================================================================================
 """
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import structlog
@@ -70,6 +72,11 @@ def throttle_record(topic: str, limit: int | None) -> Record:
     return Record(_json({"throttle": topic}), None if limit is None else _json({"bytes.per.sec": limit}))
 
 
+def note_record(kind: str, name: Sequence[str], value: Mapping[str, Any] | None) -> Record:
+    """What the leader of the flow remembers under a name; None: nothing any more."""
+    return Record(_json({"note": [kind, *name]}), None if value is None else _json(dict(value)))
+
+
 def entry_record(entry: Entry) -> Record:
     """The record of a partition's entry."""
     return Record(key_bytes(Key(entry.source, None)), _json(entry.to_json()))
@@ -93,12 +100,20 @@ class Ledger:
         self._entries: dict[TopicPartition, bytes] = {}
         self._chunks: dict[TopicPartition, dict[int, bytes]] = {}
         self._throttles: dict[str, int] = {}
+        self._notes: dict[bytes, bytes] = {}
         self._written_ms: dict[TopicPartition, int] = {}
 
     def apply(self, key: bytes | None, value: bytes | None, written_ms: int = -1) -> None:
         """Take in one record; ``written_ms`` is its timestamp."""
         if key is not None and key.startswith(b'{"throttle":'):
             self._apply_throttle(key, value)
+            return
+        if key is not None and key.startswith(b'{"note":'):
+            with self._lock:
+                if value is None:
+                    self._notes.pop(key, None)
+                else:
+                    self._notes[key] = value
             return
         named = None if key is None else parse_key(key)
         if named is None:
@@ -133,6 +148,20 @@ class Ledger:
         """Limits in place of the configured ones: bytes per second by topic, "" for the flow."""
         with self._lock:
             return dict(self._throttles)
+
+    def notes(self, kind: str) -> dict[tuple[str, ...], dict[str, Any]]:
+        """The leader's notes of a kind, by name; what cannot be read is left out and said in the log."""
+        with self._lock:
+            notes = dict(self._notes)
+        found: dict[tuple[str, ...], dict[str, Any]] = {}
+        for key, value in notes.items():
+            try:
+                this, *name = json.loads(key)["note"]
+                if this == kind:
+                    found[tuple(map(str, name))] = dict(json.loads(value))
+            except (ValueError, KeyError, TypeError) as error:
+                log.warning("ledger note that cannot be read", key=repr(key), error=repr(error))
+        return found
 
     def partitions(self) -> list[TopicPartition]:
         """All source partitions that have an entry, in order."""
@@ -191,12 +220,18 @@ class Ledger:
 
 
 def extend(chunks: list[Chunk], entry: Entry) -> None:
-    """Let the newest segment reach to the mark: its chunk is not written again while it only grows."""
+    """Let the newest segment reach to the mark: its chunk is not written again while it only grows.
+
+    Only where it is certain that it grew: the mark must be on its line, and a session that began behind its end began
+    behind records that somebody else has put there.
+    """
     newest = next((chunk for chunk in reversed(chunks) if chunk.segments), None)
-    if newest is not None and newest.number == entry.chunk:
-        last = newest.segments[-1]
-        if entry.mark.target > last.target_end:
-            newest.segments[-1] = Segment(last.source, last.target, entry.mark.target - last.target)
+    last = None if newest is None or newest.number != entry.chunk else newest.open_segment
+    if newest is None or last is None or entry.mark.target <= last.target_end:
+        return
+    is_straight = entry.mark.source - last.source == entry.mark.target - last.target
+    if is_straight and (entry.session is None or entry.session.start.target <= last.target_end):
+        newest.segments[-1] = Segment(last.source, last.target, entry.mark.target - last.target)
 
 
 class LedgerLog:

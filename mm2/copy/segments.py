@@ -3,7 +3,8 @@
 A segment (source, target, records) says that the records at source offsets ``source .. source+records-1`` are at target
 offsets ``target .. target+records-1``. It ends where either side jumps: a hole, a transaction marker, a rewind, somebody
 else's record on the target. A gap (first, after, reason) says why the source offsets ``first .. after-1`` are not there.
-Offsets in neither are on the target at a place that nobody knows.
+Offsets in neither are on the target at a place that nobody knows. A cut says that from a source offset on the source has
+other records now than those of the segments before it: its log was cut off there, or begun anew.
 """
 
 from __future__ import annotations
@@ -45,6 +46,13 @@ class Gap(NamedTuple):
     reason: str
 
 
+class Cut(NamedTuple):
+    """Behind the first ``place`` segments of its chunk the source was cut off at an offset."""
+
+    place: int
+    source: int
+
+
 @dataclass(slots=True)
 class Chunk:
     """Some segments and gaps in the order in which they were copied."""
@@ -52,11 +60,18 @@ class Chunk:
     number: int
     segments: list[Segment] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
+    cuts: list[Cut] = field(default_factory=list)
+
+    @property
+    def open_segment(self) -> Segment | None:
+        """The one that may still grow."""
+        is_cut = self.cuts and self.cuts[-1].place == len(self.segments)
+        return None if is_cut or not self.segments else self.segments[-1]
 
     @property
     def full(self) -> bool:
         """Time for the next one."""
-        return len(self.segments) + len(self.gaps) >= CHUNK_SIZE
+        return len(self.segments) + len(self.gaps) + len(self.cuts) >= CHUNK_SIZE
 
     def to_json(self) -> dict[str, Any]:
         """Delta-coded: a segment as [source step, target step, count] from the end of the one before it."""
@@ -71,7 +86,10 @@ class Chunk:
                 reasons.append(gap.reason)
             gaps.append([gap.first - after, gap.after - gap.first, reasons.index(gap.reason)])
             after = gap.after
-        return {"segments": rows, "gaps": gaps, "reasons": reasons}
+        data: dict[str, Any] = {"segments": rows, "gaps": gaps, "reasons": reasons}
+        if self.cuts:
+            data["cuts"] = [list(cut) for cut in self.cuts]
+        return data
 
     @classmethod
     def from_json(cls, number: int, data: dict[str, Any]) -> Chunk:
@@ -86,6 +104,7 @@ class Chunk:
             gap = Gap(after + step, after + step + length, str(data["reasons"][reason]))
             chunk.gaps.append(gap)
             after = gap.after
+        chunk.cuts += [Cut(int(place), int(offset)) for place, offset in data.get("cuts", ())]
         return chunk
 
 
@@ -109,12 +128,10 @@ class Trail:
 
     def copied(self, source: int, target: int, count: int) -> None:
         """Records at ``source`` and on are on the target at ``target`` and on."""
-        segments = self._chunks[-1].segments
-        if segments:
-            last = segments[-1]
-            if last.source_end == source and last.target_end == target:
-                segments[-1] = Segment(last.source, last.target, last.records + count)
-                return
+        last = self.newest.open_segment
+        if last is not None and last.source_end == source and last.target_end == target:
+            self.newest.segments[-1] = Segment(last.source, last.target, last.records + count)
+            return
         self._room().segments.append(Segment(source, target, count))
         self._changed.add(self.newest.number)
 
@@ -128,10 +145,21 @@ class Trail:
             self._room().gaps.append(Gap(first, after, reason))
         self._changed.add(self.newest.number)
 
+    def cut(self, source: int) -> None:
+        """From this offset on the source has other records than those that were copied."""
+        room = self._room()
+        room.cuts.append(Cut(len(room.segments), source))
+        self._changed.add(room.number)
+
+    def settle(self) -> None:
+        """Have the newest chunk written although it may only have grown: somebody else may have copied since."""
+        if self.newest.segments:
+            self._changed.add(self.newest.number)
+
     def take_changed(self) -> tuple[list[Chunk], list[int]]:
         """Copies of chunks that differ from what was taken before, and numbers of those to be forgotten."""
         changed = [
-            Chunk(chunk.number, list(chunk.segments), list(chunk.gaps))
+            Chunk(chunk.number, list(chunk.segments), list(chunk.gaps), list(chunk.cuts))
             for chunk in self._chunks
             if chunk.number in self._changed
         ]

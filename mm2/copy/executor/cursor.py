@@ -272,8 +272,9 @@ class Cursor:
         self.held = False
 
     def move(self, offset: int) -> None:
-        """Go on elsewhere on the source; not while anything is on its way. What is on the target stays there."""
+        """Go on elsewhere: the source is another one from there on; not while anything is on its way."""
         self._conclude()
+        self.trail.cut(offset)
         self.offset = self.position = offset
 
     def when_idle(self, then: Callable[[], None]) -> None:

@@ -311,6 +311,7 @@ class Opening:
     async def _open_at(self, positions: Mapping[TopicPartition, int]) -> None:
         if self._spec.transactions is not None:
             for tp, position in positions.items():
+                self._cursors[tp].trail.settle()
                 self._cursors[tp].begin(Mark(position, -1, 0))
             self._source.add(self._cursors[tp] for tp in positions)
             return
@@ -340,6 +341,7 @@ class Opening:
                 await self._link.pause(_AGAIN_S)
 
     def _open_one(self, cursor: Cursor, mark: Mark, identity: ProducerIdentity) -> None:
+        cursor.trail.settle()
         cursor.begin(mark)
         cursor.outbox.complaint = None
         cursor.outbox.queue.clear()

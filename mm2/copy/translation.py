@@ -1,0 +1,185 @@
+"""Group offsets from one side of a copy to the other, by the segments of the ledger (DESIGN §6). Pure.
+
+A *pass* is a run of segments along which the source offsets rise as the target's do. There is one, unless somebody sent
+the copying back, and then the same records are on the target more than once.
+
+To the target: the answer is the place of the group's next record in the newest pass behind which nothing is missing that
+an older pass has brought, so that no record is skipped even while a pass is still under way; and none is read again
+that the group has consumed, within what is known. To the source: the lowest offset of all that the group has not read.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from mm2.copy.segments import Chunk, Segment
+from mm2.copy.session import Mark
+
+
+class Place(NamedTuple):
+    """A translated offset, which is never past what the group has yet to read.
+
+    ``is_exact``: nothing is read again, either. Else the records between are on the other side at places that are not
+    known, and any safe answer from ``offset`` to ``at_most`` (None: no bound) is a better one.
+    """
+
+    offset: int
+    is_exact: bool
+    at_most: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    segments: list[Segment]
+
+    @property
+    def start(self) -> int:
+        return self.segments[0].source
+
+    @property
+    def end(self) -> int:
+        return self.segments[-1].source_end
+
+
+class Translation:
+    """What is known of one partition: ``chunks`` oldest first, and the mark they reach to (`Ledger.chunks`, `Entry.mark`)."""
+
+    def __init__(self, chunks: Sequence[Chunk], mark: Mark) -> None:
+        self._mark = mark
+        self._segments = _standing(chunks, mark)
+        self._passes: list[_Pass] = []
+        for segment in self._segments:
+            if not self._passes or segment.source < self._passes[-1].end:
+                self._passes.append(_Pass([]))
+            self._passes[-1].segments.append(segment)
+        self._end = max((run.end for run in self._passes), default=0)
+        self._chunks = chunks
+
+    @property
+    def is_empty(self) -> bool:
+        """No record is known to be on the target."""
+        return not self._segments
+
+    def to_target(self, offset: int) -> Place | None:
+        """Where a group that goes on at source ``offset`` goes on on the target; None: before all that is known."""
+        if not self._segments:
+            return None
+        last = self._segments[-1]
+        if offset >= self._end:
+            return Place(last.target_end, self._is_missing(self._end, offset), None)
+        reach = 0
+        for run in reversed(self._passes):
+            reach = max(reach, run.end)
+            if run.start <= offset and reach >= self._end:
+                return self._in(run, offset)
+        first = self._segments[0]
+        # An empty topic before the first record: whatever the group has not read comes at 0 or later.
+        return Place(0, is_exact=True, at_most=0) if first.target == 0 else None
+
+    def to_source(self, offset: int) -> Place | None:
+        """Where a group that goes on at target ``offset`` goes on on the source; None: before all that is known."""
+        index = bisect_right(self._segments, offset, key=lambda segment: segment.target) - 1
+        if index < 0:
+            return None
+        segment = self._segments[index]
+        read = min(offset - segment.target, segment.records)
+        found = segment.source + read
+        if len(self._passes) > 1:
+            found = self._lowest_unread(index, read, found)
+            return Place(found, is_exact=False, at_most=found)
+        if offset <= segment.target_end:
+            return Place(found, is_exact=True, at_most=found)
+        behind = self._segments[index + 1].source if index + 1 < len(self._segments) else self._mark.source
+        is_exact = offset <= self._mark.target and self._is_missing(found, behind)
+        return Place(found, is_exact, behind if index + 1 < len(self._segments) else None)
+
+    @property
+    def first_known(self) -> Segment | None:
+        """The oldest segment."""
+        return self._segments[0] if self._segments else None
+
+    def _in(self, run: _Pass, offset: int) -> Place:
+        index = bisect_right(run.segments, offset, key=lambda segment: segment.source) - 1
+        segment = run.segments[index]
+        if offset < segment.source_end:
+            exact = segment.target + offset - segment.source
+            return Place(exact, is_exact=True, at_most=exact)
+        behind = run.segments[index + 1] if index + 1 < len(run.segments) else None
+        is_exact = self._is_missing(segment.source_end, offset)
+        return Place(segment.target_end, is_exact, None if behind is None else behind.target)
+
+    def _is_missing(self, first: int, after: int) -> bool:
+        """All of these source offsets are known not to be on the target."""
+        if first >= after:
+            return True
+        index = bisect_right(self._gaps, first, key=lambda gap: gap[0]) - 1
+        return index >= 0 and self._gaps[index][1] >= after
+
+    @cached_property
+    def _gaps(self) -> list[tuple[int, int]]:
+        """Ranges of source offsets without a record, as few as possible, in order."""
+        merged: list[tuple[int, int]] = []
+        for first, after, _ in sorted(gap for chunk in self._chunks for gap in chunk.gaps):
+            if merged and first <= merged[-1][1]:
+                merged[-1] = (merged[-1][0], max(merged[-1][1], after))
+            else:
+                merged.append((first, after))
+        return merged
+
+    def _lowest_unread(self, index: int, read: int, found: int) -> int:
+        """The first source offset that the group has not read under any of its places; at most ``found``."""
+        reading = self._segments[index]
+        seen = sorted(
+            [(segment.source, segment.source_end) for segment in self._segments[:index]]
+            + [(reading.source, reading.source + read)]
+        )
+        ahead = [(reading.source + read, reading.source_end)]
+        ahead += [(segment.source, segment.source_end) for segment in self._segments[index + 1 :]]
+        for first, after in sorted(ahead):
+            at = first
+            for start, end in seen:
+                if start <= at < end:
+                    at = end
+            if at < after:
+                return min(at, found)
+        return found
+
+
+def _standing(chunks: Sequence[Chunk], mark: Mark) -> list[Segment]:
+    """The segments that still hold, in the order of the target: none behind the mark, none that a later one lies over."""
+    standing: list[Segment] = []
+    for chunk in chunks:
+        cuts = {cut.place: cut.source for cut in chunk.cuts}
+        for place, segment in enumerate(chunk.segments):
+            if place in cuts:
+                standing = _before_source(standing, cuts[place])
+            _drop_from(standing, segment.target)
+            if segment.records > 0:
+                standing.append(segment)
+        if len(chunk.segments) in cuts:
+            standing = _before_source(standing, cuts[len(chunk.segments)])
+    if mark.target >= 0:
+        _drop_from(standing, mark.target)
+    return standing
+
+
+def _drop_from(segments: list[Segment], target: int) -> None:
+    """Nothing at this target offset and behind it: the target's log was cut off there and written anew."""
+    while segments and segments[-1].target >= target:
+        segments.pop()
+    if segments and segments[-1].target_end > target:
+        last = segments[-1]
+        segments[-1] = Segment(last.source, last.target, target - last.target)
+
+
+def _before_source(segments: list[Segment], source: int) -> list[Segment]:
+    """Those parts that are of records before a source offset."""
+    return [
+        Segment(segment.source, segment.target, min(segment.records, source - segment.source))
+        for segment in segments
+        if segment.source < source
+    ]
