@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Self
 
-from mm2.connect.data.headers import Headers
+from mm2.connect.data.headers import NO_HEADERS, Header, Headers
 from mm2.connect.data.schema import Schema
 
 
@@ -36,7 +37,7 @@ class ConnectRecord:
             object.__setattr__(self, "headers", Headers.of(self.headers))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class SourceRecord(ConnectRecord):
     """A record to be written to Kafka (org.apache.kafka.connect.source.SourceRecord)."""
 
@@ -48,12 +49,44 @@ class SourceRecord(ConnectRecord):
     partition: int | None
     key: Any
     value: Any
-    headers: Headers = field(default_factory=Headers)
+    headers: Headers = NO_HEADERS
     timestamp: int | None = None
     key_schema: Schema | None = None
     value_schema: Schema | None = None
 
+    def __init__(
+        self,
+        source_partition: dict[str, Any] | None,
+        source_offset: dict[str, Any] | None,
+        topic: str,
+        partition: int | None,
+        key: Any,
+        value: Any,
+        headers: Iterable[Header | tuple[str, Any]] = NO_HEADERS,
+        timestamp: int | None = None,
+        key_schema: Schema | None = None,
+        value_schema: Schema | None = None,
+    ) -> None:
+        # As dataclass would write it, field by field, it takes three times as long.
+        object.__setattr__(
+            self,
+            "__dict__",
+            {
+                "source_partition": source_partition,
+                "source_offset": source_offset,
+                "topic": topic,
+                "partition": partition,
+                "key": key,
+                "value": value,
+                "headers": headers if type(headers) is Headers else Headers.of(headers),
+                "timestamp": timestamp,
+                "key_schema": key_schema,
+                "value_schema": value_schema,
+            },
+        )
+
     def __post_init__(self) -> None:
+        """For dataclasses derived from this one, whose own ``__init__`` calls it."""
         self._settle_headers()
 
 
@@ -74,7 +107,7 @@ class SinkRecord(ConnectRecord):
     key: Any
     value: Any
     kafka_offset: int
-    headers: Headers = field(default_factory=Headers)
+    headers: Headers = NO_HEADERS
     timestamp: int | None = None
     timestamp_type: TimestampType = TimestampType.NO_TIMESTAMP_TYPE
     key_schema: Schema | None = None

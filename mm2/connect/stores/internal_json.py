@@ -59,9 +59,12 @@ def require_flat(kind: str, values: Any) -> None:
     """
     if values is None:
         return
-    if not isinstance(values, Mapping):
+    if type(values) is not dict and not isinstance(values, Mapping):
         raise ConnectError(f"A source {kind} must be a map, not {type(values).__name__}")
     for key, value in values.items():
+        # What nearly all are, each record having two such maps.
+        if type(key) is str and (type(value) is str or (type(value) is int and _INT64_MIN <= value <= _INT64_MAX)):
+            continue
         if not isinstance(key, str):
             raise ConnectError(f"A source {kind} must have string keys only, not {key!r}")
         if value is None or isinstance(value, bool | float | str | bytes):

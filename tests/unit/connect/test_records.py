@@ -1,3 +1,7 @@
+from dataclasses import FrozenInstanceError, dataclass
+
+import pytest
+
 import mm2.connect.api
 from mm2.connect.api import Header, Headers, SinkRecord, SourceRecord
 
@@ -16,7 +20,7 @@ def test_headers_keep_order_and_repetitions() -> None:
 
 
 def test_pairs_will_do_for_headers() -> None:
-    record = SourceRecord({}, {}, "t", None, None, None, headers=[("h", 1)])  # type: ignore[arg-type]
+    record = SourceRecord({}, {}, "t", None, None, None, headers=[("h", 1)])
     assert record.headers == Headers.of([("h", 1)])
 
 
@@ -24,3 +28,16 @@ def test_a_sink_record_remembers_where_it_was_read() -> None:
     record = SinkRecord("t", 1, None, None, 5).new_record(topic="other", partition=2)
     assert (record.topic, record.original_topic, record.original_kafka_partition) == ("other", "t", 1)
     assert record.original_kafka_offset == 5
+
+
+def test_source_records_are_immutable_and_can_be_derived_from() -> None:
+    @dataclass(frozen=True)
+    class Numbered(SourceRecord):
+        number: int = 0
+
+    record = SourceRecord({"p": 1}, {"o": 2}, "t", None, "k", "v", timestamp=5)
+    assert record == SourceRecord({"p": 1}, {"o": 2}, "t", None, "k", "v", timestamp=5) != record.new_record(topic="u")
+    with pytest.raises(FrozenInstanceError):
+        record.topic = "u"  # type: ignore[misc]
+    numbered = Numbered({}, {}, "t", None, None, None, [("h", 1)], number=7)  # type: ignore[arg-type]
+    assert numbered.new_record(value="v") == Numbered({}, {}, "t", None, None, "v", Headers.of([("h", 1)]), number=7)

@@ -12,6 +12,7 @@ import pytest
 from mm2.connect.api import ConnectError, DataError, RetriableError
 from mm2.connect.runtime.counters import ErrorCounters
 from mm2.connect.runtime.errors.tolerance import (
+    Failed,
     Interrupted,
     ProcessingContext,
     RetryWithToleranceOperator,
@@ -150,3 +151,16 @@ def test_reporters_are_closed_even_when_one_cannot_be() -> None:
     bench.operator.close()
     assert bench.noted.closed
     assert last.closed
+
+
+def test_a_first_attempt_that_was_made_elsewhere_counts_as_one() -> None:
+    bench = Bench(retry_timeout_ms=5000)
+    flaky = Flaky(0, RetriableError("again"))
+    failed = Failed(Stage.VALUE_CONVERTER, RetriableError("at first"))
+    assert bench.run(failed.before(flaky)) == bench.run(flaky)
+    assert (flaky.calls, bench.counters.record_failures, bench.counters.retries) == (2, 1, 1)
+
+    strict = Bench()
+    with pytest.raises(ConnectError, match="Tolerance exceeded"):
+        strict.run(Failed(Stage.VALUE_CONVERTER, DataError("bad")).before(flaky))
+    assert flaky.calls == 2

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 
 from mm2.connect.api import ConnectError, SourceRecord
 from mm2.connect.runtime.errors.tolerance import ProcessingContext
 from mm2.connect.runtime.exactly_once import Boundary, Transactions
+from mm2.connect.runtime.sending import Sent
 from mm2.connect.runtime.tasks.base import Equipment
 from mm2.connect.runtime.tasks.source import AbstractWorkerSourceTask, SourceSetup
 from mm2.connect.runtime.tasks.submitted import Committable, PartitionKey, Submitted, key_of
@@ -99,6 +101,23 @@ class ExactlyOnceWorkerSourceTask(AbstractWorkerSourceTask):
         with self._told_lock:
             self._to_tell[id(record)] = (record, None)
         return None
+
+    def _sends_together(self, topic: str) -> bool:
+        # A transaction may end behind any record where the connector says.
+        return self._boundaries is None and topic != self._store.topic
+
+    def _before_run(self, submitted: Sequence[Submitted]) -> None:
+        self._raise_failure()
+        self._begin()
+        if self._listens:
+            with self._told_lock:
+                self._to_tell.update((id(one.record), (one.record, None)) for one in submitted)
+
+    def _run_sent(self, submitted: Sequence[Submitted], sent: Sent) -> None:
+        if self._listens:
+            with self._told_lock:
+                for one, metadata in zip(submitted, sent.metadata(), strict=True):
+                    self._to_tell[id(one.record)] = (one.record, metadata)
 
     def _begin(self) -> None:
         # With nothing on its way: between two transactions the sender is idle.

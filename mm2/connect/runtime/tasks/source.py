@@ -8,9 +8,9 @@ from __future__ import annotations
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import structlog
 
@@ -21,11 +21,12 @@ from mm2.connect.api import (
     SourceTask,
     SourceTaskContext,
 )
-from mm2.connect.runtime.errors.tolerance import Interrupted, ProcessingContext, Stage
-from mm2.connect.runtime.sending import RecordSender
+from mm2.connect.runtime.errors.tolerance import ConversionFailed, Failed, Interrupted, ProcessingContext, Stage
+from mm2.connect.runtime.sending import Outgoing, RecordSender, Sent, size_of
 from mm2.connect.runtime.tasks.base import Equipment, WorkerTask
 from mm2.connect.runtime.tasks.submitted import Committable, PartitionKey, Submitted, SubmittedRecords, key_of
 from mm2.connect.runtime.topic_creation import TopicCreation
+from mm2.connect.stores import internal_json
 from mm2.connect.stores.offset_store import ConnectorOffsetReader, OffsetStore
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure
@@ -34,9 +35,13 @@ from mm2.kafka.records.record import Record
 
 log = structlog.get_logger(__name__)
 
+T = TypeVar("T")
+
 #: Pause after a retriable failure of poll or of a send, or after a poll that came back at once with nothing.
 _BACKOFF_S: Final = 0.1
 _CLOSE_S: Final = 30.0
+#: Most records that are converted before the first of them is sent.
+_RUN: Final = 1000
 _NO_TIMESTAMP: Final = -1
 _PRODUCER: Final = "org.apache.kafka.clients.producer.KafkaProducer"
 
@@ -109,6 +114,14 @@ class AbstractWorkerSourceTask(WorkerTask):
         """A record is about to be sent to ``topic``."""
 
     @abstractmethod
+    def _before_run(self, submitted: Sequence[Submitted]) -> None:
+        """As `_before_send`, for several records that are sent together."""
+
+    @abstractmethod
+    def _run_sent(self, submitted: Sequence[Submitted], sent: Sent) -> None:
+        """As `_sent`, for several records that were sent together."""
+
+    @abstractmethod
     def _sent(self, record: SourceRecord, submitted: Submitted | None, metadata: RecordMetadata) -> None:
         """A record was acknowledged; on the sender's thread."""
 
@@ -133,6 +146,10 @@ class AbstractWorkerSourceTask(WorkerTask):
     def _dispatched(self, record: SourceRecord) -> None:
         """A record is on its way."""
         return
+
+    def _sends_together(self, topic: str) -> bool:
+        """Whether nothing has to be done between one record for a topic and the next."""
+        return True
 
     def _claim(self) -> None:
         """Get the producer ready, between the fencing and the confirmation that the task is still ours."""
@@ -267,36 +284,107 @@ class AbstractWorkerSourceTask(WorkerTask):
         return records
 
     def _send(self) -> bool:
-        """Send the batch; False when the rest of it is to be sent again after a while."""
+        """Send the batch; False when the rest of it is to be sent again after a while.
+
+        Runs of records that ask for nothing special go together, each other one by itself.
+        """
         batch, self._to_send = self._to_send or [], None
         self.counters.batch.add(len(batch))
-        for place, record in enumerate(batch):
-            context = ProcessingContext(record)
-            transformed = self._transformations.apply(context, record)
-            converted = None if transformed is None else self._convert(context, transformed)
-            if transformed is None or converted is None:
-                self._count_active(-1)
-                self._dropped(record)
+        place = 0
+        while place < len(batch):
+            sent, failed = self._send_run(batch, place)
+            place += sent
+            if place == len(batch) or sent == _RUN:
                 continue
-            submitted = self._before_send(record, transformed.topic)
-            try:
-                self._hand_over(context, record, transformed, converted, submitted)
-            except (RetriableError, KafkaFailure) as error:
-                if isinstance(error, KafkaFailure) and not error.retriable:
-                    self._send_failed(context, submitted, error)
-                    self._count_active(-1)
-                    self._dispatched(record)
-                    continue
-                if self._cancelled:
-                    raise ConnectError("cancelled while records were being written") from error
-                self._log.warning(
-                    "record not sent, trying again after a while", topic=transformed.topic, reason=str(error)
-                )
-                self._not_sent(submitted)
+            if not self._send_one(batch[place], failed):
                 self._to_send = batch[place:]
                 return False
-            self._dispatched(record)
+            place += 1
         self._after_batch()
+        return True
+
+    def _send_run(self, batch: Sequence[SourceRecord], first: int) -> tuple[int, Failed | None]:
+        """Send what goes from the ``first`` record on without waiting, failure and transformation; how many records that were,
+        and how the next one failed, if it did."""
+        room = self._sender.room_bytes
+        run: list[Outgoing] = []
+        topic, partition, failed = None, None, None
+        try:
+            for place in range(first, min(first + _RUN, len(batch))):
+                record = batch[place]
+                if record.topic != topic:
+                    if not self._is_plain(record.topic):
+                        break
+                    topic = record.topic
+                if record.source_partition is not partition:
+                    internal_json.require_flat("partition", record.source_partition)
+                    partition = record.source_partition
+                internal_json.require_flat("offset", record.source_offset)
+                converted = self._converted(record)
+                size = size_of(converted)
+                if size > room:
+                    break
+                room -= size
+                run.append(Outgoing(topic, record.partition, converted, self._run_settled, Submitted(record), size))
+        except ConversionFailed as failure:
+            failed = failure.failed
+        except ConnectError:
+            pass  # it is found again when the record is dealt with by itself
+        if not run:
+            return 0, failed
+        self._before_run([outgoing.about for outgoing in run])
+        sent = self._sender.send_at_once(run)
+        for outgoing in reversed(run[sent:]):
+            self._not_sent(outgoing.about)
+        for record in batch[first : first + sent]:
+            self._dispatched(record)
+        return sent, failed if sent == len(run) else None
+
+    def _is_plain(self, topic: str) -> bool:
+        """Whether a record for a topic needs nothing but to be converted and sent."""
+        return (
+            not self._transformations.stages
+            and (self._topic_creation is None or self._topic_creation.knows(topic))
+            and self._sender.is_ready(topic)
+            and self._sends_together(topic)
+        )
+
+    def _run_settled(self, outgoing: Sequence[Outgoing], sent: Sent | None, failure: KafkaFailure | None) -> None:
+        self._count_active(-len(outgoing))
+        submitted: list[Submitted] = [one.about for one in outgoing]
+        if sent is None:
+            for one in submitted:
+                self._send_failed(ProcessingContext(one.record), one, failure or _unknown_failure())
+            return
+        self._figures.written += len(outgoing)
+        self._run_sent(submitted, sent)
+        for topic in {one.topic for one in outgoing}:
+            self._note_topic(topic)
+
+    def _send_one(self, record: SourceRecord, failed: Failed | None) -> bool:
+        """Send one record, whatever it takes; False when it is to be sent again after a while."""
+        context = ProcessingContext(record)
+        transformed = self._transformations.apply(context, record)
+        converted = None if transformed is None else self._convert(context, transformed, failed)
+        if transformed is None or converted is None:
+            self._count_active(-1)
+            self._dropped(record)
+            return True
+        submitted = self._before_send(record, transformed.topic)
+        try:
+            self._hand_over(context, record, transformed, converted, submitted)
+        except (RetriableError, KafkaFailure) as error:
+            if isinstance(error, KafkaFailure) and not error.retriable:
+                self._send_failed(context, submitted, error)
+                self._count_active(-1)
+                self._dispatched(record)
+                return True
+            if self._cancelled:
+                raise ConnectError("cancelled while records were being written") from error
+            self._log.warning("record not sent, trying again after a while", topic=transformed.topic, reason=str(error))
+            self._not_sent(submitted)
+            return False
+        self._dispatched(record)
         return True
 
     def _hand_over(
@@ -314,7 +402,7 @@ class AbstractWorkerSourceTask(WorkerTask):
         def on_sent(metadata: RecordMetadata | None, failure: KafkaFailure | None) -> None:
             self._count_active(-1)
             if metadata is None:
-                self._send_failed(context, submitted, failure or KafkaFailure("not written, and nobody knows why"))
+                self._send_failed(context, submitted, failure or _unknown_failure())
                 return
             self._figures.written += 1
             self._sent(record, submitted, metadata)
@@ -326,12 +414,36 @@ class AbstractWorkerSourceTask(WorkerTask):
         self._active += change
         self._figures.active.add(self._active)
 
-    def _convert(self, context: ProcessingContext[SourceRecord], record: SourceRecord) -> Record | None:
-        """The record as bytes; None when it cannot be and errors are tolerated."""
-        topic, converters, execute = record.topic, self._converters, self._operator.execute
+    def _converted(self, record: SourceRecord) -> Record:
+        """The record as bytes. Raises ConversionFailed, after the first attempt, and ConnectError."""
+        topic, converters = record.topic, self._converters
+        headers: list[tuple[str, bytes | None]] = []
+        stage = Stage.HEADER_CONVERTER
+        try:
+            for header in record.headers:
+                data = converters.header.from_connect_header(topic, header.key, header.schema, header.value)
+                headers.append((header.key, data))
+            stage = Stage.KEY_CONVERTER
+            key = converters.key.from_connect_data(topic, headers, record.key_schema, record.key)
+            stage = Stage.VALUE_CONVERTER
+            value = converters.value.from_connect_data(topic, headers, record.value_schema, record.value)
+        except Exception as error:
+            raise ConversionFailed(Failed(stage, error)) from error
+        return Record(key, value, tuple(headers), _producible_timestamp(record))
+
+    def _convert(
+        self, context: ProcessingContext[SourceRecord], record: SourceRecord, failed: Failed | None
+    ) -> Record | None:
+        """The record as bytes; None when it cannot be and errors are tolerated. ``failed``: how the first attempt did."""
+        topic, converters = record.topic, self._converters
+
+        def execute(stage: Stage, executing_class: str, operation: Callable[[], T]) -> T | None:
+            if failed is not None and failed.stage is stage:
+                operation = failed.before(operation)
+            return self._operator.execute(context, stage, executing_class, operation)
+
         headers: list[tuple[str, bytes | None]] = (
             execute(
-                context,
                 Stage.HEADER_CONVERTER,
                 converters.header_class,
                 lambda: [
@@ -342,23 +454,18 @@ class AbstractWorkerSourceTask(WorkerTask):
             or []
         )
         key = execute(
-            context,
             Stage.KEY_CONVERTER,
             converters.key_class,
             lambda: converters.key.from_connect_data(topic, headers, record.key_schema, record.key),
         )
         value = execute(
-            context,
             Stage.VALUE_CONVERTER,
             converters.value_class,
             lambda: converters.value.from_connect_data(topic, headers, record.value_schema, record.value),
         )
         if context.error is not None:
             return None
-        timestamp = None if record.timestamp == _NO_TIMESTAMP else record.timestamp
-        if timestamp is not None and timestamp < 0:
-            raise ConnectError(f"Invalid record timestamp {timestamp}")
-        return Record(key, value, tuple(headers), timestamp)
+        return Record(key, value, tuple(headers), _producible_timestamp(record))
 
     def _tell(self, record: SourceRecord, metadata: RecordMetadata | None) -> None:
         if not self._listens:
@@ -424,6 +531,17 @@ class AbstractWorkerSourceTask(WorkerTask):
             self._stop_done.set()
 
 
+def _producible_timestamp(record: SourceRecord) -> int | None:
+    timestamp = None if record.timestamp == _NO_TIMESTAMP else record.timestamp
+    if timestamp is not None and timestamp < 0:
+        raise ConnectError(f"Invalid record timestamp {timestamp}")
+    return timestamp
+
+
+def _unknown_failure() -> KafkaFailure:
+    return KafkaFailure("not written, and nobody knows why")
+
+
 class WorkerSourceTask(AbstractWorkerSourceTask):
     """At least once: records are written as they come, offsets of what has arrived follow from time to time.
 
@@ -480,9 +598,22 @@ class WorkerSourceTask(AbstractWorkerSourceTask):
         self._raise_send_error()
         return self._submitted.submit(record)
 
+    def _sends_together(self, topic: str) -> bool:
+        return self._guard is None
+
+    def _before_run(self, submitted: Sequence[Submitted]) -> None:
+        self._raise_send_error()
+        self._submitted.submit_all(submitted)
+
     def _not_sent(self, submitted: Submitted | None) -> None:
         if submitted is not None:
             self._submitted.drop(submitted)
+
+    def _run_sent(self, submitted: Sequence[Submitted], sent: Sent) -> None:
+        if self._listens:
+            for one, metadata in zip(submitted, sent.metadata(), strict=True):
+                self._tell(one.record, metadata)
+        self._submitted.ack(*submitted)
 
     def _sent(self, record: SourceRecord, submitted: Submitted | None, metadata: RecordMetadata) -> None:
         self._tell(record, metadata)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ def key_of(partition: Mapping[str, Any] | None) -> PartitionKey:
     return None if partition is None else frozenset(partition.items())
 
 
-@dataclass
+@dataclass(slots=True)
 class Submitted:
     """A record on its way to Kafka."""
 
@@ -48,13 +48,25 @@ class SubmittedRecords:
             self._unacked += 1
         return submitted
 
-    def ack(self, submitted: Submitted) -> None:
-        """Note that it has arrived."""
+    def submit_all(self, submitted: Sequence[Submitted]) -> None:
+        """As `submit`, for records whose partitions and offsets are known to be flat maps."""
         with self._lock:
-            if not submitted.acked:
-                submitted.acked = True
-                self._unacked -= 1
-                self._arrived.notify_all()
+            partition, queue = None, None
+            for one in submitted:
+                if queue is None or one.record.source_partition != partition:
+                    partition = one.record.source_partition
+                    queue = self._queues.setdefault(key_of(partition), deque())
+                queue.append(one)
+            self._unacked += len(submitted)
+
+    def ack(self, *submitted: Submitted) -> None:
+        """Note that they have arrived."""
+        with self._lock:
+            for one in submitted:
+                if not one.acked:
+                    one.acked = True
+                    self._unacked -= 1
+            self._arrived.notify_all()
 
     def drop(self, submitted: Submitted) -> None:
         """The last record of its partition is not being sent after all."""
