@@ -1,0 +1,153 @@
+"""`mm2 client`: what Kafka's MirrorClient and RemoteClusterUtils answer, on the command line."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, Trouble, number, table
+from mm2.config.configdef import ConfigException
+from mm2.config.java_regex import compile_java
+from mm2.config.mirrormaker import MirrorMakerConfig
+from mm2.config.properties import load_properties
+from mm2.config.providers import ConfigTransformer
+from mm2.kafka.structs import OffsetAndMetadata, TopicPartition
+from mm2.mirror.client import MirrorClient
+
+_CODES: Final = "Exit code: 0 answered, 1 there is nothing of the kind, 2 the question could not be answered."
+_TOPICS: Final = {
+    "heartbeat-topics": ("the heartbeats topics of the cluster", MirrorClient.heartbeat_topics),
+    "checkpoint-topics": ("the checkpoints topics of the cluster", MirrorClient.checkpoint_topics),
+    "upstream-clusters": ("aliases of the clusters from which heartbeats arrive", MirrorClient.upstream_clusters),
+}
+
+Offsets = Mapping[str, Mapping[TopicPartition, OffsetAndMetadata]]
+
+
+def client_props(file: Path, alias: str | None) -> dict[str, str]:
+    """Settings of one cluster: of a client's properties, or of MirrorMaker's. Raises Trouble or ConfigException."""
+    props = load_properties(file)
+    if "clusters" not in props:
+        if alias is not None:
+            raise Trouble(f"{file} is not MirrorMaker's, it has no clusters: leave --cluster {alias} away.")
+        return _reachable(ConfigTransformer.from_props(props).transform(props), "")
+    config = MirrorMakerConfig(props)
+    known = ", ".join(config.clusters) or "none"
+    if alias is None:
+        raise Trouble(f"{file} is MirrorMaker's: say --cluster and one of its clusters, {known}.")
+    if config.unknown_clusters([alias]):
+        raise Trouble(f"{file} has no cluster {alias}; its clusters are {known}.")
+    return _reachable(config.client_config(alias), f"{alias}.")
+
+
+def add(verbs: Any) -> None:
+    """The verb's own arguments."""
+    parser = verbs.add_parser(
+        "client",
+        help="what a client asks about a mirrored cluster",
+        description="What Kafka's MirrorClient answers: which clusters and topics arrive at a cluster, and where a group "
+        "goes on there. The same in Python: mm2.mirror.client.",
+    )
+    actions = parser.add_subparsers(metavar="QUESTION", required=True)
+    for name, (text, ask) in _TOPICS.items():
+        listing = _add(actions, name, text)
+        listing.set_defaults(run=run_names, ask=lambda options, client, ask=ask: ask(client))
+    remote = _add(actions, "remote-topics", "the topics that were mirrored to the cluster")
+    remote.add_argument("--source", metavar="ALIAS", help="only those that came from this cluster, the next one")
+    remote.set_defaults(run=run_names, ask=lambda options, client: client.remote_topics(options.source))
+    hops = _add(actions, "hops", "how many hops away another cluster is")
+    hops.add_argument("upstream", metavar="ALIAS", help="the cluster where the heartbeats come from")
+    hops.set_defaults(run=run_hops)
+    offsets = _add(actions, "translate-offsets", "where a group of another cluster goes on at this one")
+    offsets.add_argument("remote", metavar="ALIAS", help="the cluster where the group has read")
+    offsets.add_argument("group", metavar="GROUP", nargs="?", help="its name")
+    offsets.add_argument(
+        "--groups", metavar="REGEX", help="instead: all groups that this expression matches as a whole"
+    )
+    offsets.add_argument(
+        "--csv",
+        action="store_true",
+        help="as kafka-consumer-groups --reset-offsets --from-file reads it: topic,partition,offset, with --groups the "
+        "group in front",
+    )
+    offsets.add_argument(
+        "--timeout", metavar="SECONDS", type=float, default=30.0, help="for reading the checkpoints (default: 30)"
+    )
+    offsets.set_defaults(run=run_offsets)
+
+
+def _add(actions: Any, name: str, text: str) -> Any:
+    parser = actions.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}. {_CODES}")
+    parser.add_argument("config", metavar="FILE", type=Path, help="properties file of a client, or MirrorMaker's")
+    parser.add_argument("--cluster", metavar="ALIAS", help="the cluster that is asked, where FILE is MirrorMaker's")
+    parser.add_argument("--json", action="store_true", help="for programs rather than people")
+    return parser
+
+
+def run_names(options: Any) -> int:
+    """Exit code. Raises Trouble, ConfigException or KafkaFailure."""
+    with MirrorClient(client_props(options.config, options.cluster)) as client:
+        names = sorted(options.ask(options, client))
+    sys.stdout.write(json.dumps(names, indent=2) + "\n" if options.json else "".join(f"{name}\n" for name in names))
+    return EXIT_WELL if names else EXIT_NOT_WELL
+
+
+def run_hops(options: Any) -> int:
+    """Exit code. Raises Trouble, ConfigException or KafkaFailure."""
+    with MirrorClient(client_props(options.config, options.cluster)) as client:
+        hops = client.replication_hops(options.upstream)
+    sys.stdout.write(f"{hops}\n")  # the same in JSON
+    return EXIT_WELL if hops >= 0 else EXIT_NOT_WELL
+
+
+def run_offsets(options: Any) -> int:
+    """Exit code. Raises Trouble, ConfigException or KafkaFailure."""
+    if (options.group is None) == (options.groups is None):
+        raise Trouble("Name a group, or give an expression for many: --groups REGEX.")
+    with MirrorClient(client_props(options.config, options.cluster)) as client:
+        if options.groups is None:
+            one = client.remote_consumer_offsets(options.group, options.remote, options.timeout)
+            found: Offsets = {options.group: one} if one else {}
+        else:
+            found = client.remote_consumer_offsets(_pattern(options.groups), options.remote, options.timeout)
+    if options.json:
+        rows = [
+            {"group": group, "topic": topic, "partition": partition, "offset": at.offset, "metadata": at.metadata}
+            for group, topic, partition, at in _rows(found)
+        ]
+        sys.stdout.write(json.dumps(rows, indent=2) + "\n")
+    elif options.csv:
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        for group, topic, partition, at in _rows(found):
+            writer.writerow([*([] if options.groups is None else [group]), topic, partition, at.offset])
+    elif found:
+        cells = [(group, topic, str(part), number(at.offset), at.metadata) for group, topic, part, at in _rows(found)]
+        table(sys.stdout, ("GROUP", "TOPIC", "PARTITION", "OFFSET", "METADATA"), cells, left=2)
+    else:
+        wanted = options.group or options.groups
+        sys.stderr.write(f"There is no checkpoint of {wanted} from {options.remote}.\n")
+    return EXIT_WELL if found else EXIT_NOT_WELL
+
+
+def _rows(found: Offsets) -> Iterable[tuple[str, str, int, OffsetAndMetadata]]:
+    for group, offsets in sorted(found.items()):
+        for (topic, partition), at in sorted(offsets.items()):
+            yield group, topic, partition, at
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    try:
+        return compile_java(text)
+    except (re.error, ValueError) as error:
+        raise Trouble(f"--groups {text}: {error}") from error
+
+
+def _reachable(props: dict[str, str], prefix: str) -> dict[str, str]:
+    if not props.get("bootstrap.servers"):
+        raise ConfigException(f'Missing required configuration "{prefix}bootstrap.servers".')
+    return props

@@ -1,0 +1,115 @@
+"""`mm2 heartbeats`: how fresh what arrives at the clusters is, by flow and hop."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mm2.cli.client import client_props
+from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, Trouble, table
+from mm2.config.mirror_keys import HEARTBEAT_CONNECTOR, SOURCE_CONNECTOR
+from mm2.config.mirrormaker import MirrorMakerConfig
+from mm2.config.properties import load_properties
+from mm2.mirror.client import Freshness, FreshnessWatch, MirrorClient, ReplicationPolicy
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What the file says that there should be, by cluster: flows (``A->B``), and clusters to hear from."""
+
+    heartbeats: frozenset[str]
+    copying: frozenset[str]
+
+    @classmethod
+    def of(cls, config: MirrorMakerConfig) -> Expected:
+        """Flows that write heartbeats, and flows that copy them."""
+        pairs = config.cluster_pairs()
+        beats, copies = set(), set()
+        for pair in pairs:
+            beating = config.connector_config(pair, HEARTBEAT_CONNECTOR).get("emit.heartbeats.enabled", "true")
+            source = config.connector_config(pair, SOURCE_CONNECTOR)
+            if beating.strip().lower() == "true":
+                beats.add(str(pair))
+            if (source["enabled"] + source.get("heartbeats.replication.enabled", "true")).lower() == "truetrue":
+                copies.add(str(pair))
+        return cls(frozenset(beats), frozenset(copies))
+
+    def counts(self, alias: str, one: Freshness) -> bool:
+        """Whether the heartbeat should be fresh: its flow is on, and so are all hops to the cluster ``alias``."""
+        way = [alias, *one.route]
+        return one.flow in self.heartbeats and all(
+            f"{source}->{target}" in self.copying for target, source in itertools.pairwise(way)
+        )
+
+    def missing(self, alias: str, policy: ReplicationPolicy, seen: Sequence[Freshness]) -> list[tuple[str, str]]:
+        """(topic, flow) of what should be at the cluster and was never heard of, up to one hop away."""
+        here = policy.heartbeats_topic()
+        wanted = {(here, flow) for flow in self.heartbeats if flow.endswith(f"->{alias}")}
+        for flow in self.copying:
+            source, _, target = flow.partition("->")
+            if target == alias:
+                remote = policy.format_remote_topic(source, here)
+                wanted |= {(remote, beat) for beat in self.heartbeats if beat.endswith(f"->{source}")}
+        return sorted(wanted - {(one.topic, one.flow) for one in seen})
+
+
+def add(verbs: Any) -> None:
+    """The verb's own arguments."""
+    parser = verbs.add_parser(
+        "heartbeats",
+        help="how fresh what arrives is, by flow and hop",
+        description="The newest heartbeat of every flow in every heartbeats topic, and how old it is by now: in B.A.heartbeats "
+        "on C that is how old all is that comes from A by way of B. Clocks of two machines that differ show up in it. "
+        "Exit code: 0 all flows of the file are heard of and fresh, 1 one is not, 2 a cluster could not be asked.",
+    )
+    parser.add_argument("config", metavar="mm2.properties", type=Path, help="MirrorMaker 2's properties file")
+    parser.add_argument("clusters", metavar="CLUSTER", nargs="*", help="where to look (default: at all clusters)")
+    parser.add_argument(
+        "--max-age", metavar="SECONDS", type=float, default=60.0, help="older ones are not fresh (default: 60)"
+    )
+    parser.add_argument("--json", action="store_true", help="for programs rather than people")
+    parser.set_defaults(run=run)
+
+
+def run(options: Any) -> int:
+    """Exit code. Raises Trouble, ConfigException or KafkaFailure."""
+    config = MirrorMakerConfig(load_properties(options.config))
+    if unknown := config.unknown_clusters(options.clusters):
+        known = ", ".join(config.clusters) or "none"
+        raise Trouble(f"{options.config} has no cluster {unknown[0]}; its clusters are {known}.")
+    expected = Expected.of(config)
+    answers = {
+        alias: _look(client_props(options.config, alias), alias, expected, options.max_age)
+        for alias in options.clusters or config.clusters
+    }
+    if options.json:
+        sys.stdout.write(json.dumps({"clusters": answers}, indent=2) + "\n")
+    else:
+        cells = [_cells(alias, row) for alias, rows in answers.items() for row in rows]
+        table(sys.stdout, ("CLUSTER", "TOPIC", "FLOW", "HOPS", "AGE", "VERDICT"), cells, left=3)
+    well = all(row["verdict"] in ("fresh", "not in the file") for rows in answers.values() for row in rows)
+    return EXIT_WELL if well else EXIT_NOT_WELL
+
+
+def _look(props: Mapping[str, str], alias: str, expected: Expected, max_age_s: float) -> list[dict[str, Any]]:
+    with MirrorClient(props) as client:
+        seen = FreshnessWatch(client).look()
+        policy = client.replication_policy()
+    rows = []
+    for one in seen:
+        verdict = "fresh" if one.age_ms <= max_age_s * 1000 else "old"
+        rows.append({**one.to_json(), "verdict": verdict if expected.counts(alias, one) else "not in the file"})
+    for topic, flow in expected.missing(alias, policy, seen):
+        source, _, target = flow.partition("->")
+        rows.append({"topic": topic, "source": source, "target": target, "verdict": "never heard of"})
+    return rows
+
+
+def _cells(alias: str, row: Mapping[str, Any]) -> tuple[str, ...]:
+    age = "-" if "age_ms" not in row else f"{row['age_ms'] / 1000:,.1f} s"
+    return (alias, row["topic"], f"{row['source']}->{row['target']}", str(row.get("hops", "-")), age, row["verdict"])
