@@ -1,22 +1,23 @@
-"""Many connectors on one worker, ours beside Java's: how long until all run, how long a status of all takes, how long until the
-worker has stopped, and how much memory it needs at most.
+"""Many connectors on one worker, ours beside Java's: how long until all run, how long statuses take, how long until the worker
+has stopped, and how much memory it needs at most.
 
-    bench/connect.py [--connectors 100] [--tasks 10] [--only ours|java]
+    python -m bench.connect [--connectors 100] [--tasks 10] [--only ours|java]
 
 Both run the same connector, `bench/idle_source.py` and `bench/java/IdleSource.java`, whose tasks poll once a second in vain, on
 the same broker, one worker after the other, each on internal topics of its own. Kafka's own idle connectors are in none of its
-published jars. One JSON object per worker goes to standard output, all in seconds and MiB.
+published jars. Whoever is slow is waited for, for half an hour at each step: what counts is what statuses say.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -24,14 +25,58 @@ from typing import Any
 import httpx
 import psutil
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
+from bench.errors import BenchFailed
+from bench.outcome import Figure
+from bench.workers import KINDS, RESULTS, JavaWorker, Section, one_broker
 from mm2.sandbox.jars import CONNECT_MIRROR, classpath
-from mm2.sandbox.kafka import LocalKafka
-from tests.systems.workers import DistributedWorker, JavaDistributedWorker, WorkerProcess, distributed_props
+from tests.systems.workers import DistributedWorker, WorkerProcess, distributed_props
 
-_PATIENCE_S = 600.0
+HEALTHY = Figure("start → healthy s", 2)
+CREATED = Figure("created s", 2)
+"""Until the last of the requests that create connectors is answered."""
+ALL_RUN = Figure("created, all run s", 2)
+STATUS_OF_ALL = Figure("status of all ms", 1)
+"""One request for all connectors and tasks."""
+KEPT, NEW = Figure("one status ms", 1), Figure("one status, new connection ms", 1)
+"""Median over all connectors."""
+STOP = Figure("stop s", 2)
+AGAIN = Figure("started again, all run s", 2)
+THREADS = Figure("threads")
+MEMORY = Figure("peak RSS MB")
+
+FIGURES = (HEALTHY, CREATED, ALL_RUN, STATUS_OF_ALL, KEPT, NEW, STOP, AGAIN, THREADS, MEMORY)
+
+_PATIENCE_S = 1800.0
 _CLIENTS = 8
+#: So that a busy machine costs nobody its membership.
+_CALM = {"session.timeout.ms": "120000", "heartbeat.interval.ms": "3000", "rebalance.timeout.ms": "300000"}
+
+
+class IdleJavaWorker(JavaWorker):
+    """With the idle connector on its class path."""
+
+    def __init__(self, folder: Path, props: Mapping[str, str]) -> None:
+        super().__init__(folder, props)
+        self._classes = folder / "classes"
+        source = Path(__file__).parent / "java" / "IdleSource.java"
+        command = ["javac", "-cp", classpath(CONNECT_MIRROR), "-d", str(self._classes), str(source)]
+        subprocess.run(command, check=True, timeout=_PATIENCE_S)
+
+    def _command(self, file: Path) -> list[str]:
+        command = super()._command(file)
+        place = command.index("-cp") + 1
+        return [*command[:place], f"{self._classes}:{command[place]}", *command[place + 1 :]]
+
+    @staticmethod
+    def _defaults() -> dict[str, str]:
+        # It has no manifest that service_load would find it by.
+        return {**WorkerProcess._defaults(), "plugin.discovery": "only_scan"}  # noqa: SLF001
+
+
+_WORKERS: dict[str, tuple[type[WorkerProcess], str]] = {
+    "ours": (DistributedWorker, "bench.idle_source.IdleSource"),
+    "java": (IdleJavaWorker, "bench.IdleSource"),
+}
 
 
 class Memory:
@@ -53,129 +98,152 @@ class Memory:
                 return
             self.peak_bytes = max(self.peak_bytes, now)
 
-    def stop(self) -> float:
-        """The most, in MiB."""
+    def stop(self) -> int:
+        """The most, in bytes."""
         self._ended.set()
         self._thread.join()
-        return round(self.peak_bytes / 2**20, 1)
+        return self.peak_bytes
 
 
-class _JavaWorker(JavaDistributedWorker):
-    """With the idle connector on its class path, and as much memory as it wants."""
+class Measured:
+    """One worker with so many connectors."""
 
-    def _command(self, file: Path) -> list[str]:
-        jars, classes = classpath(CONNECT_MIRROR), self.folder / "classes"
-        source = Path(__file__).parent / "java" / "IdleSource.java"
-        subprocess.run(["javac", "-cp", jars, "-d", classes, source], check=True, timeout=120)
-        command = ["-Xmx2g" if part.startswith("-Xmx") else part for part in super()._command(file)]
-        place = command.index("-cp") + 1
-        return [*command[:place], f"{classes}:{command[place]}", *command[place + 1 :]]
+    def __init__(self, worker: WorkerProcess, connector_class: str, connectors: int, tasks: int) -> None:
+        self._worker = worker
+        self._names = [f"bench-{number:03d}" for number in range(connectors)]
+        self._config = {"connector.class": connector_class, "tasks.max": str(tasks)}
+        self._wanted = (connectors, connectors * tasks)
+        self._http = httpx.Client(base_url=worker.rest.url, timeout=_PATIENCE_S, trust_env=False)
 
-    @staticmethod
-    def _defaults() -> dict[str, str]:
-        return {**WorkerProcess._defaults(), "plugin.discovery": "only_scan"}  # noqa: SLF001
+    def run(self) -> dict[str, float]:
+        """All figures. Raises BenchFailed when something does not come about, with the end of the worker's log."""
+        found: dict[str, float] = {}
+        self._worker.launch()
+        memory = Memory(self._worker.pid)
+        found[HEALTHY.name] = _timed(lambda: self._worker.await_healthy(_PATIENCE_S))
+        began = time.monotonic()
+        with ThreadPoolExecutor(_CLIENTS) as pool:
+            list(pool.map(self._create, self._names))
+        found[CREATED.name] = time.monotonic() - began
+        self._await_all()
+        found[ALL_RUN.name] = time.monotonic() - began
+        found[STATUS_OF_ALL.name] = _median_ms(self._running, range(10))
+        found[KEPT.name] = _median_ms(lambda name: _ask(self._http, name), self._names)
+        found[NEW.name] = _median_ms(self._ask_anew, self._names)
+        found[THREADS.name] = psutil.Process(self._worker.pid).num_threads()
+        found[STOP.name] = _timed(lambda: self._worker.stop(_PATIENCE_S))
+        found[MEMORY.name] = memory.stop() / 1e6
+        # Once more: a worker that comes back to all its connectors.
+        found[AGAIN.name] = _timed(self._start_again)
+        self._worker.stop(_PATIENCE_S)
+        return found
 
+    def close(self) -> None:
+        if self._worker.is_running:
+            self._worker.kill9()
+        self._http.close()
+        self._worker.rest.http.close()
 
-def config(connector_class: str, name: str, tasks: int) -> dict[str, str]:
-    """A connector that wants ``tasks`` tasks which do nothing."""
-    return {
-        "name": name,
-        "connector.class": connector_class,
-        "tasks.max": str(tasks),
-    }
+    def _create(self, name: str) -> None:
+        """Until it is there: rebalances refuse it, and a request that took a worker too long may have been heard all the same."""
+        deadline = time.monotonic() + _PATIENCE_S
+        body = {"name": name, "config": {"name": name, **self._config}}
+        while self._asked("POST", "/connectors", json=body) != 201:
+            if self._asked("GET", f"/connectors/{name}") == 200:
+                return
+            self._go_on(deadline, f"{name} cannot be created")
 
+    def _asked(self, method: str, path: str, **how: Any) -> int:
+        try:
+            return self._http.request(method, path, **how).status_code
+        except httpx.TransportError:
+            return 0
 
-def running(http: httpx.Client) -> tuple[int, int]:
-    """How many connectors and tasks are RUNNING."""
-    shown = http.get("/connectors", params={"expand": "status"}).json()
-    states = [entry["status"] for entry in shown.values()]
-    tasks = sum(task["state"] == "RUNNING" for status in states for task in status["tasks"])
-    return sum(status["connector"]["state"] == "RUNNING" for status in states), tasks
+    def _await_all(self) -> None:
+        deadline = time.monotonic() + _PATIENCE_S
+        while self._running() != self._wanted:
+            self._go_on(deadline, f"{self._running()} of {self._wanted} connectors and tasks run")
 
+    def _start_again(self) -> None:
+        self._worker.launch()
+        self._worker.await_healthy(_PATIENCE_S)
+        self._await_all()
 
-def create(http: httpx.Client, body: dict[str, Any]) -> None:
-    """Again while a rebalance refuses it."""
-    deadline = time.monotonic() + _PATIENCE_S
-    while (answer := http.post("/connectors", json=body)).status_code == 409:
-        if time.monotonic() > deadline:
-            raise TimeoutError(answer.text)
-        time.sleep(0.05)
-    if answer.status_code != 201:
-        raise RuntimeError(f"{answer.status_code} {answer.text}")
-
-
-def measure(worker: WorkerProcess, connector_class: str, connectors: int, tasks: int) -> dict[str, Any]:
-    """One worker's figures."""
-    began = time.monotonic()
-    worker.launch()
-    memory = Memory(worker.pid)
-    worker.await_healthy(_PATIENCE_S)
-    healthy = time.monotonic()
-    http = httpx.Client(base_url=worker.rest.url, timeout=_PATIENCE_S, trust_env=False)
-    names = [f"bench-{number:03d}" for number in range(connectors)]
-    with ThreadPoolExecutor(_CLIENTS) as pool:
-        list(pool.map(lambda name: create(http, {"name": name, "config": config(connector_class, name, tasks)}), names))
-    created = time.monotonic()
-    deadline = created + _PATIENCE_S
-    while running(http) != (connectors, connectors * tasks):
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"{running(http)} of {connectors}, {connectors * tasks} run: {worker.tail()}")
+    def _go_on(self, deadline: float, what: str) -> None:
+        if not self._worker.is_running or time.monotonic() > deadline:
+            raise BenchFailed(f"{what}: {self._worker.tail()}")
         time.sleep(0.1)
-    all_run = time.monotonic()
-    asked = [_timed(lambda: running(http)) for _ in range(10)]
-    one_by_one = _timed(lambda: [http.get(f"/connectors/{name}/status").raise_for_status() for name in names])
-    threads = psutil.Process(worker.pid).num_threads()
-    stopping = time.monotonic()
-    worker.stop(_PATIENCE_S)
-    stopped = time.monotonic()
-    # Once more: a worker that comes back to all its connectors.
-    again = time.monotonic()
-    worker.launch()
-    worker.await_healthy(_PATIENCE_S)
-    while running(http) != (connectors, connectors * tasks):
-        time.sleep(0.1)
-    back = time.monotonic()
-    worker.stop(_PATIENCE_S)
-    http.close()
-    return {
-        "until_healthy_s": round(healthy - began, 2),
-        "create_s": round(created - healthy, 2),
-        "until_all_run_s": round(all_run - healthy, 2),
-        "status_of_all_ms": round(sorted(asked)[len(asked) // 2] * 1000, 1),
-        "each_status_s": round(one_by_one, 2),
-        "stop_s": round(stopped - stopping, 2),
-        "restart_until_all_run_s": round(back - again, 2),
-        "threads": threads,
-        "peak_mib": memory.stop(),
-    }
+
+    def _running(self, _: int = 0) -> tuple[int, int]:
+        """How many connectors and tasks are RUNNING."""
+        try:
+            answer = self._http.get("/connectors", params={"expand": "status"})
+        except httpx.TransportError:
+            return 0, 0
+        if answer.status_code != 200:
+            return 0, 0
+        states = [entry["status"] for entry in answer.json().values()]
+        tasks = sum(task["state"] == "RUNNING" for status in states for task in status["tasks"])
+        return sum(status["connector"]["state"] == "RUNNING" for status in states), tasks
+
+    def _ask_anew(self, name: str) -> None:
+        with httpx.Client(base_url=self._worker.rest.url, timeout=_PATIENCE_S, trust_env=False) as http:
+            _ask(http, name)
 
 
-def _timed(call: Any) -> float:
+def _ask(http: httpx.Client, name: str) -> None:
+    http.get(f"/connectors/{name}/status").raise_for_status()
+
+
+def _timed(call: Callable[[], Any]) -> float:
     began = time.monotonic()
     call()
     return time.monotonic() - began
 
 
-def main() -> None:
+def _median_ms(call: Callable[[Any], Any], each: Any) -> float:
+    return statistics.median(_timed(lambda one=one: call(one)) * 1000 for one in each)  # type: ignore[misc]
+
+
+def measure(worker: WorkerProcess, connector_class: str, connectors: int, tasks: int) -> dict[str, float]:
+    """One worker's figures. Raises BenchFailed."""
+    measured = Measured(worker, connector_class, connectors, tasks)
+    try:
+        return measured.run()
+    except (AssertionError, httpx.HTTPError) as failure:
+        raise BenchFailed(str(failure)) from failure
+    finally:
+        measured.close()
+
+
+def main() -> int:
     """See the module."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--connectors", type=int, default=100)
     parser.add_argument("--tasks", type=int, default=10)
-    parser.add_argument("--only", choices=["ours", "java"])
-    arguments = parser.parse_args()
-    kinds: dict[str, tuple[type[WorkerProcess], str]] = {
-        "ours": (DistributedWorker, "bench.idle_source.IdleSource"),
-        "java": (_JavaWorker, "bench.IdleSource"),
-    }
-    with tempfile.TemporaryDirectory() as folder, LocalKafka("bench", Path(folder) / "broker") as broker:
-        for name, (kind, connector_class) in kinds.items():
-            if arguments.only in {None, name}:
-                props = {**distributed_props(broker.bootstrap, f"bench-{name}"), "session.timeout.ms": "30000"}
-                worker = kind(Path(folder) / name, props)
-                figures = measure(worker, connector_class, arguments.connectors, arguments.tasks)
-                sys.stdout.write(json.dumps({"worker": name, "connectors": arguments.connectors, **figures}) + "\n")
-                sys.stdout.flush()
+    parser.add_argument("--only", choices=list(KINDS), help="leave the other one out")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="appended to")
+    options = parser.parse_args()
+    section = Section(
+        "connectors",
+        f"{options.connectors} connectors of {options.tasks} idle tasks on one worker",
+        FIGURES,
+        FIGURES,
+    )
+    with tempfile.TemporaryDirectory() as folder, one_broker(Path(folder) / "broker") as broker:
+        for name in [options.only] if options.only else KINDS:
+            worker_class, connector_class = _WORKERS[name]
+            worker = worker_class(
+                Path(folder) / name, {**distributed_props(broker.bootstrap, f"bench-{name}"), **_CALM}
+            )
+            try:
+                section.add(name, measure(worker, connector_class, options.connectors, options.tasks))
+            except BenchFailed as failure:
+                section.fail(name, failure)
+    sys.stdout.write("\n".join(section.lines()) + "\n")
+    section.append(options.results)
+    return 1 if section.failures else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
