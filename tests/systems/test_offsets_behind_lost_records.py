@@ -51,9 +51,12 @@ def test_a_record_that_was_being_tried_again_when_its_task_was_stopped_is_read_a
 @pytest.fixture
 def away(tmp_path: Path) -> Iterator[LocalKafka]:
     """Where the dead letters are: a broker that does not answer when it is paused."""
-    with LocalKafka("letters", tmp_path / "letters", heap="384m") as broker:
-        yield broker
+    broker = LocalKafka("letters", tmp_path / "letters", heap="384m")
+    try:
+        yield broker.start(120)
         broker.resume()
+    finally:
+        broker.stop()
 
 
 def dead_letters(topic: str, away: LocalKafka) -> dict[str, str]:
