@@ -150,6 +150,14 @@ OWN_CONFIG: Final = (
         "When a partition cannot go on: stop that one only, or fail the task.",
     )
     .define(
+        "sync.group.acls.enabled",
+        Type.BOOLEAN,
+        False,
+        None,
+        LOW,
+        "Copy ACLs of consumer groups that pass the group filter as well, with those of topics.",
+    )
+    .define(
         "dead.letter.topic",
         Type.STRING,
         "",
@@ -254,6 +262,13 @@ def _checkpoint_config() -> ConfigDef:
     _define_job(definition, "sync.group.offsets", enabled=False, interval_seconds=60, doc="Move idle groups' offsets.")
     return definition.define(
         "checkpoints.topic.replication.factor", Type.SHORT, 3, None, LOW, "Replicas of the checkpoints topic."
+    ).define(
+        "tombstone.dead.groups.enabled",
+        Type.BOOLEAN,
+        True,
+        None,
+        LOW,
+        "Delete the checkpoints of groups that the source no longer has.",
     )
 
 

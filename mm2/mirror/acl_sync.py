@@ -1,35 +1,71 @@
-"""Which ACLs of source topics hold for the remote topics (spec mirrormaker §3.6). Pure."""
+"""Which ACLs of the source hold on the target (spec mirrormaker §3.6). Pure."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
 from mm2.kafka.structs import AclBinding, AclFilter, AclOperation, AclPermission, PatternType, ResourceType
+from mm2.mirror.filters import GroupFilter
 from mm2.mirror.selection import TopicSelection
 
-TOPIC_ACLS: Final = AclFilter(resource_type=ResourceType.TOPIC)
-"""All ACLs of topics, whatever their name, pattern and entry."""
+ALL_TOPICS: Final = "*"
+"""As the name of a literal pattern: whatever topic (or group)."""
 
 
-def remote_acls(acls: Iterable[AclBinding], selection: TopicSelection) -> list[AclBinding]:
-    """The ACLs that remote topics shall have.
+def acl_filter(resource_type: ResourceType) -> AclFilter:
+    """All ACLs of a kind of resource, whatever their name, pattern and entry."""
+    return AclFilter(resource_type=resource_type)
 
-    Literal ones of replicated topics only. Nobody but MirrorMaker writes remote topics, so ALLOW WRITE is dropped and
-    ALLOW ALL becomes ALLOW READ; everything else, DENY included, is taken as it is.
+
+def remote_acls(
+    acls: Iterable[AclBinding],
+    selection: TopicSelection,
+    topics: Collection[str],
+    groups: GroupFilter | None = None,
+) -> dict[AclBinding, AclBinding]:
+    """The ACLs that the target shall have, and for which one of the source each of them is.
+
+    Of topics: nobody but MirrorMaker writes remote topics, so ALLOW WRITE is dropped and ALLOW ALL becomes ALLOW READ;
+    everything else, DENY included, is taken as it is. A prefix, or `*` for all topics, becomes a prefix of remote names;
+    under a policy that does not keep prefixes it becomes one ACL for each of `topics`, those that are replicated now,
+    since `*` on the target would speak of topics that are none of the source's.
+
+    Of groups, when there is a filter for them: groups have the same names on both clusters, so they are taken as they are
+    when the name in the ACL, be it that of a prefix or `*`, passes the filter.
     """
-    remote: dict[AclBinding, None] = {}
+    remote: dict[AclBinding, AclBinding] = {}
     for acl in acls:
         allow = acl.permission == AclPermission.ALLOW
-        if (
-            acl.resource_type != ResourceType.TOPIC
-            or acl.pattern_type != PatternType.LITERAL
-            or (allow and acl.operation == AclOperation.WRITE)
-            or not selection.should_replicate(acl.resource_name)
-        ):
-            continue
-        operation = AclOperation.READ if allow and acl.operation == AclOperation.ALL else acl.operation
-        name = selection.remote(acl.resource_name)
-        remote[dataclasses.replace(acl, resource_name=name, operation=operation)] = None
-    return list(remote)
+        if acl.resource_type == ResourceType.GROUP:
+            if groups is not None and groups.should_replicate_group(acl.resource_name):
+                remote.setdefault(acl, acl)
+        elif acl.resource_type == ResourceType.TOPIC and not (allow and acl.operation == AclOperation.WRITE):
+            operation = AclOperation.READ if allow and acl.operation == AclOperation.ALL else acl.operation
+            for name, pattern in _patterns(acl, selection, topics):
+                copy = dataclasses.replace(acl, resource_name=name, pattern_type=pattern, operation=operation)
+                remote.setdefault(copy, acl)
+    return remote
+
+
+def _patterns(acl: AclBinding, selection: TopicSelection, topics: Collection[str]) -> Iterator[tuple[str, PatternType]]:
+    """Names and pattern types of remote topics for a topic ACL."""
+    name = acl.resource_name
+    if acl.pattern_type == PatternType.LITERAL and name != ALL_TOPICS:
+        if selection.should_replicate(name):
+            yield selection.remote(name), PatternType.LITERAL
+        return
+    if acl.pattern_type not in {PatternType.LITERAL, PatternType.PREFIXED}:
+        return
+    prefix = "" if acl.pattern_type == PatternType.LITERAL else name
+    covered = [topic for topic in topics if topic.startswith(prefix)]
+    if not covered:
+        return
+    remote_prefix = selection.remote(prefix)
+    prefixed = {topic for topic in covered if remote_prefix and selection.remote(topic).startswith(remote_prefix)}
+    if prefixed:
+        yield remote_prefix, PatternType.PREFIXED
+    for topic in covered:
+        if topic not in prefixed:
+            yield selection.remote(topic), PatternType.LITERAL

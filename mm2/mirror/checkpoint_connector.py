@@ -70,6 +70,7 @@ class MirrorCheckpointConnector(MirrorConnector):
             replication_factor=self._settings.int(TOPIC_FACTOR_KEY),
             key=TOPIC_FACTOR_KEY,
             complaints=self._complaints,
+            or_broker_default=TOPIC_FACTOR_KEY not in self._props,
         )
 
     def _refresh(self) -> bool:

@@ -54,6 +54,7 @@ class MirrorHeartbeatConnector(MirrorConnector):
             replication_factor=self._settings.int(TOPIC_FACTOR_KEY),
             key=TOPIC_FACTOR_KEY,
             complaints=self._complaints,
+            or_broker_default=TOPIC_FACTOR_KEY not in self._props,
         )
 
     def task_configs(self, max_tasks: int) -> list[dict[str, str]]:

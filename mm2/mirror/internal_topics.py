@@ -27,11 +27,20 @@ _ASSUMED_THERE: Final = frozenset(
 
 
 def create_compacted_topic(
-    admin: Admin, topic: str, *, cluster: str, replication_factor: int, key: str, complaints: Complaints
+    admin: Admin,
+    topic: str,
+    *,
+    cluster: str,
+    replication_factor: int,
+    key: str,
+    complaints: Complaints,
+    or_broker_default: bool = False,
 ) -> bool:
     """`create_internal_topic` for one of MM2's own: compacted, one partition."""
     new = NewTopic(topic, 1, replication_factor, {"cleanup.policy": "compact"})
-    return create_internal_topic(admin, new, cluster=cluster, key=key, complaints=complaints)
+    return create_internal_topic(
+        admin, new, cluster=cluster, key=key, complaints=complaints, or_broker_default=or_broker_default
+    )
 
 
 def create_internal_topic(
@@ -47,6 +56,8 @@ def create_internal_topic(
     answer = admin.create_topics([new]).get(new.name)
     if or_broker_default and isinstance(answer, BrokerFailure) and answer.code == ErrorCode.INVALID_REPLICATION_FACTOR:
         answer = admin.create_topics([dataclasses.replace(new, replication_factor=-1)]).get(new.name)
+        if answer is None:
+            log.warning("%s", broker_default_instead(key, new.replication_factor, cluster), topic=new.name)
     if not isinstance(answer, KafkaFailure):
         complaints.over(subject)
         log.info("Created topic.", topic=new.name, cluster=cluster)
@@ -61,6 +72,14 @@ def create_internal_topic(
         reason = f"{key} is {new.replication_factor}, which the cluster cannot hold ({reason})"
     complaints.say(subject, f"Topic {new.name} on cluster {cluster} cannot be created: {reason}")
     return False
+
+
+def broker_default_instead(key: str, replication_factor: int, cluster: str) -> str:
+    """The sentence for a default of `key` that the cluster has too few brokers for."""
+    return (
+        f"{key} is {replication_factor} by default, more than cluster {cluster} has brokers: the brokers' own "
+        f"default.replication.factor counts instead. Set {key} to have it otherwise."
+    )
 
 
 def complain_unless_compacted(admin: Admin, topic: str, *, cluster: str, complaints: Complaints) -> None:

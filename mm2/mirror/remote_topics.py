@@ -6,6 +6,7 @@ auto-creation makes with wrong partitions. Here a partition counts as there only
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from mm2.kafka.structs import NewTopic, TopicInfo
 from mm2.mirror.complaints import Complaints
 from mm2.mirror.config_sync import ConfigSync
 from mm2.mirror.discovery import TOPICS_PER_REQUEST, chunks
+from mm2.mirror.internal_topics import broker_default_instead
 from mm2.mirror.selection import TopicSelection
 
 log = structlog.get_logger(__name__)
@@ -32,7 +34,11 @@ _PARTITIONS_PER_REQUEST: Final = 5000
 
 @dataclass
 class RemoteTopics:
-    """The target side of one flow. `pause` sleeps and says False when everything is to stop."""
+    """The target side of one flow. `pause` sleeps and says False when everything is to stop.
+
+    `or_broker_default`: nobody has asked for this very `replication_factor`, so when the target has fewer brokers its own
+    will do.
+    """
 
     source_admin: Admin
     target_admin: Admin
@@ -41,6 +47,9 @@ class RemoteTopics:
     replication_factor: int
     pause: Callable[[float], bool]
     complaints: Complaints = field(default_factory=Complaints)
+    or_broker_default: bool = False
+    # Properties, with their values, that this target has refused.
+    _refused: set[tuple[str, str]] = field(default_factory=set)
 
     def ensure(self, source: Mapping[str, int], target: Mapping[str, int]) -> dict[str, int]:
         """Create and grow what is missing. Number of partitions by topic, source names to remote names.
@@ -76,11 +85,11 @@ class RemoteTopics:
                 if configs is None or isinstance(configs, KafkaFailure):
                     self._complain(remote, f"cannot be created: the configs of {topic} are not known ({configs})")
                 else:
-                    copied = self.config_sync.for_creation(configs)
+                    copied = self._acceptable(self.config_sync.for_creation(configs))
                     new.append(NewTopic(remote, source[topic], self.replication_factor, copied))
         wanted = {}
         for request in _by_partitions(new):
-            answers = self.target_admin.create_topics(request)
+            answers = self._make(request)
             for topic_ in request:
                 answer = answers.get(topic_.name)
                 if not isinstance(answer, KafkaFailure):
@@ -90,6 +99,42 @@ class RemoteTopics:
                     continue
                 wanted[topic_.name] = topic_.partitions
         return wanted
+
+    def _make(self, topics: list[NewTopic]) -> dict[str, KafkaFailure | None]:
+        """What became of each, by name: a topic that is refused for something it can do without is made without it."""
+        answers = self.target_admin.create_topics(topics)
+        again, few = [], []
+        for topic in topics:
+            code = _code(answers.get(topic.name))
+            if code == ErrorCode.INVALID_CONFIG and (lesser := self._without_refused(topic)) != topic:
+                again.append(lesser)
+            elif code == ErrorCode.INVALID_REPLICATION_FACTOR and self.or_broker_default:
+                few.append(dataclasses.replace(topic, replication_factor=-1))
+        if few:
+            cluster = self.selection.target_alias
+            self.or_broker_default = False
+            log.warning("%s", broker_default_instead(REPLICATION_FACTOR_KEY, self.replication_factor, cluster))
+            self.replication_factor = -1
+        return {**answers, **self._make(again + few)} if again or few else answers
+
+    def _without_refused(self, topic: NewTopic) -> NewTopic:
+        """`topic` without the properties that the target refuses, each of them said.
+
+        An older broker does not know all properties of a newer one, and names only one of them at a time.
+        """
+        for name, value in topic.configs.items():
+            alone = dataclasses.replace(topic, configs={name: value})
+            answer = self.target_admin.create_topics([alone], validate_only=True).get(topic.name)
+            if isinstance(answer, KafkaFailure) and _code(answer) == ErrorCode.INVALID_CONFIG:
+                self._refused.add((name, value))
+                cluster = self.selection.target_alias
+                log.warning(
+                    "Cluster %s refuses %s=%s, so remote topics do without it: %s", cluster, name, value, answer
+                )
+        return dataclasses.replace(topic, configs=self._acceptable(topic.configs))
+
+    def _acceptable(self, configs: Mapping[str, str]) -> dict[str, str]:
+        return {name: value for name, value in configs.items() if (name, value) not in self._refused}
 
     def _grow(self, short: Mapping[str, int]) -> dict[str, int]:
         wanted = {}
@@ -163,5 +208,5 @@ def _partitions_with_leader(answer: TopicInfo | KafkaFailure) -> int:
     return count
 
 
-def _code(failure: KafkaFailure) -> int | None:
+def _code(failure: KafkaFailure | None) -> int | None:
     return failure.code if isinstance(failure, BrokerFailure) else None

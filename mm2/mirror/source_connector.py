@@ -8,7 +8,7 @@ be described keeps what was known of it; configs and ACLs are written only where
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import structlog
@@ -16,19 +16,17 @@ import structlog
 from mm2.config.configdef import ConfigException
 from mm2.config.mirror_keys import MIRROR_SOURCE_CONFIG, topic_throttles
 from mm2.connect.api import RetriableError, Task
-from mm2.copy.ledger import LedgerLog, ledger_topic
-from mm2.kafka.error_codes import ErrorCode
-from mm2.kafka.errors import BrokerFailure, KafkaFailure, UnsupportedVersion
-from mm2.kafka.structs import AclBinding, NewTopic, TopicPartition
+from mm2.kafka.errors import BrokerFailure, UnsupportedVersion
+from mm2.kafka.structs import NewTopic, TopicPartition
 from mm2.mirror import plugins
-from mm2.mirror.acl_sync import TOPIC_ACLS, remote_acls
 from mm2.mirror.assigned_partitions import ASSIGNED_PARTITIONS_KEY, decode_partitions, encode_partitions
 from mm2.mirror.clients import SOURCE_ALIAS_KEY, TASK_INDEX_KEY, Kind, MirrorClients, Side
 from mm2.mirror.config_sync import ConfigSync
 from mm2.mirror.connector import MirrorConnector
 from mm2.mirror.dealing import Deal, Shares
-from mm2.mirror.discovery import TOPICS_PER_REQUEST, chunks, see_topics
+from mm2.mirror.discovery import see_topics, vanished
 from mm2.mirror.internal_topics import complain_unless_compacted, create_compacted_topic, create_internal_topic
+from mm2.mirror.ledgers import Ledgers
 from mm2.mirror.offset_checks import Offsets, check_source_offsets
 from mm2.mirror.own_topics import (
     DEAD_LETTER_FACTOR_KEY,
@@ -37,11 +35,14 @@ from mm2.mirror.own_topics import (
     new_dead_letters,
     new_ledger,
 )
+from mm2.mirror.provenance import RENEW_S, Provenance
 from mm2.mirror.remote_topics import REPLICATION_FACTOR_KEY, RemoteTopics
 from mm2.mirror.scheduler import Scheduler
 from mm2.mirror.selection import TopicSelection
 from mm2.mirror.start_from import START_FROM_KEY, parse_start_from
 from mm2.mirror.syncs_topic import EMIT_SYNCS_KEY, syncs_side, syncs_topic
+from mm2.mirror.topic_acls import GROUP_ACLS_KEY, TopicAcls
+from mm2.mirror.topic_configs import TopicConfigs
 
 log = structlog.get_logger(__name__)
 
@@ -53,7 +54,6 @@ TOLERANCE_KEY: Final = "errors.tolerance"
 LEAST_BETWEEN_DEALS_S: Final = 60.0
 """Partitions are weighed as often as topics are refreshed, but not more often than this: a new deal stops all tasks."""
 _BETWEEN_DEALS_S: Final = 600.0
-_LEDGER_TIMEOUT_S: Final = 15.0
 
 
 class MirrorSourceConnector(MirrorConnector):
@@ -66,11 +66,11 @@ class MirrorSourceConnector(MirrorConnector):
         self._lock = threading.Lock()
         self._source: dict[str, int] = {}
         self._target: dict[str, int] = {}
+        self._allowed: set[str] = set()  # of the source's topics, those that are no loop
         # Partitions whose remote partition is there; None until both clusters have been seen once.
         self._ready: tuple[TopicPartition, ...] | None = None
-        self._acl_hint_given = False
         self._deal = Deal(self._stored_shares)
-        self._ledger: LedgerLog | None = None  # while it is being read
+        self._ledgers: Ledgers | None = None
 
     def task_class(self) -> type[Task]:
         # Late, so that looking at topics does not need Spark and the copy engine.
@@ -87,7 +87,7 @@ class MirrorSourceConnector(MirrorConnector):
         self._config_sync = ConfigSync(plugins.config_property_filter(self._props))
         refresh_s = self._interval_s("refresh.topics")
         acls_s = self._interval_s("sync.topic.acls")
-        configs_s = self._interval_s("sync.topic.configs")
+        self._configs_s = configs_s = self._interval_s("sync.topic.configs")
         self._source_admin = self._admin(Side.SOURCE, "replication-source-admin")
         self._target_admin = self._admin(Side.TARGET, "replication-target-admin")
         self._remote_topics = RemoteTopics(
@@ -97,6 +97,32 @@ class MirrorSourceConnector(MirrorConnector):
             self._config_sync,
             self._settings.int(REPLICATION_FACTOR_KEY),
             scheduler.pause,
+            self._complaints,
+            or_broker_default=REPLICATION_FACTOR_KEY not in self._props,
+        )
+        self._ledgers = Ledgers(self._clients, self._target_admin)
+        self._provenance = Provenance(
+            self._source_admin,
+            self._target_admin,
+            self._selection,
+            self._ledgers,
+            self._complaints,
+            scheduler.pause,
+        )
+        group_acls = self._settings.bool(GROUP_ACLS_KEY)
+        self._topic_acls = TopicAcls(
+            self._source_admin,
+            self._target_admin,
+            self._selection,
+            plugins.group_filter(self._props) if group_acls else None,
+            self._ledgers,
+            self._complaints,
+        )
+        self._topic_configs = TopicConfigs(
+            self._source_admin,
+            self._target_admin,
+            self._config_sync,
+            self._clients.target_alias,
             self._complaints,
         )
         if self._settings.bool(EMIT_SYNCS_KEY):
@@ -113,6 +139,8 @@ class MirrorSourceConnector(MirrorConnector):
         if refresh_s < 0:
             scheduler.once("Loading topics", refresh)
         scheduler.every(refresh_s, "Refreshing topics", refresh)
+        hold = self._reaching(self._hold_provenance, self._source_admin, self._target_admin)
+        scheduler.every(RENEW_S, "Holding what is said of where topics came from", hold, delay_s=RENEW_S)
         scheduler.every(acls_s, "Syncing topic ACLs", self._sync_acls)
         scheduler.every(configs_s, "Syncing topic configs", self._sync_configs)
         weigh_s = max(refresh_s, LEAST_BETWEEN_DEALS_S) if refresh_s >= 0 else _BETWEEN_DEALS_S
@@ -120,9 +148,8 @@ class MirrorSourceConnector(MirrorConnector):
         scheduler.every(weigh_s, "Weighing the tasks", weigh, delay_s=weigh_s)
 
     def stop(self) -> None:
-        ledger = self._ledger
-        if ledger is not None:
-            ledger.stop()
+        if self._ledgers is not None:
+            self._ledgers.stop()
         super().stop()
 
     def _create_syncs_topic(self) -> bool:
@@ -134,6 +161,7 @@ class MirrorSourceConnector(MirrorConnector):
             replication_factor=self._settings.int(SYNCS_FACTOR_KEY),
             key=SYNCS_FACTOR_KEY,
             complaints=self._complaints,
+            or_broker_default=SYNCS_FACTOR_KEY not in self._props,
         )
 
     def _create_ledger(self) -> bool:
@@ -171,25 +199,36 @@ class MirrorSourceConnector(MirrorConnector):
             self._complaints.keep_only(f"{side.value} topic ", subjects)
         source = dict(seen_source.partitions)
         self._log_changes(source)
+        first, new = self._ready is None, sorted(source.keys() - self._source.keys())
+        allowed, decided = self._provenance.allowed(source)
         # What cannot be described on the target may well be there: leave it alone until it is known.
         creatable = {
-            topic: count for topic, count in source.items() if self._selection.remote(topic) not in seen_target.unknown
+            topic: count
+            for topic, count in source.items()
+            if topic in allowed and self._selection.remote(topic) not in seen_target.unknown
         }
         target = self._remote_topics.ensure(creatable, seen_target.partitions)
         ready = tuple(
             TopicPartition(topic, partition)
-            for topic in sorted(source)
+            for topic in sorted(allowed)
             for partition in range(min(source[topic], target.get(self._selection.remote(topic), 0)))
         )
         with self._lock:
             changed = ready != self._ready
-            self._source, self._target, self._ready = source, target, ready
+            self._source, self._target, self._allowed, self._ready = source, target, allowed, ready
         if changed:
             log.info(
                 "Partitions to replicate have changed.", partitions=len(ready), topics=len({tp.topic for tp in ready})
             )
             self.context.request_task_reconfiguration()
-        return not seen_source.unknown and not seen_target.unknown and len(ready) == sum(source.values())
+        if new and not first and self._configs_s >= 0:
+            # Those that were there before their source get its configs now, not an interval later.
+            self._sync_configs_of([topic for topic in new if topic in allowed])
+        complete = len(ready) == sum(source[topic] for topic in allowed)
+        return decided and complete and not seen_source.unknown and not seen_target.unknown
+
+    def _hold_provenance(self) -> bool:
+        return self._provenance.renew() or self._refresh()
 
     def _log_changes(self, source: Mapping[str, int]) -> None:
         new = [topic for topic in source if source[topic] > self._source.get(topic, 0)]
@@ -205,39 +244,16 @@ class MirrorSourceConnector(MirrorConnector):
         with self._lock:
             if self._ready is None:
                 return False
-            pairs = [(topic, remote) for topic in sorted(self._source) if (remote := self._remote(topic)) is not None]
-        complete = True
-        for some in chunks(pairs, TOPICS_PER_REQUEST):
-            source = self._source_admin.describe_configs([topic for topic, _ in some])
-            target = self._target_admin.describe_configs([remote for _, remote in some])
-            changes = {}
-            for topic, remote in some:
-                here, there = source.get(topic), target.get(remote)
-                if not isinstance(here, Mapping) or not isinstance(there, Mapping):
-                    failure = here if isinstance(here, KafkaFailure) else there
-                    self._complaints.say(
-                        f"configs of {topic}", f"The configs of topic {topic} are not synced: {failure}"
-                    )
-                    complete = False
-                    continue
-                self._complaints.over(f"configs of {topic}")
-                if operations := self._config_sync.changes(here, there):
-                    changes[remote] = operations
-            answers = self._target_admin.incremental_alter_configs(changes)
-            for remote, operations in changes.items():
-                answer = answers.get(remote)
-                names = sorted(operation.name for operation in operations)
-                if isinstance(answer, UnsupportedVersion):
-                    self.context.raise_error(answer)
-                if isinstance(answer, KafkaFailure):
-                    sentence = f"The configs {', '.join(names)} of topic {remote} on cluster "
-                    sentence += f"{self._clients.target_alias} cannot be altered: {answer}"
-                    self._complaints.say(f"configs of {remote}", sentence)
-                    complete = False
-                else:
-                    self._complaints.over(f"configs of {remote}")
-                    log.info("Synced topic configs.", topic=remote, configs=names)
-        return complete
+            topics = sorted(self._allowed)
+        return self._sync_configs_of(topics)
+
+    def _sync_configs_of(self, topics: Iterable[str]) -> bool:
+        pairs = [(topic, remote) for topic in topics if (remote := self._remote(topic)) is not None]
+        try:
+            return self._topic_configs.sync(pairs)
+        except UnsupportedVersion as failure:
+            self.context.raise_error(failure)
+            return False
 
     def _remote(self, topic: str) -> str | None:
         """The remote topic of `topic` if it is there."""
@@ -248,47 +264,20 @@ class MirrorSourceConnector(MirrorConnector):
         with self._lock:
             if self._ready is None:
                 return False
-        try:
-            acls = self._source_admin.describe_acls(TOPIC_ACLS)
-            wanted = remote_acls(acls, self._selection)
-            if not wanted:
-                return True
-            present = set(self._target_admin.describe_acls(TOPIC_ACLS))
-        except BrokerFailure as failure:
-            if failure.code != ErrorCode.SECURITY_DISABLED:
-                raise
-            level = log.debug if self._acl_hint_given else log.info
-            self._acl_hint_given = True
-            level("A cluster has no authorizer, so there are no ACLs to sync; consider sync.topic.acls.enabled=false.")
-            return True
-        missing: list[AclBinding] = [acl for acl in wanted if acl not in present]
-        answers = self._target_admin.create_acls(missing) if missing else {}
-        for acl in missing:
-            subject = f"ACL {acl.principal} {acl.operation.name} {acl.resource_name}"
-            answer = answers.get(acl)
-            if isinstance(answer, KafkaFailure):
-                self._complaints.say(subject, f"{subject} cannot be created on {self._clients.target_alias}: {answer}")
-            else:
-                self._complaints.over(subject)
-                log.info("Created ACL.", acl=subject)
-        return not any(isinstance(answer, KafkaFailure) for answer in answers.values())
+            topics = sorted(self._allowed)
+        return self._topic_acls.sync(topics)
 
     def _weigh(self) -> None:
         """Look at what partitions carry; have them dealt out anew when some task has far too much."""
-        if self._deal.tasks < 2:
+        if self._ledgers is None or self._deal.tasks < 2:
             return
-        settings = self._clients.settings(Side.TARGET, Kind.CONSUMER, "ledger-consumer")
-        topic = ledger_topic(self._clients.source_alias)
-        if isinstance(self._target_admin.describe_topics([topic])[topic], KafkaFailure):
-            return  # a reader would wait for it
-        # Read when it is wanted rather than followed: it is written every second by every partition.
-        self._ledger = LedgerLog(settings, topic, name=self._clients.target_alias)
         try:
-            self._ledger.start(_LEDGER_TIMEOUT_S)
-            rates = self._ledger.ledger.rates()
-        finally:
-            self._ledger.stop()
-            self._ledger = None
+            # Read when it is wanted rather than followed: it is written every second by every partition.
+            rates = self._ledgers.own().rates()
+        except BrokerFailure as failure:
+            if vanished(failure):
+                return
+            raise
         if moved := self._deal.weigh(rates):
             log.info("Some task has far more to copy than others: partitions are dealt out anew.", moved=moved)
             self.context.request_task_reconfiguration()

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from enum import IntEnum
 from typing import Any, TypeVar
 
-from kafka.protocol.admin import CreateAclsRequest, DescribeAclsRequest
+from kafka.protocol.admin import CreateAclsRequest, DeleteAclsRequest, DescribeAclsRequest
 
 from mm2.kafka.admin.calls import NOT_DONE, AdminCalls
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
@@ -17,7 +17,7 @@ _EVERYTHING = AclFilter()
 
 
 class AclCalls(AdminCalls):
-    """ACLs: describe and create."""
+    """ACLs: describe, create and delete."""
 
     def describe_acls(self, matching: AclFilter = _EVERYTHING) -> list[AclBinding]:
         """ACLs that match the filter. Raises BrokerFailure 54 on a cluster without authorizer, 31 without the right to see them."""
@@ -65,6 +65,39 @@ class AclCalls(AdminCalls):
             }
 
         # Creating an ACL twice is creating it once.
+        return self._settle(bindings, ask, again=NOT_DONE, repeatable=True)
+
+    def delete_acls(self, bindings: Iterable[AclBinding]) -> dict[AclBinding, KafkaFailure | None]:
+        """Deletes exactly these ACLs; one that is not there counts as deleted."""
+
+        def ask(wanted: list[AclBinding], timeout_s: float) -> dict[AclBinding, KafkaFailure | None]:
+            filters = [
+                DeleteAclsRequest.DeleteAclsFilter(
+                    resource_type_filter=int(binding.resource_type),
+                    resource_name_filter=binding.resource_name,
+                    pattern_type_filter=int(binding.pattern_type),
+                    principal_filter=binding.principal,
+                    host_filter=binding.host,
+                    operation=int(binding.operation),
+                    permission_type=int(binding.permission),
+                )
+                for binding in wanted
+            ]
+            answer = self.cluster.send(None, DeleteAclsRequest(filters=filters, min_version=1), timeout_s=timeout_s)
+            # The answer has no names, it is in the order of the request.
+            return {
+                binding: self._outcome("ACL on", binding.resource_name, result.error_code, result.error_message)
+                or next(
+                    (
+                        self._outcome("ACL on", binding.resource_name, acl.error_code, acl.error_message)
+                        for acl in result.matching_acls
+                        if acl.error_code
+                    ),
+                    None,
+                )
+                for binding, result in zip(wanted, answer.filter_results, strict=True)
+            }
+
         return self._settle(bindings, ask, again=NOT_DONE, repeatable=True)
 
 

@@ -42,10 +42,13 @@ class TopicCalls(AdminCalls):
 
         return self._settle(names, ask, again=frozenset({ErrorCode.LEADER_NOT_AVAILABLE}), repeatable=True)
 
-    def create_topics(self, topics: Iterable[NewTopic]) -> dict[str, KafkaFailure | None]:
+    def create_topics(
+        self, topics: Iterable[NewTopic], *, validate_only: bool = False
+    ) -> dict[str, KafkaFailure | None]:
         """Creates topics, each for itself: failure 36 for one that exists does not stop the others.
 
         The controller answers before the brokers know: this returns when the topics can be seen and have leaders, or after 5 s.
+        `validate_only`: nothing is made, the answers say what would become of it.
         """
         wanted = {topic.name: topic for topic in topics}
 
@@ -53,7 +56,7 @@ class TopicCalls(AdminCalls):
             request = CreateTopicsRequest(
                 topics=[_creatable(wanted[name]) for name in names],
                 timeout_ms=int(timeout_s * 1000),
-                validate_only=False,
+                validate_only=validate_only,
             )
             answer = self.cluster.send(None, request, timeout_s=timeout_s)
             return {
@@ -61,8 +64,9 @@ class TopicCalls(AdminCalls):
                 for topic in answer.topics
             }
 
-        results = self._settle(wanted, ask, again=NOT_DONE, repeatable=False)
-        self._until_seen(results, lambda metadata, name: _has_leaders(metadata, name, 1))
+        results = self._settle(wanted, ask, again=NOT_DONE, repeatable=validate_only)
+        if not validate_only:
+            self._until_seen(results, lambda metadata, name: _has_leaders(metadata, name, 1))
         return results
 
     def create_partitions(self, counts: Mapping[str, int]) -> dict[str, KafkaFailure | None]:

@@ -49,7 +49,12 @@ DEFINITIONS = {
 # MirrorMaker gives clients their serializers itself.
 OWN_DEFAULT = {"key.serializer", "value.serializer", "key.deserializer", "value.deserializer", "share.acquire.mode"}
 # Kafka's policy Allowlist declares its key itself.
-OURS = {"connector.client.config.override.allowlist", "plugin.isolation", *REST_LIMITS_CONFIG.names}
+OURS = {
+    "connector.client.config.override.allowlist",
+    "plugin.isolation",
+    "tombstone.dead.groups.enabled",
+    *REST_LIMITS_CONFIG.names,
+}
 # Java's own MirrorMaker has these in workers' files only; its whole REST interface is ours.
 OF_WORKERS = {"admin.listeners", "rest.extension.classes"}
 
@@ -110,6 +115,7 @@ def test_our_own_keys_are_connector_keys() -> None:
         "start.from": "",
         "source.data.loss": "continue",
         "partition.error": "isolate",
+        "sync.group.acls.enabled": False,
         "dead.letter.topic": "",
         "dead.letter.topic.replication.factor": 3,
         "ledger.topic.replication.factor": 3,

@@ -2,17 +2,37 @@ import dataclasses
 
 from mm2.kafka.structs import AclBinding, AclOperation, AclPermission, PatternType, ResourceType
 from mm2.mirror.acl_sync import remote_acls
-from mm2.mirror.filters import DefaultTopicFilter
-from mm2.mirror.policy import DefaultReplicationPolicy
+from mm2.mirror.filters import DefaultGroupFilter, DefaultTopicFilter
+from mm2.mirror.policy import DefaultReplicationPolicy, IdentityReplicationPolicy, ReplicationPolicy
 from mm2.mirror.selection import TopicSelection
 
 READ = AclBinding(ResourceType.TOPIC, "t", PatternType.LITERAL, "User:u", "*", AclOperation.READ, AclPermission.ALLOW)
 
 
-def remote(*acls: AclBinding) -> list[AclBinding]:
-    topic_filter = DefaultTopicFilter()
+TOPICS = ("t", "team-a", "team-b", "other")
+
+
+class Suffix(DefaultReplicationPolicy):
+    """A policy that keeps no prefixes."""
+
+    def format_remote_topic(self, source_alias: str, topic: str) -> str:
+        return f"{topic}@{source_alias}"
+
+
+def remote(*acls: AclBinding, policy: ReplicationPolicy | None = None, groups: str | None = None) -> list[AclBinding]:
+    topic_filter, group_filter = DefaultTopicFilter(), DefaultGroupFilter()
     topic_filter.configure({})
-    return remote_acls(acls, TopicSelection(DefaultReplicationPolicy(), topic_filter, "A", "B"))
+    group_filter.configure({"groups": groups or ""})
+    selection = TopicSelection(policy or DefaultReplicationPolicy(), topic_filter, "A", "B")
+    return list(remote_acls(acls, selection, TOPICS, None if groups is None else group_filter))
+
+
+def literal(name: str) -> AclBinding:
+    return dataclasses.replace(READ, resource_name=name)
+
+
+def prefixed(name: str) -> AclBinding:
+    return dataclasses.replace(READ, resource_name=name, pattern_type=PatternType.PREFIXED)
 
 
 def test_an_acl_moves_to_the_remote_topic() -> None:
@@ -33,10 +53,37 @@ def test_denials_and_other_operations_are_taken_as_they_are() -> None:
     assert remote(altering) == [dataclasses.replace(altering, resource_name="A.t")]
 
 
-def test_prefixed_patterns_other_resources_and_unreplicated_topics_are_skipped() -> None:
-    assert remote(dataclasses.replace(READ, pattern_type=PatternType.PREFIXED)) == []
+def test_other_resources_and_unreplicated_topics_are_skipped() -> None:
     assert remote(dataclasses.replace(READ, resource_type=ResourceType.GROUP)) == []
-    assert remote(dataclasses.replace(READ, resource_name="B.t")) == []
+    assert remote(dataclasses.replace(READ, resource_type=ResourceType.CLUSTER)) == []
+    assert remote(literal("B.t")) == []
+
+
+def test_a_prefix_becomes_a_prefix_of_remote_names_when_it_covers_something_replicated() -> None:
+    assert remote(prefixed("team-")) == [prefixed("A.team-")]
+    assert remote(prefixed("nobody-")) == []
+    assert remote(prefixed("*")) == [], "a prefix like any other, and no topic begins with it"
+    assert remote(dataclasses.replace(prefixed("team-"), operation=AclOperation.WRITE)) == []
+
+
+def test_an_acl_of_all_topics_holds_for_those_of_this_source_only() -> None:
+    assert remote(literal("*")) == [prefixed("A.")]
+    everything = remote(literal("*"), policy=IdentityReplicationPolicy())
+    assert everything == [literal(topic) for topic in TOPICS]
+
+
+def test_where_names_keep_no_prefix_each_topic_gets_an_acl_of_its_own() -> None:
+    assert remote(prefixed("team-"), policy=Suffix()) == [literal("team-a@A"), literal("team-b@A")]
+    assert remote(prefixed("team-"), policy=IdentityReplicationPolicy()) == [prefixed("team-")]
+
+
+def test_group_acls_are_taken_as_they_are_when_asked_for_and_their_name_passes_the_filter() -> None:
+    group = dataclasses.replace(READ, resource_type=ResourceType.GROUP, resource_name="g1")
+    team = dataclasses.replace(group, resource_name="team-", pattern_type=PatternType.PREFIXED)
+    other = dataclasses.replace(group, resource_name="connect-x")
+    assert remote(group, team, other) == []
+    assert remote(group, team, other, groups=".*") == [group, team]
+    assert remote(group, team, groups="team-.*") == [team]
 
 
 def test_two_acls_that_become_one_are_created_once() -> None:

@@ -1,0 +1,203 @@
+"""Where topics came from, so that no flow sends them back: what names cannot tell.
+
+Under the default policy a topic's name says which clusters it has passed. Under `IdentityReplicationPolicy`, a policy of
+the user's own, or when one cluster has two aliases, nothing in the name or the records does, and Java's MirrorMaker copies
+round for ever. So each flow says in its ledger, on its target, what it writes there and over which clusters that has come
+(a *claim*), by cluster id; and before it copies a topic it reads the ledgers of its source. Records are never touched.
+
+A claim is a list of paths, each a list of hops, oldest first: the cluster a flow reads from, and since when that flow has
+its claim, in ms. When the target of a flow is on a path of its source topic, the hops from there on and the flow's own
+close a loop. All flows of it see the same numbers, so they agree on the youngest, and that one refuses. Claims count
+while their flow renews its lease: one that was stopped a minute ago stands in nobody's way.
+
+A claim is written before others' are looked at for the last time, so of two that begin at once at least one sees the
+other; whoever has only just claimed and sees a loop waits until the other has decided.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import structlog
+
+from mm2.copy.ledger import note_record
+from mm2.kafka.admin import Admin
+from mm2.mirror.clients import Side
+from mm2.mirror.complaints import Complaints
+from mm2.mirror.ledgers import Ledgers
+from mm2.mirror.policy import DefaultReplicationPolicy
+from mm2.mirror.selection import TopicSelection
+
+log = structlog.get_logger(__name__)
+
+LEASE_MS: Final = 60_000
+RENEW_S: Final = 15.0
+_SETTLE_S: Final = 1.0
+_NOTE: Final = "provenance"
+_LEDGER: Final = re.compile(r"mm2-ledger\..+\.internal")
+
+Hop = tuple[str, int]
+"""Cluster id, and since when (ms) the flow that reads from it has its claim."""
+Path = tuple[Hop, ...]
+
+
+def extended(paths: Iterable[Path], source_id: str, target_id: str, since_ms: int) -> tuple[Path, ...]:
+    """What a flow claims of a topic that came over `paths`: paths that would close a loop are left to its other flows."""
+    own = (source_id, since_ms)
+    onwards = [path for path in paths if not {source_id, target_id} & {cluster for cluster, _ in path}]
+    return ((own,), *((*path, own) for path in onwards))
+
+
+def loops(paths: Iterable[Path], target_id: str) -> list[Path]:
+    """The hops that lead from the target to the flow's source, for each path that does."""
+    found = []
+    for path in paths:
+        clusters = [cluster for cluster, _ in path]
+        if target_id in clusters:
+            found.append(path[clusters.index(target_id) :])
+    return found
+
+
+def gives_way(loop: Path, own: Hop) -> bool:
+    """Whether the flow with the hop `own` is the youngest of the loop that it closes."""
+    return all((own[1], own[0]) > (since_ms, cluster) for cluster, since_ms in loop)
+
+
+@dataclass
+class Provenance:
+    """The claims of one flow. `pause` sleeps and says False when everything is to stop. Used by one thread."""
+
+    source_admin: Admin
+    target_admin: Admin
+    selection: TopicSelection
+    ledgers: Ledgers
+    complaints: Complaints
+    pause: Callable[[float], bool]
+    _claims: dict[str, tuple[Path, ...]] | None = field(default=None, init=False)  # by remote topic
+    _until_ms: int = field(default=0, init=False)
+
+    def allowed(self, topics: Collection[str]) -> tuple[set[str], bool]:
+        """Those of the source's topics that may be copied, and whether that is the last word for now.
+
+        Raises KafkaFailure when a ledger cannot be read: then it is not known, and what is copied now goes on.
+        """
+        source_id = self.source_admin.describe_cluster().cluster_id
+        target_id = self.target_admin.describe_cluster().cluster_id
+        named = type(self.selection.policy) is DefaultReplicationPolicy
+        if not source_id or not target_id or (named and source_id != target_id):
+            return set(topics), True
+        claims = self._load()
+        established = set(claims)
+        origins = self._origins()
+        wanted = {}
+        for topic in topics:
+            upstream, remote = origins.get(topic, ()), self.selection.remote(topic)
+            since_ms = claims[remote][0][0][1] if remote in claims else _after(upstream)
+            refused = any(gives_way(loop, (source_id, since_ms)) for loop in loops(upstream, target_id))
+            if not refused and not (topic == remote and source_id == target_id):
+                wanted[remote] = extended(upstream, source_id, target_id, since_ms)
+        self._write(wanted)
+        if wanted.keys() - established:
+            self.pause(_SETTLE_S)
+            origins = self._origins()
+        allowed, waiting = set(), False
+        for topic in topics:
+            remote = self.selection.remote(topic)
+            found = loops(origins.get(topic, ()), target_id)
+            if remote not in wanted or any(gives_way(loop, wanted[remote][0][0]) for loop in found):
+                wanted.pop(remote, None)
+                self._complain(topic, remote)
+            elif found and remote not in established:
+                waiting = True
+            else:
+                allowed.add(topic)
+        self.complaints.keep_only("loop of topic ", {f"loop of topic {topic}" for topic in set(topics) - allowed})
+        self._write(wanted)
+        return allowed, not waiting
+
+    def renew(self) -> bool:
+        """Hold the claims for another while. False when they have lapsed already, and `allowed` has to be asked."""
+        if not self._claims:
+            return True
+        if _now_ms() >= self._until_ms:
+            return False
+        self._write(self._claims)
+        return True
+
+    def _complain(self, topic: str, remote: str) -> None:
+        source, target = self.selection.source_alias, self.selection.target_alias
+        self.complaints.say(
+            f"loop of topic {topic}",
+            f"Topic {topic} of cluster {source} has come from cluster {target}, so it is not copied to {target} as {remote}: "
+            "its records would go round for ever. Leave it out of one of the flows with topics.exclude; when the other flow "
+            "is stopped, this one takes over a minute later.",
+        )
+
+    def _load(self) -> dict[str, tuple[Path, ...]]:
+        """Our claims that count. What has lapsed is taken back, since others may have gone by that."""
+        if self._claims is None:
+            notes = self.ledgers.own().notes(_NOTE)
+            self._until_ms = _lease(notes)
+            self._claims = _claims(notes)
+        if self._claims and _now_ms() >= self._until_ms:
+            self._write({})
+        return self._claims
+
+    def _write(self, claims: Mapping[str, tuple[Path, ...]]) -> None:
+        """Make these our claims, and hold them."""
+        known = self._claims or {}
+        records = [note_record(_NOTE, [remote], None) for remote in known if remote not in claims]
+        records += [
+            note_record(_NOTE, [remote], {"paths": paths})
+            for remote, paths in claims.items()
+            if known.get(remote) != paths
+        ]
+        until_ms = _now_ms() + LEASE_MS
+        if claims and (records or until_ms - self._until_ms > LEASE_MS / 6):
+            records.append(note_record(_NOTE, [], {"until.ms": until_ms}))
+            self._until_ms = until_ms
+        self.ledgers.write(records)
+        self._claims = dict(claims)
+
+    def _origins(self) -> dict[str, list[Path]]:
+        """Over which clusters the topics of the source have come, as all flows into it say that are alive."""
+        origins: dict[str, list[Path]] = {}
+        for name in sorted(filter(_LEDGER.fullmatch, self.source_admin.list_topics())):
+            notes = self.ledgers.read(Side.SOURCE, name, self.source_admin).notes(_NOTE)
+            if _now_ms() < _lease(notes):
+                for topic, paths in _claims(notes).items():
+                    origins.setdefault(topic, []).extend(paths)
+        return origins
+
+
+def _lease(notes: Mapping[tuple[str, ...], Mapping[str, Any]]) -> int:
+    """Until when (ms) the claims of a ledger count."""
+    until_ms = notes.get((), {}).get("until.ms", 0)
+    return until_ms if isinstance(until_ms, int) else 0
+
+
+def _claims(notes: Mapping[tuple[str, ...], Mapping[str, Any]]) -> dict[str, tuple[Path, ...]]:
+    """By remote topic; what cannot be read is left out."""
+    claims = {}
+    for name, value in notes.items():
+        try:
+            if len(name) == 1:
+                claims[name[0]] = tuple(
+                    tuple((str(cluster), int(since_ms)) for cluster, since_ms in path) for path in value["paths"]
+                )
+        except (KeyError, TypeError, ValueError) as error:
+            log.warning("A note of where a topic came from cannot be read.", topic=name, error=repr(error))
+    return claims
+
+
+def _after(paths: Iterable[Path]) -> int:
+    """A time for a new claim: now, and after all that it builds upon, whatever the clocks say."""
+    return max([_now_ms(), *(since_ms + 1 for path in paths for _, since_ms in path)])
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

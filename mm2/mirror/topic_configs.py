@@ -1,0 +1,104 @@
+"""Bringing the configs of remote topics up to those of their sources; what to write says `config_sync`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from mm2.kafka.admin import Admin
+from mm2.kafka.error_codes import ErrorCode
+from mm2.kafka.errors import BrokerFailure, KafkaFailure, UnsupportedVersion
+from mm2.kafka.structs import AlterOp
+from mm2.mirror.complaints import Complaints
+from mm2.mirror.config_sync import ConfigSync
+from mm2.mirror.discovery import TOPICS_PER_REQUEST, chunks, vanished
+
+log = structlog.get_logger(__name__)
+
+# A broker refuses all changes of a topic for one of them.
+_ONE_OF_THEM: Final = frozenset(
+    {ErrorCode.INVALID_CONFIG, ErrorCode.INVALID_REQUEST, ErrorCode.POLICY_VIOLATION, ErrorCode.UNKNOWN_SERVER_ERROR}
+)
+
+
+@dataclass(frozen=True)
+class TopicConfigs:
+    """The config sync of one flow; `target` is the alias of its target, for sentences."""
+
+    source_admin: Admin
+    target_admin: Admin
+    rules: ConfigSync
+    target: str
+    complaints: Complaints
+
+    def sync(self, pairs: Iterable[tuple[str, str]]) -> bool:
+        """Alter what differs, for pairs of a source topic and its remote topic. False when some of it did not succeed.
+
+        Raises UnsupportedVersion for a target that cannot alter single properties (before Kafka 2.3).
+        """
+        complete = True
+        for some in chunks(pairs, TOPICS_PER_REQUEST):
+            source = self.source_admin.describe_configs([topic for topic, _ in some])
+            target = self.target_admin.describe_configs([remote for _, remote in some])
+            changes: dict[str, list[AlterOp]] = {}
+            for topic, remote in some:
+                here, there = source.get(topic), target.get(remote)
+                subject = f"configs of {topic}"
+                if isinstance(here, Mapping) and isinstance(there, Mapping):
+                    self.complaints.over(subject)
+                    if operations := self.rules.changes(here, there):
+                        changes[remote] = operations
+                elif vanished(here) or vanished(there):
+                    self.complaints.over(subject)  # the next refresh sees that, too
+                else:
+                    failure = here if isinstance(here, KafkaFailure) else there
+                    self.complaints.say(subject, f"The configs of topic {topic} are not synced: {failure}")
+                    complete = False
+            complete &= self._alter(changes)
+        return complete
+
+    def _alter(self, changes: Mapping[str, list[AlterOp]]) -> bool:
+        answers = self.target_admin.incremental_alter_configs(changes) if changes else {}
+        complete = True
+        for remote, operations in changes.items():
+            answer = answers.get(remote)
+            if isinstance(answer, UnsupportedVersion):
+                raise answer
+            done: list[AlterOp] = operations
+            refused: list[AlterOp] = []
+            if isinstance(answer, BrokerFailure) and answer.code in _ONE_OF_THEM and len(operations) > 1:
+                done, refused, answer = self._one_by_one(remote, operations)
+            elif isinstance(answer, KafkaFailure):
+                done, refused = [], operations
+            if refused:
+                names = ", ".join(sorted(_text(operation) for operation in refused))
+                sentence = f"Of topic {remote} on cluster {self.target} cannot be altered: {names}. {answer}"
+                self.complaints.say(f"configs of {remote}", sentence)
+                complete = False
+            else:
+                self.complaints.over(f"configs of {remote}")
+            if done:
+                log.info("Synced topic configs.", topic=remote, configs=sorted(operation.name for operation in done))
+        return complete
+
+    def _one_by_one(
+        self, remote: str, operations: list[AlterOp]
+    ) -> tuple[list[AlterOp], list[AlterOp], KafkaFailure | None]:
+        """Which of the changes were made, which refused, and why the last of these."""
+        done, refused = [], []
+        why: KafkaFailure | None = None
+        for operation in operations:
+            answer = self.target_admin.incremental_alter_configs({remote: [operation]}).get(remote)
+            if isinstance(answer, KafkaFailure):
+                refused.append(operation)
+                why = answer
+            else:
+                done.append(operation)
+        return done, refused, why
+
+
+def _text(operation: AlterOp) -> str:
+    return operation.name if operation.value is None else f"{operation.name}={operation.value}"

@@ -1,0 +1,52 @@
+"""Admin classes as users write them for `forwarding.admin.class` (KIP-787): named by their Python path in properties."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import ClassVar
+
+from mm2.kafka.admin import Admin
+from mm2.kafka.errors import KafkaFailure
+from mm2.kafka.structs import AclBinding, AlterOp, ConfigEntry, ConfigSource, NewTopic
+
+
+class NotingAdmin(Admin):
+    """Remembers what was changed through it: the verb, the alias of the cluster, the topic."""
+
+    noted: ClassVar[list[tuple[str, str, str]]] = []
+
+    def _note(self, verb: str, topics: Iterable[str]) -> None:
+        self.noted.extend((verb, self.cluster.name, topic) for topic in topics)
+
+    def create_topics(
+        self, topics: Iterable[NewTopic], *, validate_only: bool = False
+    ) -> dict[str, KafkaFailure | None]:
+        wanted = list(topics)
+        self._note("create", [topic.name for topic in wanted])
+        return super().create_topics(wanted, validate_only=validate_only)
+
+    def create_partitions(self, counts: Mapping[str, int]) -> dict[str, KafkaFailure | None]:
+        self._note("grow", counts)
+        return super().create_partitions(counts)
+
+    def incremental_alter_configs(self, changes: Mapping[str, Sequence[AlterOp]]) -> dict[str, KafkaFailure | None]:
+        self._note("configure", changes)
+        return super().incremental_alter_configs(changes)
+
+    def create_acls(self, bindings: Iterable[AclBinding]) -> dict[AclBinding, KafkaFailure | None]:
+        wanted = list(bindings)
+        self._note("allow", [acl.resource_name for acl in wanted])
+        return super().create_acls(wanted)
+
+
+class NewerSourceAdmin(Admin):
+    """What the source would say if it were a newer Kafka: a property more, and a value that the target does not take."""
+
+    def describe_configs(self, topics: Iterable[str]) -> dict[str, dict[str, ConfigEntry] | KafkaFailure]:
+        answers = super().describe_configs(topics)
+        if self.cluster.name == "A":
+            for answer in answers.values():
+                if isinstance(answer, dict):
+                    for name, value in (("future.property", "1"), ("segment.bytes", "5")):
+                        answer[name] = ConfigEntry(name, value, ConfigSource.DYNAMIC_TOPIC_CONFIG, False, False, False)
+        return answers

@@ -1,0 +1,34 @@
+"""A policy and a filter as users write them, named by their Python path in properties."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mm2.mirror.filters import TopicFilter
+from mm2.mirror.policy import ReplicationPolicy
+
+
+class BehindPolicy(ReplicationPolicy):
+    """`t` of A is called `t_from_A`."""
+
+    def format_remote_topic(self, source_alias: str, topic: str) -> str:
+        return f"{topic}_from_{source_alias}"
+
+    def topic_source(self, topic: str) -> str | None:
+        upstream, found, source = topic.rpartition("_from_")
+        return source if found and upstream else None
+
+    def upstream_topic(self, topic: str) -> str | None:
+        upstream, found, _ = topic.rpartition("_from_")
+        return upstream if found and upstream else None
+
+
+class ShortNames(TopicFilter):
+    """Topics whose names are no longer than `short.names.max`."""
+
+    def configure(self, props: Mapping[str, str]) -> None:
+        self._most = int(props["short.names.max"])
+        self._prefix = props["short.names.prefix"]
+
+    def should_replicate_topic(self, topic: str) -> bool:
+        return topic.startswith(self._prefix) and len(topic) <= self._most

@@ -1,0 +1,170 @@
+"""ACLs of the source on the target (behaviour 32, and what Java leaves undone)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from mm2.mirror.source_connector import MirrorSourceConnector
+from mm2.sandbox.kafka import LocalKafka, start_pair
+from tests.integration.mirror_flow import admin, create, flow_props, running, until
+from tests.integration.test_mm2_behaviours.admins import NotingAdmin
+
+ALLOW, DENY = AclPermissionType.ALLOW, AclPermissionType.DENY
+LITERAL, PREFIXED = ResourcePatternType.LITERAL, ResourcePatternType.PREFIXED
+ADMIN = {"forwarding.admin.class": "tests.integration.test_mm2_behaviours.admins.NotingAdmin"}
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalKafka, LocalKafka]]:
+    """A and B, both with an authorizer."""
+    overrides = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",
+    }
+    with start_pair(tmp_path_factory.mktemp("acls"), overrides=overrides) as pair:
+        yield pair
+
+
+@pytest.fixture
+def a(guarded: tuple[LocalKafka, LocalKafka]) -> LocalKafka:
+    return guarded[0]
+
+
+@pytest.fixture
+def b(guarded: tuple[LocalKafka, LocalKafka]) -> LocalKafka:
+    return guarded[1]
+
+
+def acl(
+    name: str,
+    operation: AclOperation = AclOperation.READ,
+    *,
+    pattern: ResourcePatternType = LITERAL,
+    user: str = "User:dummy",
+    permission: AclPermissionType = ALLOW,
+    kind: ResourceType = ResourceType.TOPIC,
+) -> AclBinding:
+    return AclBinding(kind, name, pattern, user, "*", operation, permission)
+
+
+def put(broker: LocalKafka, *acls: AclBinding) -> None:
+    for done in admin(broker).create_acls(list(acls)).values():
+        done.result(30)
+
+
+def take_away(broker: LocalKafka, *acls: AclBinding) -> None:
+    filters = [
+        AclBindingFilter(
+            gone.restype,
+            gone.name,
+            gone.resource_pattern_type,
+            gone.principal,
+            gone.host,
+            gone.operation,
+            gone.permission_type,
+        )
+        for gone in acls
+    ]
+    for done in admin(broker).delete_acls(filters).values():
+        done.result(30)
+
+
+def found(broker: LocalKafka, prefix: str, kind: ResourceType = ResourceType.TOPIC) -> set[tuple[str, str, str]]:
+    """Name, pattern and operation of all ACLs whose name begins so."""
+    anything: Any = None  # its stubs want texts
+    everything = AclBindingFilter(
+        kind, anything, ResourcePatternType.ANY, anything, anything, AclOperation.ANY, AclPermissionType.ANY
+    )
+    return {
+        (acl.name, acl.resource_pattern_type.name, acl.operation.name)
+        for acl in admin(broker).describe_acls(everything).result(30)
+        if acl.name.startswith(prefix)
+    }
+
+
+def flow(a: LocalKafka, b: LocalKafka, unique: str, more: dict[str, str] | None = None) -> dict[str, str]:
+    # The alias is the test's own, and with it the ledger and all remote names.
+    own = {
+        "topics": f"{unique}.*",
+        "heartbeats.replication.enabled": "false",
+        "source.cluster.alias": f"S{unique}",
+        "sync.topic.acls.interval.seconds": "1",
+    }
+    return flow_props("MirrorSourceConnector", a, b) | own | (more or {})
+
+
+def test_32_acls_appear_on_the_remote_topic_through_the_custom_admin_and_only_once(
+    a: LocalKafka, b: LocalKafka, unique: str
+) -> None:
+    NotingAdmin.noted.clear()
+    create(a, unique)
+    put(a, acl(unique, AclOperation.DESCRIBE), acl(unique, AclOperation.WRITE))
+    remote = f"S{unique}.{unique}"
+    with running(MirrorSourceConnector(), flow(a, b, unique, ADMIN)):
+        until(lambda: found(b, remote) == {(remote, "LITERAL", "DESCRIBE")}, "the ACL")
+        put(a, acl(unique, AclOperation.ALL))
+        both = {(remote, "LITERAL", "DESCRIBE"), (remote, "LITERAL", "READ")}
+        until(lambda: found(b, remote) == both, "a later ACL, of which writing is no part")
+    assert NotingAdmin.noted.count(("allow", "B", remote)) == 2, "what is there is not created again"
+
+
+def test_a_prefix_on_the_source_is_a_prefix_of_remote_names(a: LocalKafka, b: LocalKafka, unique: str) -> None:
+    create(a, f"{unique}-a")
+    put(a, acl(f"{unique}-", pattern=PREFIXED), acl("nothing-", pattern=PREFIXED))
+    with running(MirrorSourceConnector(), flow(a, b, unique)):
+        wanted = {(f"S{unique}.{unique}-", "PREFIXED", "READ")}
+        until(lambda: found(b, f"S{unique}") == wanted, "the prefix")
+    take_away(a, acl(f"{unique}-", pattern=PREFIXED))
+
+
+def test_what_was_created_goes_with_its_source_also_after_a_restart_and_nothing_else_does(
+    a: LocalKafka, b: LocalKafka, unique: str
+) -> None:
+    create(a, unique)
+    remote = f"S{unique}.{unique}"
+    by_hand = acl(remote, AclOperation.DELETE)
+    on_both_sides = acl(remote, AclOperation.DESCRIBE)  # there before we come, so not ours
+    gone, again = acl(unique, AclOperation.READ), acl(unique, AclOperation.ALL)
+    put(a, gone, again, acl(unique, AclOperation.DESCRIBE))
+    put(b, by_hand, on_both_sides)
+    with running(MirrorSourceConnector(), flow(a, b, unique)):
+        until(lambda: (remote, "LITERAL", "READ") in found(b, remote), "the ACL")
+        put(a, acl(unique, AclOperation.ALTER))
+        until(lambda: (remote, "LITERAL", "ALTER") in found(b, remote), "another")
+        take_away(a, acl(unique, AclOperation.ALTER))
+        until(lambda: (remote, "LITERAL", "ALTER") not in found(b, remote), "its end")
+        take_away(a, gone)  # ALL, which makes READ as well, is still there
+    with running(MirrorSourceConnector(), flow(a, b, unique)) as (_, context):
+        assert context.reconfigured.wait(30)
+        put(a, acl(unique, AclOperation.ALTER_CONFIGS))
+        until(lambda: (remote, "LITERAL", "ALTER_CONFIGS") in found(b, remote), "a round")
+        assert (remote, "LITERAL", "READ") in found(b, remote)
+        take_away(a, again, acl(unique, AclOperation.DESCRIBE))
+        left = {(remote, "LITERAL", name) for name in ("DELETE", "DESCRIBE", "ALTER_CONFIGS")}
+        until(lambda: found(b, remote) == left, "the end of the ACL from before the restart")
+
+
+def test_group_acls_come_and_go_when_they_are_asked_for(a: LocalKafka, b: LocalKafka, unique: str) -> None:
+    create(a, unique)
+    group = acl(unique, kind=ResourceType.GROUP)
+    refused = acl(f"connect-{unique}", kind=ResourceType.GROUP)
+    put(a, group, refused, acl(unique))
+    with running(MirrorSourceConnector(), flow(a, b, unique)):
+        until(lambda: len(found(b, f"S{unique}")) == 1, "a round")
+        assert not found(b, unique, ResourceType.GROUP), "off unless asked for"
+    with running(MirrorSourceConnector(), flow(a, b, unique, {"sync.group.acls.enabled": "true"})):
+        until(lambda: found(b, unique, ResourceType.GROUP) == {(unique, "LITERAL", "READ")}, "the group's ACL")
+        assert not found(b, "connect-", ResourceType.GROUP)
+        take_away(a, group)
+        until(lambda: not found(b, unique, ResourceType.GROUP), "its end")

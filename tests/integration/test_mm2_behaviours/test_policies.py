@@ -1,0 +1,128 @@
+"""Naming: policies and filters of the user's own, separators, and that nothing goes round (behaviour 7)."""
+
+from __future__ import annotations
+
+import pytest
+
+from mm2.connect.api import RetriableError
+from mm2.mirror.source_connector import MirrorSourceConnector
+from mm2.sandbox.kafka import LocalKafka
+from tests.integration.mirror_flow import create, flow_props, partitions_of, running, until
+
+HERE = "tests.integration.test_mm2_behaviours.policies"
+IDENTITY = {"replication.policy.class": "org.apache.kafka.connect.mirror.IdentityReplicationPolicy"}
+
+
+def props(
+    source: LocalKafka, target: LocalKafka, topics: str, aliases: tuple[str, str], more: dict[str, str] | None = None
+) -> dict[str, str]:
+    own = {
+        "topics": topics,
+        "heartbeats.replication.enabled": "false",
+        "source.cluster.alias": aliases[0],
+        "target.cluster.alias": aliases[1],
+    }
+    return flow_props("MirrorSourceConnector", source, target) | own | (more or {})
+
+
+def assigned(connector: MirrorSourceConnector) -> str | None:
+    """None while it is not known."""
+    try:
+        return ",".join(config["task.assigned.partitions"] for config in connector.task_configs(1))
+    except RetriableError:
+        return None
+
+
+def test_a_policy_and_a_filter_are_found_by_their_python_path(
+    kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str
+) -> None:
+    create(kafka_a, unique)
+    create(kafka_a, f"{unique}-long")
+    create(kafka_a, f"{unique}_from_B")
+    own = {
+        "replication.policy.class": f"{HERE}.BehindPolicy",
+        "topic.filter.class": f"{HERE}.ShortNames",
+        "short.names.max": str(len(f"{unique}_from_B")),
+        "short.names.prefix": unique,
+    }
+    with running(MirrorSourceConnector(), props(kafka_a, kafka_b, "", ("A", "B"), own)) as (connector, _):
+        until(lambda: assigned(connector) == f"{unique}-0,{unique}-long-0", "the deal, without what came from B")
+        assert partitions_of(kafka_b, f"{unique}_from_A") == 1
+        assert partitions_of(kafka_b, f"{unique}-long_from_A") == 1
+
+
+def test_java_patterns_and_a_custom_separator(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str) -> None:
+    for name in ("x1", "y", "x.internal", "z"):
+        create(kafka_a, f"{unique}-{name}")
+    patterns = rf"\Q{unique}-\E(?>[\p{{Lower}}&&[^z]]++)\d?+, {unique}-x\.internal"
+    own = {"replication.policy.separator": "__"}
+    with running(MirrorSourceConnector(), props(kafka_a, kafka_b, patterns, ("A", unique), own)) as (connector, _):
+        wanted = f"{unique}-x.internal-0,{unique}-x1-0,{unique}-y-0"
+        until(lambda: assigned(connector) == wanted, "the deal; a topic that merely ends with .internal is the user's")
+        assert partitions_of(kafka_b, f"A__{unique}-x1") == 1
+        until(lambda: partitions_of(kafka_a, f"mm2-offset-syncs__{unique}__internal") == 1, "the offset syncs")
+
+
+def test_07_under_identity_the_flow_that_would_send_a_topic_back_refuses_and_the_other_goes_on(
+    kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    there, back = (f"1{unique}", f"2{unique}"), (f"2{unique}", f"1{unique}")
+    create(kafka_a, unique)
+    create(kafka_b, f"{unique}-b")
+    first = props(kafka_a, kafka_b, f"{unique}.*", there, IDENTITY)
+    second = props(kafka_b, kafka_a, f"{unique}.*", back, IDENTITY)
+    with running(MirrorSourceConnector(), first) as (forth, _):
+        until(lambda: assigned(forth) == f"{unique}-0", "the deal of the first")
+        with running(MirrorSourceConnector(), second) as (returning, context):
+            until(lambda: assigned(returning) == f"{unique}-b-0", "the deal of the second, without what came from A")
+            said: list[str] = []
+
+            def refused() -> bool:
+                said.extend(capfd.readouterr())
+                return f"Topic {unique} of cluster {back[0]} has come from cluster {back[1]}" in "".join(said)
+
+            until(refused, "a word about it")
+            context.reconfigured.clear()
+            create(kafka_a, f"{unique}-later")
+            until(lambda: f"{unique}-later-0" in (assigned(forth) or ""), "a later topic")
+            until(lambda: f"Topic {unique}-later of" in "".join([*said, *capfd.readouterr()]), "a word about that, too")
+            assert assigned(forth) == f"{unique}-0,{unique}-later-0", "nor does the first send the second's back"
+            assert assigned(returning) == f"{unique}-b-0"
+    # Who had it first has it again after a restart.
+    with running(MirrorSourceConnector(), second), running(MirrorSourceConnector(), first) as (forth, _):
+        until(lambda: assigned(forth) == f"{unique}-0,{unique}-later-0", "the deal after a restart")
+
+
+def test_07_of_two_identity_flows_that_begin_at_once_one_gives_way(
+    kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str
+) -> None:
+    there, back = (f"1{unique}", f"2{unique}"), (f"2{unique}", f"1{unique}")
+    create(kafka_a, unique)
+    create(kafka_b, unique)
+    first = props(kafka_a, kafka_b, unique, there, IDENTITY)
+    second = props(kafka_b, kafka_a, unique, back, IDENTITY)
+    with (
+        running(MirrorSourceConnector(), first) as (forth, _),
+        running(MirrorSourceConnector(), second) as (returning, _),
+    ):
+        both = [f"{unique}-0", ""]
+        until(lambda: sorted([assigned(forth) or "", assigned(returning) or ""]) == sorted(both), "a decision")
+
+
+def test_07_one_cluster_under_two_aliases_does_not_copy_its_copies(kafka_a: LocalKafka, unique: str) -> None:
+    create(kafka_a, unique)
+    aliases = (f"x{unique}", f"y{unique}")
+    with running(MirrorSourceConnector(), props(kafka_a, kafka_a, f".*{unique}", aliases)) as (connector, _):
+        until(lambda: assigned(connector) == f"{unique}-0", "the deal")
+        until(lambda: partitions_of(kafka_a, f"{aliases[0]}.{unique}") == 1, "the copy")
+        create(kafka_a, f"2{unique}")
+        until(lambda: assigned(connector) == f"{unique}-0,2{unique}-0", "another round")
+        assert partitions_of(kafka_a, f"{aliases[0]}.{aliases[0]}.{unique}") == 0
+
+
+def test_07_under_identity_a_cluster_does_not_copy_to_itself(kafka_a: LocalKafka, unique: str) -> None:
+    create(kafka_a, unique)
+    itself = props(kafka_a, kafka_a, unique, (f"x{unique}", f"y{unique}"), IDENTITY)
+    with running(MirrorSourceConnector(), itself) as (connector, _):
+        until(lambda: assigned(connector) is not None, "a decision")
+        assert assigned(connector) == ""

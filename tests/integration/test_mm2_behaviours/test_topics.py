@@ -1,0 +1,178 @@
+"""Remote topics: how they come to be, grow and get their configs (behaviours 3, 4, 5, 14, 17, 23 to 25, 29 to 31, 34).
+
+The connector is driven directly, between the two shared brokers; that records follow is shown elsewhere.
+"""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, ResourceType
+
+from mm2.connect.api import RetriableError
+from mm2.mirror.source_connector import MirrorSourceConnector
+from mm2.sandbox.kafka import LocalKafka
+from tests.integration.mirror_flow import admin, config_of, create, flow_props, partitions_of, running, until
+from tests.integration.test_mm2_behaviours.admins import NotingAdmin
+
+HERE = "tests.integration.test_mm2_behaviours.admins"
+EXCLUDED = "delete.retention.ms"
+EXCLUDING = {"config.properties.exclude": r"delete\.retention\..*"}
+IDENTITY = {"replication.policy.class": "IdentityReplicationPolicy"}
+
+
+def source(a: LocalKafka, b: LocalKafka, unique: str, more: dict[str, str] | None = None) -> dict[str, str]:
+    own = {"topics": f"{unique}.*, B.{unique}.*", "heartbeats.replication.enabled": "false"}
+    return flow_props("MirrorSourceConnector", a, b) | own | (more or {})
+
+
+def assigned(connector: MirrorSourceConnector) -> str:
+    try:
+        return ",".join(config["task.assigned.partitions"] for config in connector.task_configs(1))
+    except RetriableError:
+        return ""
+
+
+def alter(broker: LocalKafka, topic: str, name: str, value: str | None) -> None:
+    kind = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    resource.add_incremental_config(ConfigEntry(name, value, incremental_operation=kind))
+    for done in admin(broker).incremental_alter_configs([resource]).values():
+        done.result(30)
+
+
+def test_03_remote_topics_and_offset_syncs_appear_without_anybody_making_them(
+    kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str
+) -> None:
+    create(kafka_a, unique, 2)
+    create(kafka_a, f"B.{unique}")
+    with running(MirrorSourceConnector(), source(kafka_a, kafka_b, unique)) as (connector, _):
+        until(lambda: assigned(connector) == f"{unique}-0,{unique}-1", "the deal")
+        assert partitions_of(kafka_b, f"A.{unique}") == 2
+        until(lambda: partitions_of(kafka_a, "mm2-offset-syncs.B.internal") == 1, "the offset syncs")
+        # 17: what came from the target does not go back to it.
+        assert partitions_of(kafka_b, f"A.B.{unique}") == 0
+
+
+def test_04_05_configs_are_there_at_creation_but_for_excluded_ones(
+    kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str
+) -> None:
+    create(kafka_a, unique, config={"cleanup.policy": "compact", "retention.bytes": "1000", EXCLUDED: "2000"})
+    never = {"sync.topic.configs.enabled": "false"}
+    with running(MirrorSourceConnector(), source(kafka_a, kafka_b, unique, EXCLUDING | never)):
+        until(lambda: partitions_of(kafka_b, f"A.{unique}") == 1, "the remote topic")
+        assert config_of(kafka_b, f"A.{unique}", "cleanup.policy") == "compact"
+        assert config_of(kafka_b, f"A.{unique}", "retention.bytes") == "1000"
+        assert config_of(kafka_b, f"A.{unique}", EXCLUDED) != "2000"
+
+
+def test_04_under_identity_a_topic_that_was_there_gets_its_configs_when_its_source_appears(
+    kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str
+) -> None:
+    once = {"sync.topic.configs.interval.seconds": "600"}
+    with running(MirrorSourceConnector(), source(kafka_a, kafka_b, unique, IDENTITY | once)) as (_, context):
+        assert context.reconfigured.wait(30)
+        create(kafka_b, unique)
+        create(kafka_a, unique, config={"cleanup.policy": "compact"})
+        until(lambda: config_of(kafka_b, unique, "cleanup.policy") == "compact", "the sync of a new topic", 10)
+
+
+def test_14_30_a_topic_made_later_is_found_and_one_that_grows_is_grown_through_the_custom_admin(
+    kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str
+) -> None:
+    NotingAdmin.noted.clear()
+    noting = {"forwarding.admin.class": f"{HERE}.NotingAdmin"}
+    with running(MirrorSourceConnector(), source(kafka_a, kafka_b, unique, noting)) as (connector, context):
+        assert context.reconfigured.wait(30)
+        create(kafka_a, unique, 2)
+        until(lambda: f"{unique}-1" in assigned(connector), "discovery")
+        for done in admin(kafka_a).create_partitions([NewPartitions(unique, 3)]).values():
+            done.result(30)
+        until(lambda: f"{unique}-2" in assigned(connector), "growth")
+        assert partitions_of(kafka_b, f"A.{unique}") == 3
+        alter(kafka_a, unique, "retention.bytes", "1000")
+        until(lambda: config_of(kafka_b, f"A.{unique}", "retention.bytes") == "1000", "config sync")
+    # 29, 31
+    for wanted in [
+        ("create", "A", "mm2-offset-syncs.B.internal"),
+        ("create", "B", f"A.{unique}"),
+        ("grow", "B", f"A.{unique}"),
+        ("configure", "B", f"A.{unique}"),
+    ]:
+        assert wanted in NotingAdmin.noted
+    assert NotingAdmin.noted.count(("configure", "B", f"A.{unique}")) == 1, "only what differs is written"
+
+
+def test_23_25_overrides_on_the_target_stay_where_excluded_and_follow_the_source_elsewhere(
+    kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str
+) -> None:
+    remote = f"A.{unique}"
+    create(kafka_a, unique, config={"retention.bytes": "1000"})
+    with running(MirrorSourceConnector(), source(kafka_a, kafka_b, unique, EXCLUDING)):
+        until(lambda: partitions_of(kafka_b, remote) == 1, "the remote topic")
+        alter(kafka_b, remote, EXCLUDED, "2000")
+        alter(kafka_b, remote, "retention.bytes", "1001")
+        until(lambda: config_of(kafka_b, remote, "retention.bytes") == "1000", "the source's value")
+        alter(kafka_a, unique, "retention.bytes", None)
+        until(lambda: config_of(kafka_b, remote, "retention.bytes") == "-1", "the target's default")
+        assert config_of(kafka_b, remote, EXCLUDED) == "2000"
+
+
+def test_24_use_defaults_from_source_puts_its_defaults_over_overrides_of_the_target(
+    kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str
+) -> None:
+    remote = f"A.{unique}"
+    create(kafka_a, unique)
+    from_source = EXCLUDING | {"use.defaults.from": "source"}
+    with running(MirrorSourceConnector(), source(kafka_a, kafka_b, unique, from_source)):
+        until(lambda: partitions_of(kafka_b, remote) == 1, "the remote topic")
+        alter(kafka_b, remote, EXCLUDED, "2000")
+        alter(kafka_b, remote, "retention.bytes", "1001")
+        until(lambda: config_of(kafka_b, remote, "retention.bytes") == "-1", "the source's default")
+        assert config_of(kafka_b, remote, EXCLUDED) == "2000"
+
+
+def test_34_without_offset_syncs_there_is_no_topic_for_them(
+    kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str
+) -> None:
+    create(kafka_a, unique)
+    silent = {"emit.offset-syncs.enabled": "false", "target.cluster.alias": unique}
+    with running(MirrorSourceConnector(), source(kafka_a, kafka_b, unique, silent)) as (connector, _):
+        until(lambda: assigned(connector) == f"{unique}-0", "the deal")
+    assert partitions_of(kafka_a, f"mm2-offset-syncs.{unique}.internal") == 0
+
+
+def test_a_target_that_refuses_properties_gets_the_topic_without_them(
+    kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    create(kafka_a, unique, config={"cleanup.policy": "compact"})
+    newer = {"forwarding.admin.class": f"{HERE}.NewerSourceAdmin"}
+    said: list[str] = []
+
+    def told(sentence: str) -> bool:
+        said.extend(capfd.readouterr())
+        return sentence in "".join(said)
+
+    with running(MirrorSourceConnector(), source(kafka_a, kafka_b, unique, newer)) as (connector, _):
+        until(lambda: assigned(connector) == f"{unique}-0", "the deal")
+        assert config_of(kafka_b, f"A.{unique}", "cleanup.policy") == "compact"
+        assert told("Cluster B refuses future.property=1, so remote topics do without it")
+        assert told("Cluster B refuses segment.bytes=5, so remote topics do without it")
+        # The sync leaves the unknown one out, and one that is refused takes no other with it.
+        alter(kafka_a, unique, "retention.bytes", "1000")
+        until(lambda: config_of(kafka_b, f"A.{unique}", "retention.bytes") == "1000", "the sync of the others")
+        until(lambda: told(f"Of topic A.{unique} on cluster B cannot be altered: segment.bytes=5."), "a word on it")
+    assert "future.property" not in "".join(said).split("cannot be altered", 1)[1]
+
+
+def test_a_default_replication_factor_that_does_not_fit_gives_way_to_the_brokers_own(
+    kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    create(kafka_a, unique)
+    nothing_said = source(kafka_a, kafka_b, unique, {"target.cluster.alias": unique})
+    del nothing_said["replication.factor"], nothing_said["offset-syncs.topic.replication.factor"]
+    with running(MirrorSourceConnector(), nothing_said) as (connector, _):
+        until(lambda: assigned(connector) == f"{unique}-0", "the deal")
+        until(lambda: partitions_of(kafka_a, f"mm2-offset-syncs.{unique}.internal") == 1, "the offset syncs")
+    said = "".join(capfd.readouterr())
+    assert f"replication.factor is 2 by default, more than cluster {unique} has brokers" in said
+    assert "offset-syncs.topic.replication.factor is 3 by default, more than cluster A has brokers" in said
