@@ -127,24 +127,7 @@ class GroupCalls(AdminCalls):
                 max_version=_NAMES_TOPICS,
             )
 
-        def ask(partitions: list[TopicPartition], timeout_s: float) -> dict[TopicPartition, KafkaFailure | None]:
-            results: dict[TopicPartition, KafkaFailure | None] = {}
-            try:
-                node = self.cluster.coordinator(group, timeout_s=timeout_s)
-                answer = self.cluster.send(node, request(partitions), timeout_s=timeout_s)
-            except KafkaFailure as failure:
-                results = dict.fromkeys(partitions, self._unreachable(group, failure))
-            else:
-                for topic in answer.topics:
-                    for partition in topic.partitions:
-                        key = TopicPartition(topic.name, partition.partition_index)
-                        results[key] = self._outcome(f"Group {group}, partition", key, partition.error_code)
-            if any(_moved(outcome) for outcome in results.values()):
-                self.cluster.invalidate_coordinator(group)
-            return results
-
-        # The same offsets again have the same effect: a lost connection is no reason to give up.
-        return self._settle((TopicPartition(*key) for key in offsets), ask, again=COORDINATOR_MOVED, repeatable=True)
+        return self._change_offsets(group, offsets, request)
 
     def delete_group_offsets(
         self, group: str, partitions: Iterable[TopicPartition]
@@ -168,6 +151,13 @@ class GroupCalls(AdminCalls):
                 ],
             )
 
+        return self._change_offsets(group, partitions, request)
+
+    def _change_offsets(
+        self, group: str, partitions: Iterable[TopicPartition], request: Callable[[list[TopicPartition]], Any]
+    ) -> dict[TopicPartition, KafkaFailure | None]:
+        """What the group's coordinator says of each partition; of all when it refuses the whole."""
+
         def ask(wanted: list[TopicPartition], timeout_s: float) -> dict[TopicPartition, KafkaFailure | None]:
             results: dict[TopicPartition, KafkaFailure | None] = {}
             try:
@@ -180,13 +170,13 @@ class GroupCalls(AdminCalls):
                     for partition in topic.partitions:
                         key = TopicPartition(topic.name, partition.partition_index)
                         results[key] = self._outcome(f"Group {group}, partition", key, partition.error_code)
-                if answer.error_code:
-                    results = dict.fromkeys(wanted, self._outcome("Group", group, answer.error_code))
+                if refused := getattr(answer, "error_code", 0):
+                    results = dict.fromkeys(wanted, self._outcome("Group", group, refused))
             if any(_moved(outcome) for outcome in results.values()):
                 self.cluster.invalidate_coordinator(group)
             return results
 
-        # What is removed already stays so: a lost connection is no reason to give up.
+        # The same change again has the same effect: a lost connection is no reason to give up.
         return self._settle((TopicPartition(*key) for key in partitions), ask, again=COORDINATOR_MOVED, repeatable=True)
 
     def delete_groups(self, group_ids: Iterable[str]) -> dict[str, KafkaFailure | None]:
