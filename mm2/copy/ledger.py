@@ -6,6 +6,7 @@ Compacted, JSON, one partition. Java neither reads nor replicates it. Losing it 
   {"partition":0,"topic":"orders"}                          the partition's entry, see `mm2.copy.session.Entry.to_json`
   {"chunk":3,"partition":0,"topic":"orders"}                segments and gaps, see `mm2.copy.segments.Chunk.to_json`
   {"throttle":"orders"}, {"throttle":""} for the flow       {"bytes.per.sec":1000000}: in place of the configured limit
+  {"group":"billing"}                                       why offsets of a group are not on the target, see `group_record`
   {"note":["acl","TOPIC","A.orders",…]}                     whatever the flow's leader has to remember, by kind and name
 ========================================================================================================================
 """
@@ -92,6 +93,17 @@ def chunk_tombstone(source: TopicPartition, number: int) -> Record:
     return Record(key_bytes(Key(source, number)), None)
 
 
+def group_record(group: str, reasons: Mapping[TopicPartition, str]) -> Record:
+    """Why a group's offsets have no place on the target, or are not committed there: a sentence for each partition.
+
+    ``{"reasons":{"orders":{"0":"…"}}}``; nothing to be said is a tombstone.
+    """
+    topics: dict[str, dict[str, str]] = {}
+    for partition, reason in sorted(reasons.items()):
+        topics.setdefault(partition.topic, {})[str(partition.partition)] = reason
+    return Record(_json({"group": group}), _json({"reasons": topics}) if topics else None)
+
+
 class Ledger:
     """The newest of every key. Thread-safe; fed by `LedgerLog` or by hand."""
 
@@ -100,13 +112,18 @@ class Ledger:
         self._entries: dict[TopicPartition, bytes] = {}
         self._chunks: dict[TopicPartition, dict[int, bytes]] = {}
         self._throttles: dict[str, int] = {}
+        self._groups: dict[str, dict[TopicPartition, str]] = {}
         self._notes: dict[bytes, bytes] = {}
         self._written_ms: dict[TopicPartition, int] = {}
+        self._versions: dict[TopicPartition, int] = {}
 
     def apply(self, key: bytes | None, value: bytes | None, written_ms: int = -1) -> None:
         """Take in one record; ``written_ms`` is its timestamp."""
         if key is not None and key.startswith(b'{"throttle":'):
             self._apply_throttle(key, value)
+            return
+        if key is not None and key.startswith(b'{"group":'):
+            self._apply_group(key, value)
             return
         if key is not None and key.startswith(b'{"note":'):
             with self._lock:
@@ -120,6 +137,7 @@ class Ledger:
             log.warning("ledger record with a foreign key", key=repr(key))
             return
         with self._lock:
+            self._versions[named.source] = self._versions.get(named.source, 0) + 1
             if named.chunk is None:
                 if value is None:
                     self._entries.pop(named.source, None)
@@ -143,6 +161,29 @@ class Ledger:
                 self._throttles.pop(topic, None)
             else:
                 self._throttles[topic] = limit
+
+    def _apply_group(self, key: bytes, value: bytes | None) -> None:
+        try:
+            group = str(json.loads(key)["group"])
+            topics = {} if value is None else json.loads(value)["reasons"]
+            reasons = {
+                TopicPartition(topic, int(partition)): str(reason)
+                for topic, partitions in topics.items()
+                for partition, reason in partitions.items()
+            }
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            log.warning("ledger record of a group that cannot be read", key=repr(key), error=repr(error))
+            return
+        with self._lock:
+            if reasons:
+                self._groups[group] = reasons
+            else:
+                self._groups.pop(group, None)
+
+    def group_reasons(self) -> dict[str, dict[TopicPartition, str]]:
+        """Why offsets of groups are not on the target, by group and source partition."""
+        with self._lock:
+            return {group: dict(reasons) for group, reasons in self._groups.items()}
 
     def throttles(self) -> dict[str, int]:
         """Limits in place of the configured ones: bytes per second by topic, "" for the flow."""
@@ -168,6 +209,11 @@ class Ledger:
         with self._lock:
             return sorted(self._entries)
 
+    def version(self, source: TopicPartition) -> int:
+        """Another number whenever something is said of a partition."""
+        with self._lock:
+            return self._versions.get(source, 0)
+
     def entry(self, source: TopicPartition) -> Entry | None:
         """A partition's entry; None when there is none, or none that can be read (said in the log)."""
         with self._lock:
@@ -192,6 +238,8 @@ class Ledger:
                 log.warning("ledger chunk that cannot be read", partition=str(source), chunk=number, error=repr(error))
         entry = self.entry(source)
         if entry is not None:
+            # Newer ones belong to a transaction that was never committed.
+            chunks = [chunk for chunk in chunks if chunk.number <= entry.chunk]
             extend(chunks, entry)
         return chunks
 

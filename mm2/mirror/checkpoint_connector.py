@@ -1,34 +1,58 @@
-"""MirrorCheckpointConnector: finds the consumer groups of the source and hands them to tasks (spec mirrormaker §5.1)."""
+"""MirrorCheckpointConnector: finds the consumer groups of the source and hands them to tasks (spec mirrormaker §5.1).
+
+Beyond that: between two refreshes groups are listed every few seconds, so that a new one has its checkpoints soon; what a
+group that was deleted has left in the checkpoints topic is deleted too.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Collection, Mapping
 from typing import Final, TypeVar
 
 import structlog
 
 from mm2.config.mirror_keys import MIRROR_CHECKPOINT_CONFIG
 from mm2.connect.api import RetriableError, Task
+from mm2.copy.ledger import group_record, ledger_topic
 from mm2.kafka.errors import KafkaFailure
+from mm2.kafka.log import KafkaBasedLog, LogRecord
+from mm2.kafka.producer import Producer
+from mm2.kafka.records.record import Record
 from mm2.mirror import plugins
-from mm2.mirror.checkpoint_task import ASSIGNED_GROUPS_KEY, MirrorCheckpointTask, encode_groups
-from mm2.mirror.clients import TASK_INDEX_KEY, Side
+from mm2.mirror.checkpoint_task import (
+    ASSIGNED_GROUPS_KEY,
+    GROUPS_PER_CALL,
+    MirrorCheckpointTask,
+    encode_groups,
+    group_state,
+    is_wanted,
+)
+from mm2.mirror.clients import TASK_INDEX_KEY, Kind, Side
 from mm2.mirror.connector import MirrorConnector
 from mm2.mirror.discovery import chunks
+from mm2.mirror.formats import Checkpoint, FormatError
 from mm2.mirror.internal_topics import create_compacted_topic
 from mm2.mirror.offset_checks import Offsets, check_checkpoint_offsets
 from mm2.mirror.scheduler import Scheduler
 from mm2.mirror.syncs_topic import EMIT_SYNCS_KEY
+from mm2.mirror.translator import Translator
 
 log = structlog.get_logger(__name__)
 
 EMIT_KEY: Final = "emit.checkpoints.enabled"
 TOPIC_FACTOR_KEY: Final = "checkpoints.topic.replication.factor"
-# Brokers before 3.8 do not know types, then it is "".
-GROUP_TYPES: Final = frozenset({"", "classic", "consumer"})
-PROTOCOL_TYPES: Final = frozenset({"", "consumer"})
-_GROUPS_PER_CALL: Final = 1000
+TOMBSTONES_KEY: Final = "tombstone.dead.groups.enabled"
+# Brokers before 3.8 do not know types, then it is "". Groups of Kafka Streams commit offsets as consumers do (KIP-1071).
+GROUP_TYPES: Final = frozenset({"", "classic", "consumer", "streams"})
+PROTOCOL_TYPES: Final = frozenset({"", "consumer", "streams"})
+LOOK_S: Final = 5.0
+"""How often groups are listed between two refreshes."""
+_CALM_S: Final = 15.0
+"""After new groups were found, which stops all tasks for a moment, none are looked for."""
+_READ_TIMEOUT_S: Final = 30.0
+_WRITE_TIMEOUT_S: Final = 30.0
 
 _T = TypeVar("_T")
 
@@ -42,6 +66,8 @@ class MirrorCheckpointConnector(MirrorConnector):
         super().__init__()
         self._lock = threading.Lock()
         self._groups: tuple[str, ...] | None = None  # None until the groups have been listed once
+        self._calm_until = 0.0
+        self._has_buried = False  # what groups that died before the start have left is gone, too
 
     def task_class(self) -> type[Task]:
         return MirrorCheckpointTask
@@ -52,7 +78,9 @@ class MirrorCheckpointConnector(MirrorConnector):
     def _schedule(self, scheduler: Scheduler) -> None:
         self._topic_filter = plugins.topic_filter(self._props)
         self._group_filter = plugins.group_filter(self._props)
-        self._topic = plugins.replication_policy(self._props).checkpoints_topic(self._clients.source_alias)
+        policy = plugins.replication_policy(self._props)
+        self._translator = Translator(policy, self._clients.source_alias, self._clients.target_alias)
+        self._topic = policy.checkpoints_topic(self._clients.source_alias)
         refresh_s = self._interval_s("refresh.groups")
         self._source_admin = self._admin(Side.SOURCE, "checkpoint-source-admin")
         self._target_admin = self._admin(Side.TARGET, "checkpoint-target-admin")
@@ -61,6 +89,9 @@ class MirrorCheckpointConnector(MirrorConnector):
         if refresh_s < 0:
             scheduler.once("Loading groups", refresh)
         scheduler.every(refresh_s, "Refreshing groups", refresh)
+        if refresh_s > LOOK_S:
+            look = self._reaching(self._look, self._source_admin)
+            scheduler.every(LOOK_S, "Looking for new groups", look, delay_s=LOOK_S)
 
     def _create_topic(self) -> bool:
         return create_compacted_topic(
@@ -75,18 +106,32 @@ class MirrorCheckpointConnector(MirrorConnector):
 
     def _refresh(self) -> bool:
         """False when some group could not be looked at."""
+        return self._find(frozenset())
+
+    def _look(self) -> None:
+        """What is new since the last refresh."""
+        if self._groups is not None and time.monotonic() >= self._calm_until:
+            self._find(frozenset(self._groups))
+
+    def _find(self, kept: frozenset[str]) -> bool:
+        """List groups and look at those that are not `kept`. False when some could not be looked at."""
         known = frozenset(self._groups or ())
+        listings = self._source_admin.list_groups()
+        existing = {group.group_id for group in listings}
+        dead = self._dead(known - existing)
         listed = sorted(
             {
                 group.group_id
-                for group in self._source_admin.list_groups()
+                for group in listings
                 if group.group_type.lower() in GROUP_TYPES
                 and group.protocol_type in PROTOCOL_TYPES
                 and self._group_filter.should_replicate_group(group.group_id)
             }
+            # Brokers list what they lead: a group that is not listed may only have no leader.
+            | (known - existing - dead)
         )
-        found, failed = [], {}
-        for some in chunks(listed, _GROUPS_PER_CALL):
+        found, failed = [group for group in listed if group in kept], {}
+        for some in chunks([group for group in listed if group not in kept], GROUPS_PER_CALL):
             answers = self._source_admin.list_group_offsets(some)
             for group in some:
                 offsets = answers[group]
@@ -94,21 +139,84 @@ class MirrorCheckpointConnector(MirrorConnector):
                     failed[f"group {group}"] = f"The offsets of group {group} cannot be read: {offsets}"
                     relevant = group in known
                 else:
-                    relevant = any(self._topic_filter.should_replicate_topic(tp.topic) for tp in offsets)
+                    relevant = any(is_wanted(tp.topic, self._topic_filter, self._translator) for tp in offsets)
                 if relevant:
                     found.append(group)
         for subject, sentence in failed.items():
             self._complaints.say(subject, sentence)
         self._complaints.keep_only("group ", failed)
-        groups = tuple(found)
+        groups = tuple(sorted(found))
         with self._lock:
             changed = groups != self._groups
             self._groups = groups
         if changed:
             new, gone = sorted(set(groups) - known), sorted(known - set(groups))
             log.info("Consumer groups have changed.", groups=len(groups), new=new[:20], gone=gone[:20])
+            self._calm_until = time.monotonic() + _CALM_S
             self.context.request_task_reconfiguration()
+        if dead or not self._has_buried:
+            self._bury(existing)
         return not failed
+
+    def _dead(self, groups: Collection[str]) -> frozenset[str]:
+        """Those whose coordinators say that they do not exist."""
+        dead: set[str] = set()
+        for some in chunks(sorted(groups), GROUPS_PER_CALL):
+            described = self._source_admin.describe_groups(some)
+            offsets = self._source_admin.list_group_offsets(some)
+            dead.update(group for group in some if group_state(described[group]) == "dead" and offsets[group] == {})
+        return frozenset(dead)
+
+    def _bury(self, existing: Collection[str]) -> None:
+        """Delete checkpoints of groups that the source no longer has; without them Java's would stay for ever."""
+        if not self._settings.bool(TOMBSTONES_KEY):
+            return
+        left = self._left_behind(existing)
+        dead = self._dead({group for group, _, _ in left})
+        records = [
+            Record(Checkpoint.key_of(*key), None, (), int(time.time() * 1000)) for key in sorted(left) if key[0] in dead
+        ]
+        if records:
+            self._write(self._topic, records)
+            ledger = ledger_topic(self._clients.source_alias)
+            if ledger in self._target_admin.cluster.metadata([ledger]).topics:
+                self._write(ledger, [group_record(group, {}) for group in sorted(dead)])
+            log.info("Checkpoints of deleted groups are deleted.", groups=sorted(dead)[:20], checkpoints=len(records))
+        self._has_buried = True
+
+    def _left_behind(self, existing: Collection[str]) -> set[tuple[str, str, int]]:
+        """Keys of the checkpoints of groups that are not among these, and are for this connector to look after."""
+        left: set[tuple[str, str, int]] = set()
+
+        def on_checkpoint(record: LogRecord) -> None:
+            try:
+                key = Checkpoint.decode_key(record.key)
+            except FormatError:
+                return
+            if record.value is None:
+                left.discard(key)
+            elif key[0] not in existing and self._group_filter.should_replicate_group(key[0]):
+                left.add(key)
+
+        cluster = self._clients.cluster(Side.TARGET, Kind.CONSUMER, "checkpoints-target-consumer")
+        self._clusters.append(cluster)
+        reader = KafkaBasedLog(cluster, self._topic, on_record=on_checkpoint, partitions=(0,))
+        try:
+            reader.start(_READ_TIMEOUT_S)
+        finally:
+            reader.stop()
+            cluster.close()
+            self._clusters.remove(cluster)
+        return left
+
+    def _write(self, topic: str, records: list[Record]) -> None:
+        cluster = self._clients.cluster(Side.TARGET, Kind.PRODUCER, "checkpoints-target-producer")
+        self._clusters.append(cluster)
+        try:
+            Producer(cluster).send(topic, records, 0, timeout_s=_WRITE_TIMEOUT_S)
+        finally:
+            cluster.close()
+            self._clusters.remove(cluster)
 
     def task_configs(self, max_tasks: int) -> list[dict[str, str]]:
         """Groups in contiguous shares. RetriableError while it is not known which there are."""

@@ -21,16 +21,25 @@ class CheckpointStore:
             partition = TopicPartition(checkpoint.topic, checkpoint.partition)
             self._checkpoints.setdefault(checkpoint.group, {})[partition] = checkpoint
 
-    def is_news(self, checkpoint: Checkpoint) -> bool:
+    def forget(self, group: str, partition: TopicPartition) -> None:
+        """Its checkpoint was deleted."""
+        known = self._checkpoints.get(group, {})
+        known.pop(partition, None)
+        if not known:
+            self._checkpoints.pop(group, None)
+
+    def is_news(self, checkpoint: Checkpoint, *, is_exact: bool = False) -> bool:
         """It must be emitted: nothing is stored, or the group went back on the source, or it went on on the target.
 
-        Anything else would repeat the stored one or move the group backwards for no reason of its own.
+        Anything else would repeat the stored one or move the group backwards for no reason of its own. An exact one that is
+        lower is a reason: records that the stored one counts as consumed have been lost on the target since.
         """
         stored = self._checkpoints.get(checkpoint.group, {}).get(TopicPartition(checkpoint.topic, checkpoint.partition))
         return (
             stored is None
             or checkpoint.upstream_offset < stored.upstream_offset
             or checkpoint.downstream_offset > stored.downstream_offset
+            or (is_exact and checkpoint.downstream_offset < stored.downstream_offset)
         )
 
     def groups(self) -> list[str]:

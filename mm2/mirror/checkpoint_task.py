@@ -1,9 +1,11 @@
 """MirrorCheckpointTask: translates committed group offsets to the target (spec mirrormaker §5.2, §5.4, §5.5).
 
-Deviations: when the offset-syncs topic is missing or unreadable at start, reading it is tried until it works (Java's
-task stays RUNNING and dead); a poll that waits ends at once at stop; idle groups of the target are looked at directly
-before their offsets are written, not an interval earlier, so that a group that has just gone idle is not taken for a
-new one (KAFKA-19794).
+Deviations: offsets are translated exactly where the ledger knows (`mm2.mirror.translator`), also those of topics that came
+from the target, so that groups can go home; when the offset-syncs topic is missing or unreadable at start, reading it is
+tried until it works (Java's task stays RUNNING and dead); a poll that waits ends at once at stop, and the first one after
+a start does not wait; idle groups of the target are looked at directly before their offsets are written, not an interval
+earlier, so that a group that has just gone idle is not taken for a new one (KAFKA-19794). Why an offset has no place on
+the target, or is not written there, is kept in the ledger.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import structlog
@@ -20,20 +22,25 @@ from mm2 import __version__
 from mm2.config.configdef import AbstractConfig
 from mm2.config.mirror_keys import MIRROR_CHECKPOINT_CONFIG
 from mm2.connect.api import SourceRecord, SourceTask
+from mm2.copy.ledger import LedgerLog, group_record, ledger_topic
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, ConnectFailure, KafkaFailure
 from mm2.kafka.log import KafkaBasedLog, LogRecord
+from mm2.kafka.producer import Producer
 from mm2.kafka.structs import GroupDescription, OffsetAndMetadata, TopicPartition
 from mm2.mirror import plugins
 from mm2.mirror.checkpoint_store import CheckpointStore, offsets_to_sync
 from mm2.mirror.clients import Kind, MirrorClients, Side
 from mm2.mirror.complaints import Complaints
+from mm2.mirror.discovery import chunks
+from mm2.mirror.filters import TopicFilter
 from mm2.mirror.formats import Checkpoint, FormatError, OffsetSync
 from mm2.mirror.offset_sync_store import OffsetSyncStore
 from mm2.mirror.scheduler import Scheduler
 from mm2.mirror.syncs_topic import syncs_side, syncs_topic
+from mm2.mirror.translator import TopicIds, Translator, Untranslated
 
 log = structlog.get_logger(__name__)
 
@@ -42,7 +49,10 @@ EMIT_INTERVAL_KEY: Final = "emit.checkpoints.interval.seconds"
 SYNC_GROUPS_KEY: Final = "sync.group.offsets.enabled"
 SYNC_GROUPS_INTERVAL_KEY: Final = "sync.group.offsets.interval.seconds"
 
+GROUPS_PER_CALL: Final = 1000
+
 _READ_TIMEOUT_S: Final = 30.0
+_WRITE_TIMEOUT_S: Final = 5.0
 _SHORTEST_INTERVAL_S: Final = 0.1
 _NOT_READY_S: Final = 0.2
 _STOP_TIMEOUT_S: Final = 2.0
@@ -56,9 +66,14 @@ class MirrorCheckpointTask(SourceTask):
         self._lock = threading.Lock()  # guards the checkpoints, which poll and the group sync both use
         self._complaints = Complaints()
         self._clusters: list[Cluster] = []
-        self._log: KafkaBasedLog | None = None
-        self._syncs: OffsetSyncStore | None = None
+        self._logs: list[KafkaBasedLog | LedgerLog] = []
         self._checkpoints_readable = False
+        self._ledgers_looked_for = 0
+        self._producer: Producer | None = None
+        self._untranslated: dict[str, dict[TopicPartition, str]] = {}
+        self._not_synced: dict[str, dict[TopicPartition, str]] = {}
+        self._told: dict[str, dict[TopicPartition, str]] | None = None  # what the ledger says; None before it was read
+        self._telling = threading.Lock()
 
     def version(self) -> str:
         return __version__
@@ -74,12 +89,15 @@ class MirrorCheckpointTask(SourceTask):
         self._groups = decode_groups(props[ASSIGNED_GROUPS_KEY])
         self._checkpoints = CheckpointStore(self._groups)
         self._interval_s = max(float(config.int(EMIT_INTERVAL_KEY)), _SHORTEST_INTERVAL_S)
-        self._due = time.monotonic() + self._interval_s
+        self._due = time.monotonic()
+        self._translator = Translator(self._policy, self._clients.source_alias, self._clients.target_alias)
         self._source_admin = self._admin(Side.SOURCE)
         self._target_admin = self._admin(Side.TARGET)
         context = {"flow": self._clients.flow, "connector": self.context.connector, "task": self.context.task_id}
         self._scheduler = Scheduler(f"checkpoints-{self._clients.flow}-{self.context.task_id}", context=context)
         self._scheduler.once("Loading checkpoints", self._load_checkpoints)
+        self._scheduler.once("Reading the ledger", self._follow_ledger)
+        self._scheduler.once("Reading the ledger of the way back", self._follow_home_ledger)
         self._scheduler.once("Reading offset syncs", self._follow_syncs)
         group_sync_s = config.int(SYNC_GROUPS_INTERVAL_KEY)
         if config.bool(SYNC_GROUPS_KEY) and group_sync_s > 0:
@@ -125,12 +143,61 @@ class MirrorCheckpointTask(SourceTask):
 
     def _on_checkpoint(self, record: LogRecord) -> None:
         try:
+            if record.value is None:
+                group, topic, partition = Checkpoint.decode_key(record.key)
+                with self._lock:
+                    self._checkpoints.forget(group, TopicPartition(topic, partition))
+                return
             checkpoint = Checkpoint.decode(record.key, record.value)
         except FormatError as error:
             log.debug("Not a checkpoint.", offset=record.offset, reason=str(error))
             return
         with self._lock:
             self._checkpoints.put(checkpoint)
+
+    def _follow_ledger(self) -> bool:
+        """What this flow has copied."""
+        found = self._ledger_of(Side.TARGET, self._clients.source_alias)
+        if found is not None:
+            self._translator.ledger = found.ledger
+            groups = frozenset(self._groups)
+            with self._telling:
+                self._told = {group: said for group, said in found.ledger.group_reasons().items() if group in groups}
+        return found is not None
+
+    def _follow_home_ledger(self) -> bool:
+        """What the flow the other way has brought here, if there is one."""
+        found = self._ledger_of(Side.SOURCE, self._clients.target_alias)
+        if found is not None:
+            self._translator.home_ledger = found.ledger
+        return found is not None
+
+    def _ledger_of(self, side: Side, alias: str) -> LedgerLog | None:
+        """A ledger that is read and followed; None when there is none, which is no trouble: Java has none."""
+        topic = ledger_topic(alias)
+        try:
+            admin = self._target_admin if side is Side.TARGET else self._source_admin
+            if self._stopping.is_set() or topic not in admin.cluster.metadata([topic]).topics:
+                return None
+            settings = self._clients.settings(side, Kind.CONSUMER, "ledger-consumer")
+            reader = LedgerLog(settings, topic, name=self._clients.alias(side))
+            self._logs.append(reader)
+            try:
+                reader.start(_READ_TIMEOUT_S)
+            except KafkaFailure as failure:
+                reader.stop()
+                self._logs.remove(reader)
+                if not self._stopping.is_set():
+                    sentence = (
+                        f"The ledger {topic} of cluster {self._clients.alias(side)} cannot be read, so offsets are "
+                    )
+                    self._complaints.say(topic, sentence + f"translated by offset syncs alone: {failure}")
+                return None
+            self._complaints.over(topic)
+            log.info("Following a ledger.", topic=topic, cluster=self._clients.alias(side))
+            return reader
+        finally:
+            self._ledgers_looked_for += 1
 
     def _follow_syncs(self) -> bool:
         """Read the offset-syncs topic to its end and go on reading it in the background."""
@@ -145,23 +212,27 @@ class MirrorCheckpointTask(SourceTask):
 
         cluster = self._consumer_cluster(side, f"offset-syncs-{side.value}-consumer")
         reader = KafkaBasedLog(cluster, topic, on_record=on_sync, partitions=(0,))
-        self._log = reader
+        self._logs.append(reader)
         try:
             if self._stopping.is_set():
                 return False
+            metadata = cluster.metadata([topic])
+            if topic not in metadata.topics:  # the reader would wait for it
+                raise metadata.errors.get(topic) or BrokerFailure.of(3, subject=f"topic {topic}")
             reader.start(_READ_TIMEOUT_S)
         except KafkaFailure as failure:
             cluster.close()
             self._clusters.remove(cluster)
+            self._logs.remove(reader)
             sentence = (
-                f"Offset syncs cannot be read from topic {topic} of cluster {cluster.name}, so no group offset is "
+                f"Offset syncs cannot be read from topic {topic} of cluster {cluster.name}, so group offsets are "
             )
-            sentence += f"translated until they can: {failure}"
+            sentence += f"translated by the ledger alone until they can: {failure}"
             if not self._stopping.is_set():
                 self._complaints.say("syncs", sentence)
             return False
         store.first_read_done()
-        self._syncs = store
+        self._translator.syncs = store
         self._complaints.over("syncs")
         log.info("Following offset syncs.", topic=topic, cluster=cluster.name)
         return True
@@ -172,25 +243,62 @@ class MirrorCheckpointTask(SourceTask):
         """The checkpoints that are news, once per interval; None at stop and while nothing can be translated yet."""
         if self._stopping.wait(max(0.0, self._due - time.monotonic())):
             return None
-        syncs = self._syncs
-        if syncs is None:
+        if not self._is_ready():
             self._due = time.monotonic() + min(self._interval_s, _NOT_READY_S)
             return None
         self._due = max(self._due + self._interval_s, time.monotonic())
-        answers = self._source_admin.list_group_offsets(self._groups)
+        answers: dict[str, dict[TopicPartition, OffsetAndMetadata] | KafkaFailure] = {}
+        for some in chunks(self._groups, GROUPS_PER_CALL):
+            answers.update(self._source_admin.list_group_offsets(some))
         if self._stopping.is_set():
             return None
         self._complain_of(answers)
+        offsets = {
+            group: {
+                partition: committed
+                for partition, committed in sorted(found.items())
+                if committed.offset >= 0 and is_wanted(partition.topic, self._topic_filter, self._translator)
+            }
+            for group, found in answers.items()
+            if not isinstance(found, KafkaFailure)
+        }
+        topics = {partition.topic for found in offsets.values() for partition in found}
+        on_source = self._topic_ids(self._source_admin, topics)
+        on_target = self._topic_ids(self._target_admin, map(self._translator.topic_on_target, topics))
         records = []
-        for group in self._groups:
-            offsets = answers[group]
-            if isinstance(offsets, KafkaFailure):
-                continue
-            for partition, committed in sorted(offsets.items()):
-                checkpoint = self._translated(syncs, group, partition, committed)
-                if checkpoint is not None:
+        for group, found in offsets.items():
+            reasons: dict[TopicPartition, str] = {}
+            for partition, committed in found.items():
+                checkpoint = self._translated(group, partition, committed, (on_source, on_target))
+                if isinstance(checkpoint, Untranslated):
+                    reasons[partition] = checkpoint.reason
+                elif checkpoint is not None:
                     records.append(self._record(checkpoint))
+            self._untranslated[group] = reasons
+        self._tell()
         return records or None
+
+    def _is_ready(self) -> bool:
+        """The ledgers have been looked for, and something is there to translate with."""
+        if self._ledgers_looked_for < len((Side.SOURCE, Side.TARGET)):
+            return False
+        return self._translator.syncs is not None or self._translator.ledger is not None
+
+    @staticmethod
+    def _topic_ids(admin: Admin, topics: Iterable[str]) -> TopicIds:
+        """Nothing where the cluster does not answer, which is said elsewhere."""
+        wanted = set(topics)
+        if not wanted:
+            return {}
+        try:
+            metadata = admin.cluster.metadata(wanted)
+        except KafkaFailure:
+            return {}
+        found: dict[str, str | None] = {topic: info.topic_id for topic, info in metadata.topics.items()}
+        for topic, failure in metadata.errors.items():
+            if failure.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                found[topic] = None
+        return found
 
     def _complain_of(self, answers: Mapping[str, object]) -> None:
         """One sentence when the source does not answer at all, else one for each group whose offsets are not known."""
@@ -205,28 +313,19 @@ class MirrorCheckpointTask(SourceTask):
         self._complaints.keep_only("group ", failures)
 
     def _translated(
-        self, syncs: OffsetSyncStore, group: str, partition: TopicPartition, committed: OffsetAndMetadata
-    ) -> Checkpoint | None:
-        """The checkpoint of one committed offset, if there is one and it is news; it counts as emitted then."""
-        if committed.offset < 0 or not self._topic_filter.should_replicate_topic(partition.topic):
-            return None
-        downstream = syncs.translate(partition.topic, partition.partition, committed.offset)
-        if downstream is None or downstream < 0:
-            return None
-        topic = self._topic_on_target(partition.topic)
-        checkpoint = Checkpoint(
-            group, topic, partition.partition, committed.offset, downstream, committed.metadata or ""
-        )
+        self, group: str, partition: TopicPartition, committed: OffsetAndMetadata, ids: tuple[TopicIds, TopicIds]
+    ) -> Checkpoint | Untranslated | None:
+        """The checkpoint of one committed offset if it is news; it counts as emitted then."""
+        found = self._translator.translate(partition, committed.offset, *ids)
+        if isinstance(found, Untranslated):
+            return found
+        metadata = committed.metadata or ""
+        checkpoint = Checkpoint(group, found.topic, partition.partition, committed.offset, found.offset, metadata)
         with self._lock:
-            if not self._checkpoints.is_news(checkpoint):
+            if not self._checkpoints.is_news(checkpoint, is_exact=found.is_exact):
                 return None
             self._checkpoints.put(checkpoint)
         return checkpoint
-
-    def _topic_on_target(self, topic: str) -> str:
-        if self._policy.topic_source(topic) == self._clients.target_alias:
-            return self._policy.original_topic(topic)  # it came from there: its records are at home
-        return self._policy.format_remote_topic(self._clients.source_alias, topic)
 
     def _record(self, checkpoint: Checkpoint) -> SourceRecord:
         return SourceRecord(
@@ -239,34 +338,97 @@ class MirrorCheckpointTask(SourceTask):
             timestamp=int(time.time() * 1000),
         )
 
+    # -- why some are missing
+
+    @property
+    def reasons(self) -> dict[str, dict[TopicPartition, str]]:
+        """By group and partition: of the source where an offset has no place on the target, of the target where it is not
+        written there."""
+        both: dict[str, dict[TopicPartition, str]] = {}
+        for found in (dict(self._untranslated), dict(self._not_synced)):
+            for group, reasons in found.items():
+                if reasons:
+                    both.setdefault(group, {}).update(reasons)
+        return both
+
+    def _tell(self) -> None:
+        """Bring the ledger up to date with `reasons`; without a ledger they are only here."""
+        with self._telling:
+            told, reasons = self._told, self.reasons
+            if told is None:
+                return
+            changed = [group for group in told.keys() | reasons.keys() if told.get(group) != reasons.get(group)]
+            if not changed:
+                return
+            count = sum(map(len, reasons.values()))
+            log.info(
+                "Some offsets are not on the target." if count else "All offsets are on the target.", partitions=count
+            )
+            if self._producer is None:
+                cluster = self._clients.cluster(Side.TARGET, Kind.PRODUCER, "checkpoint-target-producer")
+                self._clusters.append(cluster)
+                self._producer = Producer(cluster)
+            topic = ledger_topic(self._clients.source_alias)
+            records = [group_record(group, reasons.get(group, {})) for group in sorted(changed)]
+            try:
+                self._producer.send(topic, records, 0, timeout_s=_WRITE_TIMEOUT_S)
+            except KafkaFailure as failure:
+                if not self._stopping.is_set():
+                    self._complaints.say("reasons", f"Why offsets are missing cannot be written to {topic}: {failure}")
+                return
+            self._complaints.over("reasons")
+            self._told = reasons
+
     # -- group offsets on the target
 
     def _sync_groups(self) -> bool:
         """Commit checkpoints as offsets of groups that are idle or unknown on the target."""
-        if self._syncs is None:
+        if not self._is_ready():
             return False
         with self._lock:
             groups = self._checkpoints.groups()
-        if not groups:
-            return True
-        described = self._target_admin.describe_groups(groups)
-        idle = [group for group in groups if _state(described[group]) == "empty"]
-        committed = self._target_admin.list_group_offsets(idle) if idle else {}
-        for group in groups:
-            state = _state(described[group])
-            on_target = {} if state == "dead" else committed.get(group)
-            if state not in {"dead", "empty"} or on_target is None or isinstance(on_target, KafkaFailure):
-                reason = on_target or (described[group] if isinstance(described[group], KafkaFailure) else None)
-                if reason is not None:
-                    self._complaints.say(f"sync of {group}", f"The offsets of group {group} are not synced: {reason}")
-                else:
-                    log.debug("Group is in use on the target.", group=group, state=state)
-                continue
-            with self._lock:
-                wanted = offsets_to_sync(self._checkpoints.of(group), on_target)
-            if wanted:
-                self._commit(group, wanted)
+        for some in chunks(groups, GROUPS_PER_CALL):
+            self._sync_some(some)
+        self._tell()
         return True
+
+    def _sync_some(self, groups: list[str]) -> None:
+        described = self._target_admin.describe_groups(groups)
+        idle = [group for group in groups if group_state(described[group]) == "empty"]
+        committed = self._target_admin.list_group_offsets(idle) if idle else {}
+        with self._lock:
+            checkpoints = {group: self._checkpoints.of(group) for group in groups}
+        topics = {partition.topic for found in checkpoints.values() for partition in found}
+        on_target = self._topic_ids(self._target_admin, topics)
+        for group in groups:
+            state = group_state(described[group])
+            present = {} if state == "dead" else committed.get(group)
+            wanted = {
+                tp: found
+                for tp, found in checkpoints[group].items()
+                if on_target.get(tp.topic, "") is not None and self._is_remote(tp.topic)
+            }
+            if state not in {"dead", "empty"} or present is None or isinstance(present, KafkaFailure):
+                failure = present or described[group]
+                if isinstance(failure, KafkaFailure):
+                    self._complaints.say(f"sync of {group}", f"The offsets of group {group} are not synced: {failure}")
+                    reason = str(failure)
+                else:
+                    reason = f"the group is in use on {self._clients.target_alias} ({state})"
+                self._not_synced[group] = dict.fromkeys(wanted, reason)
+                continue
+            self._not_synced[group] = {
+                tp: f"on {self._clients.target_alias} the group is ahead, at {present[tp].offset}"
+                for tp, found in wanted.items()
+                if tp in present and present[tp].offset > found.downstream_offset
+            }
+            if moved := offsets_to_sync(wanted, present):
+                self._commit(group, moved)
+
+    def _is_remote(self, topic: str) -> bool:
+        """Of what came home the checkpoints are all there is: what a group has on the source may be no more than what the
+        flow the other way has committed for it, and to write that back would undo whatever was done here since."""
+        return self._policy.topic_source(topic) == self._clients.source_alias
 
     def _commit(self, group: str, wanted: dict[TopicPartition, OffsetAndMetadata]) -> None:
         answers = self._target_admin.alter_group_offsets(group, wanted)
@@ -276,6 +438,7 @@ class MirrorCheckpointTask(SourceTask):
             log.debug("Synced group offsets.", group=group, partitions=len(wanted))
             return
         partition, failure = next(iter(failures.items()))
+        self._not_synced[group] = {tp: str(answer) for tp, answer in failures.items()}
         sentence = f"Offsets of group {group} for {len(failures)} partitions, first {partition}, cannot be written on "
         sentence += f"{self._clients.target_alias}: {failure}"
         if isinstance(failure, BrokerFailure) and failure.code == ErrorCode.UNKNOWN_MEMBER_ID:
@@ -289,16 +452,22 @@ class MirrorCheckpointTask(SourceTask):
         self._scheduler.stop(0)
         for cluster in list(self._clusters):
             cluster.close()
-        if self._log is not None:
-            self._log.stop()
+        for reader in list(self._logs):
+            reader.stop()
         self._scheduler.stop(_STOP_TIMEOUT_S)
 
 
-def _state(description: GroupDescription | KafkaFailure) -> str:
-    """State of a group on the target in lower case; `dead` when it does not exist, `unknown` when that is not known."""
+def group_state(description: GroupDescription | KafkaFailure) -> str:
+    """State of a group in lower case; `dead` when it does not exist, `unknown` when that is not known."""
     if isinstance(description, BrokerFailure) and description.code == ErrorCode.GROUP_ID_NOT_FOUND:
         return "dead"
     return "unknown" if isinstance(description, KafkaFailure) else description.state.lower()
+
+
+def is_wanted(topic: str, topics: TopicFilter, translator: Translator) -> bool:
+    """Offsets of a topic of the source matter: it is to be replicated, or it has come from one that is."""
+    home = translator.home_of(topic)
+    return topics.should_replicate_topic(topic) or (home is not None and topics.should_replicate_topic(home))
 
 
 def encode_groups(groups: list[str]) -> str:

@@ -73,7 +73,12 @@ class Checkpoint:
     metadata: str = ""
 
     def key(self) -> bytes:
-        return _string(self.group) + _string(self.topic) + _INT32.pack(self.partition)
+        return self.key_of(self.group, self.topic, self.partition)
+
+    @staticmethod
+    def key_of(group: str, topic: str, partition: int) -> bytes:
+        """The key of its checkpoints."""
+        return _string(group) + _string(topic) + _INT32.pack(partition)
 
     def value(self) -> bytes:
         return (
@@ -83,10 +88,16 @@ class Checkpoint:
         )
 
     @classmethod
+    def decode_key(cls, key: bytes | None) -> tuple[str, str, int]:
+        """Group, topic and partition. Raises FormatError when the key is null or cut short."""
+        keys = _Reader("checkpoint key", key)
+        return keys.string(), keys.string(), keys.int32()
+
+    @classmethod
     def decode(cls, key: bytes | None, value: bytes | None) -> Self:
         """Raises FormatError when key or value is null, cut short or of another version."""
-        keys, values = _Reader("checkpoint key", key), _Reader("checkpoint value", value)
-        group, topic, partition = keys.string(), keys.string(), keys.int32()
+        group, topic, partition = cls.decode_key(key)
+        values = _Reader("checkpoint value", value)
         values.version()
         return cls(group, topic, partition, values.int64(), values.int64(), values.string())
 

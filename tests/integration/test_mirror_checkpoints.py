@@ -100,6 +100,7 @@ def test_committed_offsets_are_translated_conservatively_and_only_news_is_emitte
     create(kafka_a, unique, 2)
     create(kafka_a, syncs_topic(config))
     create(kafka_b, f"{unique}.checkpoints.internal")
+    create(kafka_b, f"{unique}.{unique}", 2)
     write_sync(kafka_a, config, 100, 57)
     commit(kafka_a, unique, {(unique, 0): 100, (unique, 1): 5})
     with running_task(MirrorCheckpointTask(), config) as task:
@@ -124,6 +125,7 @@ def test_records_have_the_key_and_partition_that_java_gives_them(
     create(kafka_a, unique)
     create(kafka_a, syncs_topic(config))
     create(kafka_b, f"{unique}.checkpoints.internal")
+    create(kafka_b, f"{unique}.{unique}", 2)
     write_sync(kafka_a, config, 3, 2)
     commit(kafka_a, unique, {(unique, 0): 3})
     with running_task(MirrorCheckpointTask(), config) as task:
@@ -144,6 +146,7 @@ def test_after_a_restart_stored_checkpoints_keep_groups_from_going_back(
     create(kafka_a, unique)
     create(kafka_a, syncs_topic(config))
     create(kafka_b, f"{unique}.checkpoints.internal")
+    create(kafka_b, f"{unique}.{unique}", 2)
     stored = Checkpoint(unique, f"{unique}.{unique}", 0, 250, 201)
     write(kafka_b, f"{unique}.checkpoints.internal", [(b"rubbish", b"x"), (stored.key(), stored.value())], 0)
     write_sync(kafka_a, config, 175, 175)
@@ -160,6 +163,7 @@ def test_a_missing_syncs_topic_is_waited_for(kafka_a: LocalKafka, kafka_b: Local
     config = task_props(kafka_a, kafka_b, unique)
     create(kafka_a, unique)
     create(kafka_b, f"{unique}.checkpoints.internal")
+    create(kafka_b, f"{unique}.{unique}", 2)
     commit(kafka_a, unique, {(unique, 0): 9})
     with running_task(MirrorCheckpointTask(), config) as task:
         assert quiet(task, 2)
@@ -177,9 +181,9 @@ def test_idle_groups_of_the_target_follow_and_never_go_back(
     config = task_props(kafka_a, kafka_b, unique, fresh, ahead, busy, **syncing)
     remote = f"{unique}.{unique}"
     create(kafka_a, unique)
-    create(kafka_b, remote)
     create(kafka_a, syncs_topic(config))
     create(kafka_b, f"{unique}.checkpoints.internal")
+    create(kafka_b, f"{unique}.{unique}", 2)
     write_sync(kafka_a, config, 10, 7)
     for group in (fresh, ahead, busy):
         commit(kafka_a, group, {(unique, 0): 10})

@@ -1,0 +1,104 @@
+"""Which of ledger and offset syncs says where a group goes on, and why neither does."""
+
+from __future__ import annotations
+
+from mm2.copy.ledger import Ledger, chunk_record, entry_record
+from mm2.copy.segments import Chunk, Gap, Segment
+from mm2.copy.session import Entry, Mark
+from mm2.kafka.structs import TopicPartition
+from mm2.mirror.formats import OffsetSync
+from mm2.mirror.offset_sync_store import OffsetSyncStore
+from mm2.mirror.policy import DefaultReplicationPolicy
+from mm2.mirror.translator import Translated, Translator, Untranslated
+
+P0 = TopicPartition("t", 0)
+
+
+def ledger(
+    segments: list[Segment], mark: Mark, *, topic: str = "t", remote: str = "A.t", gaps: tuple[Gap, ...] = ()
+) -> Ledger:
+    found = Ledger()
+    source = TopicPartition(topic, 0)
+    entry = Entry(topic, 0, remote, mark, source_id="source-1", target_id="target-1")
+    for row in (chunk_record(source, Chunk(0, segments, list(gaps))), entry_record(entry)):
+        found.apply(row.key, row.value)
+    return found
+
+
+def translator(known: Ledger | None = None, *syncs: tuple[int, int], home: Ledger | None = None) -> Translator:
+    policy = DefaultReplicationPolicy()
+    policy.configure({})
+    found = Translator(policy, "A", "B")
+    found.ledger, found.home_ledger = known, home
+    found.syncs = OffsetSyncStore(must_read_to_end=False)
+    for up, down in syncs:
+        found.syncs.update(OffsetSync("t", 0, up, down))
+    found.syncs.first_read_done()
+    return found
+
+
+def reason(found: Translated | Untranslated) -> str:
+    assert isinstance(found, Untranslated)
+    return found.reason
+
+
+def test_the_ledger_is_exact_where_syncs_are_not() -> None:
+    known = translator(ledger([Segment(0, 7, 1000)], Mark(1000, 1007, 0)), (0, 7), (999, 1006))
+    assert known.translate(P0, 500, {}, {}) == Translated("A.t", 507, is_exact=True)
+
+
+def test_without_a_ledger_the_rule_is_mm2s() -> None:
+    known = translator(None, (100, 57))
+    assert known.translate(P0, 100, {}, {}) == Translated("A.t", 57, is_exact=False)
+    assert known.translate(P0, 150, {}, {}) == Translated("A.t", 58, is_exact=False)
+    assert "before every offset sync" in reason(known.translate(P0, 99, {}, {}))
+    assert "no offset sync" in reason(known.translate(TopicPartition("u", 0), 1, {}, {}))
+
+
+def test_what_java_copied_behind_the_ledger_is_translated_by_syncs_within_what_is_known() -> None:
+    segments = [Segment(0, 0, 100), Segment(500, 450, 100)]
+    known = translator(ledger(segments, Mark(600, 550, 0)), (200, 190), (400, 380))
+    assert known.translate(P0, 300, {}, {}) == Translated("A.t", 191, is_exact=False)
+    assert known.translate(P0, 150, {}, {}) == Translated("A.t", 100, is_exact=False), "the ledger knows better"
+    wrong = translator(ledger(segments, Mark(600, 550, 0)), (200, 470))
+    assert wrong.translate(P0, 300, {}, {}) == Translated("A.t", 450, is_exact=False), "500 is the next, and lies there"
+
+
+def test_before_the_ledger_there_are_syncs_and_else_a_reason() -> None:
+    segments = [Segment(500, 450, 100)]
+    assert translator(ledger(segments, Mark(600, 550, 0)), (100, 90)).translate(P0, 200, {}, {}) == Translated(
+        "A.t", 91, is_exact=False
+    )
+    why = reason(translator(ledger(segments, Mark(600, 550, 0))).translate(P0, 200, {}, {}))
+    assert why == "there is no offset sync for it; the ledger knows the copy from offset 500 on"
+
+
+def test_of_other_topics_under_the_same_names_nothing_is_known() -> None:
+    known = translator(ledger([Segment(0, 0, 100)], Mark(100, 100, 0)), (0, 0))
+    assert known.translate(P0, 50, {"t": "source-1"}, {"A.t": "target-1"}) == Translated("A.t", 50, is_exact=True)
+    assert reason(known.translate(P0, 50, {"t": "other"}, {})) == "topic t was deleted and created anew"
+    assert reason(known.translate(P0, 50, {}, {"A.t": "other"})) == "topic A.t was deleted and created anew"
+    assert reason(known.translate(P0, 50, {}, {"A.t": None})) == "topic A.t does not exist on B"
+
+
+def test_a_group_that_consumed_a_copy_goes_home() -> None:
+    # The flow B->A, seen from A: its ledger lies on B, its source is our target.
+    gaps = (Gap(100, 102, "control"),)
+    segments = [Segment(0, 0, 100), Segment(102, 100, 50)]
+    home = ledger(segments, Mark(152, 150, 0), remote="B.t", gaps=gaps)
+    known = translator(None, home=home)
+    came = TopicPartition("B.t", 0)
+    assert known.translate(came, 40, {"B.t": "target-1"}, {"t": "source-1"}) == Translated("t", 40, is_exact=True)
+    assert known.translate(came, 120, {}, {}) == Translated("t", 122, is_exact=True)
+    assert known.translate(came, 150, {}, {}) == Translated("t", 152, is_exact=True)
+    assert reason(known.translate(came, 40, {}, {"t": "other"})) == "topic t was deleted and created anew"
+    assert "no ledger of B->A" in reason(translator().translate(came, 40, {}, {}))
+
+
+def test_the_ledger_is_asked_again_when_it_says_more() -> None:
+    found = ledger([Segment(0, 0, 100)], Mark(100, 100, 0))
+    known = translator(found)
+    assert known.translate(P0, 120, {}, {}) == Translated("A.t", 100, is_exact=False)
+    row = entry_record(Entry("t", 0, "A.t", Mark(130, 130, 0)))
+    found.apply(row.key, row.value)
+    assert known.translate(P0, 120, {}, {}) == Translated("A.t", 120, is_exact=True)
