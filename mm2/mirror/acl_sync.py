@@ -24,13 +24,16 @@ def remote_acls(
     selection: TopicSelection,
     topics: Collection[str],
     groups: GroupFilter | None = None,
+    *,
+    refused: Collection[str] = (),
 ) -> dict[AclBinding, AclBinding]:
     """The ACLs that the target shall have, and for which one of the source each of them is.
 
     Of topics: nobody but MirrorMaker writes remote topics, so ALLOW WRITE is dropped and ALLOW ALL becomes ALLOW READ;
     everything else, DENY included, is taken as it is. A prefix, or `*` for all topics, becomes a prefix of remote names;
     under a policy that does not keep prefixes it becomes one ACL for each of `topics`, those that are replicated now,
-    since `*` on the target would speak of topics that are none of the source's.
+    since `*` on the target would speak of topics that are none of the source's. `refused` topics are not replicated though
+    the selection has nothing against them.
 
     Of groups, when there is a filter for them: groups have the same names on both clusters, so they are taken as they are
     when the name in the ACL, be it that of a prefix or `*`, passes the filter.
@@ -43,17 +46,19 @@ def remote_acls(
                 remote.setdefault(acl, acl)
         elif acl.resource_type == ResourceType.TOPIC and not (allow and acl.operation == AclOperation.WRITE):
             operation = AclOperation.READ if allow and acl.operation == AclOperation.ALL else acl.operation
-            for name, pattern in _patterns(acl, selection, topics):
+            for name, pattern in _patterns(acl, selection, topics, refused):
                 copy = dataclasses.replace(acl, resource_name=name, pattern_type=pattern, operation=operation)
                 remote.setdefault(copy, acl)
     return remote
 
 
-def _patterns(acl: AclBinding, selection: TopicSelection, topics: Collection[str]) -> Iterator[tuple[str, PatternType]]:
+def _patterns(
+    acl: AclBinding, selection: TopicSelection, topics: Collection[str], refused: Collection[str]
+) -> Iterator[tuple[str, PatternType]]:
     """Names and pattern types of remote topics for a topic ACL."""
     name = acl.resource_name
     if acl.pattern_type == PatternType.LITERAL and name != ALL_TOPICS:
-        if selection.should_replicate(name):
+        if name not in refused and selection.should_replicate(name):
             yield selection.remote(name), PatternType.LITERAL
         return
     if acl.pattern_type not in {PatternType.LITERAL, PatternType.PREFIXED}:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from mm2.copy.ledger import Ledger, LedgerLog, ledger_topic
@@ -15,6 +16,7 @@ from mm2.kafka.records.record import Record
 from mm2.mirror.clients import Kind, MirrorClients, Side
 
 _TIMEOUT_S: Final = 15.0
+_LEDGER: Final = re.compile(r"mm2-ledger\..+\.internal")
 
 
 class Ledgers:
@@ -30,6 +32,11 @@ class Ledgers:
     def own(self) -> Ledger:
         """The flow's own ledger as it is now. Raises KafkaFailure, also when it does not exist."""
         return self.read(Side.TARGET, ledger_topic(self._clients.source_alias), self._target_admin)
+
+    def of_source(self, source_admin: Admin) -> Iterator[Ledger]:
+        """The ledgers of all flows into the source that may be seen. Raises KafkaFailure when one cannot be read."""
+        for topic in sorted(filter(_LEDGER.fullmatch, source_admin.list_topics())):
+            yield self.read(Side.SOURCE, topic, source_admin)
 
     def read(self, side: Side, topic: str, admin: Admin) -> Ledger:
         """A ledger of one of the clusters as it is now. Raises KafkaFailure, also when it does not exist."""

@@ -16,7 +16,6 @@ other; whoever has only just claimed and sees a loop waits until the other has d
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -26,7 +25,6 @@ import structlog
 
 from mm2.copy.ledger import note_record
 from mm2.kafka.admin import Admin
-from mm2.mirror.clients import Side
 from mm2.mirror.complaints import Complaints
 from mm2.mirror.ledgers import Ledgers
 from mm2.mirror.policy import DefaultReplicationPolicy
@@ -38,7 +36,6 @@ LEASE_MS: Final = 60_000
 RENEW_S: Final = 15.0
 _SETTLE_S: Final = 1.0
 _NOTE: Final = "provenance"
-_LEDGER: Final = re.compile(r"mm2-ledger\..+\.internal")
 
 Hop = tuple[str, int]
 """Cluster id, and since when (ms) the flow that reads from it has its claim."""
@@ -166,8 +163,8 @@ class Provenance:
     def _origins(self) -> dict[str, list[Path]]:
         """Over which clusters the topics of the source have come, as all flows into it say that are alive."""
         origins: dict[str, list[Path]] = {}
-        for name in sorted(filter(_LEDGER.fullmatch, self.source_admin.list_topics())):
-            notes = self.ledgers.read(Side.SOURCE, name, self.source_admin).notes(_NOTE)
+        for ledger in self.ledgers.of_source(self.source_admin):
+            notes = ledger.notes(_NOTE)
             if _now_ms() < _lease(notes):
                 for topic, paths in _claims(notes).items():
                     origins.setdefault(topic, []).extend(paths)

@@ -264,8 +264,8 @@ class MirrorSourceConnector(MirrorConnector):
         with self._lock:
             if self._ready is None:
                 return False
-            topics = sorted(self._allowed)
-        return self._topic_acls.sync(topics)
+            topics, refused = sorted(self._allowed), self._source.keys() - self._allowed
+        return self._topic_acls.sync(topics, refused)
 
     def _weigh(self) -> None:
         """Look at what partitions carry; have them dealt out anew when some task has far too much."""

@@ -24,6 +24,7 @@ from mm2.mirror.acl_sync import acl_filter, remote_acls
 from mm2.mirror.complaints import Complaints
 from mm2.mirror.filters import GroupFilter
 from mm2.mirror.ledgers import Ledgers
+from mm2.mirror.policy import DefaultReplicationPolicy
 from mm2.mirror.selection import TopicSelection
 
 log = structlog.get_logger(__name__)
@@ -46,8 +47,10 @@ class TopicAcls:
     _created: dict[AclBinding, Mapping[str, Any]] | None = field(default=None, init=False)
     _hint_given: bool = field(default=False, init=False)
 
-    def sync(self, topics: Collection[str]) -> bool:
-        """Create what is missing and remove what is over; `topics` are those of the source that are replicated now.
+    def sync(self, topics: Collection[str], refused: Collection[str] = ()) -> bool:
+        """Create what is missing and remove what is over.
+
+        `topics` are those of the source that are replicated now, `refused` those that are not, though they are selected.
 
         False when some of it did not succeed. Raises KafkaFailure when a cluster does not tell its ACLs.
         """
@@ -61,7 +64,8 @@ class TopicAcls:
             self._hint_given = True
             level("A cluster has no authorizer, so there are no ACLs to sync; consider sync.topic.acls.enabled=false.")
             return True
-        wanted = remote_acls(here, self.selection, topics, self.groups)
+        here -= self._brought()
+        wanted = remote_acls(here, self.selection, topics, self.groups, refused=refused)
         cluster_id = self.source_admin.describe_cluster().cluster_id or ""
         known = self._load()
         created = self._create({acl: of for acl, of in wanted.items() if acl not in there})
@@ -82,6 +86,16 @@ class TopicAcls:
     def _described(self, admin: Admin) -> set[AclBinding]:
         kinds = [ResourceType.TOPIC] + ([ResourceType.GROUP] if self.groups is not None else [])
         return {acl for kind in kinds for acl in admin.describe_acls(acl_filter(kind))}
+
+    def _brought(self) -> set[AclBinding]:
+        """ACLs of the source that flows into it have created, where names do not say so.
+
+        Two flows in opposite directions would keep each other's alive for ever.
+        """
+        if self.groups is None and type(self.selection.policy) is DefaultReplicationPolicy:
+            return set()
+        notes = [ledger.notes(_NOTE) for ledger in self.ledgers.of_source(self.source_admin)]
+        return {acl for names in notes for name in names if (acl := _binding(name)) is not None}
 
     def _create(self, missing: Mapping[AclBinding, AclBinding]) -> list[AclBinding]:
         """Those that have been created."""

@@ -1,19 +1,13 @@
 import contextlib
 import socket
 import threading
-from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import (
-    AclBinding,
-    AclBindingFilter,
-    AclOperation,
-    AclPermissionType,
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
     NewPartitions,
-    ResourcePatternType,
     ResourceType,
 )
 
@@ -255,51 +249,3 @@ def test_acls_without_an_authorizer_are_mentioned_once(
             return "sync.topic.acls.enabled=false" in "".join(said)
 
         until(hinted, "the hint")
-
-
-def test_acls_of_the_source_hold_for_the_remote_topic_but_nobody_may_write_it(tmp_path: Path) -> None:
-    overrides = {
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "super.users": "User:ANONYMOUS",
-    }
-
-    def acl(topic: str, operation: AclOperation, permission: AclPermissionType = AclPermissionType.ALLOW) -> AclBinding:
-        return AclBinding(ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, "User:u", "*", operation, permission)
-
-    # One broker plays both clusters; the filter keeps the copies from being copied again.
-    with LocalKafka("acls", tmp_path, overrides=overrides) as broker:
-        create(broker, "t")
-        wanted = [
-            acl("t", AclOperation.READ),
-            acl("t", AclOperation.WRITE),
-            acl("t", AclOperation.DELETE, AclPermissionType.DENY),
-            acl("other", AclOperation.READ),
-        ]
-        for done in admin(broker).create_acls(wanted).values():
-            done.result(30)
-        every_second = flow_props("MirrorSourceConnector", broker, broker, topics="t") | {
-            "sync.topic.acls.interval.seconds": "1"
-        }
-
-        def remote() -> set[tuple[AclOperation, AclPermissionType]]:
-            everything = AclBindingFilter(
-                ResourceType.TOPIC,
-                "A.t",
-                ResourcePatternType.LITERAL,
-                "User:u",
-                "*",
-                AclOperation.ANY,
-                AclPermissionType.ANY,
-            )
-            found = admin(broker).describe_acls(everything).result(30)
-            return {(acl.operation, acl.permission_type) for acl in found}
-
-        with running(MirrorSourceConnector(), every_second):
-            first = {
-                (AclOperation.READ, AclPermissionType.ALLOW),
-                (AclOperation.DELETE, AclPermissionType.DENY),
-            }
-            until(lambda: remote() == first, "sync of ACLs")
-            for done in admin(broker).create_acls([acl("t", AclOperation.ALTER)]).values():
-                done.result(30)
-            until(lambda: remote() == first | {(AclOperation.ALTER, AclPermissionType.ALLOW)}, "sync of a new ACL")

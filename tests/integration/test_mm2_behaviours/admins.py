@@ -50,3 +50,13 @@ class NewerSourceAdmin(Admin):
                     for name, value in (("future.property", "1"), ("segment.bytes", "5")):
                         answer[name] = ConfigEntry(name, value, ConfigSource.DYNAMIC_TOPIC_CONFIG, False, False, False)
         return answers
+
+
+class GhostlyAdmin(Admin):
+    """Between its list and its describe a topic of the source has gone."""
+
+    ghost: ClassVar[str] = ""
+
+    def list_topics(self, *, include_internal: bool = False) -> set[str]:
+        topics = super().list_topics(include_internal=include_internal)
+        return topics | {self.ghost} if self.cluster.name == "A" else topics

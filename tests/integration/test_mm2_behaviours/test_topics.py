@@ -12,7 +12,7 @@ from mm2.connect.api import RetriableError
 from mm2.mirror.source_connector import MirrorSourceConnector
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.mirror_flow import admin, config_of, create, flow_props, partitions_of, running, until
-from tests.integration.test_mm2_behaviours.admins import NotingAdmin
+from tests.integration.test_mm2_behaviours.admins import GhostlyAdmin, NotingAdmin
 
 HERE = "tests.integration.test_mm2_behaviours.admins"
 EXCLUDED = "delete.retention.ms"
@@ -139,6 +139,18 @@ def test_34_without_offset_syncs_there_is_no_topic_for_them(
     with running(MirrorSourceConnector(), source(kafka_a, kafka_b, unique, silent)) as (connector, _):
         until(lambda: assigned(connector) == f"{unique}-0", "the deal")
     assert partitions_of(kafka_a, f"mm2-offset-syncs.{unique}.internal") == 0
+
+
+def test_a_topic_that_vanishes_during_a_refresh_spoils_nothing(
+    kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(GhostlyAdmin, "ghost", f"{unique}-ghost")
+    create(kafka_a, unique)
+    ghostly = {"forwarding.admin.class": f"{HERE}.GhostlyAdmin"}
+    with running(MirrorSourceConnector(), source(kafka_a, kafka_b, unique, ghostly)) as (connector, _):
+        until(lambda: assigned(connector) == f"{unique}-0", "the deal")
+        create(kafka_a, f"{unique}-later")
+        until(lambda: assigned(connector) == f"{unique}-0,{unique}-later-0", "the next round")
 
 
 def test_a_target_that_refuses_properties_gets_the_topic_without_them(

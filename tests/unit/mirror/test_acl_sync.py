@@ -66,6 +66,13 @@ def test_a_prefix_becomes_a_prefix_of_remote_names_when_it_covers_something_repl
     assert remote(dataclasses.replace(prefixed("team-"), operation=AclOperation.WRITE)) == []
 
 
+def test_topics_that_are_refused_as_loops_keep_their_acls_to_themselves() -> None:
+    topic_filter = DefaultTopicFilter()
+    topic_filter.configure({})
+    selection = TopicSelection(IdentityReplicationPolicy(), topic_filter, "A", "B")
+    assert list(remote_acls([READ, literal("u"), literal("*")], selection, ["u"], refused=["t"])) == [literal("u")]
+
+
 def test_an_acl_of_all_topics_holds_for_those_of_this_source_only() -> None:
     assert remote(literal("*")) == [prefixed("A.")]
     everything = remote(literal("*"), policy=IdentityReplicationPolicy())
