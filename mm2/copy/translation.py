@@ -11,7 +11,7 @@ that the group has consumed, within what is known. To the source: the lowest off
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -122,31 +122,31 @@ class Translation:
     @cached_property
     def _gaps(self) -> list[tuple[int, int]]:
         """Ranges of source offsets without a record, as few as possible, in order."""
-        merged: list[tuple[int, int]] = []
-        for first, after, _ in sorted(gap for chunk in self._chunks for gap in chunk.gaps):
-            if merged and first <= merged[-1][1]:
-                merged[-1] = (merged[-1][0], max(merged[-1][1], after))
-            else:
-                merged.append((first, after))
-        return merged
+        return _merged((gap.first, gap.after) for chunk in self._chunks for gap in chunk.gaps)
 
     def _lowest_unread(self, index: int, read: int, found: int) -> int:
         """The first source offset that the group has not read under any of its places; at most ``found``."""
         reading = self._segments[index]
-        seen = sorted(
-            [(segment.source, segment.source_end) for segment in self._segments[:index]]
-            + [(reading.source, reading.source + read)]
-        )
-        ahead = [(reading.source + read, reading.source_end)]
-        ahead += [(segment.source, segment.source_end) for segment in self._segments[index + 1 :]]
+        read_to = reading.source + read
+        seen = _merged([*((one.source, one.source_end) for one in self._segments[:index]), (reading.source, read_to)])
+        ahead = [(read_to, reading.source_end), *((one.source, one.source_end) for one in self._segments[index + 1 :])]
         for first, after in sorted(ahead):
-            at = first
-            for start, end in seen:
-                if start <= at < end:
-                    at = end
-            if at < after:
-                return min(at, found)
+            place = bisect_right(seen, first, key=lambda stretch: stretch[0]) - 1
+            unread = max(first, seen[place][1]) if place >= 0 else first
+            if unread < after:
+                return min(unread, found)
         return found
+
+
+def _merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same offsets in as few ranges as possible, in order."""
+    merged: list[tuple[int, int]] = []
+    for first, after in sorted(ranges):
+        if merged and first <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], after))
+        else:
+            merged.append((first, after))
+    return merged
 
 
 def _standing(chunks: Sequence[Chunk], mark: Mark) -> list[Segment]:

@@ -152,7 +152,8 @@ class MirrorCheckpointConnector(MirrorConnector):
         if changed:
             new, gone = sorted(set(groups) - known), sorted(known - set(groups))
             log.info("Consumer groups have changed.", groups=len(groups), new=new[:20], gone=gone[:20])
-            self._calm_until = time.monotonic() + _CALM_S
+            if kept:
+                self._calm_until = time.monotonic() + _CALM_S
             self.context.request_task_reconfiguration()
         if dead or not self._has_buried:
             self._bury(existing)
