@@ -2,6 +2,8 @@
 
 Exit codes: 0 stopped by SIGTERM or Ctrl-C (and --help, --version), 255 bad usage or unreadable file, 2 bad
 configuration or unreachable target, 3 start failed, 1 a flow died later.
+
+The file is watched, and read anew at SIGHUP: flows and settings change while the process runs (`mm2.mirror.maker`).
 """
 
 from __future__ import annotations
@@ -16,13 +18,14 @@ import configargparse
 import structlog
 
 from mm2 import __version__
-from mm2.cli.logs import FORMATS, LEVELS, configure_logging
-from mm2.cli.signals import exit_in, stop_at_signals
+from mm2.cli.logs import add_log_options, configure_logging
+from mm2.cli.signals import ask_at_hangup, exit_in, stop_at_signals
 from mm2.config.configdef import ConfigException
 from mm2.config.mirrormaker import MirrorMakerConfig
-from mm2.config.properties import UnreadableFile, load_properties
+from mm2.config.properties import UnreadableFile
 from mm2.connect.api import ConnectError
 from mm2.kafka.errors import KafkaFailure
+from mm2.mirror.config_file import ConfigFile
 from mm2.mirror.maker import FlowFailed, MirrorMaker
 
 log = structlog.get_logger(__name__)
@@ -60,14 +63,7 @@ def parser() -> Any:
         env_var="MM2_CLUSTERS",
         help="run only the flows into these clusters (default: all), best those that are near",
     )
-    made.add_argument(
-        "--log-format",
-        choices=FORMATS,
-        default="auto",
-        env_var="MM2_LOG_FORMAT",
-        help="auto: console on a terminal, else json (default: auto)",
-    )
-    made.add_argument("--log-level", choices=LEVELS, default="info", env_var="MM2_LOG_LEVEL", help="(default: info)")
+    add_log_options(made)
     made.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     return made
 
@@ -77,8 +73,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     configure_logging(options.log_format, options.log_level)
     stopping = stop_at_signals()
+    file = ConfigFile(options.config, ask_at_hangup(stopping))
     try:
-        config = MirrorMakerConfig(load_properties(options.config))
+        config = MirrorMakerConfig(file.load())
         for key, nearest in config.unread_keys():
             log.warning(
                 "Nothing reads the key %s of %s.%s", key, options.config, f" Did you mean {nearest}?" if nearest else ""
@@ -91,14 +88,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception:
         log.exception("Cannot set MirrorMaker up.")
         return EXIT_BAD_CONFIG
-    return _run(maker, stopping)
+    return _run(maker, stopping, file)
 
 
-def _run(maker: MirrorMaker, stopping: threading.Event) -> int:
+def _run(maker: MirrorMaker, stopping: threading.Event, file: ConfigFile) -> int:
     code = EXIT_STOPPED
     try:
         maker.start()
-        maker.wait(stopping)
+        maker.wait(stopping, file)
     except FlowFailed as failure:
         log.error("%s", failure)  # noqa: TRY400 - the herder has told it in full
         code = EXIT_DIED if failure.started else EXIT_NOT_STARTED

@@ -26,6 +26,19 @@ def stop_at_signals() -> threading.Event:
     return stopping
 
 
+def ask_at_hangup(stopping: threading.Event) -> threading.Event:
+    """An event that SIGHUP sets: somebody wants the settings to be read anew. Who hangs up the terminal in which the process
+    runs wants it to stop."""
+    asked = threading.Event()
+    in_terminal = os.isatty(0)
+
+    def ask(_number: int, _frame: FrameType | None) -> None:
+        (stopping if in_terminal and not os.isatty(0) else asked).set()
+
+    signal.signal(signal.SIGHUP, ask)
+    return asked
+
+
 def exit_in(seconds: float, code: int) -> threading.Timer:
     """End the process after this time with the exit code, whatever hangs, unless the timer is cancelled before."""
 

@@ -6,7 +6,7 @@ import asyncio
 import re
 import urllib.parse
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from fastapi import APIRouter
 from fastapi.responses import Response
@@ -44,29 +44,44 @@ class FlowResources:
 
     def __init__(self, herders: Mapping[SourceAndTarget, Herder], settings: RestSettings, *, internal: bool) -> None:
         """Raises ConnectError, ConfigException for an extension that cannot be made."""
-        self._herders = dict(herders)
+        self._herders: dict[SourceAndTarget, Herder] = {}
         self._settings = settings
+        self._internal = internal
         timeout_s = settings.limits.request_timeout_s
         self.requests = Requests(RestClient(settings.props, timeout_s), timeout_s)
-        first = next(iter(self._herders.values()))
+        first = cast(Herder, _First(self))
         # The levels of loggers are those of the process, whoever sets them.
         loggers = [loggers_router(first, self.requests)]
-        admin_apart = settings.admin_listeners is not None
-        own = application([self._own_router(), *([] if admin_apart else loggers)])
+        self._admin_apart = settings.admin_listeners is not None
+        own = application([self._own_router(), *([] if self._admin_apart else loggers)])
         self.admin: ASGIApp | None = Dispatch(application(loggers)) if settings.admin_listeners else None
-        apps = _ByPath(Dispatch(own))
-        for pair, herder in self._herders.items():
-            routers = herder_routers(herder, self.requests, settings, internal=internal)
-            if not admin_apart:
-                routers.append(loggers_router(herder, self.requests))
-            apps.flows[pair] = Dispatch(application(routers, prefix=flow_path(pair)))
-            if internal:
-                apps.internal[pair] = Dispatch(application([internal_router(herder, self.requests)]))
+        self._apps = _ByPath(Dispatch(own))
+        self.change(herders)
         configurable = Configurable()
         for extension in load_extensions(settings.extension_classes, Plugins(), settings.props):
             extension.register(ConnectRestExtensionContext(configurable, ConnectClusterState(first, timeout_s)))
         configurable.add_routers(own)
-        self.main: ASGIApp = configurable.around(apps)
+        self.main: ASGIApp = configurable.around(self._apps)
+
+    @property
+    def herders(self) -> Mapping[SourceAndTarget, Herder]:
+        """Of the flows that are answered for; never changed, only replaced."""
+        return self._herders
+
+    def change(self, herders: Mapping[SourceAndTarget, Herder]) -> None:
+        """Answer for these flows from now on; a flow that is gone is 404. One caller at a time."""
+        before, self._herders = self._herders, dict(herders)
+        for pair in before.keys() - herders.keys():
+            self._apps.flows.pop(pair)
+            self._apps.internal.pop(pair, None)
+        for pair, herder in herders.items():
+            if before.get(pair) is not herder:
+                routers = herder_routers(herder, self.requests, self._settings, internal=self._internal)
+                if not self._admin_apart:
+                    routers.append(loggers_router(herder, self.requests))
+                self._apps.flows[pair] = Dispatch(application(routers, prefix=flow_path(pair)))
+                if self._internal:
+                    self._apps.internal[pair] = Dispatch(application([internal_router(herder, self.requests)]))
 
     def _own_router(self) -> APIRouter:
         router = APIRouter(tags=["process"])
@@ -93,11 +108,10 @@ class FlowResources:
         async def health() -> Response:
             """How the flows are; the process is as its worst one."""
             timeout_s = self._settings.limits.health_timeout_s
-            answers = await asyncio.gather(
-                *(self.requests.health(herder, timeout_s) for herder in self._herders.values())
-            )
+            herders = self._herders
+            answers = await asyncio.gather(*(self.requests.health(herder, timeout_s) for herder in herders.values()))
             worst = max(answers, key=_badness)
-            each = {str(pair): answer.to_json() for pair, answer in zip(self._herders, answers, strict=True)}
+            each = {str(pair): answer.to_json() for pair, answer in zip(herders, answers, strict=True)}
             return JsonAnswer({**worst.to_json(), "flows": each}, worst.http_status)
 
         return router
@@ -112,6 +126,16 @@ class FlowResources:
             }
             for pair, herder in self._herders.items()
         ]
+
+
+class _First:
+    """The herder of whichever flow is the first at the moment, for what is the same with all of them."""
+
+    def __init__(self, resources: FlowResources) -> None:
+        self._resources = resources
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(next(iter(self._resources.herders.values())), name)
 
 
 class _ByPath:

@@ -2,9 +2,9 @@
 
 Deviations: `scheduled.rebalance.max.delay.ms` is 0 unless the target sets it, so that the work of a process that died
 goes on elsewhere at once rather than after five minutes; classes, patterns, intervals and client settings of all
-connectors are tried out before anything starts; connectors and tasks that fail are started again (`restarts`); a target that does not answer is given five seconds; a stored connector
-configuration is compared as written, with its provider references, so a new leader does not restart connectors for
-nothing.
+connectors are tried out before anything starts; connectors and tasks that fail are started again (`restarts`); a target
+that does not answer is given five seconds; a stored connector configuration is compared as written, with its provider
+references, so a new leader does not restart connectors for nothing; a file that changes is applied while the process runs.
 """
 
 from __future__ import annotations
@@ -14,19 +14,20 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import structlog
 
 from mm2.config.configdef import ConfigException
-from mm2.config.mirror_keys import CHECKPOINT_CONNECTOR, CONNECTOR_CLASSES, HEARTBEAT_CONNECTOR, SOURCE_CONNECTOR
+from mm2.config.difference import difference
+from mm2.config.mirror_keys import CHECKPOINT_CONNECTOR, HEARTBEAT_CONNECTOR, SOURCE_CONNECTOR
 from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
-from mm2.config.providers import ConfigTransformer
+from mm2.config.providers import ProviderError
 from mm2.config.worker_keys import WorkerConfig
-from mm2.connect.api import ConnectError, Connector, Converter, HeaderConverter, Task
+from mm2.connect.api import ConnectError, Connector, Task
 from mm2.connect.errors import NotLeader
 from mm2.connect.group.protocol import URL_NOT_USED
 from mm2.connect.herder.answers import Created
@@ -38,8 +39,10 @@ from mm2.copy.driver.engine import CopyEngine
 from mm2.kafka.errors import ConnectFailure, KafkaFailure
 from mm2.mirror.checkpoint_connector import MirrorCheckpointConnector
 from mm2.mirror.checkpoint_task import MirrorCheckpointTask
+from mm2.mirror.config_file import ConfigFile
 from mm2.mirror.connector import MirrorConnector
 from mm2.mirror.heartbeat import MirrorHeartbeatConnector, MirrorHeartbeatTask
+from mm2.mirror.plans import Changes, FlowPlan, plan_flows
 from mm2.mirror.plugins import JAVA_PACKAGE
 from mm2.mirror.rest import FlowsRest, serves_rest
 from mm2.mirror.restarts import Restarts
@@ -49,7 +52,7 @@ from mm2.mirror.source_task import COPY_RESOURCE, MirrorSourceTask
 log = structlog.get_logger(__name__)
 
 REBALANCE_DELAY_KEY: Final = "scheduled.rebalance.max.delay.ms"
-CONVERTER_KEYS: Final = ("key.converter", "value.converter", "header.converter")
+_INTERNAL_REST: Final = "dedicated.mode.enable.internal.rest"
 CONNECTORS: Final[Mapping[str, type[MirrorConnector]]] = {
     SOURCE_CONNECTOR: MirrorSourceConnector,
     HEARTBEAT_CONNECTOR: MirrorHeartbeatConnector,
@@ -64,6 +67,10 @@ _LOOK_FOR_FAILURES_S: Final = 5.0
 _ENGINE_SHARE_S: Final = 3.0
 _REST_SHARE_S: Final = 2.0
 _CONFIGURE_AGAIN_S: Final = 10.0
+#: Until a file whose new flows had no target to go to is tried again.
+_RELOAD_AGAIN_S: Final = 30.0
+#: For flows that the file ends or changes; the others go on meanwhile.
+_STOP_FLOWS_S: Final = 30.0
 
 
 class FlowFailed(Exception):
@@ -80,6 +87,8 @@ class Flow:
 
     pair: SourceAndTarget
     node: Node
+    configurer: Configurer
+    restarts: Restarts = field(default_factory=Restarts)
 
     @property
     def herder(self) -> DistributedHerder:
@@ -102,13 +111,10 @@ class MirrorMaker:
         stopping: threading.Event | None = None,
     ) -> None:
         self._config = config
+        self._targets = targets
         self._stopping = stopping or threading.Event()
-        self._transformer = ConfigTransformer.from_props(config.originals)
         self._plugins = connect_plugins()
-        pairs = chosen_pairs(config, targets)
-        config.validate({pair.target for pair in pairs})
-        for pair in pairs:
-            self._rehearse(pair)
+        self._plans = plan_flows(config, targets, self._plugins)
         if config.internal_rest and not serves_rest(config):
             raise ConfigException(
                 "listeners",
@@ -116,13 +122,14 @@ class MirrorMaker:
                 "dedicated.mode.enable.internal.rest = true needs a port for the other processes to reach",
             )
         self._rest = FlowsRest(config) if serves_rest(config) else None
-        copying = any(self._replicates(pair) for pair in pairs)
-        self._engine = CopyEngine(config.spark_props()) if copying else None
+        # What it starts costs something, not what it is; a flow that begins to copy later finds it here.
+        self._engine = CopyEngine(config.spark_props())
         self.flows: list[Flow] = []
+        self._leaving: list[Flow] = []  # while they are being stopped
         try:
-            self.flows.extend(self._flow(pair) for pair in pairs)
+            self.flows.extend(self._flow(pair, plan) for pair, plan in self._plans.items())
             for flow in {flow.pair.target: flow for flow in self.flows}.values():
-                self._check_target(flow)
+                self._check_target(flow, self._plans[flow.pair])
         except BaseException:
             self._close()
             raise
@@ -130,22 +137,27 @@ class MirrorMaker:
     def start(self) -> None:
         """Start Spark (in the background) and all herders; returns at once. Raises ConnectError when that fails."""
         log.info("MirrorMaker starts.", flows=[str(flow.pair) for flow in self.flows])
-        if self._engine is not None:
-            self._engine.start()
+        self._start_engine()
         for flow in self.flows:
             flow.herder.start()
         if self._rest is not None:
             self._rest.serve({flow.pair: flow.herder for flow in self.flows})
 
-    def wait(self, stopping: threading.Event) -> None:
-        """Wait for `stopping`, having what fails started again. Raises FlowFailed when a herder has ended by itself."""
-        restarts = {flow.pair: Restarts() for flow in self.flows}
-        next_look_s = 0.0
+    def wait(self, stopping: threading.Event, file: ConfigFile | None = None) -> None:
+        """Wait for `stopping`, going over to new versions of `file` and having what fails started again.
+
+        Raises FlowFailed when a herder has ended by itself.
+        """
+        next_look_s = next_try_s = 0.0
+        unsettled = False
         while not stopping.wait(_WATCH_S):
+            if file is not None and (file.changed() or (unsettled and time.monotonic() >= next_try_s)):
+                unsettled = not self._reload(file)
+                next_try_s = time.monotonic() + _RELOAD_AGAIN_S
             if time.monotonic() >= next_look_s:
                 next_look_s = time.monotonic() + _LOOK_FOR_FAILURES_S
                 for flow in self.flows:
-                    for name in restarts[flow.pair].due(flow.herder.status(), time.monotonic()):
+                    for name in flow.restarts.due(flow.herder.status(), time.monotonic()):
                         log.info("What has failed is started again.", flow=str(flow.pair), connector=name)
                         flow.herder.restart_connector_and_tasks(
                             RestartRequest(name, only_failed=True, include_tasks=True)
@@ -166,17 +178,8 @@ class MirrorMaker:
         deadline = time.monotonic() + timeout_s
         if self._rest is not None:
             self._rest.stop(_REST_SHARE_S)
-        threads = [
-            threading.Thread(target=flow.node.stop, name=f"stop-{flow.pair}", daemon=True) for flow in self.flows
-        ]
-        for thread in threads:
-            thread.start()
-        for flow, thread in zip(self.flows, threads, strict=True):
-            thread.join(max(0.0, deadline - _ENGINE_SHARE_S - time.monotonic()))
-            if thread.is_alive():
-                log.warning("A flow did not stop in time.", flow=str(flow.pair))
-        if self._engine is not None:
-            self._engine.stop(max(1.0, deadline - time.monotonic()))
+        _stop_flows([*self.flows, *self._leaving], deadline - _ENGINE_SHARE_S)
+        self._engine.stop(max(1.0, deadline - time.monotonic()))
 
     def _close(self) -> None:
         """Close what the constructor opened."""
@@ -185,51 +188,109 @@ class MirrorMaker:
         for flow in self.flows:
             flow.node.stop()
 
+    def _start_engine(self) -> None:
+        if any(plan.replicates for plan in self._plans.values()):
+            self._engine.start()
+
+    # -- a new version of the file
+
+    def _reload(self, file: ConfigFile) -> bool:
+        """Go over to what the file says now, or refuse it with a sentence. False when another try may do better."""
+        lines: list[str] = []
+        try:
+            props = file.load()
+            old = self._config.originals
+            config = MirrorMakerConfig(props)
+            lines = difference(old, props, {*self._config.clusters, *config.clusters})
+            plans = plan_flows(config, self._targets, self._plugins)
+        except (ConfigException, ConnectError, ProviderError) as error:
+            log.error("%s is refused, the old one goes on: %s", file.path, error, difference=lines)  # noqa: TRY400
+            return True
+        try:
+            changes = Changes.between(self._plans, plans)
+            fresh = self._fresh_flows(changes, plans)
+        except (ConfigException, ConnectError, KafkaFailure) as error:
+            log.error(  # noqa: TRY400
+                "%s cannot be applied yet, the old one goes on: %s", file.path, error, difference=lines
+            )
+            return False
+        for key in self._frozen(config):
+            log.warning("%s has changed in %s, which takes effect when the process is started again.", key, file.path)
+        known = dict(self._config.unread_keys())
+        for key, nearest in config.unread_keys():
+            if key not in known:
+                log.warning(
+                    "Nothing reads the key %s of %s.%s", key, file.path, f" Did you mean {nearest}?" if nearest else ""
+                )
+        self._config, self._plans = config, plans
+        self._apply(changes, fresh)
+        log.info("The file is in effect.", file=str(file.path), difference=lines, **changes.to_json())
+        return True
+
+    def _fresh_flows(self, changes: Changes, plans: Mapping[SourceAndTarget, FlowPlan]) -> list[Flow]:
+        """The flows to be started, their targets asked. Raises what the constructor does."""
+        fresh: list[Flow] = []
+        try:
+            for pair in (*changes.added, *changes.restarted):
+                flow = self._flow(pair, plans[pair])
+                fresh.append(flow)
+                self._check_target(flow, plans[pair])
+        except BaseException:
+            for flow in fresh:
+                flow.node.stop()
+            raise
+        return fresh
+
+    def _apply(self, changes: Changes, fresh: Sequence[Flow]) -> None:
+        self._leaving = [flow for flow in self.flows if flow.pair in {*changes.removed, *changes.restarted}]
+        self.flows = [flow for flow in self.flows if flow not in self._leaving]
+        _stop_flows(self._leaving, time.monotonic() + _STOP_FLOWS_S, unless=self._stopping)
+        if self._stopping.is_set():
+            return
+        self._leaving = []
+        self._start_engine()
+        for flow in fresh:
+            flow.herder.start()
+        for flow in self.flows:
+            flow.configurer.wanted = self._plans[flow.pair].connectors
+            flow.configurer.bring_up(flow.herder, changes.reconfigured.get(flow.pair, ()))
+            for name in changes.resolved_anew.get(flow.pair, ()):
+                if flow.herder.is_leader:
+                    flow.herder.restart_connector_and_tasks(RestartRequest(name, only_failed=False, include_tasks=True))
+        self.flows.extend(fresh)
+        if self._rest is not None:
+            self._rest.change({flow.pair: flow.herder for flow in self.flows})
+
+    def _frozen(self, config: MirrorMakerConfig) -> list[str]:
+        """Keys that another version of the file has otherwise and that count only when the process starts."""
+        before, after = (
+            {**one.spark_props(), **one.rest_props(), _INTERNAL_REST: str(one.internal_rest)}
+            for one in (self._config, config)
+        )
+        return sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
+
     # -- what a flow needs
 
-    def _replicates(self, pair: SourceAndTarget) -> bool:
-        props = self._transformer.transform(self._config.connector_config(pair, SOURCE_CONNECTOR))
-        return props["enabled"].strip().lower() == "true"
-
-    def _rehearse(self, pair: SourceAndTarget) -> None:
-        """Try out whatever a worker or connector of the flow would refuse later, when nobody looks any more."""
-        try:
-            worker = self._config.worker_config(pair)
-            for java_class in CONNECTOR_CLASSES:
-                props = self._transformer.transform(self._config.connector_config(pair, java_class))
-                connector = self._plugins.new(props["connector.class"], Connector, key="connector.class")
-                if isinstance(connector, MirrorConnector):
-                    connector.rehearse(props)
-                for key in CONVERTER_KEYS:
-                    kind = HeaderConverter if key == "header.converter" else Converter
-                    self._plugins.find(props.get(key, worker[key]), kind, key=key)
-        except (ConfigException, ConnectError) as error:
-            raise ConfigException(f"Flow {pair}: {error}") from error
-
-    def _flow(self, pair: SourceAndTarget) -> Flow:
-        worker = {REBALANCE_DELAY_KEY: "0", **self._config.worker_config(pair)}
-        wanted = {
-            java_class.rpartition(".")[2]: self._config.connector_config(pair, java_class)
-            for java_class in CONNECTOR_CLASSES
-        }
+    def _flow(self, pair: SourceAndTarget, plan: FlowPlan) -> Flow:
         internal = self._rest.binding if self._rest is not None and self._rest.internal else None
+        configurer = Configurer(pair, plan.connectors)
         node = Node(
-            WorkerConfig(worker),
+            WorkerConfig({REBALANCE_DELAY_KEY: "0", **plan.worker}),
             self._plugins,
             worker_id=worker_id(pair) if internal is None else f"{internal.worker_id}/{pair}",
             cluster_name=pair.target,
             rest_url=URL_NOT_USED if internal is None else internal.advertised_url,
             rest_namespace=(pair.source, pair.target),
-            resources={} if self._engine is None else {COPY_RESOURCE: self._engine},
+            resources={COPY_RESOURCE: self._engine},
             log_context={"flow": str(pair)},
-            on_leader_ready=configurer(pair, wanted),
+            on_leader_ready=configurer,
         )
-        return Flow(pair, node)
+        return Flow(pair, node, configurer)
 
-    def _check_target(self, flow: Flow) -> None:
+    def _check_target(self, flow: Flow, plan: FlowPlan) -> None:
         """Raises ConnectError: at once when the target refuses us, after five seconds when it does not answer."""
         alias = flow.pair.target
-        servers = self._config.worker_config(flow.pair).get("bootstrap.servers")
+        servers = plan.worker.get("bootstrap.servers")
         where = f"{alias} ({alias}.bootstrap.servers = {servers})"
         deadline = time.monotonic() + _TARGET_PATIENCE_S
         said = False
@@ -246,23 +307,6 @@ class MirrorMaker:
                     log.warning("The target cluster %s does not answer yet: %s", where, failure)
                     said = True
             self._stopping.wait(_BETWEEN_TRIES_S)
-
-
-def chosen_pairs(config: MirrorMakerConfig, targets: Sequence[str] | None) -> list[SourceAndTarget]:
-    """Flows to run. Raises ConfigException for an alias that `clusters` does not name, and when there are none."""
-    known = ", ".join(config.clusters) or "none"
-    if unknown := config.unknown_clusters(targets or ()):
-        raise ConfigException(f"--clusters names {', '.join(unknown)}, but the clusters of the file are {known}.")
-    pairs = config.cluster_pairs()
-    chosen = [pair for pair in pairs if targets is None or pair.target in targets]
-    if not chosen:
-        there = ", ".join(map(str, pairs)) or "none"
-        given = "" if targets is None else f", --clusters {' '.join(targets)} given"
-        raise ConfigException(
-            f"No source->target replication flows: clusters = {known}{given}, flows that are on: {there}. "
-            "Switch one on with SOURCE->TARGET.enabled = true."
-        )
-    return chosen
 
 
 def connect_plugins() -> Plugins:
@@ -289,35 +333,55 @@ def _host() -> str:
         return ""
 
 
-def configurer(pair: SourceAndTarget, wanted: Mapping[str, Mapping[str, str]]) -> Callable[[DistributedHerder], None]:
+class Configurer:
     """What a new leader of the flow does: bring the stored connector configurations up to those of its file.
 
     A write that the cluster did not take is tried again: without it the flow would do nothing until the next leader.
     """
 
-    def configure(herder: DistributedHerder) -> None:
-        for name in wanted:
-            bring_up(herder, name)
+    def __init__(self, pair: SourceAndTarget, wanted: Mapping[str, Mapping[str, str]]) -> None:
+        self._pair = pair
+        #: By connector name; replaced as a whole when the file says otherwise.
+        self.wanted = wanted
 
-    def bring_up(herder: DistributedHerder, name: str) -> None:
-        if herder.configs().connector_config(name) == wanted[name]:
+    def __call__(self, herder: DistributedHerder) -> None:
+        self.bring_up(herder, self.wanted)
+
+    def bring_up(self, herder: DistributedHerder, names: Iterable[str]) -> None:
+        """These connectors; a worker that does not lead leaves it to the one that does."""
+        for name in names:
+            self._bring_up(herder, name)
+
+    def _bring_up(self, herder: DistributedHerder, name: str) -> None:
+        wanted = self.wanted[name]
+        if herder.configs().connector_config(name) == wanted:
             log.info("Connector is configured already.", connector=name)
             return
-        written = herder.put_connector_config(name, dict(wanted[name]), allow_replace=True)
-        written.add_done_callback(lambda future: report(herder, name, future))
+        written = herder.put_connector_config(name, dict(wanted), allow_replace=True)
+        written.add_done_callback(lambda future: self._report(herder, name, future))
 
-    def report(herder: DistributedHerder, name: str, future: Future[Created]) -> None:
+    def _report(self, herder: DistributedHerder, name: str, future: Future[Created]) -> None:
         error = future.exception()
         if error is None:
-            log.info("Connector is configured.", flow=str(pair), connector=name)
+            log.info("Connector is configured.", flow=str(self._pair), connector=name)
         elif isinstance(error, NotLeader):
-            log.info("Another process leads this flow now and configures it.", flow=str(pair), connector=name)
+            log.info("Another process leads this flow now and configures it.", flow=str(self._pair), connector=name)
         else:
-            log.error("Failed to configure the connector %s for %s: %s", name, pair, error)
+            log.error("Failed to configure the connector %s for %s: %s", name, self._pair, error)
             if isinstance(error.__cause__, KafkaFailure):
                 # The cluster did not take it, which says nothing against the configuration.
-                again = threading.Timer(_CONFIGURE_AGAIN_S, bring_up, (herder, name))
+                again = threading.Timer(_CONFIGURE_AGAIN_S, self._bring_up, (herder, name))
                 again.daemon = True
                 again.start()
 
-    return configure
+
+def _stop_flows(flows: Sequence[Flow], deadline: float, *, unless: threading.Event | None = None) -> None:
+    """All at the same time, until ``deadline`` (of the steady clock) or ``unless`` is set; what hangs is left behind."""
+    threads = [threading.Thread(target=flow.node.stop, name=f"stop-{flow.pair}", daemon=True) for flow in flows]
+    for thread in threads:
+        thread.start()
+    for flow, thread in zip(flows, threads, strict=True):
+        while thread.is_alive() and time.monotonic() < deadline and not (unless is not None and unless.is_set()):
+            thread.join(min(_WATCH_S, max(0.0, deadline - time.monotonic())))
+        if thread.is_alive():
+            log.warning("A flow did not stop in time.", flow=str(flow.pair))

@@ -25,8 +25,8 @@ from mm2.connect.rest.settings import RestSettings
 from mm2.mirror import whereabouts
 
 if TYPE_CHECKING:
-    from mm2.connect.rest.requests import Requests
     from mm2.connect.rest.server import RestServer
+    from mm2.mirror.flow_resources import FlowResources
 
 log = structlog.get_logger(__name__)
 
@@ -55,37 +55,47 @@ class FlowsRest:
             )
         self._lock = threading.Lock()
         self._stopped = False
+        self._herders: dict[SourceAndTarget, Herder] = {}
+        self._resources: FlowResources | None = None
         self._server: RestServer | None = None
-        self._requests: Requests | None = None
 
     def serve(self, herders: Mapping[SourceAndTarget, Herder]) -> None:
         """Begin to answer for these flows, soon: what it takes is loaded beside everything else that starts."""
-        threading.Thread(target=self._serve, args=(dict(herders),), name="rest-start", daemon=True).start()
+        self.change(herders)
+        threading.Thread(target=self._serve, name="rest-start", daemon=True).start()
+
+    def change(self, herders: Mapping[SourceAndTarget, Herder]) -> None:
+        """Answer for these flows from now on."""
+        with self._lock:
+            self._herders = dict(herders)
+            if self._resources is not None:
+                self._resources.change(self._herders)
         whereabouts.write(self.binding.advertised_url, [str(pair) for pair in herders])
 
     def stop(self, graceful_s: float) -> None:
         """Take no more requests; those under way may end for so long. May be called twice."""
         with self._lock:
             self._stopped = True
-            server, requests = self._server, self._requests
+            server, resources = self._server, self._resources
         whereabouts.remove()
         if server is not None:
             server.stop(graceful_s)
-        if requests is not None:
-            requests.close()
+        if resources is not None:
+            resources.requests.close()
         self.binding.close()
 
-    def _serve(self, herders: dict[SourceAndTarget, Herder]) -> None:
+    def _serve(self) -> None:
         # FastAPI and what it needs take half a second to load, which no flow should wait for.
         from mm2.connect.rest.server import RestServer  # noqa: PLC0415
         from mm2.mirror.flow_resources import FlowResources  # noqa: PLC0415
 
         try:
-            resources = FlowResources(herders, self._settings, internal=self.internal)
+            resources = FlowResources(self._herders, self._settings, internal=self.internal)
             with self._lock:
                 if self._stopped:
                     return
-                self._requests = resources.requests
+                resources.change(self._herders)  # which may be others by now
+                self._resources = resources
                 self._server = RestServer(self.binding)
             self._server.serve(resources.main, resources.admin)
         except Exception:

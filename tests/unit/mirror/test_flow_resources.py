@@ -40,10 +40,18 @@ def internal(request: pytest.FixtureRequest) -> bool:
 
 
 @pytest.fixture
-def ask(herders: dict[SourceAndTarget, ToyHerder], internal: bool) -> Iterator[Ask]:
-    binding = Binding(RestSettings.of({"listeners": "http://127.0.0.1:0"}))
+def binding() -> Binding:
+    return Binding(RestSettings.of({"listeners": "http://127.0.0.1:0"}))
+
+
+@pytest.fixture
+def resources(herders: dict[SourceAndTarget, ToyHerder], internal: bool, binding: Binding) -> FlowResources:
+    return FlowResources(herders, binding.settings, internal=internal)
+
+
+@pytest.fixture
+def ask(resources: FlowResources, binding: Binding) -> Iterator[Ask]:
     server = RestServer(binding)
-    resources = FlowResources(herders, binding.settings, internal=internal)
     server.serve(resources.main, resources.admin)
 
     def one(method: str, path: str) -> tuple[int, Any]:
@@ -69,6 +77,21 @@ def test_each_flow_has_its_own(ask: Ask) -> None:
     assert ask("GET", "/a/b/health")[0] == 200
     assert ask("GET", "/a/b/connectors/a-%3Eb/config") == (200, {"name": "a->b"})
     assert ask("GET", "/a/b/openapi.json")[1]["servers"] == [{"url": "/a/b"}]
+
+
+def test_flows_come_and_go(ask: Ask, resources: FlowResources, herders: dict[SourceAndTarget, ToyHerder]) -> None:
+    new, gone, other = ToyHerder(), PAIRS[0], ToyHerder()
+    new.configs["new"] = {"name": "new"}
+    other.configs["other"] = {"name": "other"}
+    kept = {pair: herder for pair, herder in herders.items() if pair != gone}
+    resources.change({**kept, PAIRS[1]: other, SourceAndTarget("c", "d"): new})
+    assert ask("GET", "/a/b/connectors")[0] == 404
+    assert ask("GET", "/c/d/connectors") == (200, ["new"])
+    assert ask("GET", "/b/%C3%A4%20b/connectors") == (200, ["other"])
+    assert ask("GET", "/flows/ui/b/connectors") == (200, ["ui->b"])
+    assert {flow["source"] for flow in ask("GET", "/flows")[1]} == {"b", "ui", "flows", "c"}
+    assert ask("GET", "/health")[0] == 200
+    assert ask("GET", "/admin/loggers")[0] == 200
 
 
 def test_what_is_no_flow_is_404_in_json(ask: Ask) -> None:

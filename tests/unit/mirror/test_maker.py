@@ -16,7 +16,7 @@ from mm2.connect.herder.distributed import DistributedHerder
 from mm2.connect.stores.config_state import ClusterConfigState
 from mm2.kafka.errors import TimeoutFailure
 from mm2.mirror import maker
-from mm2.mirror.maker import configurer
+from mm2.mirror.maker import Configurer
 
 WANTED = {"one": {"name": "one"}, "two": {"name": "two"}}
 
@@ -53,7 +53,7 @@ def write_failure() -> ConnectError:
 @pytest.fixture
 def configure(monkeypatch: pytest.MonkeyPatch) -> Callable[[Configs], None]:
     monkeypatch.setattr(maker, "_CONFIGURE_AGAIN_S", 0.01)
-    run = configurer(SourceAndTarget("A", "B"), WANTED)
+    run = Configurer(SourceAndTarget("A", "B"), WANTED)
     return lambda herder: run(cast(DistributedHerder, cast(Any, herder)))
 
 

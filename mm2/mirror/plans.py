@@ -1,0 +1,130 @@
+"""What a MirrorMaker file wants of each flow that a process runs, checked as far as that goes without a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Self
+
+from mm2.config.configdef import ConfigException
+from mm2.config.mirror_keys import CONNECTOR_CLASSES, SOURCE_CONNECTOR
+from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
+from mm2.config.providers import ConfigTransformer
+from mm2.connect.api import ConnectError, Connector, Converter, HeaderConverter
+from mm2.connect.plugins import Plugins
+from mm2.mirror.connector import MirrorConnector
+
+CONVERTER_KEYS: Final = ("key.converter", "value.converter", "header.converter")
+
+
+@dataclass(frozen=True)
+class FlowPlan:
+    """Settings of the flow's worker and, by name, of its connectors: as written, and with references resolved.
+
+    Resolved settings hold secrets.
+    """
+
+    worker: Mapping[str, str] = field(repr=False)
+    connectors: Mapping[str, Mapping[str, str]] = field(repr=False)
+    resolved: Mapping[str, Mapping[str, str]] = field(repr=False)
+
+    @property
+    def replicates(self) -> bool:
+        """Whether the flow copies; it exists without that for its heartbeats."""
+        return self.resolved[_name(SOURCE_CONNECTOR)]["enabled"].strip().lower() == "true"
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What has to happen when a process goes over from some plans to others.
+
+    ``restarted`` are flows whose worker is another one. Of the flows that stay, by connector name: ``reconfigured`` has what
+    is written otherwise, ``resolved_anew`` what is written the same and means something else.
+    """
+
+    added: tuple[SourceAndTarget, ...]
+    removed: tuple[SourceAndTarget, ...]
+    restarted: tuple[SourceAndTarget, ...]
+    reconfigured: Mapping[SourceAndTarget, tuple[str, ...]]
+    resolved_anew: Mapping[SourceAndTarget, tuple[str, ...]]
+
+    @classmethod
+    def between(cls, old: Mapping[SourceAndTarget, FlowPlan], new: Mapping[SourceAndTarget, FlowPlan]) -> Self:
+        """What leads from ``old`` to ``new``."""
+        both = [pair for pair in new if pair in old]
+        restarted = tuple(pair for pair in both if old[pair].worker != new[pair].worker)
+        reconfigured, anew = {}, {}
+        for pair in both:
+            if pair not in restarted:
+                before, after = old[pair], new[pair]
+                written = tuple(name for name, props in after.connectors.items() if before.connectors[name] != props)
+                resolved = {name for name, props in after.resolved.items() if before.resolved[name] != props}
+                reconfigured[pair] = written
+                anew[pair] = tuple(sorted(resolved - set(written)))
+        added = tuple(pair for pair in new if pair not in old)
+        removed = tuple(pair for pair in old if pair not in new)
+        return cls(added, removed, restarted, reconfigured, anew)
+
+    def to_json(self) -> dict[str, Any]:
+        """For the log: flows as ``A->B``."""
+        touched = {
+            str(pair): [*names, *self.resolved_anew[pair]]
+            for pair, names in self.reconfigured.items()
+            if names or self.resolved_anew[pair]
+        }
+        return {
+            "started": [str(pair) for pair in self.added],
+            "stopped": [str(pair) for pair in self.removed],
+            "restarted": [str(pair) for pair in self.restarted],
+            "reconfigured": touched,
+        }
+
+
+def plan_flows(
+    config: MirrorMakerConfig, targets: Sequence[str] | None, plugins: Plugins
+) -> dict[SourceAndTarget, FlowPlan]:
+    """The flows into ``targets`` (None: all), each tried out. Raises ConfigException."""
+    pairs = chosen_pairs(config, targets)
+    config.validate({pair.target for pair in pairs})
+    return {pair: _plan(config, pair, plugins) for pair in pairs}
+
+
+def chosen_pairs(config: MirrorMakerConfig, targets: Sequence[str] | None) -> list[SourceAndTarget]:
+    """Flows to run. Raises ConfigException for an alias that `clusters` does not name, and when there are none."""
+    known = ", ".join(config.clusters) or "none"
+    if unknown := config.unknown_clusters(targets or ()):
+        raise ConfigException(f"--clusters names {', '.join(unknown)}, but the clusters of the file are {known}.")
+    pairs = config.cluster_pairs()
+    chosen = [pair for pair in pairs if targets is None or pair.target in targets]
+    if not chosen:
+        there = ", ".join(map(str, pairs)) or "none"
+        given = "" if targets is None else f", --clusters {' '.join(targets)} given"
+        raise ConfigException(
+            f"No source->target replication flows: clusters = {known}{given}, flows that are on: {there}. "
+            "Switch one on with SOURCE->TARGET.enabled = true."
+        )
+    return chosen
+
+
+def _plan(config: MirrorMakerConfig, pair: SourceAndTarget, plugins: Plugins) -> FlowPlan:
+    """Tries out whatever a worker or connector of the flow would refuse later, when nobody looks any more."""
+    written, resolved = {}, {}
+    try:
+        transformer = ConfigTransformer.from_props(config.originals)
+        worker = config.worker_config(pair)
+        for java_class in CONNECTOR_CLASSES:
+            written[_name(java_class)] = config.connector_config(pair, java_class)
+            resolved[_name(java_class)] = props = transformer.transform(written[_name(java_class)])
+            connector = plugins.new(props["connector.class"], Connector, key="connector.class")
+            if isinstance(connector, MirrorConnector):
+                connector.rehearse(props)
+            for key in CONVERTER_KEYS:
+                kind = HeaderConverter if key == "header.converter" else Converter
+                plugins.find(props.get(key, worker[key]), kind, key=key)
+    except (ConfigException, ConnectError) as error:
+        raise ConfigException(f"Flow {pair}: {error}") from error
+    return FlowPlan(worker, written, resolved)
+
+
+def _name(java_class: str) -> str:
+    return java_class.rpartition(".")[2]

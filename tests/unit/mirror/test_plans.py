@@ -1,0 +1,77 @@
+"""What has to happen when the file changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mm2.config.configdef import ConfigException
+from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
+from mm2.mirror.maker import connect_plugins
+from mm2.mirror.plans import Changes, FlowPlan, plan_flows
+
+AB, BA, CB = SourceAndTarget("A", "B"), SourceAndTarget("B", "A"), SourceAndTarget("C", "B")
+BASE = {
+    "clusters": "A, B",
+    "A.bootstrap.servers": "127.0.0.1:1",
+    "B.bootstrap.servers": "127.0.0.1:2",
+    "A->B.enabled": "true",
+}
+SOURCE, CHECKPOINT, HEARTBEAT = (f"Mirror{name}Connector" for name in ("Source", "Checkpoint", "Heartbeat"))
+
+
+def plans(**props: str) -> dict[SourceAndTarget, FlowPlan]:
+    given = {key.replace("__", "."): value for key, value in props.items()}
+    return plan_flows(MirrorMakerConfig({**BASE, **given}), None, connect_plugins())
+
+
+def test_nothing_changes_nothing() -> None:
+    changes = Changes.between(plans(), plans())
+    assert (changes.added, changes.removed, changes.restarted) == ((), (), ())
+    assert changes.to_json()["reconfigured"] == {}
+
+
+def test_flows_come_and_go() -> None:
+    more = {"clusters": "A, B, C", "C__bootstrap__servers": "127.0.0.1:3", "emit__heartbeats__enabled": "false"}
+    grown = plans(**more, **{"C->B.enabled": "true"})
+    changes = Changes.between(plans(), grown)
+    assert (changes.added, changes.removed) == ((CB,), (BA,))
+    assert (Changes.between(grown, plans()).added, Changes.between(grown, plans()).removed) == ((BA,), (CB,))
+
+
+def test_what_the_worker_reads_restarts_its_flow_alone() -> None:
+    changes = Changes.between(plans(), plans(B__offset__flush__interval__ms="5000"))
+    assert changes.restarted == (AB,)
+    # The other flow's connectors are given it as a setting of their cluster that they do not read.
+    assert BA not in changes.restarted
+
+
+def test_what_connectors_read_is_written_for_those_that_read_it() -> None:
+    changes = Changes.between(plans(), plans(**{"A->B.refresh.topics.interval.seconds": "1"}))
+    assert (changes.restarted, changes.reconfigured[AB]) == ((), (SOURCE, HEARTBEAT, CHECKPOINT))
+    assert changes.reconfigured[BA] == ()
+
+
+def test_a_reference_that_stands_for_something_else_is_told_apart(tmp_path: Path) -> None:
+    given = {
+        "config__providers": "f",
+        "config__providers__f__class": "org.apache.kafka.common.config.provider.FileConfigProvider",
+    }
+    path = tmp_path / "secrets"
+    reference = {"A->B.topics": f"${{f:{path}:topics}}"}
+
+    def seen(topics: str) -> dict[SourceAndTarget, FlowPlan]:
+        path.write_text(f"topics={topics}\n")
+        return plans(**given, **reference)
+
+    changes = Changes.between(seen("a.*"), seen("b.*"))
+    assert changes.reconfigured[AB] == ()
+    assert changes.resolved_anew[AB] == (CHECKPOINT, HEARTBEAT, SOURCE)
+    assert "b.*" not in repr(seen("b.*"))
+
+
+@pytest.mark.parametrize("wrong", [{"A->B.topics": "("}, {"A->B.enabled": "false", "emit.heartbeats.enabled": "false"}])
+def test_what_cannot_work_is_refused_before_anything_happens(wrong: dict[str, str]) -> None:
+    with pytest.raises(ConfigException):
+        plans(**wrong)
