@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import configargparse
 
 from mm2 import __version__
-from mm2.cli import client, gaps, heartbeats, offsets, processes, status, throttle
+from mm2.cli import client, gaps, groups, heartbeats, offsets, processes, status, throttle
 from mm2.cli.flow import EXIT_TROUBLE, Trouble
 from mm2.cli.logs import configure_logging
 from mm2.config.configdef import ConfigException
@@ -29,7 +29,7 @@ def parser() -> Any:
     made = _Parser(prog="mm2", description="Questions about what is replicated.")
     made.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     verbs = made.add_subparsers(metavar="VERB", required=True)
-    for verb in (client, gaps, heartbeats, offsets, processes, status, throttle):
+    for verb in (client, gaps, groups, heartbeats, offsets, processes, status, throttle):
         verb.add(verbs)
     return made
 

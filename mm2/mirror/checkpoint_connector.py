@@ -47,9 +47,9 @@ TOMBSTONES_KEY: Final = "tombstone.dead.groups.enabled"
 # Brokers before 3.8 do not know types, then it is "". Groups of Kafka Streams commit offsets as consumers do (KIP-1071).
 GROUP_TYPES: Final = frozenset({"", "classic", "consumer", "streams"})
 PROTOCOL_TYPES: Final = frozenset({"", "consumer", "streams"})
-LOOK_S: Final = 5.0
+LOOK_S: Final = 3.0
 """How often groups are listed between two refreshes."""
-_CALM_S: Final = 15.0
+_CALM_S: Final = 6.0
 """After new groups were found, which stops all tasks for a moment, none are looked for."""
 _READ_TIMEOUT_S: Final = 30.0
 _WRITE_TIMEOUT_S: Final = 30.0

@@ -406,7 +406,7 @@ class MirrorCheckpointTask(SourceTask):
             wanted = {
                 tp: found
                 for tp, found in checkpoints[group].items()
-                if on_target.get(tp.topic, "") is not None and self._is_remote(tp.topic)
+                if on_target.get(tp.topic, "") is not None and self._is_remote(tp)
             }
             if state not in {"dead", "empty"} or present is None or isinstance(present, KafkaFailure):
                 failure = present or described[group]
@@ -425,10 +425,11 @@ class MirrorCheckpointTask(SourceTask):
             if moved := offsets_to_sync(wanted, present):
                 self._commit(group, moved)
 
-    def _is_remote(self, topic: str) -> bool:
+    def _is_remote(self, partition: TopicPartition) -> bool:
         """Of what came home the checkpoints are all there is: what a group has on the source may be no more than what the
         flow the other way has committed for it, and to write that back would undo whatever was done here since."""
-        return self._policy.topic_source(topic) == self._clients.source_alias
+        is_from_source = self._policy.topic_source(partition.topic) == self._clients.source_alias
+        return is_from_source and not self._translator.came_under_its_name(partition)
 
     def _commit(self, group: str, wanted: dict[TopicPartition, OffsetAndMetadata]) -> None:
         answers = self._target_admin.alter_group_offsets(group, wanted)

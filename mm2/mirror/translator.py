@@ -69,11 +69,18 @@ class Translator:
             return None
         return self._policy.upstream_topic(topic)
 
+    def came_under_its_name(self, partition: TopicPartition) -> bool:
+        """Under identity naming: the flow the other way has brought it, and this one does not copy it."""
+        if self.home_ledger is None or (self.ledger is not None and self.ledger.version(partition)):
+            return False
+        known = self._standing(self.home_ledger, partition, back=True)
+        return known is not None and known[0].remote_topic == partition.topic
+
     def translate(
         self, partition: TopicPartition, offset: int, on_source: TopicIds, on_target: TopicIds
     ) -> Translated | Untranslated:
         """The first offset that a group has yet to read, whose next one on the source is ``offset``; never past it."""
-        home = self.home_of(partition.topic)
+        home = partition.topic if self.came_under_its_name(partition) else self.home_of(partition.topic)
         if home is not None:
             return self._back(partition, home, offset, on_source, on_target)
         remote = self.topic_on_target(partition.topic)

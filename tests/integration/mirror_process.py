@@ -286,9 +286,11 @@ def heartbeats(broker: LocalKafka, topic: str) -> dict[tuple[str, str], int]:
 
 
 def checkpoints(broker: LocalKafka, topic: str) -> dict[tuple[str, str, int], tuple[int, int, str]]:
-    """Latest (upstream offset, downstream offset, metadata) by (group, remote topic, partition)."""
+    """Latest (upstream offset, downstream offset, metadata) by (group, remote topic, partition); no tombstones."""
     found = {}
     for key, (value, _) in table(broker, topic).items():
+        if value is None:
+            continue
         (group, remote), rest = strings(key, 2)
         (partition,) = struct.unpack(">i", rest)
         version, upstream, downstream = struct.unpack_from(">hqq", _bytes(value))

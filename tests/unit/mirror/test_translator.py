@@ -8,7 +8,7 @@ from mm2.copy.session import Entry, Mark
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror.formats import OffsetSync
 from mm2.mirror.offset_sync_store import OffsetSyncStore
-from mm2.mirror.policy import DefaultReplicationPolicy
+from mm2.mirror.policy import DefaultReplicationPolicy, IdentityReplicationPolicy, ReplicationPolicy
 from mm2.mirror.translator import Translated, Translator, Untranslated
 
 P0 = TopicPartition("t", 0)
@@ -25,9 +25,15 @@ def ledger(
     return found
 
 
-def translator(known: Ledger | None = None, *syncs: tuple[int, int], home: Ledger | None = None) -> Translator:
-    policy = DefaultReplicationPolicy()
-    policy.configure({})
+def translator(
+    known: Ledger | None = None,
+    *syncs: tuple[int, int],
+    home: Ledger | None = None,
+    policy: ReplicationPolicy | None = None,
+) -> Translator:
+    if policy is None:
+        policy = DefaultReplicationPolicy()
+        policy.configure({})
     found = Translator(policy, "A", "B")
     found.ledger, found.home_ledger = known, home
     found.syncs = OffsetSyncStore(must_read_to_end=False)
@@ -93,6 +99,17 @@ def test_a_group_that_consumed_a_copy_goes_home() -> None:
     assert known.translate(came, 150, {}, {}) == Translated("t", 152, is_exact=True)
     assert reason(known.translate(came, 40, {}, {"t": "other"})) == "topic t was deleted and created anew"
     assert "no ledger of B->A" in reason(translator().translate(came, 40, {}, {}))
+
+
+def test_under_identity_naming_the_way_home_is_told_by_the_ledgers() -> None:
+    home = ledger([Segment(0, 7, 100)], Mark(100, 107, 0), remote="t")
+    policy = IdentityReplicationPolicy()
+    policy.configure({"source.cluster.alias": "A"})
+    known = translator(None, home=home, policy=policy)
+    assert known.translate(P0, 57, {}, {}) == Translated("t", 50, is_exact=True)
+    assert known.came_under_its_name(P0)
+    known.ledger = ledger([Segment(0, 0, 10)], Mark(10, 10, 0), remote="t")
+    assert known.translate(P0, 5, {}, {}) == Translated("t", 5, is_exact=True), "this flow copies it"
 
 
 def test_the_ledger_is_asked_again_when_it_says_more() -> None:

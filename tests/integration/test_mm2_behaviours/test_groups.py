@@ -1,0 +1,263 @@
+"""Behaviours 10 to 13, 16, 20 to 22 and what goes beyond them: where groups go on after a failover, and when they come home.
+
+One process runs both flows between `geast` and `gwest`. What a checkpoint says is held against the records themselves: their
+values are their numbers, so whoever reads on from a place shows at once what was skipped and what is read again.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from mm2.copy.ledger import Ledger
+from mm2.sandbox.kafka import LocalKafka
+from tests.integration.asking import asked
+from tests.integration.copy_flow import Read, admin_of, create, end_offset, eventually, producer_of, read
+from tests.integration.mirror_flow import commit, committed
+from tests.integration.mirror_process import MirrorProcess, checkpoints, is_running, table, write_config
+
+pytestmark = pytest.mark.timeout(300)
+
+EAST, WEST = "geast", "gwest"
+PLAIN, HOLES, QUIET = "groups-plain", "groups-holes", "groups-quiet"
+RECORDS = 3_000
+
+
+@dataclass
+class Scene:
+    """Topics and groups of their own for each test, on one pair of flows."""
+
+    east: LocalKafka
+    west: LocalKafka
+    file: Path
+    started: list[MirrorProcess] = field(default_factory=list)
+
+    def start(self) -> MirrorProcess:
+        process = MirrorProcess(self.file, self.file.with_name(f"process-{len(self.started)}.log"))
+        self.started.append(process)
+        process.eventually(lambda: is_running(self.west, EAST) and is_running(self.east, WEST), 120)
+        return process
+
+    @property
+    def process(self) -> MirrorProcess:
+        return self.started[-1]
+
+    def checkpoint(self, group: str, topic: str = PLAIN, partition: int = 0) -> tuple[int, int]:
+        """Offsets on the source and on the target; -1 for none."""
+        found = checkpoints(self.west, f"{EAST}.checkpoints.internal").get((group, f"{EAST}.{topic}", partition))
+        return (-1, -1) if found is None else found[:2]
+
+    def reasons(self) -> dict[str, dict[str, str]]:
+        """As the ledger has them."""
+        ledger = Ledger()
+        for record in read(self.west, f"mm2-ledger.{EAST}.internal"):
+            ledger.apply(record.key, record.value)
+        return {
+            group: {str(place): why for place, why in found.items()} for group, found in ledger.group_reasons().items()
+        }
+
+
+@pytest.fixture(scope="module")
+def scene(kafka_pair: tuple[LocalKafka, LocalKafka], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    east, west = kafka_pair
+    file = write_config(
+        tmp_path_factory.mktemp("groups") / "mm2.properties",
+        {
+            "clusters": f"{EAST},{WEST}",
+            f"{EAST}.bootstrap.servers": east.bootstrap,
+            f"{WEST}.bootstrap.servers": west.bootstrap,
+            f"{EAST}->{WEST}.enabled": "true",
+            f"{WEST}->{EAST}.enabled": "true",
+            f"{EAST}.consumer.isolation.level": "read_committed",
+            "topics": "groups-.*",
+            "groups": "groups-.*",
+            # As they come: new groups are found in between.
+            "refresh.groups.interval.seconds": "600",
+            "sync.group.offsets.enabled": "true",
+            "sync.group.offsets.interval.seconds": "1",
+            "offset.lag.max": "1000000",
+            "listeners": "",
+        },
+    )
+    create(east, PLAIN, 2)
+    create(east, HOLES)
+    create(east, QUIET, 2)
+    found = Scene(east, west, file)
+    produce(east, PLAIN, 0, RECORDS)
+    produce_transactions(east, HOLES, 60)
+    produce(east, QUIET, 0, 1, partition=0)
+    commit(east, "groups-first", {(PLAIN, 0): 1})
+    try:
+        found.start()
+        yield found
+    finally:
+        for process in found.started:
+            process.clean_up()
+
+
+def produce(broker: LocalKafka, topic: str, first: int, count: int, partition: int = 0) -> None:
+    producer = producer_of(broker)
+    for number in range(first, first + count):
+        producer.produce(topic, struct.pack(">q", number), partition=partition)
+    assert producer.flush(30) == 0
+
+
+def produce_transactions(broker: LocalKafka, topic: str, count: int, first: int = 0) -> None:
+    """Of ten records each, every third one aborted."""
+    producer = producer_of(broker, transactional__id=topic)
+    producer.init_transactions(30)
+    for turn in range(count):
+        producer.begin_transaction()
+        for number in range(10):
+            producer.produce(topic, struct.pack(">q", first + turn * 10 + number), partition=0)
+        if turn % 3 == 2:
+            assert producer.flush(30) == 0
+            producer.abort_transaction(30)
+        else:
+            producer.commit_transaction(30)
+
+
+def values(records: list[Read], offset: int) -> list[bytes | None]:
+    """What a consumer reads from an offset on."""
+    return [record.value for record in records if record.offset >= offset]
+
+
+def test_10_13_each_group_goes_on_at_its_next_record(scene: Scene) -> None:
+    places = [0, 1, 7, RECORDS // 3, RECORDS // 2, RECORDS - 1, RECORDS]
+    for place in places:
+        commit(scene.east, f"groups-at-{place}", {(PLAIN, 0): place})
+    scene.process.eventually(
+        lambda: all(scene.checkpoint(f"groups-at-{place}") == (place, place) for place in places), 60
+    )
+    # 16: as offsets of the group, too.
+    eventually(lambda: committed(scene.west, f"groups-at-{places[3]}", f"{EAST}.{PLAIN}") == places[3], 30)
+
+
+def test_12_with_aborted_transactions_nothing_is_skipped_and_nothing_read_again(scene: Scene) -> None:
+    source = read(scene.east, HOLES, isolation="read_committed")
+    scene.process.eventually(lambda: len(read(scene.west, f"{EAST}.{HOLES}")) == len(source), 60)
+    target = read(scene.west, f"{EAST}.{HOLES}")
+    end = source[-1].offset + 2
+    dice = random.Random(6)
+    places = sorted({dice.randrange(end) for _ in range(25)} | {0, end})
+    for place in places:
+        commit(scene.east, f"groups-hole-{place}", {(HOLES, 0): place})
+    scene.process.eventually(
+        lambda: all(scene.checkpoint(f"groups-hole-{place}", HOLES)[0] == place for place in places), 60
+    )
+    for place in places:
+        _, found = scene.checkpoint(f"groups-hole-{place}", HOLES)
+        assert values(target, found) == values(source, place), f"a group at {place} goes on at {found}"
+
+
+def test_20_before_a_record_is_copied_there_is_no_checkpoint_but_a_reason(
+    scene: Scene, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commit(scene.east, "groups-early", {(QUIET, 1): 0, (QUIET, 0): 1})
+    scene.process.eventually(lambda: scene.checkpoint("groups-early", QUIET) == (1, 1), 60)
+    assert scene.checkpoint("groups-early", QUIET, 1) == (-1, -1)
+    scene.process.eventually(
+        lambda: "no offset sync" in scene.reasons().get("groups-early", {}).get(f"{QUIET}-1", ""), 20
+    )
+    code, out, _ = asked(capsys, "groups", scene.file, f"{EAST}->{WEST}", "--json", "--group", "groups-early")
+    (row,) = json.loads(out)["offsets"]
+    assert (code, row["topic"], row["partition"]) == (1, QUIET, 1)
+    produce(scene.east, QUIET, 0, 5, partition=1)
+    commit(scene.east, "groups-early", {(QUIET, 1): 3})
+    scene.process.eventually(lambda: scene.checkpoint("groups-early", QUIET, 1) == (3, 3), 30)
+    scene.process.eventually(lambda: "groups-early" not in scene.reasons(), 20)
+
+
+def test_22_a_group_that_goes_back_goes_back_and_on_the_target_it_stays(scene: Scene) -> None:
+    group = "groups-rewound"
+    commit(scene.east, group, {(PLAIN, 0): 2_700})
+    scene.process.eventually(lambda: scene.checkpoint(group) == (2_700, 2_700), 60)
+    eventually(lambda: committed(scene.west, group, f"{EAST}.{PLAIN}") == 2_700, 30)
+    commit(scene.east, group, {(PLAIN, 0): 300})
+    scene.process.eventually(lambda: scene.checkpoint(group) == (300, 300), 30)
+    ahead = f"{EAST}.{PLAIN}-0"
+    scene.process.eventually(lambda: "ahead, at 2700" in scene.reasons().get(group, {}).get(ahead, ""), 20)
+    assert committed(scene.west, group, f"{EAST}.{PLAIN}") == 2_700
+
+
+def test_a_group_with_commas_in_its_name_is_a_group(scene: Scene) -> None:
+    group = "groups-a, b\\,c"
+    commit(scene.east, group, {(PLAIN, 0): 12})
+    scene.process.eventually(lambda: scene.checkpoint(group) == (12, 12), 60)
+
+
+def test_a_group_that_consumed_the_copy_comes_home(scene: Scene) -> None:
+    # It has never been on the east side. Beside it one that has gone over and on.
+    commit(scene.east, "groups-home", {(PLAIN, 0): 1_000})
+    scene.process.eventually(lambda: scene.checkpoint("groups-home") == (1_000, 1_000), 60)
+    commit(scene.west, "groups-home", {(f"{EAST}.{PLAIN}", 0): 1_777})
+    target = read(scene.west, f"{EAST}.{HOLES}")
+    place = target[len(target) // 2].offset
+    commit(scene.west, "groups-only-west", {(f"{EAST}.{HOLES}", 0): place})
+
+    def home(group: str, topic: str) -> int:
+        found = checkpoints(scene.east, f"{WEST}.checkpoints.internal").get((group, topic, 0))
+        return -1 if found is None else found[1]
+
+    scene.process.eventually(lambda: home("groups-home", PLAIN) == 1_777, 60)
+    scene.process.eventually(lambda: home("groups-only-west", HOLES) >= 0, 60)
+    source = read(scene.east, HOLES, isolation="read_committed")
+    assert values(source, home("groups-only-west", HOLES)) == values(target, place)
+    assert committed(scene.east, "groups-home", PLAIN) == 1_000, "that is for its owner to decide"
+
+
+def test_what_a_deleted_group_leaves_is_deleted(scene: Scene) -> None:
+    group = "groups-dead"
+    commit(scene.east, group, {(PLAIN, 0): 5})
+    scene.process.eventually(lambda: scene.checkpoint(group) == (5, 5), 60)
+    for done in admin_of(scene.east).delete_consumer_groups([group]).values():
+        done.result(30)
+
+    def left() -> list[bytes | None]:
+        name = struct.pack(">h", len(group)) + group.encode()
+        return [value for key, (value, _) in table(scene.west, f"{EAST}.checkpoints.internal").items() if name in key]
+
+    scene.process.eventually(lambda: left() == [None], 60)
+
+
+def test_21_after_a_kill_and_a_restart_old_and_new_places_are_exact(scene: Scene) -> None:
+    scene.process.kill9(whole_family=True)
+    produce(scene.east, PLAIN, RECORDS, 500)
+    scene.start()
+    places = [11, RECORDS - 2, RECORDS, RECORDS + 250, RECORDS + 500]
+    for place in places:
+        commit(scene.east, f"groups-again-{place}", {(PLAIN, 0): place})
+    scene.process.eventually(
+        lambda: all(scene.checkpoint(f"groups-again-{place}") == (place, place) for place in places), 90
+    )
+    history = [
+        struct.unpack_from(">hqq", record.value)[2]
+        for record in read(scene.west, f"{EAST}.checkpoints.internal")
+        if record.value and record.key and b"groups-first" in record.key
+    ]
+    assert history == sorted(history), "a group that did not go back never goes back"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_anywhere_in_the_last_million_records_nothing_is_read_again(scene: Scene) -> None:
+    million = "groups-million"
+    create(scene.east, million)
+    if not scene.process.is_running:
+        scene.start()
+    for first in range(0, 1_000_000, 50_000):
+        produce(scene.east, million, first, 50_000)
+    scene.process.eventually(lambda: end_offset(scene.west, f"{EAST}.{million}") == 1_000_000, 300)
+    dice = random.Random(7)
+    places = sorted({dice.randrange(1_000_001) for _ in range(60)} | {0, 1_000_000})
+    for place in places:
+        commit(scene.east, f"groups-million-{place}", {(million, 0): place})
+    scene.process.eventually(
+        lambda: all(scene.checkpoint(f"groups-million-{place}", million) == (place, place) for place in places), 120
+    )
