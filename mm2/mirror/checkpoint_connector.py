@@ -67,6 +67,7 @@ class MirrorCheckpointConnector(MirrorConnector):
         self._lock = threading.Lock()
         self._groups: tuple[str, ...] | None = None  # None until the groups have been listed once
         self._calm_until = 0.0
+        self._reader: KafkaBasedLog | None = None
         self._has_buried = False  # what groups that died before the start have left is gone, too
 
     def task_class(self) -> type[Task]:
@@ -92,6 +93,12 @@ class MirrorCheckpointConnector(MirrorConnector):
         if refresh_s > LOOK_S:
             look = self._reaching(self._look, self._source_admin)
             scheduler.every(LOOK_S, "Looking for new groups", look, delay_s=LOOK_S)
+
+    def stop(self) -> None:
+        reader = self._reader
+        if reader is not None:
+            reader.stop()  # it would go on waiting for a cluster that has been closed
+        super().stop()
 
     def _create_topic(self) -> bool:
         return create_compacted_topic(
@@ -201,7 +208,7 @@ class MirrorCheckpointConnector(MirrorConnector):
 
         cluster = self._clients.cluster(Side.TARGET, Kind.CONSUMER, "checkpoints-target-consumer")
         self._clusters.append(cluster)
-        reader = KafkaBasedLog(cluster, self._topic, on_record=on_checkpoint, partitions=(0,))
+        reader = self._reader = KafkaBasedLog(cluster, self._topic, on_record=on_checkpoint, partitions=(0,))
         try:
             reader.start(_READ_TIMEOUT_S)
         finally:

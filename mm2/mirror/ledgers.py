@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from mm2.copy.ledger import Ledger, LedgerLog, ledger_topic
 from mm2.kafka.admin import Admin
@@ -13,7 +13,15 @@ from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.producer import Producer
 from mm2.kafka.records.record import Record
+from mm2.kafka.structs import LATEST, TopicPartition
 from mm2.mirror.clients import Kind, MirrorClients, Side
+from mm2.mirror.discovery import vanished
+
+ACL_NOTE: Final = "acl"
+PROVENANCE_NOTE: Final = "provenance"
+
+Notes = Mapping[tuple[str, ...], Mapping[str, Any]]
+"""Of one kind, by name."""
 
 _TIMEOUT_S: Final = 15.0
 _LEDGER: Final = re.compile(r"mm2-ledger\..+\.internal")
@@ -28,15 +36,34 @@ class Ledgers:
         self._lock = threading.Lock()
         self._reading: LedgerLog | None = None
         self._stopped = False
+        # By ledger topic of the source: its id and end when it was read, and what it said, by kind.
+        self._read_before: dict[str, tuple[tuple[str, int], dict[str, Notes]]] = {}
 
     def own(self) -> Ledger:
         """The flow's own ledger as it is now. Raises KafkaFailure, also when it does not exist."""
         return self.read(Side.TARGET, ledger_topic(self._clients.source_alias), self._target_admin)
 
-    def of_source(self, source_admin: Admin) -> Iterator[Ledger]:
-        """The ledgers of all flows into the source that may be seen. Raises KafkaFailure when one cannot be read."""
-        for topic in sorted(filter(_LEDGER.fullmatch, source_admin.list_topics())):
-            yield self.read(Side.SOURCE, topic, source_admin)
+    def notes_of_source(self, kind: str, source_admin: Admin) -> Iterator[Notes]:
+        """The notes of all flows into the source that may be seen, flow by flow.
+
+        A ledger is read again only when something has been written to it. Raises KafkaFailure when one cannot be read.
+        """
+        names = sorted(filter(_LEDGER.fullmatch, source_admin.list_topics()))
+        described = source_admin.describe_topics(names)
+        ends = source_admin.list_offsets({TopicPartition(name, 0): LATEST for name in names})
+        for name in names:
+            info, end = described[name], ends[TopicPartition(name, 0)]
+            if vanished(info):
+                continue
+            if isinstance(info, KafkaFailure):
+                raise info
+            if isinstance(end, KafkaFailure):
+                raise end
+            state = (info.topic_id, end.offset)
+            if name not in self._read_before or self._read_before[name][0] != state:
+                ledger = self.read(Side.SOURCE, name, source_admin)
+                self._read_before[name] = (state, {noted: ledger.notes(noted) for noted in (ACL_NOTE, PROVENANCE_NOTE)})
+            yield self._read_before[name][1][kind]
 
     def read(self, side: Side, topic: str, admin: Admin) -> Ledger:
         """A ledger of one of the clusters as it is now. Raises KafkaFailure, also when it does not exist."""

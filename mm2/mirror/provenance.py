@@ -19,14 +19,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
 from mm2.copy.ledger import note_record
 from mm2.kafka.admin import Admin
 from mm2.mirror.complaints import Complaints
-from mm2.mirror.ledgers import Ledgers
+from mm2.mirror.ledgers import PROVENANCE_NOTE, Ledgers, Notes
 from mm2.mirror.policy import DefaultReplicationPolicy
 from mm2.mirror.selection import TopicSelection
 
@@ -35,7 +35,6 @@ log = structlog.get_logger(__name__)
 LEASE_MS: Final = 60_000
 RENEW_S: Final = 15.0
 _SETTLE_S: Final = 1.0
-_NOTE: Final = "provenance"
 
 Hop = tuple[str, int]
 """Cluster id, and since when (ms) the flow that reads from it has its claim."""
@@ -137,7 +136,7 @@ class Provenance:
     def _load(self) -> dict[str, tuple[Path, ...]]:
         """Our claims that count. What has lapsed is taken back, since others may have gone by that."""
         if self._claims is None:
-            notes = self.ledgers.own().notes(_NOTE)
+            notes = self.ledgers.own().notes(PROVENANCE_NOTE)
             self._until_ms = _lease(notes)
             self._claims = _claims(notes)
         if self._claims and _now_ms() >= self._until_ms:
@@ -147,15 +146,15 @@ class Provenance:
     def _write(self, claims: Mapping[str, tuple[Path, ...]]) -> None:
         """Make these our claims, and hold them."""
         known = self._claims or {}
-        records = [note_record(_NOTE, [remote], None) for remote in known if remote not in claims]
+        records = [note_record(PROVENANCE_NOTE, [remote], None) for remote in known if remote not in claims]
         records += [
-            note_record(_NOTE, [remote], {"paths": paths})
+            note_record(PROVENANCE_NOTE, [remote], {"paths": paths})
             for remote, paths in claims.items()
             if known.get(remote) != paths
         ]
         until_ms = _now_ms() + LEASE_MS
         if claims and (records or until_ms - self._until_ms > LEASE_MS / 6):
-            records.append(note_record(_NOTE, [], {"until.ms": until_ms}))
+            records.append(note_record(PROVENANCE_NOTE, [], {"until.ms": until_ms}))
             self._until_ms = until_ms
         self.ledgers.write(records)
         self._claims = dict(claims)
@@ -163,21 +162,20 @@ class Provenance:
     def _origins(self) -> dict[str, list[Path]]:
         """Over which clusters the topics of the source have come, as all flows into it say that are alive."""
         origins: dict[str, list[Path]] = {}
-        for ledger in self.ledgers.of_source(self.source_admin):
-            notes = ledger.notes(_NOTE)
+        for notes in self.ledgers.notes_of_source(PROVENANCE_NOTE, self.source_admin):
             if _now_ms() < _lease(notes):
                 for topic, paths in _claims(notes).items():
                     origins.setdefault(topic, []).extend(paths)
         return origins
 
 
-def _lease(notes: Mapping[tuple[str, ...], Mapping[str, Any]]) -> int:
+def _lease(notes: Notes) -> int:
     """Until when (ms) the claims of a ledger count."""
     until_ms = notes.get((), {}).get("until.ms", 0)
     return until_ms if isinstance(until_ms, int) else 0
 
 
-def _claims(notes: Mapping[tuple[str, ...], Mapping[str, Any]]) -> dict[str, tuple[Path, ...]]:
+def _claims(notes: Notes) -> dict[str, tuple[Path, ...]]:
     """By remote topic; what cannot be read is left out."""
     claims = {}
     for name, value in notes.items():

@@ -23,14 +23,13 @@ from mm2.kafka.structs import AclBinding, AclOperation, AclPermission, PatternTy
 from mm2.mirror.acl_sync import acl_filter, remote_acls
 from mm2.mirror.complaints import Complaints
 from mm2.mirror.filters import GroupFilter
-from mm2.mirror.ledgers import Ledgers
+from mm2.mirror.ledgers import ACL_NOTE, Ledgers
 from mm2.mirror.policy import DefaultReplicationPolicy
 from mm2.mirror.selection import TopicSelection
 
 log = structlog.get_logger(__name__)
 
 GROUP_ACLS_KEY: Final = "sync.group.acls.enabled"
-_NOTE: Final = "acl"
 
 
 @dataclass
@@ -94,8 +93,8 @@ class TopicAcls:
         """
         if self.groups is None and type(self.selection.policy) is DefaultReplicationPolicy:
             return set()
-        notes = [ledger.notes(_NOTE) for ledger in self.ledgers.of_source(self.source_admin)]
-        return {acl for names in notes for name in names if (acl := _binding(name)) is not None}
+        flows = self.ledgers.notes_of_source(ACL_NOTE, self.source_admin)
+        return {acl for names in flows for name in names if (acl := _binding(name)) is not None}
 
     def _create(self, missing: Mapping[AclBinding, AclBinding]) -> list[AclBinding]:
         """Those that have been created."""
@@ -141,7 +140,7 @@ class TopicAcls:
             return True
         subject = "ledger of ACLs"
         try:
-            notes = self.ledgers.own().notes(_NOTE)
+            notes = self.ledgers.own().notes(ACL_NOTE)
         except KafkaFailure as failure:
             self.complaints.say(
                 subject, f"Which ACLs this flow has created is not known, so none is removed: {failure}"
@@ -160,7 +159,7 @@ class TopicAcls:
 
     def _note(self, notes: Mapping[AclBinding, Mapping[str, Any] | None]) -> None:
         """Remember, in the ledger first."""
-        records: list[Record] = [note_record(_NOTE, _fields(acl), value) for acl, value in notes.items()]
+        records: list[Record] = [note_record(ACL_NOTE, _fields(acl), value) for acl, value in notes.items()]
         self.ledgers.write(records)
         for acl, value in notes.items():
             if value is None:

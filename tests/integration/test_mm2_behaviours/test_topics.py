@@ -1,4 +1,4 @@
-"""Remote topics: how they come to be, grow and get their configs (behaviours 3, 4, 5, 14, 17, 23 to 25, 29 to 31, 34).
+"""Remote topics: how they come to be, grow and get their configs (behaviours 3 to 5, 14, 17, 19, 23 to 25, 29 to 31, 34).
 
 The connector is driven directly, between the two shared brokers; that records follow is shown elsewhere.
 """
@@ -9,6 +9,9 @@ import pytest
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, ResourceType
 
 from mm2.connect.api import RetriableError
+from mm2.mirror.checkpoint_connector import MirrorCheckpointConnector
+from mm2.mirror.connector import MirrorConnector
+from mm2.mirror.heartbeat import MirrorHeartbeatConnector
 from mm2.mirror.source_connector import MirrorSourceConnector
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.mirror_flow import admin, config_of, create, flow_props, partitions_of, running, until
@@ -73,7 +76,7 @@ def test_04_under_identity_a_topic_that_was_there_gets_its_configs_when_its_sour
         assert context.reconfigured.wait(30)
         create(kafka_b, unique)
         create(kafka_a, unique, config={"cleanup.policy": "compact"})
-        until(lambda: config_of(kafka_b, unique, "cleanup.policy") == "compact", "the sync of a new topic", 10)
+        until(lambda: config_of(kafka_b, unique, "cleanup.policy") == "compact", "the sync of a new topic")
 
 
 def test_14_30_a_topic_made_later_is_found_and_one_that_grows_is_grown_through_the_custom_admin(
@@ -129,6 +132,33 @@ def test_24_use_defaults_from_source_puts_its_defaults_over_overrides_of_the_tar
         alter(kafka_b, remote, "retention.bytes", "1001")
         until(lambda: config_of(kafka_b, remote, "retention.bytes") == "-1", "the source's default")
         assert config_of(kafka_b, remote, EXCLUDED) == "2000"
+
+
+def test_19_offset_syncs_can_be_kept_on_the_target_and_then_the_source_has_none(
+    kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str
+) -> None:
+    create(kafka_a, unique)
+    on_target = {"offset-syncs.topic.location": "target", "source.cluster.alias": f"S{unique}"}
+    on_target |= {"target.cluster.alias": f"T{unique}"}
+    with running(MirrorSourceConnector(), source(kafka_a, kafka_b, unique, on_target)) as (connector, _):
+        until(lambda: assigned(connector) == f"{unique}-0", "the deal")
+        until(lambda: partitions_of(kafka_b, f"mm2-offset-syncs.S{unique}.internal") == 1, "the offset syncs")
+    assert partitions_of(kafka_a, f"mm2-offset-syncs.T{unique}.internal") == 0
+
+
+def test_29_checkpoints_and_heartbeats_are_made_through_the_custom_admin_too(
+    kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str
+) -> None:
+    NotingAdmin.noted.clear()
+    noting = {"forwarding.admin.class": f"{HERE}.NotingAdmin", "source.cluster.alias": unique}
+
+    def makes(connector: MirrorConnector, topic: str) -> None:
+        with running(connector, flow_props(type(connector).__name__, kafka_a, kafka_b) | noting):
+            until(lambda: ("create", "B", topic) in NotingAdmin.noted, f"creation of {topic}")
+            until(lambda: partitions_of(kafka_b, topic) == 1, topic)
+
+    makes(MirrorCheckpointConnector(), f"{unique}.checkpoints.internal")
+    makes(MirrorHeartbeatConnector(), "heartbeats")
 
 
 def test_34_without_offset_syncs_there_is_no_topic_for_them(
