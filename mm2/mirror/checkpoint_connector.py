@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final, TypeVar
 
 import structlog
@@ -20,6 +20,7 @@ from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.log import KafkaBasedLog, LogRecord
 from mm2.kafka.producer import Producer
 from mm2.kafka.records.record import Record
+from mm2.kafka.structs import GroupListing
 from mm2.mirror import plugins
 from mm2.mirror.checkpoint_task import (
     ASSIGNED_GROUPS_KEY,
@@ -125,6 +126,7 @@ class MirrorCheckpointConnector(MirrorConnector):
         known = frozenset(self._groups or ())
         listings = self._source_admin.list_groups()
         existing = {group.group_id for group in listings}
+        self._name_left_out(listings)
         dead = self._dead(known - existing)
         listed = sorted(
             {
@@ -165,6 +167,19 @@ class MirrorCheckpointConnector(MirrorConnector):
         if dead or not self._has_buried:
             self._bury(existing)
         return not failed
+
+    def _name_left_out(self, listings: Iterable[GroupListing]) -> None:
+        """Share groups have no place in a partition, but records that are under way."""
+        shared = [
+            group.group_id
+            for group in listings
+            if group.group_type.lower() == "share" and self._group_filter.should_replicate_group(group.group_id)
+        ]
+        if not shared:
+            self._complaints.over("share groups")
+            return
+        some = ", ".join(sorted(shared)[:5]) + ("…" if len(shared) > 5 else "")
+        self._complaints.say("share groups", f"Share groups have no checkpoints and are left out: {some}")
 
     def _dead(self, groups: Collection[str]) -> frozenset[str]:
         """Those whose coordinators say that they do not exist."""

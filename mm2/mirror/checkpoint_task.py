@@ -52,6 +52,7 @@ SYNC_GROUPS_INTERVAL_KEY: Final = "sync.group.offsets.interval.seconds"
 GROUPS_PER_CALL: Final = 1000
 
 _READ_TIMEOUT_S: Final = 30.0
+_LOOK_TIMEOUT_S: Final = 5.0
 _WRITE_TIMEOUT_S: Final = 5.0
 _SHORTEST_INTERVAL_S: Final = 0.1
 _NOT_READY_S: Final = 0.2
@@ -177,7 +178,10 @@ class MirrorCheckpointTask(SourceTask):
         topic = ledger_topic(alias)
         try:
             admin = self._target_admin if side is Side.TARGET else self._source_admin
-            if self._stopping.is_set() or topic not in admin.cluster.metadata([topic]).topics:
+            if (
+                self._stopping.is_set()
+                or topic not in admin.cluster.metadata([topic], timeout_s=_LOOK_TIMEOUT_S).topics
+            ):
                 return None
             settings = self._clients.settings(side, Kind.CONSUMER, "ledger-consumer")
             reader = LedgerLog(settings, topic, name=self._clients.alias(side))
@@ -216,7 +220,7 @@ class MirrorCheckpointTask(SourceTask):
         try:
             if self._stopping.is_set():
                 return False
-            metadata = cluster.metadata([topic])
+            metadata = cluster.metadata([topic], timeout_s=_LOOK_TIMEOUT_S)
             if topic not in metadata.topics:  # the reader would wait for it
                 raise metadata.errors.get(topic) or BrokerFailure.of(3, subject=f"topic {topic}")
             reader.start(_READ_TIMEOUT_S)
@@ -291,7 +295,7 @@ class MirrorCheckpointTask(SourceTask):
         if not wanted:
             return {}
         try:
-            metadata = admin.cluster.metadata(wanted)
+            metadata = admin.cluster.metadata(wanted, timeout_s=_LOOK_TIMEOUT_S)
         except KafkaFailure:
             return {}
         found: dict[str, str | None] = {topic: info.topic_id for topic, info in metadata.topics.items()}

@@ -4,10 +4,13 @@ from collections.abc import Callable
 from confluent_kafka import Consumer
 
 from mm2.connect.api import RetriableError, SourceRecord, SourceTask
+from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.producer import Producer
 from mm2.kafka.records.record import Record
 from mm2.kafka.settings import ClientSettings
+from mm2.kafka.structs import OffsetAndMetadata
+from mm2.kafka.structs import TopicPartition as Place
 from mm2.mirror.checkpoint_connector import MirrorCheckpointConnector
 from mm2.mirror.checkpoint_task import MirrorCheckpointTask
 from mm2.mirror.formats import Checkpoint, OffsetSync
@@ -211,3 +214,68 @@ def _polling(task: SourceTask, condition: Callable[[], bool]) -> Callable[[], bo
         return condition()
 
     return step
+
+
+def test_19_offset_syncs_may_be_kept_on_the_target(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str) -> None:
+    config = task_props(kafka_a, kafka_b, unique) | {"offset-syncs.topic.location": "target"}
+    create(kafka_a, unique)
+    create(kafka_b, syncs_topic(config))
+    create(kafka_b, f"{unique}.checkpoints.internal")
+    create(kafka_b, f"{unique}.{unique}")
+    write_sync(kafka_b, config, 9, 4)
+    commit(kafka_a, unique, {(unique, 0): 9})
+    with running_task(MirrorCheckpointTask(), config) as task:
+        (found,) = polled(task)
+        assert found.downstream_offset == 4
+
+
+def test_a_group_of_the_new_protocol_is_a_group(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str) -> None:
+    config = task_props(kafka_a, kafka_b, unique)
+    create(kafka_a, unique)
+    create(kafka_a, syncs_topic(config))
+    create(kafka_b, f"{unique}.checkpoints.internal")
+    create(kafka_b, f"{unique}.{unique}")
+    write(kafka_a, unique, [(None, b"x")] * 3, 0)
+    write_sync(kafka_a, config, 3, 2)
+    consumer = Consumer(
+        {
+            "bootstrap.servers": kafka_a.bootstrap,
+            "group.id": unique,
+            "group.protocol": "consumer",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        }
+    )
+    consumer.subscribe([unique])
+    try:
+        read: list[object] = []
+        until(lambda: len(read) == 3 or (read.__iadd__(consumer.consume(3, 0.5)) and len(read) == 3), "three records")
+        consumer.commit(asynchronous=False)
+        with running(MirrorCheckpointConnector(), props(kafka_a, kafka_b, unique)) as (connector, context):
+            assert context.reconfigured.wait(30)
+            assert [share["task.assigned.groups"] for share in connector.task_configs(1)] == [unique]
+        with running_task(MirrorCheckpointTask(), config) as task:
+            (found,) = polled(task)
+            assert (found.upstream_offset, found.downstream_offset) == (3, 2)
+    finally:
+        consumer.close()
+
+
+def test_more_than_a_thousand_groups_are_asked_together(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str) -> None:
+    create(kafka_a, unique)
+    create(kafka_b, f"{unique}.checkpoints.internal")
+    create(kafka_b, f"{unique}.{unique}")
+    groups = [f"{unique}, {number}" for number in range(1_100)]
+    cluster = Cluster(ClientSettings.from_props({"bootstrap.servers": kafka_a.bootstrap}), name="A")
+    place = Place(unique, 0)
+    for number, group in enumerate(groups):
+        assert Admin(cluster).alter_group_offsets(group, {place: OffsetAndMetadata(number)}) == {place: None}
+    cluster.close()
+    with running(MirrorCheckpointConnector(), props(kafka_a, kafka_b, unique)) as (connector, context):
+        assert context.reconfigured.wait(30)
+        (config,) = connector.task_configs(1)
+    create(kafka_a, syncs_topic(config))
+    write_sync(kafka_a, config, 0, 0)
+    with running_task(MirrorCheckpointTask(), {**config, "task.index": "0"}) as task:
+        found = {checkpoint.group: checkpoint.upstream_offset for checkpoint in polled(task, 60)}
+    assert found == {group: number for number, group in enumerate(groups)}
