@@ -7,6 +7,7 @@ is over is a failure, where Java's gives what it has by then.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Iterator, Mapping
@@ -127,18 +128,14 @@ class MirrorClient:
 
         A key whose newest record is a tombstone has none; records that are no checkpoints are passed over.
         """
-        newest: dict[bytes | None, Record] = {}
+        newest: dict[bytes | None, Checkpoint] = {}
         for record in self.read(self._policy.checkpoints_topic(remote_alias), timeout_s):
-            newest.pop(record.key, None)  # so that the order is that of the log
-            newest[record.key] = record
-        found = []
-        for record in newest.values():
-            if record.value is not None:
-                try:
-                    found.append(Checkpoint.decode(record.key, record.value))
-                except FormatError:
-                    continue
-        return found
+            if record.value is None:
+                newest.pop(record.key, None)
+                continue
+            with contextlib.suppress(FormatError):
+                newest[record.key] = Checkpoint.decode(record.key, record.value)
+        return list(newest.values())
 
     def read(self, topic: str, timeout_s: float = TIMEOUT_S, *, start: int | None = None) -> Iterator[Record]:
         """Partition 0 of ``topic``, from offset ``start`` (None: from the beginning) to what is its end now.
