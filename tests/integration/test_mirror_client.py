@@ -1,0 +1,96 @@
+"""The client library on topics as they may be found: several hops, tombstones, foreign records, topics made anew."""
+
+from __future__ import annotations
+
+import re
+import socket
+import time
+
+import pytest
+
+from mm2.kafka.errors import BrokerFailure, ConnectFailure
+from mm2.mirror.client import (
+    Checkpoint,
+    FreshnessWatch,
+    Heartbeat,
+    MirrorClient,
+    OffsetAndMetadata,
+    RemoteClusterUtils,
+    TopicPartition,
+)
+from mm2.sandbox.kafka import LocalKafka
+from tests.integration.mirror_flow import admin, create, partitions_of, until, write
+
+
+def test_the_newest_checkpoint_counts_and_a_tombstone_takes_it_away(kafka_b: LocalKafka) -> None:
+    create(kafka_b, "pts.checkpoints.internal")
+    one, two = (Checkpoint("g.1", "pts.t", partition, 10, 9) for partition in range(2))
+    later = Checkpoint("g.1", "pts.t", 0, 20, 19, "said")
+    other, back = Checkpoint("g2", "pts.t", 0, 5, 5), Checkpoint("g2", "pts.t", 0, 4, 4)
+    records: list[tuple[bytes | None, bytes | None]] = [(point.key(), point.value()) for point in (one, two, other)]
+    records += [(b"no key of ours", b"?"), (None, None), (one.key(), b"\0\1" + one.value()[2:]), (two.key(), None)]
+    records += [(later.key(), later.value()), (back.key(), back.value()), (back.key(), b"cut")]
+    write(kafka_b, "pts.checkpoints.internal", records, 0)
+    props = {"bootstrap.servers": kafka_b.bootstrap}
+    found = {TopicPartition("pts.t", 0): OffsetAndMetadata(19, "said")}
+    assert RemoteClusterUtils.translate_offsets(props, "pts", "g.1") == found
+    assert RemoteClusterUtils.translate_offsets(props, "pts", "g") == {}
+    by_group = RemoteClusterUtils.translate_offsets(props, "pts", re.compile(r"g\.?\d"))
+    assert by_group == {"g.1": found, "g2": {TopicPartition("pts.t", 0): OffsetAndMetadata(4)}}
+    assert RemoteClusterUtils.translate_offsets(props, "pts", re.compile("g")) == {}, "a pattern matches as a whole"
+    assert "pts.checkpoints.internal" in RemoteClusterUtils.checkpoint_topics(props)
+    with pytest.raises(BrokerFailure, match="Topic nowhere"):
+        RemoteClusterUtils.translate_offsets(props, "nowhere", "g.1")
+
+
+def test_freshness_over_several_hops_follows_what_comes(kafka_b: LocalKafka) -> None:
+    topics = ("fb.fa.heartbeats", "fb.heartbeats")
+    now_ms = int(time.time() * 1000)
+
+    def beat(topic: str, source: str, target: str, age_ms: int) -> None:
+        record = Heartbeat(source, target, now_ms - age_ms)
+        write(kafka_b, topic, [(record.key(), record.value())], 0)
+
+    for topic in topics:
+        create(kafka_b, topic)
+    beat("fb.fa.heartbeats", "fx", "fa", 5_000)
+    beat("fb.fa.heartbeats", "fx", "fa", 9_000)  # an old one that was copied once more
+    beat("fb.heartbeats", "fa", "fb", 1_000)
+    write(kafka_b, "fb.heartbeats", [(b"no heartbeat", b"?"), (None, None)], 0)
+    with MirrorClient({"bootstrap.servers": kafka_b.bootstrap}) as client:
+        assert {"fa", "fb"} <= client.upstream_clusters()
+        assert (client.replication_hops("fb"), client.replication_hops("fa")) == (1, 2)
+        watch = FreshnessWatch(client)
+
+        def looked() -> dict[str, tuple[tuple[str, ...], str, int]]:
+            seen = [one for one in watch.look() if one.topic in topics]
+            assert all(one.age_ms >= now_ms - one.heartbeat.timestamp_ms > -1 for one in seen)
+            return {one.topic: (one.route, one.flow, now_ms - one.heartbeat.timestamp_ms) for one in seen}
+
+        assert looked() == {
+            "fb.heartbeats": (("fb",), "fa->fb", 1_000),
+            "fb.fa.heartbeats": (("fb", "fa"), "fx->fa", 5_000),
+        }
+        beat("fb.fa.heartbeats", "fx", "fa", 2_000)
+        assert looked()["fb.fa.heartbeats"][2] == 2_000
+        # The topic is deleted and made anew: what is in it is seen, though its offsets were read already.
+        for done in admin(kafka_b).delete_topics(["fb.heartbeats"]).values():
+            done.result(30)
+        until(lambda: not partitions_of(kafka_b, "fb.heartbeats"), "deletion")
+        assert set(looked()) == {"fb.fa.heartbeats"}
+        create(kafka_b, "fb.heartbeats")
+        beat("fb.heartbeats", "fa", "fb", 500)
+        assert looked()["fb.heartbeats"][2] == 500
+
+
+def test_client_settings_are_kept_also_those_of_one_kind(kafka_b: LocalKafka) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # which takes connections and never answers
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        props = {"bootstrap.servers": address, "request.timeout.ms": "1500", "client.id": "mine"}
+        with MirrorClient({**props, "admin.bootstrap.servers": kafka_b.bootstrap}) as client:
+            client.heartbeat_topics()
+            began_s = time.monotonic()
+            with pytest.raises(ConnectFailure):
+                client.remote_consumer_offsets("g", "A")
+    # It would be thirty seconds by default; a busy machine may be late.
+    assert 1 < time.monotonic() - began_s < 25
