@@ -47,7 +47,7 @@ class Expected:
         )
 
     def missing(self, alias: str, policy: ReplicationPolicy, seen: Sequence[Freshness]) -> list[tuple[str, str]]:
-        """(topic, flow) of what should be at the cluster and was never heard of, up to one hop away."""
+        """(topic, flow) of what should be at the cluster and was silent for a day, up to one hop away."""
         here = policy.heartbeats_topic()
         wanted = {(here, flow) for flow in self.heartbeats if flow.endswith(f"->{alias}")}
         for flow in self.copying:
@@ -65,6 +65,7 @@ def add(verbs: Any) -> None:
         help="how fresh what arrives is, by flow and hop",
         description="The newest heartbeat of every flow in every heartbeats topic, and how old it is by now: in B.A.heartbeats "
         "on C that is how old all is that comes from A by way of B. Clocks of two machines that differ show up in it. "
+        "A flow that has not been heard of for a day is silent. "
         "Exit code: 0 all flows of the file are heard of and fresh, 1 one is not, 2 a cluster could not be asked.",
     )
     parser.add_argument("config", metavar="mm2.properties", type=Path, help="MirrorMaker 2's properties file")
@@ -106,7 +107,7 @@ def _look(props: Mapping[str, str], alias: str, expected: Expected, max_age_s: f
         rows.append({**one.to_json(), "verdict": verdict if expected.counts(alias, one) else "not in the file"})
     for topic, flow in expected.missing(alias, policy, seen):
         source, _, target = flow.partition("->")
-        rows.append({"topic": topic, "source": source, "target": target, "verdict": "never heard of"})
+        rows.append({"topic": topic, "source": source, "target": target, "verdict": "silent"})
     return rows
 
 

@@ -60,7 +60,8 @@ def test_freshness_over_several_hops_follows_what_comes(kafka_b: LocalKafka) -> 
     with MirrorClient({"bootstrap.servers": kafka_b.bootstrap}) as client:
         assert {"fa", "fb"} <= client.upstream_clusters()
         assert (client.replication_hops("fb"), client.replication_hops("fa")) == (1, 2)
-        watch = FreshnessWatch(client)
+        watch, late = FreshnessWatch(client), FreshnessWatch(client, window_s=0)
+        assert not [one for one in late.look() if one.topic in topics]
 
         def looked() -> dict[str, tuple[tuple[str, ...], str, int]]:
             seen = [one for one in watch.look() if one.topic in topics]
@@ -73,6 +74,7 @@ def test_freshness_over_several_hops_follows_what_comes(kafka_b: LocalKafka) -> 
         }
         beat("fb.fa.heartbeats", "fx", "fa", 2_000)
         assert looked()["fb.fa.heartbeats"][2] == 2_000
+        assert [one.flow for one in late.look() if one.topic in topics] == ["fx->fa"]
         # The topic is deleted and made anew: what is in it is seen, though its offsets were read already.
         for done in admin(kafka_b).delete_topics(["fb.heartbeats"]).values():
             done.result(30)

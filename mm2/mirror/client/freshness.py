@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure
 from mm2.mirror.client.mirror_client import TIMEOUT_S, MirrorClient
 from mm2.mirror.client.routes import route
 from mm2.mirror.formats import FormatError, Heartbeat
+
+#: A flow that was silent for longer is as good as one that was never there.
+WINDOW_S: Final = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +57,20 @@ class Freshness:
 
 
 class FreshnessWatch:
-    """Looks at the heartbeats of one cluster again and again; each look reads only what is new since the last one."""
+    """Looks at the heartbeats of one cluster again and again; each look reads only what is new since the last one.
 
-    def __init__(self, client: MirrorClient) -> None:
+    The first one reads those of the last ``window_s`` seconds: a heartbeats topic is compacted when its segment is full, after
+    days, and holds 86,400 records a day for each flow until then, at 10 µs each.
+    """
+
+    def __init__(self, client: MirrorClient, window_s: float = WINDOW_S) -> None:
         self._client = client
+        self._begin_ms = int((time.time() - window_s) * 1000)
         self._next: dict[str, int] = {}
         self._newest: dict[tuple[str, str, str], Heartbeat] = {}
 
     def look(self, timeout_s: float = TIMEOUT_S) -> list[Freshness]:
-        """Every flow that was ever heard of, by topic; the fewest hops first. Raises KafkaFailure.
+        """Every flow that was heard of, by topic; the fewest hops first. Raises KafkaFailure.
 
         A topic that goes away meanwhile is left out.
         """
@@ -83,7 +91,9 @@ class FreshnessWatch:
         return sorted(seen, key=lambda one: (one.hops, one.topic, one.flow))
 
     def _read(self, topic: str, timeout_s: float) -> None:
-        for record in self._client.read(topic, timeout_s, start=self._next.get(topic)):
+        if topic not in self._next:
+            self._next[topic] = self._client.offset(topic, self._begin_ms)
+        for record in self._client.read(topic, timeout_s, start=self._next[topic]):
             self._next[topic] = record.offset + 1
             try:
                 heartbeat = Heartbeat.decode(record.key, record.value)

@@ -146,7 +146,7 @@ class MirrorClient:
         info = self._consumer.describe_topics([topic])[topic]
         if isinstance(info, KafkaFailure):
             raise info
-        first, end = (self._offset(topic, when) for when in (EARLIEST, LATEST))
+        first, end = (self.offset(topic, when) for when in (EARLIEST, LATEST))
         # What begins behind the end belongs to a topic that is gone.
         begin = first if start is None or start > end else max(first, start)
         for record in read_partition(self._consumer_cluster, info, 0, start=begin, end=end, patience_s=timeout_s):
@@ -154,12 +154,14 @@ class MirrorClient:
                 raise TimeoutFailure(f"{topic}-0 of cluster {self._name} was not read to its end in {timeout_s:g} s")
             yield record
 
-    def _offset(self, topic: str, when: int) -> int:
+    def offset(self, topic: str, when: int) -> int:
+        """Of the first record in partition 0 that is not older than ``when``, ms since 1970, or EARLIEST or LATEST; the end when
+        there is none."""
         partition = TopicPartition(topic, 0)
         found = self._consumer.list_offsets({partition: when})[partition]
         if isinstance(found, KafkaFailure):
             raise found
-        return found.offset
+        return self.offset(topic, LATEST) if found.offset < 0 else found.offset
 
     @property
     def _name(self) -> str:
