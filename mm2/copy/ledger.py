@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 import structlog
 
 from mm2.copy.segments import CHUNKS_KEPT, Chunk, Segment
-from mm2.copy.session import Entry
+from mm2.copy.session import Entry, Start, start_of
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.log import KafkaBasedLog, LogRecord
 from mm2.kafka.records.record import Record
@@ -249,6 +249,26 @@ class Ledger:
         if entry is None:
             return None
         return chunks[-1] if chunks and chunks[-1].number == entry.chunk else Chunk(entry.chunk + 1)
+
+    def start(self, source: TopicPartition, committed: int | None) -> Start:
+        """Where a partition's copying goes on, when Connect's offsets topic holds this (next source offset)."""
+        entry = self.entry(source)
+        if entry is None or not entry.is_undone(committed):
+            return start_of(entry, self.newest_chunk(source), committed)
+        before = entry.before
+        undone = entry.undone()
+        with self._lock:
+            value = self._chunks.get(source, {}).get(undone.chunk)
+        chunk = Chunk(undone.chunk)
+        try:
+            if value is not None and before is not None:
+                chunk = Chunk.from_json(undone.chunk, json.loads(value)).shortened(before.extent, undone.mark.source)
+        except (ValueError, KeyError, TypeError, IndexError) as error:
+            log.warning(
+                "ledger chunk that cannot be read", partition=str(source), chunk=undone.chunk, error=repr(error)
+            )
+        extend([chunk], undone)
+        return start_of(undone, chunk, committed)
 
     def rates(self) -> dict[TopicPartition, float]:
         """Bytes per second of each partition, as last measured.

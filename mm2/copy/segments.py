@@ -73,6 +73,20 @@ class Chunk:
         """Time for the next one."""
         return len(self.segments) + len(self.gaps) + len(self.cuts) >= CHUNK_SIZE
 
+    def extent(self) -> tuple[int, int, int]:
+        """How many segments, gaps and cuts."""
+        return len(self.segments), len(self.gaps), len(self.cuts)
+
+    def shortened(self, extent: tuple[int, int, int], source: int) -> Chunk:
+        """As it was when that was its extent and ``source`` the next source offset: only the last of each may have grown since."""
+        segments, gaps, cuts = extent
+        chunk = Chunk(self.number, self.segments[:segments], self.gaps[:gaps], self.cuts[:cuts])
+        if chunk.segments and chunk.segments[-1].source_end > source > chunk.segments[-1].source:
+            chunk.segments[-1] = chunk.segments[-1]._replace(records=source - chunk.segments[-1].source)
+        if chunk.gaps and chunk.gaps[-1].after > source > chunk.gaps[-1].first:
+            chunk.gaps[-1] = chunk.gaps[-1]._replace(after=source)
+        return chunk
+
     def to_json(self) -> dict[str, Any]:
         """Delta-coded: a segment as [source step, target step, count] from the end of the one before it."""
         rows, source, target = [], 0, 0

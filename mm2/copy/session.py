@@ -63,6 +63,21 @@ class Session:
     start: Mark
 
 
+class Before(NamedTuple):
+    """How a partition stood at the commit before.
+
+    In exactly-once mode an entry is written while its transaction is still open. If that is never committed, this is what counts.
+    ``extent`` is that of the newest chunk of segments (`mm2.copy.segments.Chunk.extent`), ``lost`` how many of the entry's
+    ranges are newer.
+    """
+
+    mark: Mark
+    gaps: dict[str, int]
+    chunk: int
+    extent: tuple[int, int, int]
+    lost: int
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """What the ledger says of one partition.
@@ -91,6 +106,7 @@ class Entry:
     chunk: int = 0
     trouble: Trouble | None = None
     note: str = ""
+    before: Before | None = None
 
     @property
     def source(self) -> TopicPartition:
@@ -101,6 +117,18 @@ class Entry:
     def target(self) -> TopicPartition:
         """The target partition."""
         return TopicPartition(self.remote_topic, self.partition)
+
+    def is_undone(self, committed: int | None) -> bool:
+        """Whether by what Connect's offsets topic holds the transaction that this belongs to was never committed."""
+        return self.before is not None and committed == self.previous and committed != self.mark.source
+
+    def undone(self) -> Self:
+        """What stood here before, as far as it counts what was copied."""
+        before = self.before
+        if before is None:
+            return self
+        lost = self.lost[: len(self.lost) - before.lost]
+        return self.replace(mark=before.mark, gaps=before.gaps, chunk=before.chunk, lost=lost, before=None)
 
     def replace(self, **changes: Any) -> Self:
         """The same entry with other values."""
@@ -124,6 +152,9 @@ class Entry:
             data["trouble"] = list(self.trouble)
         if self.note:
             data["note"] = self.note
+        if self.before is not None:
+            mark, gaps, chunk, extent, lost = self.before
+            data["before"] = [list(mark), gaps, chunk, list(extent), lost]
         if self.session is not None:
             producer = self.session.producer
             data["session"] = {
@@ -153,7 +184,16 @@ class Entry:
             int(data["chunk"]),
             None if trouble is None else Trouble(*trouble),
             str(data.get("note", "")),
+            _before(data.get("before")),
         )
+
+
+def _before(row: list[Any] | None) -> Before | None:
+    if row is None:
+        return None
+    mark, gaps, chunk, (segments, listed, cuts), lost = row
+    counts = {str(reason): int(count) for reason, count in gaps.items()}
+    return Before(Mark(*mark), counts, int(chunk), (int(segments), int(listed), int(cuts)), int(lost))
 
 
 @dataclass(frozen=True, slots=True)

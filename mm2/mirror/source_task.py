@@ -22,7 +22,7 @@ from mm2.config.mirror_keys import MIRROR_SOURCE_CONFIG, THROTTLE_KEY, topic_thr
 from mm2.connect.api import ConnectError, SourceRecord, SourceTask, SourceTaskContext, WorkerView
 from mm2.copy.driver.engine import CopyEngine, CopyFailed, CopyJob
 from mm2.copy.ledger import Ledger, LedgerLog, ledger_topic
-from mm2.copy.session import Start, start_of
+from mm2.copy.session import Start
 from mm2.copy.spec import CopySpec, PartitionSpec, SyncsSpec, TransactionsSpec
 from mm2.copy.states import State
 from mm2.kafka.error_codes import ErrorCode
@@ -155,7 +155,7 @@ class MirrorSourceTask(SourceTask):
         for attempt in range(_READS):
             ledger = self._read_ledger()
             committed = self._committed(wanted)
-            starts = {tp: start_of(ledger.entry(tp), ledger.newest_chunk(tp), committed[tp]) for tp in wanted}
+            starts = {tp: ledger.start(tp, committed[tp]) for tp in wanted}
             # A predecessor that has not noticed its end may have committed between the two readings.
             if attempt == _READS - 1 or not any(start.moved for start in starts.values()):
                 break

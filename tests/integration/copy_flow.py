@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from mm2.copy.driver.engine import CopyEngine, CopyJob
 from mm2.copy.executor.positions import offset_key
 from mm2.copy.ledger import Ledger
-from mm2.copy.session import Start, start_of
+from mm2.copy.session import Start
 from mm2.copy.spec import CopySpec, PartitionProgress, PartitionSpec, SyncsSpec
 from mm2.kafka.records.batch import BatchHeader, iter_batches
 from mm2.kafka.settings import ClientSettings
@@ -228,7 +228,7 @@ class Flow:
             if start is not None:
                 return {tp: Start(start.get(tp), start.get(tp)) for tp in wanted}
             committed, ledger = self.committed(spec), self.ledger()
-            return {tp: start_of(ledger.entry(tp), ledger.newest_chunk(tp), committed[tp]) for tp in wanted}
+            return {tp: ledger.start(tp, committed[tp]) for tp in wanted}
 
         job = self.engine.open(spec, starts)
         try:

@@ -32,7 +32,8 @@ from mm2.copy.executor.source import FetchLimits, Source
 from mm2.copy.executor.syncs import Syncs
 from mm2.copy.executor.throttle import Throttle
 from mm2.copy.executor.transaction import Transactions
-from mm2.copy.session import LOST_KEPT, Start, Trouble
+from mm2.copy.segments import Chunk
+from mm2.copy.session import LOST_KEPT, Before, Mark, Start, Trouble
 from mm2.copy.session import Entry as LedgerEntry
 from mm2.copy.spec import Assignment
 from mm2.kafka.admin import Admin
@@ -70,6 +71,9 @@ class Copier:
         self._latencies: list[int] = []
         self._arrived: list[tuple[Cursor, int, int, int, int]] = []  # acked in the open transaction
         self._after_transaction: list[Callable[[], None]] = []
+        self._before: dict[
+            TopicPartition, Before
+        ] = {}  # what the last committed transaction left; in exactly-once mode
         self._moved = False
         self._transactions: Transactions | None = None
         self._syncs: Syncs | None = None
@@ -286,6 +290,8 @@ class Copier:
         starts = {TopicPartition(topic, partition): Start.from_json(start) for topic, partition, start in rows}
         for tp, start in starts.items():
             self._positions.start_at(tp, start.committed)
+            if spec.transactions is not None:
+                self._before[tp] = _before(start)
         self._opening.begin(starts)
         return True
 
@@ -566,7 +572,7 @@ class Copier:
             return
         arrived: list[tuple[Cursor, int, int, int, int]] = []
         positions: dict[TopicPartition, int] = {}
-        commits: list[Commit] = []
+        now: dict[TopicPartition, Before] = {}
         then: list[Callable[[], None]] = []
 
         def records() -> list[tuple[int, Record]]:
@@ -580,24 +586,30 @@ class Copier:
                 if cursor.position > 0 and self._positions.committed.get(tp) != cursor.position:
                     positions[tp] = cursor.position
                     rows.append(self._positions.offset_record(tp, cursor.position))
-                    # What the ledger will say is what this transaction holds, and no more.
-                    if not self._positions.busy(tp):
-                        chunks, forgotten = cursor.trail.take_changed()
-                        commits.append(Commit(self._entry(cursor), tuple(chunks), tuple(forgotten)))
+                    # What the ledger says is what this transaction holds, and no more; and what counts if it is never
+                    # committed. Written afterwards, a crash in between would leave a stretch that nobody gives a reason for.
+                    newest = cursor.trail.newest
+                    gaps = dict(cursor.trail.gaps)
+                    now[tp] = Before(cursor.mark, gaps, newest.number, newest.extent(), len(cursor.lost))
+                    before = self._before[tp]
+                    entry = self._entry(cursor).replace(before=before._replace(lost=len(cursor.lost) - before.lost))
+                    chunks, forgotten = cursor.trail.take_changed()
+                    self._positions.commit(Commit(entry, tuple(chunks), tuple(forgotten)))
+            self._positions.flush()
             return rows
 
         try:
-            done = await transactions.commit(records, lambda: self._link.silence_s > channel.LEASE_TIMEOUT_S)
+            done = await transactions.commit(
+                records, lambda: self._positions.idle, lambda: self._link.silence_s > channel.LEASE_TIMEOUT_S
+            )
         except KafkaFailure as error:
             self._link.end(f"the transaction failed: {error}")
             return
         if not done:
             self._link.end("the transaction was given up")
             return
-        for commit in commits:
-            self._positions.commit(commit)
-        self._positions.flush()
         self._positions.committed.update(positions)
+        self._before.update(now)
         for call in then:
             call()
         for cursor in {row[0].partition: row[0] for row in arrived}.values():
@@ -706,3 +718,11 @@ class Copier:
 
     async def _call(self, call: Any, *args: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._background, lambda: call(*args))
+
+
+def _before(start: Start) -> Before:
+    """What the ledger says where a partition's copying begins."""
+    entry, chunk = start.entry, start.chunk or Chunk(0)
+    if entry is None:
+        return Before(Mark(start.position or 0, -1, 0), {}, chunk.number, chunk.extent(), 0)
+    return Before(entry.mark, dict(entry.gaps), chunk.number, chunk.extent(), len(entry.lost))

@@ -76,10 +76,15 @@ class Transactions:
         least_s = CATCHING_UP_S if behind else _ROUND_TRIPS * self._cost_s
         return time.monotonic() - self._ended_s >= max(interval_s, min(least_s, CATCHING_UP_S))
 
-    async def commit(self, positions: Callable[[], list[tuple[int, Record]]], give_up: Callable[[], bool]) -> bool:
+    async def commit(
+        self,
+        positions: Callable[[], list[tuple[int, Record]]],
+        recorded: Callable[[], bool],
+        give_up: Callable[[], bool],
+    ) -> bool:
         """Wait for what is under way, add the positions (partition of the offsets topic, record), and commit.
 
-        False when ``give_up`` said so before all was there. Raises KafkaFailure, and then the micro-batch is over.
+        What `positions` has written elsewhere is waited for, until ``recorded`` says that it is in. False when ``give_up`` said so before all was there. Raises KafkaFailure, and then the micro-batch is over.
         """
         began = time.monotonic()
         self._sink.hold(new=True)
@@ -87,6 +92,8 @@ class Transactions:
             if give_up():
                 return False
             await asyncio.sleep(_LOOK_AGAIN_S)
+        if give_up():  # what is written elsewhere is in no transaction: a successor's word may stand there already
+            return False
         by_place: dict[int, list[Record]] = {}
         for place, record in positions():
             by_place.setdefault(place, []).append(record)
@@ -98,7 +105,7 @@ class Transactions:
 
         for place, records in by_place.items():
             self._sink.put(self._offsets_outbox(place), parcel_of(records, written))
-        while left:
+        while left or not recorded():
             if give_up():
                 return False
             await asyncio.sleep(_LOOK_AGAIN_S)
