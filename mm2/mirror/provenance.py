@@ -25,7 +25,9 @@ import structlog
 
 from mm2.copy.ledger import note_record
 from mm2.kafka.admin import Admin
+from mm2.kafka.errors import KafkaFailure
 from mm2.mirror.complaints import Complaints
+from mm2.mirror.discovery import vanished
 from mm2.mirror.ledgers import PROVENANCE_NOTE, Ledgers, Notes
 from mm2.mirror.policy import DefaultReplicationPolicy
 from mm2.mirror.selection import TopicSelection
@@ -79,7 +81,7 @@ class Provenance:
     def allowed(self, topics: Collection[str]) -> tuple[set[str], bool]:
         """Those of the source's topics that may be copied, and whether that is the last word for now.
 
-        Raises KafkaFailure when a ledger cannot be read: then it is not known, and what is copied now goes on.
+        Raises KafkaFailure when a ledger of the source cannot be read: then it is not known, and what is copied now goes on.
         """
         source_id = self.source_admin.describe_cluster().cluster_id
         target_id = self.target_admin.describe_cluster().cluster_id
@@ -136,16 +138,32 @@ class Provenance:
     def _load(self) -> dict[str, tuple[Path, ...]]:
         """Our claims that count. What has lapsed is taken back, since others may have gone by that."""
         if self._claims is None:
-            notes = self.ledgers.own().notes(PROVENANCE_NOTE)
+            try:
+                notes = self.ledgers.own().notes(PROVENANCE_NOTE)
+            except KafkaFailure as failure:
+                self._do_without(failure)
+                return {}
             self._until_ms = _lease(notes)
             self._claims = _claims(notes)
         if self._claims and _now_ms() >= self._until_ms:
             self._write({})
+            return {}
         return self._claims
 
+    def _do_without(self, failure: KafkaFailure) -> None:
+        """Go on without a ledger that is missing or denied: what others say is still heeded. Raises what may pass."""
+        if failure.retriable and not vanished(failure):
+            raise failure
+        self.complaints.say(
+            "ledger of provenance",
+            f"The ledger of the flow cannot be used, so no other flow is told where its topics come from: {failure}",
+        )
+
     def _write(self, claims: Mapping[str, tuple[Path, ...]]) -> None:
-        """Make these our claims, and hold them."""
-        known = self._claims or {}
+        """Make these our claims, and hold them. Nothing is done while the ledger could not even be read."""
+        known = self._claims
+        if known is None:
+            return
         records = [note_record(PROVENANCE_NOTE, [remote], None) for remote in known if remote not in claims]
         records += [
             note_record(PROVENANCE_NOTE, [remote], {"paths": paths})
@@ -155,9 +173,16 @@ class Provenance:
         until_ms = _now_ms() + LEASE_MS
         if claims and (records or until_ms - self._until_ms > LEASE_MS / 6):
             records.append(note_record(PROVENANCE_NOTE, [], {"until.ms": until_ms}))
-            self._until_ms = until_ms
-        self.ledgers.write(records)
-        self._claims = dict(claims)
+        else:
+            until_ms = self._until_ms
+        try:
+            self.ledgers.write(records)
+        except KafkaFailure as failure:
+            self._do_without(failure)
+            return
+        if records:
+            self.complaints.over("ledger of provenance")
+        self._claims, self._until_ms = dict(claims), until_ms
 
     def _origins(self) -> dict[str, list[Path]]:
         """Over which clusters the topics of the source have come, as all flows into it say that are alive."""

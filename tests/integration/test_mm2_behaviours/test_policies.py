@@ -126,3 +126,14 @@ def test_07_under_identity_a_cluster_does_not_copy_to_itself(kafka_a: LocalKafka
     with running(MirrorSourceConnector(), itself) as (connector, _):
         until(lambda: assigned(connector) is not None, "a decision")
         assert assigned(connector) == ""
+
+
+def test_without_a_ledger_an_identity_flow_copies_and_says_what_that_costs(
+    kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    create(kafka_a, unique)
+    none = IDENTITY | {"ledger.topic.replication.factor": "3"}  # one broker cannot hold that
+    aliases = (f"1{unique}", f"2{unique}")
+    with running(MirrorSourceConnector(), props(kafka_a, kafka_b, unique, aliases, none)) as (connector, _):
+        until(lambda: assigned(connector) == f"{unique}-0", "the deal")
+    assert "so no other flow is told where its topics come from" in "".join(capfd.readouterr())
