@@ -68,7 +68,9 @@ def answered(tmp_path_factory: pytest.TempPathFactory) -> Answered:
         check=False,
     )
     if "jdk.compiler" in ran.stderr:
-        pytest.fail("This compiles Java and wants a JDK, not only a runtime: on Debian, apt install openjdk-17-jdk-headless")
+        pytest.fail(
+            "This compiles Java and wants a JDK, not only a runtime: on Debian, apt install openjdk-17-jdk-headless"
+        )
     assert ran.returncode == 0, ran.stderr[-2000:]
     answers = (folder / "answers").read_text().splitlines()
     groups: dict[str, list[tuple[Case, Any]]] = {}
