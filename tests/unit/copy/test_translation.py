@@ -234,7 +234,8 @@ class Model:
                 continue
             assert 0 <= found.offset <= len(self.target)
             for record, where in places.items():
-                if record in of and of[record] >= offset:
+                # What lies behind our position will be copied again, to the end.
+                if record in of and offset <= of[record] < self.position:
                     assert where[-1] >= found.offset, f"{of[record]} is skipped by a group at {offset}"
                 if record in of and of[record] < offset and found.is_exact and self.passes == 1:
                     assert where[-1] < found.offset, f"{of[record]} is read again by a group at {offset}"
