@@ -165,6 +165,14 @@ class Trail:
         room.cuts.append(Cut(len(room.segments), source))
         self._changed.add(room.number)
 
+    def target_cut(self, end: int) -> None:
+        """The target has lost what was at this offset and behind; emptied segments stay, cuts count them."""
+        for chunk in self._chunks:
+            for place, segment in enumerate(chunk.segments):
+                if segment.target_end > end:
+                    chunk.segments[place] = segment._replace(records=max(0, end - segment.target))
+                    self._changed.add(chunk.number)
+
     def settle(self) -> None:
         """Have the newest chunk written although it may only have grown: somebody else may have copied since."""
         if self.newest.segments:

@@ -103,6 +103,7 @@ class Losses:
                 f"({end}), and which they were is not known; reset the position of this partition to copy them again",
             )
             return
+        cursor.trail.target_cut(end)
         cursor.outbox.queue.clear()
         # With its end the log may have lost what it knew of the producer.
         cursor.outbox.begin(session.producer, records, known=False)
