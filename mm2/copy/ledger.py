@@ -230,12 +230,8 @@ class Ledger:
         """A partition's segments and gaps, oldest first; the last segment reaches to the entry's mark."""
         with self._lock:
             values = dict(self._chunks.get(source, {}))
-        chunks = []
-        for number in sorted(values)[-CHUNKS_KEPT:]:
-            try:
-                chunks.append(Chunk.from_json(number, json.loads(values[number])))
-            except (ValueError, KeyError, TypeError, IndexError) as error:
-                log.warning("ledger chunk that cannot be read", partition=str(source), chunk=number, error=repr(error))
+        read = (_chunk(source, number, values[number]) for number in sorted(values)[-CHUNKS_KEPT:])
+        chunks = [chunk for chunk in read if chunk is not None]
         entry = self.entry(source)
         if entry is not None:
             # Newer ones belong to a transaction that was never committed.
@@ -255,18 +251,13 @@ class Ledger:
         entry = self.entry(source)
         if entry is None or not entry.is_undone(committed):
             return start_of(entry, self.newest_chunk(source), committed)
-        before = entry.before
         undone = entry.undone()
         with self._lock:
             value = self._chunks.get(source, {}).get(undone.chunk)
-        chunk = Chunk(undone.chunk)
-        try:
-            if value is not None and before is not None:
-                chunk = Chunk.from_json(undone.chunk, json.loads(value)).shortened(before.extent, undone.mark.source)
-        except (ValueError, KeyError, TypeError, IndexError) as error:
-            log.warning(
-                "ledger chunk that cannot be read", partition=str(source), chunk=undone.chunk, error=repr(error)
-            )
+        found = None if value is None else _chunk(source, undone.chunk, value)
+        chunk = found or Chunk(undone.chunk)
+        if entry.before is not None:
+            chunk = chunk.shortened(entry.before.extent, undone.mark.source)
         extend([chunk], undone)
         return start_of(undone, chunk, committed)
 
@@ -285,6 +276,15 @@ class Ledger:
             if entry is not None:
                 found[source] = float(entry.rate) if written_ms.get(source, 0) >= idle_before_ms else 0.0
         return found
+
+
+def _chunk(source: TopicPartition, number: int, value: bytes) -> Chunk | None:
+    """A chunk; None, said in the log, when it cannot be read."""
+    try:
+        return Chunk.from_json(number, json.loads(value))
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        log.warning("ledger chunk that cannot be read", partition=str(source), chunk=number, error=repr(error))
+        return None
 
 
 def extend(chunks: list[Chunk], entry: Entry) -> None:

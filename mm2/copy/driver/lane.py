@@ -62,9 +62,8 @@ class Lane:
         self._on_news = on_news
         self._slots = slots or Slots(None)
         self._read_starts = starts
-        self._known: dict[
-            TopicPartition, list[Any]
-        ] = {}  # `Start` as JSON, handed over by the batch before, nothing has happened since
+        # `Start` as JSON, handed over by the batch before, nothing has happened since.
+        self._known: dict[TopicPartition, list[Any]] = {}
         self._limits: tuple[float, dict[str, float]] | None = None
         self.failure = ""  # what ended the lane for good
         self._progress: dict[TopicPartition, PartitionProgress] = {}

@@ -71,9 +71,7 @@ class Copier:
         self._latencies: list[int] = []
         self._arrived: list[tuple[Cursor, int, int, int, int]] = []  # acked in the open transaction
         self._after_transaction: list[Callable[[], None]] = []
-        self._before: dict[
-            TopicPartition, Before
-        ] = {}  # what the last committed transaction left; in exactly-once mode
+        self._before: dict[TopicPartition, Before] = {}  # what the last committed transaction left
         self._moved = False
         self._transactions: Transactions | None = None
         self._syncs: Syncs | None = None
@@ -476,14 +474,11 @@ class Copier:
         committed = self._positions.committed
         return any(0 < cursor.position != committed.get(tp) for tp, cursor in self._cursors.items())
 
-    def _commit_one(self, cursor: Cursor, *, force: bool = False) -> None:
+    def _commit_one(self, cursor: Cursor) -> None:
         tp = cursor.partition
         if cursor.position < 0 or self._positions.busy(tp):
             return
-        state = self._state_of(cursor)
-        if self._written.get(tp) == state and not force:
-            return
-        self._written[tp] = state
+        self._written[tp] = self._state_of(cursor)
         chunks, forgotten = cursor.trail.take_changed()
         self._positions.commit(Commit(self._entry(cursor), tuple(chunks), tuple(forgotten)))
 
@@ -495,7 +490,7 @@ class Copier:
             return
         self._waiting.setdefault(cursor.partition, []).append(then)
         if not self._positions.busy(cursor.partition):
-            self._commit_one(cursor, force=True)
+            self._commit_one(cursor)
             # One turn later, so that all partitions that begin together share a batch.
             asyncio.get_running_loop().call_soon(self._positions.flush)
 
@@ -513,7 +508,7 @@ class Copier:
             then()
 
     def _commit_again(self, cursor: Cursor) -> None:
-        self._commit_one(cursor, force=True)
+        self._commit_one(cursor)
         self._positions.flush()
 
     def _entry(self, cursor: Cursor) -> LedgerEntry:
