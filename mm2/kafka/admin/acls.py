@@ -23,13 +23,7 @@ class AclCalls(AdminCalls):
         """ACLs that match the filter. Raises BrokerFailure 54 on a cluster without authorizer, 31 without the right to see them."""
         answer = self._ask_any(
             lambda: DescribeAclsRequest(
-                resource_type_filter=int(matching.resource_type),
-                resource_name_filter=matching.resource_name,
-                pattern_type_filter=int(matching.pattern_type),
-                principal_filter=matching.principal,
-                host_filter=matching.host,
-                operation=int(matching.operation),
-                permission_type=int(matching.permission),
+                **_filter(matching),
                 # Version 0 knows no pattern types: a prefixed ACL would look like a literal one.
                 min_version=1,
             )
@@ -71,18 +65,7 @@ class AclCalls(AdminCalls):
         """Deletes exactly these ACLs; one that is not there counts as deleted."""
 
         def ask(wanted: list[AclBinding], timeout_s: float) -> dict[AclBinding, KafkaFailure | None]:
-            filters = [
-                DeleteAclsRequest.DeleteAclsFilter(
-                    resource_type_filter=int(binding.resource_type),
-                    resource_name_filter=binding.resource_name,
-                    pattern_type_filter=int(binding.pattern_type),
-                    principal_filter=binding.principal,
-                    host_filter=binding.host,
-                    operation=int(binding.operation),
-                    permission_type=int(binding.permission),
-                )
-                for binding in wanted
-            ]
+            filters = [DeleteAclsRequest.DeleteAclsFilter(**_filter(binding)) for binding in wanted]
             answer = self.cluster.send(None, DeleteAclsRequest(filters=filters, min_version=1), timeout_s=timeout_s)
             # The answer has no names, it is in the order of the request.
             return {
@@ -99,6 +82,19 @@ class AclCalls(AdminCalls):
             }
 
         return self._settle(bindings, ask, again=NOT_DONE, repeatable=True)
+
+
+def _filter(acl: AclFilter | AclBinding) -> dict[str, Any]:
+    """The fields by which DescribeAcls and DeleteAcls choose."""
+    return {
+        "resource_type_filter": int(acl.resource_type),
+        "resource_name_filter": acl.resource_name,
+        "pattern_type_filter": int(acl.pattern_type),
+        "principal_filter": acl.principal,
+        "host_filter": acl.host,
+        "operation": int(acl.operation),
+        "permission_type": int(acl.permission),
+    }
 
 
 def _binding(resource: Any, acl: Any) -> AclBinding:
