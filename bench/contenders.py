@@ -9,19 +9,11 @@ from subprocess import Popen
 
 from bench.conditions import PLAIN, Conditions
 from mm2.sandbox.jars import CONNECT_MIRROR, classpath
-from mm2.sandbox.java import java_executable
+from mm2.sandbox.java import console_logging, java_executable
 from mm2.sandbox.process import spawn
 
 # The layout of Kafka's own connect-log4j2.yaml, so that logging costs what it costs in life.
-_JAVA_LOGGING = """\
-status = error
-rootLogger.level = info
-rootLogger.appenderRef.out.ref = out
-appender.out.type = Console
-appender.out.name = out
-appender.out.layout.type = PatternLayout
-appender.out.layout.pattern = [%d] %p %X{connector.context}%m (%c:%L)%n
-"""
+_JAVA_LOGGING = console_logging("[%d] %p %X{connector.context}%m (%c:%L)%n")
 
 # What kafka-run-class.sh and connect-mirror-maker.sh of Kafka 4.3.0 give to the JVM.
 _JAVA_OPTIONS = (

@@ -38,3 +38,16 @@ def java_version(told: str) -> int | None:
     """Major version out of what `java -version` prints: `"17.0.15"` gives 17, the old `"1.8.0_392"` gives 8."""
     found = re.search(r'version "(?:1\.)?(\d+)', told)
     return int(found[1]) if found else None
+
+
+def console_logging(pattern: str) -> str:
+    """Properties of Log4j 2 that have a Java program of Kafka's log to its standard output."""
+    return f"""\
+status = error
+rootLogger.level = info
+rootLogger.appenderRef.out.ref = out
+appender.out.type = Console
+appender.out.name = out
+appender.out.layout.type = PatternLayout
+appender.out.layout.pattern = {pattern}
+"""

@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from mm2.sandbox.jars import CONNECT_MIRROR, classpath
-from mm2.sandbox.java import java_executable
+from mm2.sandbox.java import console_logging, java_executable
 from mm2.sandbox.process import spawn
+from tests.integration.java_source import run_source
 from tests.integration.mirror_process import MirrorProcess
 
 _ORACLE = Path(__file__).parent / "java" / "MirrorOracle.java"
-_LOGGING = """\
-status = error
-rootLogger.level = info
-rootLogger.appenderRef.out.ref = out
-appender.out.type = Console
-appender.out.name = out
-appender.out.layout.type = PatternLayout
-appender.out.layout.pattern = %d{ISO8601} %-5p %c{1}: %m%n
-"""
+_LOGGING = console_logging("%d{ISO8601} %-5p %c{1}: %m%n")
 
 
 def _java(heap: str) -> list[str]:
@@ -48,16 +38,5 @@ class JavaMirrorProcess(MirrorProcess):
 
 def java_says(*questions: Sequence[str]) -> list[Any]:
     """What `MirrorOracle.java` answers to each, all asked of one JVM."""
-    ran = subprocess.run(
-        [*_java("256m"), "-cp", classpath(CONNECT_MIRROR), str(_ORACLE)],
-        input="\n".join("\t".join(question) for question in questions),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if "jdk.compiler" in ran.stderr:
-        pytest.fail(
-            "This compiles Java and wants a JDK, not only a runtime: on Debian, apt install openjdk-17-jdk-headless"
-        )
-    assert ran.returncode == 0, ran.stderr[-2000:]
-    return [json.loads(line) for line in ran.stdout.splitlines()]
+    asked = "\n".join("\t".join(question) for question in questions)
+    return [json.loads(line) for line in run_source(_java("256m"), _ORACLE, text=asked).splitlines()]

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
 from mm2.connect.api import SourceTask, SourceTaskContext, WorkerView
 from mm2.mirror.connector import MirrorConnector
@@ -181,3 +181,12 @@ def read_all(broker: LocalKafka, topic: str, partition: int = 0) -> list[tuple[b
         return records
     finally:
         consumer.close()
+
+
+def alter(broker: LocalKafka, topic: str, name: str, value: str | None) -> None:
+    """Sets a config of a topic; None: back to its default."""
+    kind = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    resource.add_incremental_config(ConfigEntry(name, value, incremental_operation=kind))
+    for done in admin(broker).incremental_alter_configs([resource]).values():
+        done.result(30)

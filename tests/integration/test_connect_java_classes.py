@@ -2,7 +2,6 @@
 
 import datetime as dt
 import json
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,10 +9,10 @@ from typing import Any
 import pytest
 
 from mm2.connect.data.logical import ms_of
-from mm2.sandbox.jars import CONNECT_MIRROR, classpath
 from mm2.sandbox.java import java_executable
 from tests.integration.connect_cases import Case, all_cases
 from tests.integration.connect_values import settled
+from tests.integration.java_source import run_source
 
 FIRST, LAST = dt.datetime.min.replace(tzinfo=dt.UTC), dt.datetime.max.replace(tzinfo=dt.UTC)
 SEED = 20261120
@@ -60,18 +59,8 @@ def answered(tmp_path_factory: pytest.TempPathFactory) -> Answered:
     cases = all_cases(SEED)
     (folder / "cases").write_text("".join(json.dumps(case.asked) + "\n" for case in cases))
     command = [java_executable(), "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-    command += ["-Duser.timezone=UTC", "-Duser.language=en", "-Duser.country=US", "-cp", classpath(CONNECT_MIRROR)]
-    ran = subprocess.run(
-        [*command, str(ORACLE), str(folder / "cases"), str(folder / "answers")],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if "jdk.compiler" in ran.stderr:
-        pytest.fail(
-            "This compiles Java and wants a JDK, not only a runtime: on Debian, apt install openjdk-17-jdk-headless"
-        )
-    assert ran.returncode == 0, ran.stderr[-2000:]
+    command += ["-Duser.timezone=UTC", "-Duser.language=en", "-Duser.country=US"]
+    run_source(command, ORACLE, str(folder / "cases"), str(folder / "answers"))
     answers = (folder / "answers").read_text().splitlines()
     groups: dict[str, list[tuple[Case, Any]]] = {}
     for case, answer in zip(cases, answers, strict=True):

@@ -4,11 +4,7 @@ import threading
 
 import pytest
 from confluent_kafka.admin import (
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
     NewPartitions,
-    ResourceType,
 )
 
 from mm2.connect.api import RetriableError
@@ -18,7 +14,17 @@ from mm2.mirror import source_connector
 from mm2.mirror.source_connector import MirrorSourceConnector
 from mm2.sandbox.kafka import LocalKafka
 from mm2.sandbox.ports import free_ports
-from tests.integration.mirror_flow import admin, config_of, create, flow_props, partitions_of, running, until, write
+from tests.integration.mirror_flow import (
+    admin,
+    alter,
+    config_of,
+    create,
+    flow_props,
+    partitions_of,
+    running,
+    until,
+    write,
+)
 
 
 def props(a: LocalKafka, b: LocalKafka, unique: str, **more: str) -> dict[str, str]:
@@ -151,14 +157,6 @@ def test_a_deleted_remote_topic_is_made_again(kafka_a: LocalKafka, kafka_b: Loca
             done.result(30)
         until(lambda: partitions_of(kafka_b, f"A.{unique}") == 1, "creation after deletion")
         assert assigned(connector) == [f"{unique}-0"]
-
-
-def alter(broker: LocalKafka, topic: str, name: str, value: str | None) -> None:
-    kind = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
-    resource = ConfigResource(ResourceType.TOPIC, topic)
-    resource.add_incremental_config(ConfigEntry(name, value, incremental_operation=kind))
-    for done in admin(broker).incremental_alter_configs([resource]).values():
-        done.result(30)
 
 
 def test_configs_follow_the_source_and_excluded_ones_do_not(

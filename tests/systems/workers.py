@@ -15,7 +15,7 @@ from typing import Any, Self
 import httpx
 
 from mm2.sandbox.jars import CONNECT_FILE, CONNECT_MIRROR, classpath
-from mm2.sandbox.java import java_executable
+from mm2.sandbox.java import console_logging, java_executable
 from mm2.sandbox.ports import free_ports
 from mm2.sandbox.process import end, spawn
 from tests.integration.copy_flow import eventually
@@ -23,15 +23,7 @@ from tests.integration.copy_flow import eventually
 ROOT = Path(__file__).parents[2]
 STRING_CONVERTER = "org.apache.kafka.connect.storage.StringConverter"
 
-_JAVA_LOGGING = """\
-status = error
-rootLogger.level = info
-rootLogger.appenderRef.out.ref = out
-appender.out.type = Console
-appender.out.name = out
-appender.out.layout.type = PatternLayout
-appender.out.layout.pattern = %d{ISO8601} %-5p %X{connector.context}%c{1}: %m%n
-"""
+_JAVA_LOGGING = console_logging("%d{ISO8601} %-5p %X{connector.context}%c{1}: %m%n")
 
 
 class Rest:

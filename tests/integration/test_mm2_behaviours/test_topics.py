@@ -6,7 +6,7 @@ The connector is driven directly, between the two shared brokers; that records f
 from __future__ import annotations
 
 import pytest
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, ResourceType
+from confluent_kafka.admin import NewPartitions
 
 from mm2.connect.api import RetriableError
 from mm2.mirror.checkpoint_connector import MirrorCheckpointConnector
@@ -14,7 +14,7 @@ from mm2.mirror.connector import MirrorConnector
 from mm2.mirror.heartbeat import MirrorHeartbeatConnector
 from mm2.mirror.source_connector import MirrorSourceConnector
 from mm2.sandbox.kafka import LocalKafka
-from tests.integration.mirror_flow import admin, config_of, create, flow_props, partitions_of, running, until
+from tests.integration.mirror_flow import admin, alter, config_of, create, flow_props, partitions_of, running, until
 from tests.integration.test_mm2_behaviours.admins import GhostlyAdmin, NotingAdmin
 
 HERE = "tests.integration.test_mm2_behaviours.admins"
@@ -33,14 +33,6 @@ def assigned(connector: MirrorSourceConnector) -> str:
         return ",".join(config["task.assigned.partitions"] for config in connector.task_configs(1))
     except RetriableError:
         return ""
-
-
-def alter(broker: LocalKafka, topic: str, name: str, value: str | None) -> None:
-    kind = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
-    resource = ConfigResource(ResourceType.TOPIC, topic)
-    resource.add_incremental_config(ConfigEntry(name, value, incremental_operation=kind))
-    for done in admin(broker).incremental_alter_configs([resource]).values():
-        done.result(30)
 
 
 def test_03_remote_topics_and_offset_syncs_appear_without_anybody_making_them(
