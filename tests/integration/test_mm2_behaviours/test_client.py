@@ -89,7 +89,7 @@ def scene(kafka_pair: tuple[LocalKafka, LocalKafka], tmp_path_factory: pytest.Te
                 "topics": TOPIC,
                 "groups": "client-.*",
                 "offset.lag.max": str(LAG_MAX),
-                "offset.flush.interval.ms": "1000",
+                f"{target}.offset.flush.interval.ms": "1000",
             }
             folder = tmp_path_factory.mktemp(who)
             files[who] = write_config(folder / "mm2.properties", props)
