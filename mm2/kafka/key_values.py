@@ -1,26 +1,38 @@
 """Keys and values out of record batches, and nothing else: for tables that are read from compacted topics in bulk.
 
 Decoding a batch into records costs 2.2 µs a record, of which offsets, timestamps and headers take most; walking over them costs
-0.5 µs. A worker's offsets topic may have millions of records, and the worker can do nothing before it has read them.
+0.3 to 0.5 µs. A worker's offsets topic may have millions of records, and the worker can do nothing before it has read them.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 
 from mm2.kafka.errors import CorruptBatch
 from mm2.kafka.records.batch import BatchView
 from mm2.kafka.records.record import decode_batch, read_varint, records_block
 
 
-def collect(view: BatchView, position: int, latest: dict[bytes, bytes | None]) -> None:
-    """Put the value of each record from offset ``position`` on under its key into ``latest``; records without a key are
-    left out. The CRC is the caller's business. Raises CorruptBatch when the records do not add up.
+def collect(views: Sequence[BatchView], position: int) -> dict[bytes, bytes | None]:
+    """The last value of each key among the records from offset ``position`` on; records without a key are left out.
+
+    The CRC is the caller's business. Raises CorruptBatch when the records do not add up.
     """
+    latest: dict[bytes, bytes | None] = {}
+    # The newest batch first: of a key that is known by then no value has to be looked at, and keys come again and again.
+    for view in reversed(views):
+        latest.update(_collect(view, position, latest))
+    return latest
+
+
+def _collect(view: BatchView, position: int, known: Mapping[bytes, bytes | None]) -> dict[bytes, bytes | None]:
+    latest: dict[bytes, bytes | None] = {}
     header = view.header
     if header is None or header.base_offset < position:
         for record in decode_batch(view):
-            if record.offset >= position and record.key is not None:
+            if record.offset >= position and record.key is not None and record.key not in known:
                 latest[record.key] = record.value
-        return
+        return latest
     data = records_block(header, view.data)
     at = 0
     try:
@@ -58,6 +70,9 @@ def collect(view: BatchView, position: int, latest: dict[bytes, bytes | None]) -
                 length, at = read_varint(data, at)
                 end = at + length
             key = data[at:end]
+            if key in known:
+                at = stop
+                continue
             size = data[end]
             if size < 0x80:
                 if size == 1:
@@ -76,6 +91,7 @@ def collect(view: BatchView, position: int, latest: dict[bytes, bytes | None]) -
         raise _corrupt(view, str(error)) from error
     if at != len(data):
         raise _corrupt(view, f"{len(data) - at} bytes follow the last one")
+    return latest
 
 
 def _corrupt(view: BatchView, why: str) -> CorruptBatch:

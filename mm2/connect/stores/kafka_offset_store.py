@@ -94,7 +94,4 @@ class KafkaOffsetStore(OffsetStore):
             ) from failure
 
     def _take(self, _partition: int, views: Sequence[BatchView], position: int) -> None:
-        latest: dict[bytes, bytes | None] = {}
-        for view in views:
-            collect(view, position, latest)
-        self._table.update(latest)
+        self._table.update(collect(views, position))

@@ -28,24 +28,25 @@ def view_of(records: list[Record], codec: str = "none", base_offset: int = 0) ->
 
 
 @given(
-    records=st.lists(_records, min_size=1, max_size=70),
+    batches=st.lists(st.lists(_records, min_size=1, max_size=40), min_size=1, max_size=4),
     codec=st.sampled_from(["none", "lz4", "zstd"]),
     base_offset=st.sampled_from([0, 1000]),
     position=st.integers(0, 1100),
 )
-def test_it_finds_what_decoding_finds(records: list[Record], codec: str, base_offset: int, position: int) -> None:
-    view = view_of(records, codec, base_offset)
-    wanted = {r.key: r.value for r in decode_batch(view) if r.offset >= position and r.key is not None}
-    found: dict[bytes, bytes | None] = {}
-    collect(view, position, found)
-    assert list(found.items()) == list(wanted.items())
+def test_it_finds_what_decoding_finds(batches: list[list[Record]], codec: str, base_offset: int, position: int) -> None:
+    views, offset = [], base_offset
+    for records in batches:
+        views.append(view_of(records, codec, offset))
+        offset += len(records)
+    all_of_them = [record for view in views for record in decode_batch(view)]
+    wanted = {r.key: r.value for r in all_of_them if r.offset >= position and r.key is not None}
+    assert collect(views, position) == wanted
 
 
 def test_a_later_batch_wins() -> None:
-    latest: dict[bytes, bytes | None] = {}
-    for value in (b"1", b"2", None):
-        collect(view_of([Record(b"k", b"0"), Record(b"k", value)]), 0, latest)
-    assert latest == {b"k": None}
+    views = [view_of([Record(b"k", b"0"), Record(b"k", value)]) for value in (b"1", b"2", None)]
+    assert collect(views, 0) == {b"k": None}
+    assert collect(views[:2], 0) == {b"k": b"2"}
 
 
 @pytest.mark.parametrize("change", [-1, 1])
@@ -54,4 +55,4 @@ def test_a_batch_that_claims_another_number_of_records_is_refused(change: int) -
     assert view.header is not None
     lying = view._replace(header=view.header._replace(records_count=3 + change))
     with pytest.raises(CorruptBatch, match="the batch at offset 0 do not add up"):
-        collect(lying, 0, {})
+        collect([lying], 0)
