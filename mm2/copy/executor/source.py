@@ -108,13 +108,13 @@ class _Broker(Link):
     asked_at: float | None = None  # monotonic seconds; None while no answer is due
     intakes: dict[TopicPartition, _Intake] = field(default_factory=dict)
     wanted: dict[TopicPartition, Position] = field(default_factory=dict)  # what the last request asked for in all
-    left: list[TopicPartition] = field(default_factory=list)  # since the last request
+    left: dict[TopicPartition, None] = field(default_factory=dict)  # since the last request, each once and in order
     recess: bool = False  # some partitions wait for the throttle
 
     def leave(self, partition: TopicPartition) -> None:
         """It is not read here any more."""
         if self.intakes.pop(partition, None) is not None:
-            self.left.append(partition)
+            self.left[partition] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,12 +205,12 @@ class Source(Brokers[_Broker]):
             if throttled or not intake.settled or intake.feed.held or intake.feed.offset != intake.asked_for
         ]
         touched = broker.left
-        broker.left = []
+        broker.left = {}
         for tp in touched:
             wanted.pop(tp, None)
         for tp, intake in looked_at:
             feed = intake.feed
-            touched.append(tp)
+            touched[tp] = None
             wanted.pop(tp, None)
             intake.settled = False
             if intake.strange and self._is_strange(intake):

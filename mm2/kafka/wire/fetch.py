@@ -93,7 +93,7 @@ class FetchSession:
     ) -> bytes:
         """The framed request that makes the broker's session equal to ``wanted``.
 
-        ``touched`` may name those that ``wanted`` says something else about than in the last request, or nothing any more:
+        ``touched`` may name, each once, those that ``wanted`` says something else about than in the last request, or nothing any more:
         with thousands of partitions and no traffic, comparing them is what costs most.
         """
         full = self.epoch == 0

@@ -269,6 +269,26 @@ def test_a_partition_where_nothing_happens_is_not_looked_at_again_until_somethin
     play(scenario)
 
 
+def test_while_all_are_full_nothing_is_asked_and_nobody_is_named_twice_afterwards() -> None:
+    async def scenario(scene: Scene) -> None:
+        one, two = Feed(TopicPartition("t", 0)), Feed(TopicPartition("t", 1))
+        line = scene.line(one, two)
+        line.ask()
+        for feed in (one, two):
+            feed.full = True
+            feed.offset += 1
+        line.answer()
+        for _ in range(2):
+            line.ask()
+        assert len(line.asked) == 1
+        one.full = False
+        line.ask()
+        assert line.touched[-1] == [one.partition, two.partition]
+        assert [*line.asked[-1]] == [one.partition]
+
+    play(scenario)
+
+
 def test_a_partition_with_something_waiting_is_looked_at_each_time_since_time_alone_makes_it_full() -> None:
     async def scenario(scene: Scene) -> None:
         feed, other = Feed(TopicPartition("t", 0)), Feed(TopicPartition("t", 1))
