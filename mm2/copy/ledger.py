@@ -298,6 +298,10 @@ def extend(chunks: list[Chunk], entry: Entry) -> None:
     if newest is None or last is None or entry.mark.target <= last.target_end:
         return
     is_straight = entry.mark.source - last.source == entry.mark.target - last.target
+    # A hole and a marker make up for each other.
+    is_straight = is_straight and not any(
+        gap.first < entry.mark.source and gap.after > last.source_end for gap in newest.gaps
+    )
     if is_straight and (entry.session is None or entry.session.start.target <= last.target_end):
         newest.segments[-1] = Segment(last.source, last.target, entry.mark.target - last.target)
 

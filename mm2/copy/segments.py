@@ -64,9 +64,9 @@ class Chunk:
 
     @property
     def open_segment(self) -> Segment | None:
-        """The one that may still grow."""
+        """The one that may still grow; not behind a cut, and not where the target has lost all of it."""
         is_cut = self.cuts and self.cuts[-1].place == len(self.segments)
-        return None if is_cut or not self.segments else self.segments[-1]
+        return None if is_cut or not self.segments or not self.segments[-1].records else self.segments[-1]
 
     @property
     def full(self) -> bool:
@@ -160,7 +160,12 @@ class Trail:
         self._changed.add(self.newest.number)
 
     def cut(self, source: int) -> None:
-        """From this offset on the source has other records than those that were copied."""
+        """From this offset on the source has other records than those that were copied; emptied gaps stay, marks count them."""
+        for chunk in self._chunks:
+            for place, gap in enumerate(chunk.gaps):
+                if gap.after > source:
+                    chunk.gaps[place] = gap._replace(first=min(gap.first, source), after=source)
+                    self._changed.add(chunk.number)
         room = self._room()
         room.cuts.append(Cut(len(room.segments), source))
         self._changed.add(room.number)

@@ -3,9 +3,10 @@
 A *pass* is a run of segments along which the source offsets rise as the target's do. There is one, unless somebody sent
 the copying back, and then the same records are on the target more than once.
 
-To the target: the answer is the place of the group's next record in the newest pass behind which nothing is missing that
-an older pass has brought, so that no record is skipped even while a pass is still under way; and none is read again
-that the group has consumed, within what is known. To the source: the lowest offset of all that the group has not read.
+To the target: of each record that the group has yet to read the newest copy counts, and the group must not go on past the
+first of those. With one pass that is the place of its next record. Else it is the group's place in the newest pass that
+begins in time, so that it reads in the order of the source, also while a pass is still under way. To the source: the
+lowest offset of all that the group has not read.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from typing import NamedTuple
 
 from mm2.copy.segments import Chunk, Segment
@@ -30,6 +32,20 @@ class Place(NamedTuple):
     offset: int
     is_exact: bool
     at_most: int | None
+
+
+class _Newest(NamedTuple):
+    """A run of source offsets and where the newest copy of its first one lies, or before which it does not lie."""
+
+    source: int
+    source_end: int
+    target: int
+    rises: bool
+    """The places of the others follow; else all of them lie at ``target`` or behind it."""
+
+    def at(self, offset: int) -> int:
+        """The place of a source offset within it, or of its first one."""
+        return self.target + (offset - self.source if self.rises and offset > self.source else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +72,6 @@ class Translation:
             if not self._passes or segment.source < self._passes[-1].end:
                 self._passes.append(_Pass([]))
             self._passes[-1].segments.append(segment)
-        self._end = max((run.end for run in self._passes), default=0)
         self._chunks = chunks
 
     @property
@@ -68,17 +83,20 @@ class Translation:
         """Where a group that goes on at source ``offset`` goes on on the target; None: before all that is known."""
         if not self._segments:
             return None
-        last = self._segments[-1]
-        if offset >= self._end:
-            return Place(last.target_end, self._is_missing(self._end, offset), None)
-        reach = 0
+        latest = self._latest(offset)
         for run in reversed(self._passes):
-            reach = max(reach, run.end)
-            if run.start <= offset and reach >= self._end:
-                return self._in(run, offset)
-        first = self._segments[0]
-        # An empty topic before the first record: whatever the group has not read comes at 0 or later.
-        return Place(0, is_exact=True, at_most=0) if first.target == 0 else None
+            if run.start <= offset:
+                found = self._in(run, offset)
+                if latest is None or found.offset <= latest:
+                    at_most = latest if found.at_most is None else found.at_most
+                    return found._replace(
+                        at_most=at_most if latest is None or at_most is None else min(at_most, latest)
+                    )
+        if self._segments[0].target > 0:
+            return None
+        # An empty topic before the first record: whatever the group has not read is known.
+        found = 0 if latest is None else latest
+        return Place(found, is_exact=len(self._passes) == 1, at_most=found)
 
     def to_source(self, offset: int) -> Place | None:
         """Where a group that goes on at target ``offset`` goes on on the source; None: before all that is known."""
@@ -112,6 +130,44 @@ class Translation:
         is_exact = self._is_missing(segment.source_end, offset)
         return Place(segment.target_end, is_exact, None if behind is None else behind.target)
 
+    def _latest(self, offset: int) -> int | None:
+        """Where a group has to go on at the latest; None: it follows from the pass that it is in."""
+        if len(self._passes) == 1:
+            return None  # the place of its next record is the lowest
+        newest, lowest = self._newest
+        index = bisect_right(newest, offset, key=lambda run: run.source_end)
+        if index == len(newest):
+            return None
+        here = newest[index].at(offset)
+        return here if index + 1 == len(newest) else min(here, lowest[index + 1])
+
+    @cached_property
+    def _newest(self) -> tuple[list[_Newest], list[int]]:
+        """The newest copy of every source offset that is known, in order, and the lowest place from each run on."""
+        known = [
+            [_Newest(one.source, one.source_end, one.target, rises=True) for one in run.segments]
+            for run in self._passes
+        ]
+        newest: list[_Newest] = []
+        # What lies nobody knows where comes last: any place that is known may be an older one, but is the safer answer.
+        for layer in [*reversed(known), *reversed(self._dark())]:
+            newest = sorted(newest + _without(layer, newest))
+        lowest = list(accumulate((run.target for run in reversed(newest)), min))
+        return newest, lowest[::-1]
+
+    def _dark(self) -> list[list[_Newest]]:
+        """Where records lie of which nobody knows the places: between two segments that leave room on both sides; by pass."""
+        ends = [(one.source, one.target) for one in self._segments[1:]] + [(self._mark.source, self._mark.target)]
+        dark: list[list[_Newest]] = [[]]
+        for segment, (source, target) in zip(self._segments, ends, strict=True):
+            if source < segment.source_end:
+                dark.append([])
+                continue
+            has_room = target < 0 or target > segment.target_end
+            if has_room and not self._is_missing(segment.source_end, source):
+                dark[-1].append(_Newest(segment.source_end, source, segment.target_end, rises=False))
+        return dark
+
     def _is_missing(self, first: int, after: int) -> bool:
         """All of these source offsets are known not to be on the target."""
         if first >= after:
@@ -122,7 +178,12 @@ class Translation:
     @cached_property
     def _gaps(self) -> list[tuple[int, int]]:
         """Ranges of source offsets without a record, as few as possible, in order."""
-        return _merged((gap.first, gap.after) for chunk in self._chunks for gap in chunk.gaps)
+        gaps: list[tuple[int, int]] = []
+        for chunk in self._chunks:
+            for cut in chunk.cuts:  # whoever cut it has known its own chunks only
+                gaps = [(first, min(after, cut.source)) for first, after in gaps if first < cut.source]
+            gaps += [(gap.first, gap.after) for gap in chunk.gaps if gap.first < gap.after]
+        return _merged(gaps)
 
     def _lowest_unread(self, index: int, read: int, found: int) -> int:
         """The first source offset that the group has not read under any of its places; at most ``found``."""
@@ -136,6 +197,25 @@ class Translation:
             if unread < after:
                 return min(unread, found)
         return found
+
+
+def _without(runs: Sequence[_Newest], taken: Sequence[_Newest]) -> list[_Newest]:
+    """Those parts whose source offsets are in none of ``taken``; both are in order, and nothing overlaps in either."""
+    left: list[_Newest] = []
+    index = 0
+    for run in runs:
+        while index < len(taken) and taken[index].source_end <= run.source:
+            index += 1
+        first, place = run.source, index
+        while first < run.source_end:
+            after = min(run.source_end, taken[place].source) if place < len(taken) else run.source_end
+            if first < after:
+                left.append(_Newest(first, after, run.at(first), run.rises))
+            if place == len(taken):
+                break
+            first = max(first, taken[place].source_end)
+            place += 1
+    return left
 
 
 def _merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -153,7 +233,9 @@ def _standing(chunks: Sequence[Chunk], mark: Mark) -> list[Segment]:
     """The segments that still hold, in the order of the target: none behind the mark, none that a later one lies over."""
     standing: list[Segment] = []
     for chunk in chunks:
-        cuts = {cut.place: cut.source for cut in chunk.cuts}
+        cuts: dict[int, int] = {}
+        for cut in chunk.cuts:
+            cuts[cut.place] = min(cut.source, cuts.get(cut.place, cut.source))
         for place, segment in enumerate(chunk.segments):
             if place in cuts:
                 standing = _before_source(standing, cuts[place])

@@ -124,7 +124,7 @@ class Model:
         self.written = 0
         self.ledger = Ledger()
         self.trail = Trail()
-        self.position = 0
+        self.position = self.reached = 0
         self.start = Mark(0, 0, 0)
         self.passes = 1
         self.commit()
@@ -155,6 +155,7 @@ class Model:
                     self.trail.copied(offset, len(self.target), 1)
                 self.target.append(found)
             self.position = offset + 1
+            self.reached = max(self.reached, self.position)
         if marker:
             self.target.append(None)
 
@@ -200,9 +201,16 @@ class Model:
         self.commit()
 
     def cut_source(self, offset: int) -> None:
-        """An unclean election, or a new topic of the same name."""
+        """An unclean election, or a new topic of the same name.
+
+        Below what was copied before the copying was sent back, and not below where it is, nobody notices it: the ledger
+        has no leader epochs of earlier passes.
+        """
         offset = min(offset, len(self.source))
+        if self.position <= offset < self.reached:
+            return
         del self.source[offset:]
+        self.reached = min(self.reached, offset)
         if offset < self.position:
             self.position = offset
             self.trail.cut(offset)
@@ -268,8 +276,8 @@ STEPS = st.lists(
                 "untold",
                 "java",
                 "reset",
-                # Neither an election on the source nor a loss on the target: together with resets there are histories in
-                # which a record is skipped or read again. Known, and not mended yet.
+                "election",
+                "loss",
             ]
         ),
         st.integers(0, 12),
@@ -278,11 +286,18 @@ STEPS = st.lists(
 )
 
 
-@settings(
-    max_examples=200, derandomize=True
-)  # one history in 20,000 reads a record again beside foreign ones: to be mended
+@settings(max_examples=200)
 @given(STEPS)
 @example([("write", 12), ("marker", 9), ("loss", 2), ("reset", 1), ("java", 12)])
+@example(
+    [("write", 5), ("copy", 7), ("reset", 10), ("election", 9), ("reset", 3), ("write", 6), ("copy", 1), ("untold", 4)]
+)
+@example([("write", 1), ("copy", 1), ("election", 1), ("write", 9), ("java", 2), ("election", 8)])
+@example([("write", 10), ("election", 9), ("leave", 0), ("copy", 2), ("election", 1), ("write", 1), ("java", 1)])
+@example([("write", 3), ("marker", 1), ("copy", 1), ("marker", 1), ("loss", 4), ("marker", 1), ("untold", 0)])
+@example(
+    [("foreign", 1), ("write", 7), ("leave", 0), ("marker", 4), ("commit", 0), ("copy", 8), ("leave", 0), ("untold", 8)]
+)
 def test_no_record_is_skipped_and_none_is_read_again_where_it_is_known(steps: list[tuple[str, int]]) -> None:
     model = Model()
     foreign = False
