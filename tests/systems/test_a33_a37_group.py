@@ -219,6 +219,13 @@ def test_an_older_worker_downgrades_the_group_and_its_end_upgrades_it_again(
         assert worker.rest.http.post(unsigned, json=[]).status_code == 400
         with DistributedWorker(folder / "older", like(worker) | {"connect.protocol": older}) as second:
             eventually(lambda: spread(worker, "c") == [1, 1], timeout_s=60, why=told(worker, "c"))
+            # Whoever ran the other's task before the group could do less has stopped it.
+            ours, theirs = worker.worker_id, second.worker_id
+            moved = next(task for task, owner in owners(worker, "c").items() if owner == theirs)
+            ran = [
+                (status["state"], status["worker_id"]) for status in statuses(broker, group)[f"status-task-c-{moved}"]
+            ]
+            assert ran.index(("UNASSIGNED", ours)) < ran.index(("RUNNING", theirs)), ran
             # Such a group does not sign its requests: an empty set of task configs is taken as it comes.
             eventually(lambda: worker.rest.http.post(unsigned, json=[]).status_code in {204, 200}, timeout_s=30)
             second.stop()

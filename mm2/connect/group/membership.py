@@ -282,6 +282,9 @@ class GroupMember(ClassicMember):
             else:
                 told = event.told
                 if version_of(event.protocol) == 0:
+                    if held is not None:
+                        # Here the group has become eager: who is told what to run is not told what to stop.
+                        self._listener.on_revoked(held.leader, held.connectors, held.tasks)
                     following = told
                 else:
                     if told.revoked_connectors or told.revoked_tasks:

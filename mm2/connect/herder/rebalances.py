@@ -103,9 +103,6 @@ class Rebalances:
 
     def on_revoked(self, leader: str, connectors: Sequence[str], tasks: Sequence[ConnectorTaskId]) -> None:
         """See RebalanceListener. When this returns, everything has stopped or is cancelled."""
-        if not self._resolved and self._member.protocol_version == 0:
-            log.info("nothing was started since the last rebalance, nothing to stop")
-            return
         log.info("revoked", connectors=list(connectors), tasks=[str(task) for task in tasks])
         self._work.revoke(connectors, tasks)
         configured = self._config_store.snapshot().connectors()
