@@ -12,7 +12,7 @@ from mm2 import __version__
 from mm2.config.configdef import AbstractConfig
 from mm2.config.mirror_keys import MIRROR_HEARTBEAT_CONFIG
 from mm2.connect.api import SourceRecord, SourceTask, Task
-from mm2.mirror.clients import TASK_INDEX_KEY, MirrorClients, Side
+from mm2.mirror.clients import MirrorClients, Side
 from mm2.mirror.connector import MirrorConnector
 from mm2.mirror.formats import Heartbeat
 from mm2.mirror.internal_topics import create_compacted_topic
@@ -58,7 +58,8 @@ class MirrorHeartbeatConnector(MirrorConnector):
         )
 
     def task_configs(self, max_tasks: int) -> list[dict[str, str]]:
-        return [{**self._props, TASK_INDEX_KEY: "0"}] if self._settings.bool(EMIT_KEY) else []
+        is_on = self._settings.bool(EMIT_KEY) and self._settings.int(INTERVAL_KEY) >= 0
+        return [dict(self._props)] if is_on else []  # without a number, as in Java
 
     def alter_offsets(self, props: object, offsets: Offsets) -> bool:
         check_heartbeat_offsets(offsets)

@@ -10,14 +10,15 @@ from collections.abc import Mapping
 from typing import Final
 
 from mm2.copy.ledger import LEDGER_CONFIGS, ledger_topic
+from mm2.kafka.admin import Admin
 from mm2.kafka.structs import NewTopic
-from mm2.mirror.clients import SOURCE_ALIAS_KEY
+from mm2.mirror.clients import SOURCE_ALIAS_KEY, TARGET_ALIAS_KEY, Side
+from mm2.mirror.complaints import Complaints
+from mm2.mirror.internal_topics import create_internal_topic
 
 LEDGER_FACTOR_KEY: Final = "ledger.topic.replication.factor"
 DEAD_LETTER_KEY: Final = "dead.letter.topic"
 DEAD_LETTER_FACTOR_KEY: Final = "dead.letter.topic.replication.factor"
-#: In task configs: how many tasks share the limits of ``copy.throttle.bytes.per.sec``.
-TASKS_KEY: Final = "copy.tasks"
 
 _DEAD_LETTER_CONFIGS: Final = {
     "cleanup.policy": "delete",
@@ -50,3 +51,12 @@ def new_ledger(props: Mapping[str, str], replication_factor: int) -> NewTopic:
 def new_dead_letters(props: Mapping[str, str], replication_factor: int) -> NewTopic:
     """The dead-letter topic of the flow, to be created."""
     return NewTopic(dead_letter_topic(props), 1, replication_factor, _DEAD_LETTER_CONFIGS)
+
+
+def create_own_topic(admin: Admin, new: NewTopic, props: Mapping[str, str], key: str, complaints: Complaints) -> bool:
+    """See `create_internal_topic`; ``key`` is that of the replication factor. A file that was written for Java does not have
+    it, and its cluster may be a single broker: then the broker's default will do."""
+    cluster = props.get(TARGET_ALIAS_KEY, Side.TARGET.value)
+    return create_internal_topic(
+        admin, new, cluster=cluster, key=key, complaints=complaints, or_broker_default=key not in props
+    )

@@ -17,7 +17,7 @@ from mm2.config.configdef import ConfigException
 from mm2.config.mirror_keys import MIRROR_SOURCE_CONFIG, topic_throttles
 from mm2.connect.api import RetriableError, Task
 from mm2.kafka.errors import BrokerFailure, UnsupportedVersion
-from mm2.kafka.structs import NewTopic, TopicPartition
+from mm2.kafka.structs import TopicPartition
 from mm2.mirror import plugins
 from mm2.mirror.assigned_partitions import ASSIGNED_PARTITIONS_KEY, decode_partitions, encode_partitions
 from mm2.mirror.clients import SOURCE_ALIAS_KEY, TASK_INDEX_KEY, Kind, MirrorClients, Side
@@ -25,13 +25,13 @@ from mm2.mirror.config_sync import ConfigSync
 from mm2.mirror.connector import MirrorConnector
 from mm2.mirror.dealing import Deal, Shares
 from mm2.mirror.discovery import see_topics, vanished
-from mm2.mirror.internal_topics import complain_unless_compacted, create_compacted_topic, create_internal_topic
+from mm2.mirror.internal_topics import complain_unless_compacted, create_compacted_topic
 from mm2.mirror.ledgers import Ledgers
 from mm2.mirror.offset_checks import Offsets, check_source_offsets
 from mm2.mirror.own_topics import (
     DEAD_LETTER_FACTOR_KEY,
     LEDGER_FACTOR_KEY,
-    TASKS_KEY,
+    create_own_topic,
     new_dead_letters,
     new_ledger,
 )
@@ -166,7 +166,7 @@ class MirrorSourceConnector(MirrorConnector):
 
     def _create_ledger(self) -> bool:
         new = new_ledger(self._props, self._settings.int(LEDGER_FACTOR_KEY))
-        made = self._create_own(new, LEDGER_FACTOR_KEY)
+        made = create_own_topic(self._target_admin, new, self._props, LEDGER_FACTOR_KEY, self._complaints)
         if made:
             cluster = self._clients.target_alias
             complain_unless_compacted(self._target_admin, new.name, cluster=cluster, complaints=self._complaints)
@@ -174,18 +174,7 @@ class MirrorSourceConnector(MirrorConnector):
 
     def _create_dead_letters(self) -> bool:
         new = new_dead_letters(self._props, self._settings.int(DEAD_LETTER_FACTOR_KEY))
-        return self._create_own(new, DEAD_LETTER_FACTOR_KEY)
-
-    def _create_own(self, new: NewTopic, key: str) -> bool:
-        # A file that was written for Java does not have our keys, and its cluster may be a single broker.
-        return create_internal_topic(
-            self._target_admin,
-            new,
-            cluster=self._clients.target_alias,
-            key=key,
-            complaints=self._complaints,
-            or_broker_default=key not in self._props,
-        )
+        return create_own_topic(self._target_admin, new, self._props, DEAD_LETTER_FACTOR_KEY, self._complaints)
 
     def _refresh(self) -> bool:
         """Look at both clusters, bring the target up to the source, hand out what is ready. False = try again soon."""
@@ -299,11 +288,11 @@ class MirrorSourceConnector(MirrorConnector):
             ready = self._ready
         if ready is None:
             raise RetriableError(f"The topics of the flow {self._clients.flow} have not been loaded yet.")
-        shares = self._deal.shares(ready, max_tasks)
-        common = {**self._props, TASKS_KEY: str(len(shares))}
+        # Java's keys and no others: where workers of both share a flow, whoever has the connector would write them anew,
+        # which stops all tasks.
         return [
-            {**common, ASSIGNED_PARTITIONS_KEY: encode_partitions(share), TASK_INDEX_KEY: str(index)}
-            for index, share in enumerate(shares)
+            {**self._props, ASSIGNED_PARTITIONS_KEY: encode_partitions(share), TASK_INDEX_KEY: str(index)}
+            for index, share in enumerate(self._deal.shares(ready, max_tasks))
         ]
 
     def validate(self, props: Mapping[str, str]) -> list[tuple[str, str]]:

@@ -31,7 +31,15 @@ from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror.assigned_partitions import ASSIGNED_PARTITIONS_KEY, decode_partitions
 from mm2.mirror.clients import Kind, MirrorClients, Side
-from mm2.mirror.own_topics import TASKS_KEY, dead_letter_topic
+from mm2.mirror.complaints import Complaints
+from mm2.mirror.own_topics import (
+    DEAD_LETTER_FACTOR_KEY,
+    LEDGER_FACTOR_KEY,
+    create_own_topic,
+    dead_letter_topic,
+    new_dead_letters,
+    new_ledger,
+)
 from mm2.mirror.plugins import replication_policy
 from mm2.mirror.start_from import START_FROM_KEY, parse_start_from
 from mm2.mirror.syncs_topic import EMIT_SYNCS_KEY, syncs_side, syncs_topic
@@ -44,6 +52,7 @@ _TROUBLE_OVER_S: Final = 5.0
 _STOP_TIMEOUT_S: Final = 12.0
 _LEDGER_TIMEOUT_S: Final = 30.0
 _LEDGER_PATIENCE_S: Final = 15.0
+_LOOK_TIMEOUT_S: Final = 5.0
 _LEDGER_AGAIN_S: Final = 0.25
 _READS: Final = 4
 _READ_AGAIN_S: Final = 0.3
@@ -83,7 +92,9 @@ class MirrorSourceTask(SourceTask):
         self._source_alias = spec.source_alias
         self._start_from = parse_start_from(props.get(START_FROM_KEY, ""), source_alias=spec.source_alias)
         self._new_ledger = functools.partial(_ledger_log, props)
-        self._tasks = int(props.get(TASKS_KEY, "1"))
+        self._create_topics = functools.partial(
+            _create_own_topics, props, Complaints(), dead_letters=spec.dead_letter_topic is not None
+        )
         self._limits = (spec.throttle, spec.throttle_topics)
         self._engine, self._spec = engine, spec
         self._job = engine.open(spec, self._starts)
@@ -142,8 +153,9 @@ class MirrorSourceTask(SourceTask):
             return
         self._said_limits = said
         rate, topics = self._limits
-        topics = {**topics, **{topic: limit / self._tasks for topic, limit in said.items() if topic}}
-        rate = said[""] / self._tasks if "" in said else rate
+        tasks = self.context.task_count
+        topics = {**topics, **{topic: limit / tasks for topic, limit in said.items() if topic}}
+        rate = said[""] / tasks if "" in said else rate
         log.info("The limits are others now.", bytes_per_sec=rate, topics=topics)
         job.throttle(rate, topics)
 
@@ -188,6 +200,8 @@ class MirrorSourceTask(SourceTask):
             # Paid once, not by each lane and after each loss.
             self._ledger_deadline = self._ledger_deadline or time.monotonic() + _LEDGER_PATIENCE_S
             deadline = self._ledger_deadline
+            if self._ledger is None:
+                self._create_topics()
             while self._ledger is None:
                 ledger = self._new_ledger()
                 try:
@@ -241,6 +255,28 @@ def _ledger_log(props: Mapping[str, str]) -> LedgerLog:
     return LedgerLog(settings, ledger_topic(clients.source_alias), name=clients.target_alias)
 
 
+def _create_own_topics(props: Mapping[str, str], complaints: Complaints, *, dead_letters: bool) -> None:
+    """What our connector has made before there are tasks, but not Java's, which knows nothing of it.
+
+    What goes wrong shows again when the topics are used.
+    """
+    clients = MirrorClients(props, task=True)
+    settings = AbstractConfig(MIRROR_SOURCE_CONFIG, dict(props))
+    cluster, admin = clients.admin(Side.TARGET, "replication-target-admin")
+    wanted = [(LEDGER_FACTOR_KEY, new_ledger(props, settings.int(LEDGER_FACTOR_KEY)))]
+    if dead_letters:
+        wanted.append((DEAD_LETTER_FACTOR_KEY, new_dead_letters(props, settings.int(DEAD_LETTER_FACTOR_KEY))))
+    try:
+        there = cluster.metadata([new.name for _, new in wanted], timeout_s=_LOOK_TIMEOUT_S).topics
+        for key, new in wanted:
+            if new.name not in there:
+                create_own_topic(admin, new, props, key, complaints)
+    except KafkaFailure as failure:
+        complaints.say("own topics", f"Topics of the flow {clients.flow} cannot be created: {failure}")
+    finally:
+        cluster.close()
+
+
 def copy_spec(props: Mapping[str, str], context: SourceTaskContext) -> CopySpec:
     """The copy job of a task from its properties; ConfigException or ValueError names what cannot be used."""
     clients = MirrorClients(props, task=True)
@@ -253,7 +289,6 @@ def copy_spec(props: Mapping[str, str], context: SourceTaskContext) -> CopySpec:
         PartitionSpec(tp.topic, tp.partition, policy.format_remote_topic(clients.source_alias, tp.topic))
         for tp in decode_partitions(props[ASSIGNED_PARTITIONS_KEY])
     )
-    tasks = int(props.get(TASKS_KEY, "1"))
     syncs = None
     if settings.bool(EMIT_SYNCS_KEY):
         side = syncs_side(props)
@@ -279,8 +314,8 @@ def copy_spec(props: Mapping[str, str], context: SourceTaskContext) -> CopySpec:
         partition_error=settings.str("partition.error"),
         ledger_topic=ledger_topic(clients.source_alias),
         dead_letter_topic=dead_letter_topic(props) if props.get("errors.tolerance", "").lower() == "all" else None,
-        throttle=settings.int(THROTTLE_KEY) / tasks,
-        throttle_topics={topic: limit / tasks for topic, limit in topic_throttles(props).items()},
+        throttle=settings.int(THROTTLE_KEY) / context.task_count,
+        throttle_topics={topic: limit / context.task_count for topic, limit in topic_throttles(props).items()},
         transactions=_transactions(context.worker),
         read_committed=consumer.get("isolation.level", "").strip() == "read_committed",
         batch_duration_ms=settings.int("copy.batch.duration.ms"),

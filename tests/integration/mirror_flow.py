@@ -81,7 +81,8 @@ class _NoOffsets:
 @contextmanager
 def running_task(task: SourceTask, props: dict[str, str]) -> Iterator[SourceTask]:
     worker = WorkerView({}, "A-mm2", "mm2-offsets.A.internal", {}, exactly_once=False)
-    context = SourceTaskContext(props["name"], int(props["task.index"]), MappingProxyType(props), _NoOffsets(), worker)
+    number = int(props.get("task.index", "0"))
+    context = SourceTaskContext(props["name"], number, MappingProxyType(props), _NoOffsets(), worker)
     task.initialize(context)
     task.start(props)
     try:

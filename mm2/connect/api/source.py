@@ -106,6 +106,8 @@ class SourceTaskContext:
     #: connector has no newer task configs, and raises ConnectError otherwise: then the id has to be given up, because
     #: its rightful owner has been fenced. Waits for the end of a rebalance under way. Not on the herder's thread.
     confirm_ownership: Callable[[], None] = field(default=_always_owner, repr=False)
+    #: How many tasks the connector has, this one included; another number of them means a new context.
+    task_count: int = 1
 
 
 class SourceTask(Task):

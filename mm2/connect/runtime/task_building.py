@@ -258,6 +258,7 @@ class _Building:
                 worker=self._view(store, producer_props, transactions),
                 resources=self._resources,
                 transaction_context=boundaries,
+                task_count=self._start.count,
             ),
             store,
             owns_store,

@@ -1,6 +1,8 @@
 import threading
 import time
 
+import pytest
+
 from mm2.mirror.formats import Heartbeat
 from mm2.mirror.heartbeat import MirrorHeartbeatConnector, MirrorHeartbeatTask
 
@@ -39,12 +41,13 @@ def test_a_stop_ends_the_wait_at_once() -> None:
     assert time.monotonic() - started < 2
 
 
-def test_the_heart_of_a_disabled_flow_beats_unless_it_is_switched_off() -> None:
+@pytest.mark.parametrize("off", [{"emit.heartbeats.enabled": "false"}, {"emit.heartbeats.interval.seconds": "-1"}])
+def test_the_heart_of_a_disabled_flow_beats_unless_it_is_switched_off(off: dict[str, str]) -> None:
     connector = MirrorHeartbeatConnector()
     connector.start(PROPS)
-    assert [config["task.index"] for config in connector.task_configs(8)] == ["0"]
+    assert connector.task_configs(8) == [PROPS], "nothing that Java does not write"
     connector.stop()
     connector = MirrorHeartbeatConnector()
-    connector.start({**PROPS, "emit.heartbeats.enabled": "false"})
+    connector.start({**PROPS, **off})
     assert connector.task_configs(8) == []
     connector.stop()

@@ -16,7 +16,7 @@ from mm2.copy.ledger import Ledger, LedgerLog, entry_record
 from mm2.copy.session import Entry, Mark, Session, Start
 from mm2.kafka.errors import BrokerFailure, DisconnectedFailure, KafkaFailure
 from mm2.kafka.structs import ProducerIdentity, TopicPartition
-from mm2.mirror.source_task import MirrorSourceTask
+from mm2.mirror.source_task import MirrorSourceTask, copy_spec
 from mm2.mirror.start_from import StartFrom
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -78,6 +78,11 @@ class Scene:
         self.task._source_alias = "A"
         self.task._start_from = StartFrom()
         self.task._new_ledger = cast(Any, lambda: self.log)
+        self.creations = 0
+        self.task._create_topics = cast(Any, self._create)
+
+    def _create(self) -> None:
+        self.creations += 1
 
     def starts(self, *partitions: TopicPartition) -> dict[TopicPartition, Start]:
         return self.task._starts(partitions or (T0,))
@@ -151,14 +156,14 @@ def test_positions_that_cannot_be_read_now_are_a_failure_and_those_that_are_none
             scene.starts()
 
 
-def test_a_ledger_that_comes_late_is_waited_for_and_then_followed() -> None:
+def test_a_ledger_that_is_not_there_is_made_once_waited_for_and_then_followed() -> None:
     missing = BrokerFailure.of(3)
     scene = Scene(ENTRY, failures=[missing, missing])
     scene.positions.held = {T0: 49}
     assert scene.starts()[T0].entry == ENTRY
-    assert (scene.log.stops, scene.log.reads) == (2, 0)
+    assert (scene.log.stops, scene.log.reads, scene.creations) == (2, 0, 1)
     scene.starts()
-    assert scene.log.reads == 1
+    assert (scene.log.reads, scene.creations) == (1, 1)
 
 
 @pytest.mark.parametrize("code", [3, 29])
@@ -173,6 +178,25 @@ def test_without_a_ledger_it_is_at_least_once(code: int) -> None:
 def test_a_ledger_that_cannot_be_read_now_is_a_failure() -> None:
     with pytest.raises(DisconnectedFailure):
         Scene(failures=[DisconnectedFailure("gone")]).starts()
+
+
+def test_limits_are_shared_by_the_tasks_whoever_made_their_configs() -> None:
+    own = {"bootstrap.servers": "127.0.0.1:1"}
+    worker = WorkerView(own, "A-mm2", "mm2-offsets.A.internal", own, exactly_once=False)
+    java_s = {
+        "name": "MirrorSourceConnector",
+        "connector.class": "org.apache.kafka.connect.mirror.MirrorSourceConnector",
+        "source.cluster.alias": "A",
+        "target.cluster.alias": "B",
+        "source.cluster.bootstrap.servers": "127.0.0.1:1",
+        "target.cluster.bootstrap.servers": "127.0.0.1:1",
+        "copy.throttle.bytes.per.sec": "1000",
+        "copy.throttle.bytes.per.sec.t": "400",
+        "task.assigned.partitions": "t-0,t-4",
+        "task.index": "0",
+    }
+    spec = copy_spec(java_s, SourceTaskContext("C", 0, java_s, cast(Any, Positions()), worker, task_count=4))
+    assert (spec.throttle, spec.throttle_topics) == (250, {"t": 100})
 
 
 def test_what_is_written_is_what_is_read() -> None:

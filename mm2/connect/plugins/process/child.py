@@ -165,7 +165,13 @@ class _Child:
         plugin.initialize(_ConnectorContext(self.peer))
 
     def _on_initialize_source(
-        self, connector: str, task_id: int, configs: dict[str, str], worker: WorkerView, transactions: bool
+        self,
+        connector: str,
+        task_id: int,
+        configs: dict[str, str],
+        worker: WorkerView,
+        transactions: bool,
+        task_count: int,
     ) -> None:
         self._transactions = _TransactionContext() if transactions else None
         context = SourceTaskContext(
@@ -178,6 +184,7 @@ class _Child:
             transaction_context=self._transactions,
             report=lambda detail: self.peer.call("report_detail", detail),
             confirm_ownership=lambda: self.peer.call("confirm_ownership"),
+            task_count=task_count,
         )
         self._expect(SourceTask).initialize(context)
 

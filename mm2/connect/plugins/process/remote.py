@@ -281,7 +281,15 @@ class RemoteSourceTask(_RemoteTask, SourceTask):
                 "is not for it"
             )
         transactions = ctx.transaction_context is not None
-        self._process.call("initialize_source", ctx.connector, ctx.task_id, dict(ctx.configs), ctx.worker, transactions)
+        self._process.call(
+            "initialize_source",
+            ctx.connector,
+            ctx.task_id,
+            dict(ctx.configs),
+            ctx.worker,
+            transactions,
+            ctx.task_count,
+        )
 
     def poll(self) -> list[SourceRecord] | None:
         records: list[SourceRecord] | None
