@@ -26,7 +26,8 @@ from mm2.kafka.structs import EARLIEST, LATEST, OffsetInfo, TopicPartition, topi
 from mm2.kafka.wire import fetch
 from mm2.kafka.wire.fetch import Fetched, FetchSession, Position
 
-_MAX_WAIT_MS = 500
+_MAX_WAIT_MS = 2000
+_MAX_WAIT_OF_SEVERAL_MS = 500
 _FETCH_BYTES = 32 << 20
 _PARTITION_BYTES = 4 << 20
 _OUT_OF_RANGE = 1
@@ -177,8 +178,10 @@ class KafkaBasedLog:
         return self._producer.send(self._topic, batch, timeout_s=timeout_s)
 
     def stop(self) -> None:
-        """End the thread; at most one long poll later everything is closed."""
+        """End the thread, which waits for no answer any more."""
         self._stopping.set()
+        for connection, _ in list(self._connections.values()):
+            connection.abort()
         with self._moved:
             self._moved.notify_all()
         thread = self._thread
@@ -263,7 +266,8 @@ class KafkaBasedLog:
             connection, session = self._connection(node, topic_ids)
             version = connection.version_of(fetch.REQUEST, fetch.MAX_VERSION if info.topic_id else 12)
             # several leaders are asked one after another: none of them may hold the answer back for long
-            wait_ms = _MAX_WAIT_MS if len(by_leader) == 1 else max(20, _MAX_WAIT_MS // len(by_leader))
+            several = len(by_leader) > 1
+            wait_ms = max(20, _MAX_WAIT_OF_SEVERAL_MS // len(by_leader)) if several else _MAX_WAIT_MS
             frame = session.request(
                 version,
                 connection.next_correlation_id(),
@@ -291,6 +295,8 @@ class KafkaBasedLog:
         if node not in self._connections:
             self._connections[node] = (self._cluster.open_connection(node), FetchSession(topic_ids))
         connection, session = self._connections[node]
+        if self._stopping.is_set():
+            connection.abort()  # it came too late for `stop` to know of it
         connection.maybe_reauthenticate()
         if session.topic_ids != topic_ids:
             session.reset()
