@@ -15,14 +15,12 @@ from bench.shapes import SHAPES
 
 _FAR = replace(SHAPES["1k"], records=100_000)
 """Java's default moves a megabyte a second at that distance."""
-_FEWER = replace(SHAPES["1k"], records=1_000_000)
-"""Java's default commits a transaction for each 500 records."""
 
 TABLE = (
     Event(SHAPES["1k-4g"]),
     Event(Traffic(1000, 20)),
     Event(SHAPES["lz4"]),
-    Event(_FEWER, Conditions(exactly_once=True)),
+    Event(SHAPES["1k"], Conditions(exactly_once=True)),
     Event(SHAPES["1k"], Conditions(tls=True)),
     Event(_FAR, Conditions(rtt_ms=80), FOUR),
     Event(SHAPES["100b"]),
