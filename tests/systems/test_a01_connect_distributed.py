@@ -118,6 +118,7 @@ def test_a01_sigterm_leaves_the_group_with_statuses_unassigned(broker: LocalKafk
         assert time.monotonic() - began_s < 20
 
 
+@pytest.mark.slow  # as in Java, a topic that too few brokers can hold is tried for a minute
 def test_a01_a_herder_that_fails_ends_it_with_1_after_health_has_said_so(
     broker: LocalKafka, unique: str, folder: Path
 ) -> None:
