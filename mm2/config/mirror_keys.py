@@ -265,10 +265,10 @@ def _checkpoint_config() -> ConfigDef:
     ).define(
         "tombstone.dead.groups.enabled",
         Type.BOOLEAN,
-        True,
+        False,
         None,
         LOW,
-        "Delete the checkpoints of groups that the source no longer has.",
+        "Delete the checkpoints of groups that the source no longer has. Java's clients cannot read what is left then.",
     )
 
 
@@ -299,6 +299,7 @@ MIRROR_SOURCE_TASK_CONFIG: Final = (
 MIRROR_CHECKPOINT_TASK_CONFIG: Final = (
     ConfigDef(MIRROR_CHECKPOINT_CONFIG)
     .define("task.assigned.groups", Type.LIST, validator=distinct(empty_allowed=False), doc="Groups of a task.")
+    .define("task.assigned.share.groups", Type.LIST, "", None, LOW, "Share groups of a task; Java has none.")
     .define("task.index", Type.INT, None, None, LOW, "Number of the task.")
 )
 """What a task of MirrorCheckpointConnector is given."""

@@ -1,14 +1,15 @@
 """MirrorCheckpointConnector: finds the consumer groups of the source and hands them to tasks (spec mirrormaker §5.1).
 
 Beyond that: between two refreshes groups are listed every few seconds, so that a new one has its checkpoints soon; what a
-group that was deleted has left in the checkpoints topic is deleted too.
+group that was deleted has left in the checkpoints topic is deleted too, if that is wanted.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Final, TypeVar
 
 import structlog
@@ -26,6 +27,7 @@ from mm2.mirror.checkpoint_task import (
     ASSIGNED_GROUPS_KEY,
     GROUPS_PER_CALL,
     MirrorCheckpointTask,
+    decode_groups,
     encode_groups,
     group_state,
     is_wanted,
@@ -165,7 +167,7 @@ class MirrorCheckpointConnector(MirrorConnector):
                 self._calm_until = time.monotonic() + _CALM_S
             self.context.request_task_reconfiguration()
         if dead or not self._has_buried:
-            self._bury(existing)
+            self._bury(dead, existing)
         return not failed
 
     def _name_left_out(self, listings: Iterable[GroupListing]) -> None:
@@ -190,21 +192,20 @@ class MirrorCheckpointConnector(MirrorConnector):
             dead.update(group for group in some if group_state(described[group]) == "dead" and offsets[group] == {})
         return frozenset(dead)
 
-    def _bury(self, existing: Collection[str]) -> None:
-        """Delete checkpoints of groups that the source no longer has; without them Java's would stay for ever."""
-        if not self._settings.bool(TOMBSTONES_KEY):
-            return
-        left = self._left_behind(existing)
-        dead = self._dead({group for group, _, _ in left})
-        records = [
-            Record(Checkpoint.key_of(*key), None, (), int(time.time() * 1000)) for key in sorted(left) if key[0] in dead
-        ]
-        if records:
-            self._write(self._topic, records)
-            ledger = ledger_topic(self._clients.source_alias)
-            if ledger in self._target_admin.cluster.metadata([ledger]).topics:
-                self._write(ledger, [group_record(group, {}) for group in sorted(dead)])
-            log.info("Checkpoints of deleted groups are deleted.", groups=sorted(dead)[:20], checkpoints=len(records))
+    def _bury(self, dead: frozenset[str], existing: Collection[str]) -> None:
+        """Forget what the ledger says of groups that the source no longer has, and delete their checkpoints, if that is wanted:
+        Java leaves them, and cannot read what a deletion leaves."""
+        if self._settings.bool(TOMBSTONES_KEY):
+            left = self._left_behind(existing)
+            dead = self._dead({group for group, _, _ in left})
+            keys = [key for key in sorted(left) if key[0] in dead]
+            if keys:
+                now_ms = int(time.time() * 1000)
+                self._write(self._topic, [Record(Checkpoint.key_of(*key), None, (), now_ms) for key in keys])
+                log.info("Checkpoints of deleted groups are deleted.", groups=sorted(dead)[:20], checkpoints=len(keys))
+        ledger = ledger_topic(self._clients.source_alias)
+        if dead and ledger in self._target_admin.cluster.metadata([ledger]).topics:
+            self._write(ledger, [group_record(group, {}) for group in sorted(dead)])
         self._has_buried = True
 
     def _left_behind(self, existing: Collection[str]) -> set[tuple[str, str, int]]:
@@ -251,7 +252,7 @@ class MirrorCheckpointConnector(MirrorConnector):
             raise RetriableError(f"The consumer groups of the flow {self._clients.flow} have not been loaded yet.")
         return [
             {**self._props, ASSIGNED_GROUPS_KEY: encode_groups(share), TASK_INDEX_KEY: str(index)}
-            for index, share in enumerate(shares(groups, max_tasks))
+            for index, share in enumerate(dealt(groups, max_tasks, self.context.stored_task_configs()))
         ]
 
     def validate(self, props: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -270,7 +271,15 @@ class MirrorCheckpointConnector(MirrorConnector):
         return True
 
 
-def shares(items: tuple[_T, ...], parties: int) -> list[list[_T]]:
+def dealt(groups: Sequence[str], max_tasks: int, stored: Sequence[Mapping[str, str]]) -> list[list[str]]:
+    """A share of the groups for each task: as in the ``stored`` task configs while that is right. Java goes by the order of a
+    hash table, and another deal would stop all tasks for nothing."""
+    known = [decode_groups(props[ASSIGNED_GROUPS_KEY]) for props in stored if props.get(ASSIGNED_GROUPS_KEY)]
+    is_right = len(known) == min(max_tasks, len(groups)) and sorted(chain(*known)) == sorted(groups)
+    return known if is_right else shares(groups, max_tasks)
+
+
+def shares(items: Sequence[_T], parties: int) -> list[list[_T]]:
     """Contiguous, none empty, sizes differing by at most one, the larger ones first."""
     count = min(parties, len(items))
     size, larger = divmod(len(items), count) if count else (0, 0)

@@ -21,14 +21,22 @@ import org.apache.kafka.connect.mirror.RemoteClusterUtils;
 
 /**
  * What Kafka's MirrorClient, RemoteClusterUtils and console formatters say. Each line of the input is a question as words with a
- * tab between them, each line of the output an answer in JSON.
+ * tab between them, each line of the output an answer in JSON, or {"failed": class of the exception}.
  */
 public class MirrorOracle {
     private static final ObjectMapper MAPPER = new ObjectMapper();
 
     public static void main(String[] args) throws Exception {
         for (String line : new String(System.in.readAllBytes(), StandardCharsets.UTF_8).split("\n")) {
-            System.out.println(MAPPER.writeValueAsString(answer(line.split("\t"))));
+            System.out.println(MAPPER.writeValueAsString(answerOrFailure(line.split("\t"))));
+        }
+    }
+
+    private static Object answerOrFailure(String[] asked) {
+        try {
+            return answer(asked);
+        } catch (Exception e) {
+            return Map.of("failed", e.getClass().getName());
         }
     }
 

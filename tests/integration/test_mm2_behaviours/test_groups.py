@@ -82,6 +82,7 @@ def scene(kafka_pair: tuple[LocalKafka, LocalKafka], tmp_path_factory: pytest.Te
             "sync.group.offsets.enabled": "true",
             "sync.group.offsets.interval.seconds": "1",
             "offset.lag.max": "1000000",
+            "tombstone.dead.groups.enabled": "true",
             "listeners": "",
         },
     )
