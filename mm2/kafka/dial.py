@@ -12,6 +12,7 @@ import threading
 import time
 from typing import Any, Final
 
+from mm2.config.configdef import ConfigException
 from mm2.kafka.errors import ConnectFailure, DnsFailure, RefusedFailure, TimeoutFailure, TlsFailure
 from mm2.kafka.settings import ClientSettings
 from mm2.kafka.stream import Stream, remaining_ms, tls_reason
@@ -127,7 +128,12 @@ def _set_options(sock: socket.socket, settings: ClientSettings) -> None:
 
 def _handshake(sock: socket.socket, host: str, settings: ClientSettings, deadline: float, who: str) -> ssl.SSLSocket:
     assert settings.tls is not None  # noqa: S101 - narrows the type for the one caller, which checked
-    context = build_ssl_context(settings.tls)
+    try:
+        context = build_ssl_context(settings.tls)
+    except ConfigException as error:
+        # Stores are replaced while we run, and not everybody does that in one step.
+        reason = str(error).rstrip(".")
+        raise TlsFailure(f"The TLS session with the {who} cannot be set up: {reason}.") from error
     try:
         tls_sock = context.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
     except (ssl.SSLError, ValueError) as error:

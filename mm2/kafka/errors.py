@@ -14,7 +14,7 @@
     └── CorruptBatch              record bytes that do not add up
 
 Every message is one sentence that names the address or the cluster. `retriable` says whether the same call may succeed later
-without anybody changing anything.
+without anybody changing anything, `is_final` whether it never will.
 """
 
 from __future__ import annotations
@@ -29,11 +29,24 @@ class KafkaFailure(Exception):
 
     retriable: bool = False
 
+    @property
+    def is_final(self) -> bool:
+        """A broker has heard us and will say the same again.
+
+        Not so when a certificate or a password keeps us from being heard: somebody will mend it, and what is read from files
+        is read again, so whoever runs for years must draw no conclusions from it meanwhile.
+        """
+        return not self.retriable
+
 
 class ConnectFailure(KafkaFailure):
     """There is no usable connection to a broker."""
 
     retriable = True
+
+    @property
+    def is_final(self) -> bool:
+        return False
 
 
 class DnsFailure(ConnectFailure):
@@ -45,7 +58,7 @@ class RefusedFailure(ConnectFailure):
 
 
 class TlsFailure(ConnectFailure):
-    """The TLS handshake failed, or only one side of the connection speaks TLS."""
+    """The TLS handshake failed, only one side of the connection speaks TLS, or our own stores cannot be used at the moment."""
 
     retriable = False
 
@@ -59,7 +72,11 @@ class DisconnectedFailure(ConnectFailure):
 
 
 class AuthenticationFailure(KafkaFailure):
-    """The broker rejected the credentials or the SASL mechanism."""
+    """The broker rejected the credentials or the SASL mechanism, or there are none to be had."""
+
+    @property
+    def is_final(self) -> bool:
+        return False
 
 
 class BrokerFailure(KafkaFailure):

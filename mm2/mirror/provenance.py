@@ -152,7 +152,7 @@ class Provenance:
 
     def _do_without(self, failure: KafkaFailure) -> None:
         """Go on without a ledger that is missing or denied: what others say is still heeded. Raises what may pass."""
-        if failure.retriable and not vanished(failure):
+        if not failure.is_final and not vanished(failure):
             raise failure
         self.complaints.say(
             "ledger of provenance",

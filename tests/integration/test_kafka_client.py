@@ -15,7 +15,6 @@ import pytest
 from kafka.protocol.admin import AlterUserScramCredentialsRequest, CreateTopicsRequest
 from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest
 
-from mm2.config.configdef import ConfigException
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.connection import Connection
@@ -401,7 +400,7 @@ def test_wrong_store_password_names_the_file(secured: Secured) -> None:
     for file in ("trust.jks", "trust.p12"):
         path = str(secured.folder / file)
         props = secured.props("TLS", ssl_truststore_location=path, ssl_truststore_password="wrong")
-        with pytest.raises(ConfigException, match="password may be wrong") as raised:
+        with pytest.raises(TlsFailure, match="password may be wrong") as raised:
             secured.open(props)
         assert path in str(raised.value)
 

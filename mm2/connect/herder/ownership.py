@@ -109,7 +109,7 @@ class TaskOwnership:
                 self._store.refresh(self._sync_timeout_s)
                 break
             except KafkaFailure as failure:
-                if not failure.retriable:
+                if failure.is_final:
                     raise ConnectError(
                         f"Task {task} was not started, the config topic cannot be read: {failure}"
                     ) from failure

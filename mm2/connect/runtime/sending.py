@@ -21,7 +21,7 @@ from kafka.protocol.metadata import MetadataRequest
 from mm2.kafka.backoff import Backoff
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.error_codes import ErrorCode
-from mm2.kafka.errors import BrokerFailure, ConnectFailure, DisconnectedFailure, KafkaFailure, TimeoutFailure
+from mm2.kafka.errors import BrokerFailure, DisconnectedFailure, KafkaFailure, TimeoutFailure
 from mm2.kafka.partitioner import partition_for
 from mm2.kafka.producer import Producer, RecordMetadata, Written
 from mm2.kafka.records.record import Record
@@ -280,9 +280,9 @@ class RecordSender:
         while True:
             try:
                 count = self._ask_for(topic)
-            except (BrokerFailure, ConnectFailure) as failure:
+            except KafkaFailure as failure:
                 gone = isinstance(failure, BrokerFailure) and failure.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                if not failure.retriable and not gone:
+                if not self._may_pass(failure) and not gone:
                     raise
                 if failures == 0:
                     log.warning("a topic cannot be written to yet", topic=topic, reason=str(failure))
@@ -293,6 +293,10 @@ class RecordSender:
                 continue
             self._counts[topic] = (count, time.monotonic())
             return count
+
+    def _may_pass(self, failure: KafkaFailure) -> bool:
+        """Who has been let in before waits for a certificate or a password to be mended; who never was is told at once."""
+        return failure.retriable or (bool(self._counts) and not failure.is_final)
 
     def _ask_for(self, topic: str) -> int:
         """Number of partitions; a topic that is not there may be created by that, if the brokers are set up to."""
@@ -380,7 +384,7 @@ class RecordSender:
 
     def _refused(self, tp: TopicPartition, items: list[Outgoing], failure: KafkaFailure) -> None:
         code = failure.code if isinstance(failure, BrokerFailure) else None
-        retriable = failure.retriable or code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        may_pass = self._may_pass(failure) or code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if code in _OF_ONE and len(items) > 1 and not self._transactional:
             # The others are not to be given up with it.
             with self._changed:
@@ -392,7 +396,7 @@ class RecordSender:
                     queue.alone = len(items)
             return
         now = time.monotonic()
-        if self._transactional or not retriable or items[0].due_s <= now or self._closed:
+        if self._transactional or not may_pass or items[0].due_s <= now or self._closed:
             self._settle(items, None, failure)
             return
         with self._changed:

@@ -164,7 +164,7 @@ class KafkaStatusStore(StatusStore):
         try:
             self._log.send_all([(write.key.encode("utf-8"), write.value) for write in batch], timeout_s=_ATTEMPT_S)
         except KafkaFailure as failure:
-            if not failure.retriable and len(batch) > 1:
+            if failure.is_final and len(batch) > 1:
                 # One may be to blame, a trace that is too long, say, and is no reason to lose the others.
                 return [write for one in batch for write in self._send([one])]
             log.warning(
@@ -172,10 +172,10 @@ class KafkaStatusStore(StatusStore):
                 topic=self._log.name,
                 cluster=self._log.cluster.name,
                 count=len(batch),
-                again=failure.retriable,
+                again=not failure.is_final,
                 reason=str(failure),
             )
-            return list(batch) if failure.retriable else []
+            return [] if failure.is_final else list(batch)
         return []
 
     def _still_wanted(self, write: _Write) -> bool:

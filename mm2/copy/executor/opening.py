@@ -181,7 +181,7 @@ class Opening:
                         self._on_truncated(cursor, answer.records, answer.end)
                     else:
                         self._go_on(cursor, entry, answer.records, end=answer.end)
-                elif answer.retriable:
+                elif not answer.is_final:
                     cursor.outbox.complaint = answer
                 else:
                     del waiting[tp]
@@ -230,7 +230,7 @@ class Opening:
                 )
             except KafkaFailure as error:
                 cursor.outbox.complaint = error
-                if not error.retriable:
+                if error.is_final:
                     break
                 await self._link.pause(_AGAIN_S)
                 continue
@@ -332,7 +332,7 @@ class Opening:
                 cursor = self._cursors[tp]
                 if isinstance(end, OffsetInfo):
                     self._open_one(cursor, Mark(waiting.pop(tp), end.offset, 0), identity)
-                elif not end.retriable and not end.stale_metadata:
+                elif end.is_final and not end.stale_metadata:
                     # It may be written all the same; where it ends is then not known.
                     self._open_one(cursor, Mark(waiting.pop(tp), -1, 0), identity)
                 else:

@@ -404,7 +404,7 @@ class Sink(Brokers[_Broker]):
                     if isinstance(answer, Standing):
                         del self._doubtful[tp]
                         self._align(asked[tp], answer)
-                    elif not answer.retriable:
+                    elif answer.is_final:
                         # Nobody may ask: sent again as it is, the broker's memory has to do.
                         del self._doubtful[tp]
                         asked[tp].looked_up = False

@@ -1,13 +1,15 @@
 import socket
 import time
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.connection import Connection
-from mm2.kafka.errors import DnsFailure, RefusedFailure, TimeoutFailure
-from mm2.kafka.settings import ClientSettings
+from mm2.kafka.errors import DnsFailure, RefusedFailure, TimeoutFailure, TlsFailure
+from mm2.kafka.settings import ClientSettings, Tls
 
 SETTINGS = ClientSettings(bootstrap=(("127.0.0.1", 1),))
 
@@ -40,6 +42,20 @@ def test_silence_after_connecting_ends_at_the_deadline(silent_port: int) -> None
     with pytest.raises(TimeoutFailure):
         Connection.open("127.0.0.1", silent_port, SETTINGS, timeout_s=0.2)
     assert 0.15 < time.monotonic() - start < 1
+
+
+@pytest.mark.parametrize("content", [None, b"", b"-----BEGIN CERTIFICATE-----\nMIIB"], ids=["away", "empty", "half"])
+def test_a_store_that_is_just_being_replaced_is_a_failure_of_this_connection_only(
+    silent_port: int, tmp_path: Path, content: bytes | None
+) -> None:
+    store = tmp_path / "trusted.pem"
+    if content is not None:
+        store.write_bytes(content)
+    settings = replace(SETTINGS, security_protocol="SSL", tls=Tls(truststore_location=str(store)))
+    with pytest.raises(TlsFailure, match=r"ssl\.truststore\.location") as raised:
+        Connection.open("127.0.0.1", silent_port, settings, timeout_s=5, cluster="A")
+    assert str(store) in str(raised.value)
+    assert not raised.value.is_final
 
 
 def test_preflight_tells_the_failure_that_says_most(silent_port: int) -> None:

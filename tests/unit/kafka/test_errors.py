@@ -8,6 +8,7 @@ from mm2.kafka.errors import (
     AuthenticationFailure,
     BrokerFailure,
     ConnectFailure,
+    CorruptBatch,
     KafkaFailure,
     TlsFailure,
     UnsupportedVersion,
@@ -36,6 +37,13 @@ def test_retriable_like_java() -> None:
     assert ConnectFailure("x").retriable
     assert not TlsFailure("x").retriable
     assert not AuthenticationFailure("x").retriable
+
+
+def test_final_is_what_a_broker_will_say_again_not_what_keeps_us_from_being_heard() -> None:
+    assert BrokerFailure.of(ErrorCode.TOPIC_AUTHORIZATION_FAILED).is_final
+    assert CorruptBatch("x").is_final
+    for passing in (BrokerFailure.of(ErrorCode.NOT_COORDINATOR), TlsFailure("x"), AuthenticationFailure("x")):
+        assert not passing.is_final
 
 
 @pytest.mark.parametrize("failure", [BrokerFailure.of(16), UnsupportedVersion.of(35, "no"), AuthenticationFailure("x")])
