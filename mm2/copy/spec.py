@@ -70,8 +70,9 @@ class CopySpec:
     ``start_timestamp_ms`` replaces ``auto_offset_reset`` where there is no position. ``ledger_topic`` None: at least once.
     ``dead_letter_topic`` takes what cannot be copied, if somebody wants that. With ``transactions`` there is one lane.
 
-    ``offsets_topic`` is Connect's offsets topic on the target; positions are written there as MirrorSourceConnector
-    does (spec mirrormaker §2.5), under ``connector`` and ``source_alias``. ``source`` and ``target`` hold secrets.
+    ``offsets_topic`` is Connect's offsets topic, on the target unless ``offsets`` names another cluster; positions are written
+    there as MirrorSourceConnector does (spec mirrormaker §2.5), under ``connector`` and ``source_alias``. ``source``,
+    ``target`` and ``offsets`` hold secrets.
     """
 
     flow: str
@@ -83,6 +84,7 @@ class CopySpec:
     target: ClientSettings
     partitions: tuple[PartitionSpec, ...]
     offsets_topic: str
+    offsets: ClientSettings | None = None
     syncs: SyncsSpec | None = None
     auto_offset_reset: str = "earliest"
     start_timestamp_ms: int | None = None
@@ -115,11 +117,13 @@ class CopySpec:
         data: dict[str, Any] = {
             field.name: getattr(self, field.name)
             for field in dataclasses.fields(self)
-            if field.name not in ("source", "target", "partitions", "syncs", "transactions")
+            if field.name not in ("source", "target", "partitions", "offsets", "syncs", "transactions")
         }
         data["source"] = self.source.to_json()
         data["target"] = self.target.to_json()
         data["partitions"] = [[part.topic, part.partition, part.remote_topic] for part in self.partitions]
+        if self.offsets is not None:
+            data["offsets"] = self.offsets.to_json()
         if self.syncs is not None:
             data["syncs"] = [self.syncs.settings.to_json(), self.syncs.topic, self.syncs.lag_max]
         if self.transactions is not None:
@@ -130,6 +134,7 @@ class CopySpec:
     def from_json(cls, text: str) -> Self:
         """The inverse of `to_json`."""
         data = json.loads(text)
+        offsets = data.pop("offsets", None)
         syncs = data.pop("syncs", None)
         transactions = data.pop("transactions", None)
         return cls(
@@ -138,6 +143,7 @@ class CopySpec:
                 "source": ClientSettings.from_json(data["source"]),
                 "target": ClientSettings.from_json(data["target"]),
                 "partitions": tuple(PartitionSpec(*part) for part in data["partitions"]),
+                "offsets": None if offsets is None else ClientSettings.from_json(offsets),
                 "transactions": None if transactions is None else TransactionsSpec(*transactions),
                 "syncs": None if syncs is None else SyncsSpec(ClientSettings.from_json(syncs[0]), syncs[1], syncs[2]),
             }

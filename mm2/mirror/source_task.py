@@ -209,7 +209,7 @@ class MirrorSourceTask(SourceTask):
                 except KafkaFailure as failure:
                     ledger.stop()
                     missing = isinstance(failure, BrokerFailure) and failure.code == _NO_TOPIC
-                    if failure.retriable and not missing:
+                    if not failure.is_final and not missing:
                         raise
                     if not missing or time.monotonic() > deadline:
                         log.warning("Without the ledger copying is at least once.", reason=str(failure))
@@ -305,6 +305,7 @@ def copy_spec(props: Mapping[str, str], context: SourceTaskContext) -> CopySpec:
         target=ClientSettings.from_props(context.worker.producer_props),
         partitions=partitions,
         offsets_topic=context.worker.offset_storage_topic,
+        offsets=_offsets_elsewhere(context.worker),
         syncs=syncs,
         auto_offset_reset=consumer["auto.offset.reset"],
         start_timestamp_ms=parse_start_from(
@@ -325,6 +326,18 @@ def copy_spec(props: Mapping[str, str], context: SourceTaskContext) -> CopySpec:
         fetch_partition_bytes=partition_bytes,
         fetch_max_wait_ms=int(consumer.get("fetch.max.wait.ms", _DEFAULT_MAX_WAIT_MS)),
     )
+
+
+def _offsets_elsewhere(worker: WorkerView) -> ClientSettings | None:
+    """The worker's own cluster, where offsets are, when its producers write to another (`producer.override.bootstrap.servers`)."""
+    own = worker.worker_props
+    if not own.get("bootstrap.servers") or _servers(own) == _servers(worker.producer_props):
+        return None
+    return ClientSettings.from_props(own, client_id=worker.producer_props.get("client.id"))
+
+
+def _servers(props: Mapping[str, str]) -> set[str]:
+    return {server.strip() for server in props["bootstrap.servers"].split(",")}
 
 
 def _transactions(worker: WorkerView) -> TransactionsSpec | None:

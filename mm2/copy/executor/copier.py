@@ -41,6 +41,7 @@ from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import BrokerFailure, CorruptBatch, KafkaFailure
 from mm2.kafka.records.batch import BatchView
 from mm2.kafka.records.record import Record, decode_batch
+from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import TopicPartition
 from mm2.kafka.wire.channel import BufferPool
 
@@ -108,9 +109,9 @@ class Copier:
         final: dict[str, Any] = {"type": "final", "reason": "", "partitions": [], "starts": []}
         open_sides: list[Source | Sink] = []
         try:
-            source, sink, sync_sink = await self._connected(loop, clusters)
+            source, sinks = await self._connected(loop, clusters)
             link.on_word = self._heard
-            open_sides += [source, sink, sync_sink]
+            open_sides += [source, *sinks]
             if await self._prepared():
                 link.send({"type": "ready"})
                 if await link.until_stop(link.lease) and await self._begun():
@@ -118,7 +119,7 @@ class Copier:
                     gc.freeze()
                     await self._work()
                     source.close()
-                    await self._drain(sync_sink)
+                    await self._drain()
             final["reason"] = link.reason
             final["partitions"] = [cursor.progress().to_row() for cursor in self._cursors.values()]
             final["starts"] = self._starts()
@@ -134,8 +135,10 @@ class Copier:
 
     # -- starting --------------------------------------------------------------------------------------------------
 
-    async def _connected(self, loop: asyncio.AbstractEventLoop, clusters: list[Cluster]) -> tuple[Source, Sink, Sink]:
-        """Both sides, with as many connections per broker as the way to it asks for."""
+    async def _connected(
+        self, loop: asyncio.AbstractEventLoop, clusters: list[Cluster]
+    ) -> tuple[Source, tuple[Sink, ...]]:
+        """Both sides, with as many connections per broker as the way to it asks for, and sinks of other clusters."""
         spec = self._spec
         pool = BufferPool()
         source_way, target_way = await asyncio.gather(*(self._connections_to(cluster) for cluster in clusters))
@@ -161,14 +164,21 @@ class Copier:
             look_up=self._look_up if self._with_sessions else None,
             on_lost=self._producer_lost,
         )
-        sync_sink = sink
+        others: list[Sink] = []
+
+        def sink_of(settings: ClientSettings | None, name: str) -> tuple[Cluster, Sink]:
+            """The target's own, unless this is another cluster."""
+            if settings is None or settings.bootstrap == spec.target.bootstrap:
+                return self._target_cluster, sink
+            clusters.append(Cluster(settings, name=name))
+            others.append(Sink(clusters[-1], loop, self._background, pool))
+            return clusters[-1], others[-1]
+
+        self._offsets_cluster, self._offsets_sink = sink_of(spec.offsets, "worker")
         if spec.syncs is not None:
-            if spec.syncs.settings.bootstrap != spec.target.bootstrap:
-                sync_cluster = Cluster(spec.syncs.settings, name=spec.source_alias)
-                clusters.append(sync_cluster)
-                sync_sink = Sink(sync_cluster, loop, self._background, pool)
+            _, sync_sink = sink_of(spec.syncs.settings, spec.source_alias)
             self._syncs = Syncs(sync_sink, spec.syncs.topic, spec.syncs.lag_max)
-        return source, sink, sync_sink
+        return source, (sink, *others)
 
     @property
     def _with_sessions(self) -> bool:
@@ -232,22 +242,23 @@ class Copier:
         return False
 
     async def _partitions_of(self, topic: str) -> int:
-        metadata = await self._call(self._target_cluster.metadata, [topic])
+        """Of the offsets topic."""
+        metadata = await self._call(self._offsets_cluster.metadata, [topic])
         info = metadata.topics.get(topic)
         if info is None:
-            subject = f"topic {topic} of cluster {self._spec.target_alias}"
+            subject = f"topic {topic} of cluster {self._offsets_cluster.name}"
             raise metadata.errors.get(topic) or BrokerFailure.of(3, subject=subject)
         return len(info.partitions)
 
     def _make_positions(self, offsets_partitions: int) -> Positions:
-        spec, sink = self._spec, self._sink
+        spec = self._spec
 
-        def stage(topic: str) -> Stage:
+        def stage(sink: Sink, topic: str) -> Stage:
             return Stage(lambda place: sink.outbox(TopicPartition(topic, place), idempotent=False), sink.put)
 
-        self._ledger = None if spec.ledger_topic is None else stage(spec.ledger_topic)
+        self._ledger = None if spec.ledger_topic is None else stage(self._sink, spec.ledger_topic)
         return Positions(
-            stage(spec.offsets_topic) if spec.transactions is None else None,
+            stage(self._offsets_sink, spec.offsets_topic) if spec.transactions is None else None,
             self._ledger,
             partitions=offsets_partitions,
             connector=spec.connector,
@@ -271,7 +282,7 @@ class Copier:
                 await transactions.claim()
             except KafkaFailure as error:
                 link.ask({"type": "waiting", "reason": str(error)})
-                if not error.retriable:
+                if error.is_final:
                     link.end(f"no transactions: {error}")
                     return False
                 await link.pause(0.5)
@@ -635,7 +646,7 @@ class Copier:
         return [samples[len(samples) // 2], samples[min(len(samples) - 1, len(samples) * 99 // 100)], samples[-1]]
 
     def _failure(self) -> str:
-        failures = [self._source.failure, self._sink.failure]
+        failures = [self._source.failure, self._sink.failure, self._offsets_sink.failure]
         complaints = [outbox.complaint for outbox in self._positions.outboxes]
         if self._syncs is not None:
             complaints.append(self._syncs.outbox.complaint)
@@ -658,7 +669,7 @@ class Copier:
 
     # -- stopping ------------------------------------------------------------------------------------------------------
 
-    async def _drain(self, sync_sink: Sink) -> None:
+    async def _drain(self) -> None:
         """Wait for what is under way, then commit and wait for that too; bounded, the target may be gone."""
         link = self._link
         if link.silence_s > 2 * channel.LEASE_TIMEOUT_S:

@@ -82,7 +82,7 @@ def test_positions_of_long_ago_are_not_committed(silence_s: float, commits: bool
         own._link._last_word, own._link.drain_s = time.monotonic() - silence_s, 0.01
         own._commit = lambda: committed.append(1)  # type: ignore[method-assign]
         own._positions = cast(Any, type("Idle", (), {"idle": True}))
-        await own._drain(cast(Any, None))
+        await own._drain()
 
     asyncio.run(run())
     assert bool(committed) is commits

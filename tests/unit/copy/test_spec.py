@@ -31,6 +31,7 @@ def spec_of(partitions: int, lanes: int = 0) -> CopySpec:
         target=SECRET,
         partitions=tuple(PartitionSpec("tö", index, "A.tö") for index in range(partitions)),
         offsets_topic="mm2-offsets.A.internal",
+        offsets=SECRET,
         syncs=SyncsSpec(SECRET, "mm2-offset-syncs.B.internal", 100),
         read_committed=True,
         source_data_loss="stop",

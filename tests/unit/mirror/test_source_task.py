@@ -14,9 +14,9 @@ from mm2.connect.api import ConnectError, SourceTaskContext, WorkerView
 from mm2.copy.executor.positions import offset_value
 from mm2.copy.ledger import Ledger, LedgerLog, entry_record
 from mm2.copy.session import Entry, Mark, Session, Start
-from mm2.kafka.errors import BrokerFailure, DisconnectedFailure, KafkaFailure
+from mm2.kafka.errors import AuthenticationFailure, BrokerFailure, DisconnectedFailure, KafkaFailure, TlsFailure
 from mm2.kafka.structs import ProducerIdentity, TopicPartition
-from mm2.mirror.source_task import MirrorSourceTask, copy_spec
+from mm2.mirror.source_task import MirrorSourceTask, _offsets_elsewhere, copy_spec
 from mm2.mirror.start_from import StartFrom
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -175,9 +175,18 @@ def test_without_a_ledger_it_is_at_least_once(code: int) -> None:
     assert logs[0]["event"] == "Without the ledger copying is at least once."
 
 
-def test_a_ledger_that_cannot_be_read_now_is_a_failure() -> None:
-    with pytest.raises(DisconnectedFailure):
-        Scene(failures=[DisconnectedFailure("gone")]).starts()
+@pytest.mark.parametrize("failure", [DisconnectedFailure("gone"), TlsFailure("expired"), AuthenticationFailure("no")])
+def test_a_ledger_that_cannot_be_read_now_is_a_failure(failure: KafkaFailure) -> None:
+    with pytest.raises(type(failure)):
+        Scene(failures=[failure]).starts()
+
+
+def test_positions_are_kept_where_the_worker_is() -> None:
+    own = {"bootstrap.servers": "a:1, b:2"}
+    for written, elsewhere in (("b:2,a:1", None), ("c:3", (("a", 1), ("b", 2)))):
+        producer = {"bootstrap.servers": written, "client.id": "p"}
+        found = _offsets_elsewhere(WorkerView(own, "g", "offsets", producer, exactly_once=False))
+        assert (found.bootstrap if found else None) == elsewhere
 
 
 def test_limits_are_shared_by_the_tasks_whoever_made_their_configs() -> None:
