@@ -15,11 +15,19 @@ from pathlib import Path
 from typing import Any, Final
 
 import httpx
+import structlog
 
 from mm2.kafka.backoff import Backoff
 from mm2.kafka.settings import Sasl
 
+log = structlog.get_logger(__name__)
+
 _CONNECT_TIMEOUT_S: Final = 10.0
+#: A token that ends so soon is not shown to a broker any more.
+_LAST_MOMENT_S: Final = 5.0
+#: What a try for the next token may take while the old one holds, and how long until the next try.
+_GLANCE_S: Final = 2.0
+_AGAIN_S: Final = 10.0
 _UNSECURED: Final = "unsecuredLogin"
 _FINAL_STATUSES: Final = frozenset(
     {400, 401, 402, 403, 404, 405, 406, 407, 409, 410, 411, 412, 413, 414, 415, 416, 417, 418}
@@ -49,19 +57,37 @@ class TokenSource:
         self._refresh_at = 0.0
 
     def token(self, *, timeout_s: float) -> AccessToken:
-        """A token with at least a fifth of its life ahead (`sasl.login.refresh.window.factor`). Raises TokenError."""
+        """A token with at least a fifth of its life ahead (`sasl.login.refresh.window.factor`), or, while no other can be had,
+        one that still holds. Raises TokenError."""
         deadline = time.monotonic() + timeout_s
         if not self._lock.acquire(timeout=timeout_s):
             raise TokenError("the token endpoint did not answer in time")
         try:
             now = time.time()
             if self._token is None or now >= self._refresh_at:
-                self._token = self._fetch(deadline)
-                lifetime_s = (self._token.expires_at or now) - now
-                self._refresh_at = now + lifetime_s * self._sasl.login_refresh_window_factor
+                self._renew(now, deadline)
+            if self._token is None:
+                raise AssertionError("renewed, or raised")
             return self._token
         finally:
             self._lock.release()
+
+    def _renew(self, now: float, deadline: float) -> None:
+        old = self._token
+        still_holds = old is not None and old.expires_at is not None and now < old.expires_at - _LAST_MOMENT_S
+        if still_holds:
+            # Most of the time is for the login itself.
+            deadline = min(deadline, time.monotonic() + _GLANCE_S)
+        try:
+            self._token = self._fetch(deadline)
+        except TokenError as error:
+            if not still_holds:
+                raise
+            log.warning("No new token, the old one holds for a while.", reason=str(error))
+            self._refresh_at = now + _AGAIN_S
+        else:
+            lifetime_s = (self._token.expires_at or now) - now
+            self._refresh_at = now + lifetime_s * self._sasl.login_refresh_window_factor
 
     def _fetch(self, deadline: float) -> AccessToken:
         url = self._sasl.token_endpoint_url

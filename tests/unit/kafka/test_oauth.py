@@ -7,7 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
@@ -113,6 +113,25 @@ def test_token_near_its_end_is_fetched_again(endpoint: Endpoint) -> None:
     source.token(timeout_s=5)
     source.token(timeout_s=5)
     assert len(endpoint.requests) == 2
+
+
+def test_a_token_that_still_holds_is_used_while_the_endpoint_has_trouble(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mm2.kafka.oauth._GLANCE_S", 0.05)
+    source = TokenSource(replace(sasl_for(endpoint), login_refresh_window_factor=0.5))
+    endpoint.answers = [(200, json.dumps({"access_token": token_for(20)})), (503, "")]
+    first = source.token(timeout_s=5)
+    source._refresh_at = 0.0  # half of its life is over
+    for _ in range(3):
+        assert source.token(timeout_s=5) == first
+    asked = len(endpoint.requests)
+    assert source.token(timeout_s=5) == first
+    assert len(endpoint.requests) == asked, "not with every login"
+    endpoint.answers = [(401, "{}")]
+    source._token, source._refresh_at = replace(first, expires_at=time.time() + 1), 0.0
+    with pytest.raises(TokenError, match="HTTP 401"):
+        source.token(timeout_s=5)
 
 
 def test_passing_trouble_is_tried_again(endpoint: Endpoint) -> None:
