@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
 from bench.arrivals import Arrivals
 from mm2.kafka.cluster import Cluster
@@ -23,7 +23,7 @@ from mm2.kafka.settings import ClientSettings
 from mm2.sandbox.relay import Conditions
 from tests.endurance.growth import Growth
 from tests.endurance.product import ProductFailed
-from tests.endurance.traffic import Identity, TrafficFailed
+from tests.endurance.traffic import Identity, TrafficFailed, decode
 from tests.faults.oracle import Judgment, Ledger, Place, judge
 from tests.faults.stage import Mirror, Stage, Topics, kill, members, stage
 
@@ -36,6 +36,7 @@ _LEAST_RATE = 2e5
 _LIVE_PATIENCE_S = 120.0
 _ARRIVAL_PATIENCE_S = 600.0
 _FLUSH_S = 300.0
+_LAST_OFFSETS = 1000  # behind a partition's last record there are markers
 
 #: As often as it may be: a group whose only member was killed is free again after that.
 SETTINGS = {"B.session.timeout.ms": "6000", "B.heartbeat.interval.ms": "1500", "copy.batch.duration.ms": "10000"}
@@ -81,14 +82,21 @@ class Backlog:
 
     def finish(self, ledger: bool) -> Judgment:
         """Waits for the rest, stops, and judges. Raises ProductFailed."""
-        if not self._growth.wait(
-            lambda: self._growth.latest.records >= self._records, _ARRIVAL_PATIENCE_S, self._check
-        ):
-            raise ProductFailed(f"{self._growth.latest.records:,} of {self._records:,} records are there, and no more.")
-        self._mirror.stop()
         source, target = self._stage.a.bootstrap, self._stage.b.bootstrap
+        remote = self._mirror.remote(TOPIC)
+        # Aborted transactions and markers have offsets, too: so many offsets need not be all records.
+        if not self._growth.wait(
+            lambda: self._growth.latest.records >= self._records and _has_ended(target, remote),
+            _ARRIVAL_PATIENCE_S,
+            self._check,
+        ):
+            raise ProductFailed(
+                f"{self._growth.latest.records:,} offsets are there, {self._records:,} records are to come, and not all of "
+                f"their last ones can be read.\n{self._mirror.process.tail()}"
+            )
+        self._mirror.stop()
         found = Ledger.read(target, self._mirror.alias) if ledger else None
-        return judge(Place(source, TOPIC), Place(target, self._mirror.remote(TOPIC)), ledger=found)
+        return judge(Place(source, TOPIC), Place(target, remote), ledger=found)
 
     def _one(self, rng: random.Random) -> Death:
         began_s = time.monotonic()
@@ -203,6 +211,41 @@ def _write(bootstrap: str, records: int, age_days: float) -> None:
             producer.poll(0)
     if producer.flush(_FLUSH_S) or failed:
         raise TrafficFailed(f"The source did not take all records: {failed[:1]}.")
+
+
+def _has_ended(bootstrap: str, topic: str) -> bool:
+    """Whether the last record of each partition is there for who reads committed records."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "backlog",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+        }
+    )
+    try:
+        places = []
+        for partition in range(PARTITIONS):
+            low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=30)
+            places.append(TopicPartition(topic, partition, max(low, high - _LAST_OFFSETS)))
+        consumer.assign(places)
+        ended: set[int | None] = set()
+        at_end: set[int | None] = set()
+        while len(at_end) < PARTITIONS:
+            message = consumer.poll(30)
+            if message is None:
+                return False
+            error = message.error()
+            if error is not None and error.code() != KafkaError._PARTITION_EOF:
+                return False
+            if error is not None:
+                at_end.add(message.partition())
+            elif (identity := decode(message.value() or b"")) is not None and identity.is_last:
+                ended.add(message.partition())
+        return len(ended) == PARTITIONS
+    finally:
+        consumer.close()
 
 
 def _keep_logs(folder: Path) -> None:
