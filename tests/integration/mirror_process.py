@@ -289,14 +289,9 @@ def checkpoints(broker: LocalKafka, topic: str) -> dict[tuple[str, str, int], tu
     """Latest (upstream offset, downstream offset, metadata) by (group, remote topic, partition); no tombstones."""
     found = {}
     for key, (value, _) in table(broker, topic).items():
-        if value is None:
-            continue
-        (group, remote), rest = strings(key, 2)
-        (partition,) = struct.unpack(">i", rest)
-        version, upstream, downstream = struct.unpack_from(">hqq", _bytes(value))
-        (metadata,), rest = strings(_bytes(value)[18:], 1)
-        assert (rest, version) == (b"", 0)
-        found[group, remote, int(partition)] = (int(upstream), int(downstream), metadata)
+        if value is not None:
+            place, said = checkpoint_of(key, value)
+            found[place] = said
     return found
 
 
@@ -315,3 +310,13 @@ def syncs(broker: LocalKafka, topic: str) -> dict[tuple[str, int], tuple[int, in
 def _bytes(value: object) -> bytes:
     assert isinstance(value, bytes)
     return value
+def checkpoint_of(key: bytes, value: bytes) -> tuple[tuple[str, str, int], tuple[int, int, str]]:
+    """(group, remote topic, partition), and (upstream offset, downstream offset, metadata)."""
+    (group, remote), rest = strings(key, 2)
+    (partition,) = struct.unpack(">i", rest)
+    version, upstream, downstream = struct.unpack_from(">hqq", value)
+    (metadata,), rest = strings(value[18:], 1)
+    assert (rest, version) == (b"", 0)
+    return (group, remote, int(partition)), (int(upstream), int(downstream), metadata)
+
+

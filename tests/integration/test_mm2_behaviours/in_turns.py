@@ -1,0 +1,371 @@
+"""One flow that Java's MirrorMaker 2 and ours run on one file, in turns or together, while records come and groups commit; and
+what has to be true of all that they leave."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+from mm2.sandbox.kafka import LocalKafka
+from tests.integration.copy_flow import Read, eventually
+from tests.integration.java_mirror import JavaMirrorProcess
+from tests.integration.mirror_flow import committed
+from tests.integration.mirror_process import (
+    MirrorProcess,
+    checkpoint_of,
+    checkpoints,
+    doubled,
+    ends,
+    records,
+    statuses,
+    syncs,
+    table,
+    topics_of,
+    write_config,
+)
+
+PARTITIONS = 4
+PER_SECOND = 400
+SOURCE_TASKS = "task-MirrorSourceConnector-"
+CONNECTORS = ("MirrorSourceConnector", "MirrorCheckpointConnector", "MirrorHeartbeatConnector")
+#: Where the groups are when there are so many records in a partition.
+GROUPS: Mapping[str, Callable[[int], int]] = {
+    "close": lambda end: end,
+    "behind": lambda end: end // 2,
+    "rests": lambda _end: 40,
+}
+_LOOK_BACK = 5_000
+
+
+@dataclass
+class SharedFlow:
+    """Of one topic, ``source->target``. ``file`` is the same for whoever runs it."""
+
+    east: LocalKafka
+    west: LocalKafka
+    source: str
+    target: str
+    topic: str
+    file: Path
+    exactly_once: bool
+    started: list[MirrorProcess] = field(default_factory=list)
+    known: set[str] = field(default_factory=set)  # worker ids that have been seen
+
+    @property
+    def remote(self) -> str:
+        return f"{self.source}.{self.topic}"
+
+    def internal(self, kind: str) -> str:
+        return f"mm2-{kind}.{self.source}.internal"
+
+    def group(self, name: str) -> str:
+        return f"{self.topic}-{name}"
+
+    def start(self, kind: type[MirrorProcess]) -> MirrorProcess:
+        log = self.file.with_name(f"{len(self.started)}-{kind.__name__}.log")
+        process = kind(self.file, log, self.target)
+        self.started.append(process)
+        return process
+
+    def rows(self) -> dict[str, dict[str, Any]]:
+        """Statuses; none while there is no topic for them."""
+        return statuses(self.west, self.source) if self.internal("status") in topics_of(self.west) else {}
+
+    def workers(self) -> set[str]:
+        """Who runs everything; nobody as long as something does not run or is not there."""
+        rows = self.rows()
+        wanted = {*(f"connector-{name}" for name in CONNECTORS), *(f"task-{name}-0" for name in CONNECTORS)}
+        if not wanted <= rows.keys() or any(row["state"] != "RUNNING" for row in rows.values()):
+            return set()
+        return {row["worker_id"] for row in rows.values()}
+
+    def await_new_worker(self, process: MirrorProcess, beside: set[str] | None = None, timeout_s: float = 240) -> str:
+        """Wait until everything is run by one worker that has not been seen before, and those ``beside`` it; its id."""
+        new: set[str] = set()
+
+        def has_come() -> bool:
+            found = self.workers()
+            new.clear()
+            new.update(found - self.known)
+            return len(new) == 1 and found - new == (beside or set())
+
+        process.eventually(has_come, timeout_s)
+        (worker,) = new
+        self.known.add(worker)
+        return worker
+
+    def await_growth(self, process: MirrorProcess, records_more: int = 50, timeout_s: float = 60) -> None:
+        """Wait until every partition of the copy has grown, and its position with it."""
+        before, positions = all_ends(self.west, self.remote), self.positions()
+        process.eventually(
+            lambda: all(
+                now >= then + records_more for now, then in zip(all_ends(self.west, self.remote), before, strict=True)
+            ),
+            timeout_s,
+        )
+        process.eventually(lambda: all(now > positions[partition] for partition, now in self.positions().items()))
+
+    def positions(self) -> dict[int, int]:
+        """Next source offset of each partition by Connect's offsets topic, found by the bytes that Java looks up; 0 for none."""
+        rows = table(self.west, self.internal("offsets"))
+        found = {}
+        for partition in range(PARTITIONS):
+            value, _ = rows.get(self._key(partition), (None, 0))
+            found[partition] = 0 if value is None else int(json.loads(value)["offset"]) + 1
+        return found
+
+    def _key(self, partition: int) -> bytes:
+        place = f'{{"cluster":"{self.source}","partition":{partition},"topic":"{self.topic}"}}'
+        return f'["MirrorSourceConnector",{place}]'.encode()
+
+    def uncommitted(self) -> dict[int, int]:
+        """How many records of each partition are on the target behind its position, so that a successor copies them again.
+
+        Of what nobody writes to any more.
+        """
+        copied = {
+            partition: 0 if value is None else int(value) // PARTITIONS + 1
+            for partition, value in newest(self.west, self.remote).items()
+        }
+        positions = self.positions()
+        return {partition: copied[partition] - positions[partition] for partition in copied}
+
+    # -- what has to be true in the end
+
+    def check(self, repeated: int | range) -> None:
+        """Everything; ``repeated`` is how many records may be on the target twice."""
+        wanted, got = records(self.east, self.topic), records(self.west, self.remote)
+        twice = doubled(wanted, got)
+        assert twice in ([repeated] if isinstance(repeated, int) else repeated), f"{twice} records came twice"
+        self._check_positions()
+        self._check_configs()
+        self._check_statuses()
+        self._check_places(wanted, got)
+        assert {(self.topic, partition) for partition in range(PARTITIONS)} <= syncs(
+            self.east, f"mm2-offset-syncs.{self.target}.internal"
+        ).keys()
+
+    def _check_positions(self) -> None:
+        """One spelling of each key, always in the same partition."""
+        seen = Counter(
+            (record.key, partition)
+            for partition, rows in enumerate(records(self.west, self.internal("offsets")))
+            for record in {record.key: record for record in rows}.values()
+            if record.key and b"MirrorSourceConnector" in record.key
+        )
+        assert {key for key, _ in seen} == {self._key(partition) for partition in range(PARTITIONS)}
+        assert len(seen) == PARTITIONS
+
+    def _check_configs(self) -> None:
+        """Whoever came found what it wanted and left it as it was. Java makes a new session key at each of its starts."""
+        (rows,) = records(self.west, self.internal("configs"))
+        writes = Counter((record.key or b"").decode() for record in rows)
+        assert {f"connector-{name}" for name in CONNECTORS} <= writes.keys()
+        again = {key: count for key, count in writes.items() if count > 1 and key != "session-key"}
+        assert not again, [(row.key, row.value) for row in rows if (row.key or b"").decode() in again]
+
+    def _check_statuses(self) -> None:
+        for rows in records(self.west, self.internal("status")):
+            for record in rows:
+                key, value = record.key or b"", json.loads(record.value or b"{}")
+                if value and not key.startswith(b"status-topic-"):
+                    assert {"state", "trace", "worker_id", "generation"} == value.keys() - {"version"}
+                    assert value["state"] != "FAILED", value
+
+    def _check_places(self, wanted: list[list[Read]], got: list[list[Read]]) -> None:
+        """No checkpoint lets its group skip a record, nor go back while it goes on; what is committed is a checkpoint."""
+        first_left = [_first_left(here, there) for here, there in zip(wanted, got, strict=True)]
+        history: dict[tuple[str, int], list[int]] = {}
+        for record in records(self.west, f"{self.source}.checkpoints.internal")[0]:
+            assert record.key is not None
+            assert record.value is not None
+            (group, topic, partition), (upstream, downstream, _) = checkpoint_of(record.key, record.value)
+            if topic == self.remote:
+                latest = first_left[partition][upstream]
+                assert downstream <= latest, (
+                    f"{group} at {upstream} of {partition} skips records: {downstream} > {latest}"
+                )
+                history.setdefault((group, partition), []).append(downstream)
+        assert {(self.group(name), partition) for name in GROUPS for partition in range(PARTITIONS)} <= history.keys()
+        for (group, partition), places in history.items():
+            assert places == sorted(places), f"{group} goes back on {partition}"
+            assert committed(self.west, group, self.remote, partition) in places
+
+    def await_copied(self, process: MirrorProcess) -> None:
+        """Wait until the last record of each partition is on the target; nobody writes any more."""
+        last = newest(self.east, self.topic)
+        process.eventually(lambda: newest(self.west, self.remote) == last, 90)
+
+    def await_checkpoints(self, process: MirrorProcess) -> None:
+        """Wait until the group that is at the end has a checkpoint for that, and its offsets are there."""
+        last = dict(enumerate(all_ends(self.east, self.topic)))
+        group = self.group("close")
+
+        def are_there() -> bool:
+            found = checkpoints(self.west, f"{self.source}.checkpoints.internal")
+            places = {partition: found.get((group, self.remote, partition), (0, 0, "")) for partition in last}
+            return all(places[partition][0] == end for partition, end in last.items()) and all(
+                committed(self.west, group, self.remote, partition) == places[partition][1] for partition in last
+            )
+
+        process.eventually(are_there, 60)
+
+
+def _first_left(wanted: list[Read], got: list[Read]) -> list[int]:
+    """For a group whose next record on the source is the n-th: up to which offset of the target it may go on there and still
+    reads all that are left. A record counts where its last copy is."""
+    last = {record.content: record.offset for record in got}
+    least = [1 << 62] * (len(wanted) + 1)
+    for index in range(len(wanted) - 1, -1, -1):
+        least[index] = min(least[index + 1], last[wanted[index].content])
+    return least
+
+
+def all_ends(broker: LocalKafka, topic: str) -> list[int]:
+    """End offsets of all partitions, once the broker tells them: one that is busy may not know a topic for a moment."""
+    found: list[int] = []
+
+    def are_told() -> bool:
+        found[:] = ends(broker, topic)
+        return len(found) == PARTITIONS and min(found) >= 0
+
+    eventually(are_told, 60)
+    return found
+
+
+def newest(broker: LocalKafka, topic: str) -> dict[int, bytes | None]:
+    """The value of the last record of each partition that a committed reader sees."""
+    found: dict[int, bytes | None] = dict.fromkeys(range(PARTITIONS))
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "newest", "enable.partition.eof": True})
+    try:
+        consumer.assign(
+            [TopicPartition(topic, at, max(0, end - _LOOK_BACK)) for at, end in enumerate(all_ends(broker, topic))]
+        )
+        left = PARTITIONS
+        while left:
+            for message in consumer.consume(500, 0.2):
+                error = message.error()
+                if error is None:
+                    value: Any = message.value()
+                    found[message.partition() or 0] = value
+                else:
+                    assert error.code() == KafkaError._PARTITION_EOF, error
+                    left -= 1
+    finally:
+        consumer.close()
+    return found
+
+
+class Committing:
+    """Commits for the groups of a flow, as they would while they consume its topic."""
+
+    def __init__(self, flow: SharedFlow) -> None:
+        self._flow = flow
+        self._consumers = {
+            name: Consumer(
+                {
+                    "bootstrap.servers": flow.east.bootstrap,
+                    "group.id": flow.group(name),
+                    "enable.auto.commit": False,
+                    "log_level": 0,
+                }
+            )
+            for name in GROUPS
+        }
+        self._stop = threading.Event()
+        self._failed: list[BaseException] = []
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._once()  # so that the groups are there before the first start
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self.finish()
+        finally:
+            for consumer in self._consumers.values():
+                consumer.close()
+
+    def finish(self) -> None:
+        """No more than to the end of the topic as it is now."""
+        if self._thread.is_alive():
+            self._stop.set()
+            self._thread.join(30)
+            self._once()
+        assert not self._failed, self._failed
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.wait(0.4):
+                self._once()
+        except BaseException as error:  # noqa: BLE001 - told to who waits
+            self._failed.append(error)
+
+    def _once(self) -> None:
+        last = all_ends(self._flow.east, self._flow.topic)
+        for name, place in GROUPS.items():
+            wanted = [TopicPartition(self._flow.topic, partition, place(end)) for partition, end in enumerate(last)]
+            for answer in self._consumers[name].commit(offsets=wanted, asynchronous=False) or []:
+                assert answer.error is None, answer.error
+
+
+@contextmanager
+def shared_flow(
+    pair: tuple[LocalKafka, LocalKafka], folder: Path, name: str, *, exactly_once: bool, more: Mapping[str, str]
+) -> Iterator[SharedFlow]:
+    """A flow between clusters with aliases of their own; ``more`` goes into its file. Whatever is left of it is ended."""
+    east, west = pair
+    source, target = f"{name}east", f"{name}west"
+    props = {
+        "clusters": f"{source}, {target}",
+        f"{source}.bootstrap.servers": east.bootstrap,
+        f"{target}.bootstrap.servers": west.bootstrap,
+        f"{source}->{target}.enabled": "true",
+        "topics": name,
+        "groups": f"{name}-.*",
+        "tasks.max": str(PARTITIONS),
+        # Whether there are heartbeats on the shared source yet is nobody's business here.
+        "heartbeats.replication.enabled": "false",
+        "sync.group.offsets.enabled": "true",
+        "sync.group.offsets.interval.seconds": "1",
+        f"{target}.offset.flush.interval.ms": "1000",
+        # The work of who was killed is free after that.
+        f"{target}.session.timeout.ms": "6000",
+        f"{target}.heartbeat.interval.ms": "1500",
+        # No port of Java's without internal REST, and none that two could want.
+        "listeners": "http://127.0.0.1:0",
+        # As keys of the flow Java passes on what it does not know, so that both want the same of the connectors.
+        f"{source}->{target}.copy.batch.duration.ms": "8000",
+    }
+    if exactly_once:
+        props |= {
+            f"{target}.exactly.once.source.support": "enabled",
+            f"{source}.consumer.isolation.level": "read_committed",
+            "dedicated.mode.enable.internal.rest": "true",
+        }
+    file = write_config(folder / "mm2.properties", {**props, **more})
+    flow = SharedFlow(east, west, source, target, name, file, exactly_once)
+    try:
+        yield flow
+    finally:
+        for process in flow.started:
+            process.clean_up()
+
+
+def await_records(flow: SharedFlow, count: int) -> None:
+    """Wait until each partition of the source has so many."""
+    eventually(lambda: min(all_ends(flow.east, flow.topic)) >= count, 30)
+
+
+def name_of(process: MirrorProcess) -> str:
+    return "Java" if isinstance(process, JavaMirrorProcess) else "ours"
