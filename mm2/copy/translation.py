@@ -95,8 +95,8 @@ class Translation:
         if self._segments[0].target > 0:
             return None
         # An empty topic before the first record: whatever the group has not read is known.
-        found = 0 if latest is None else latest
-        return Place(found, is_exact=len(self._passes) == 1, at_most=found)
+        first = 0 if latest is None else latest
+        return Place(first, is_exact=len(self._passes) == 1, at_most=first)
 
     def to_source(self, offset: int) -> Place | None:
         """Where a group that goes on at target ``offset`` goes on on the source; None: before all that is known."""
