@@ -212,6 +212,11 @@ class Connection:
             self.close()
             raise
 
+    @property
+    def session_is_over(self) -> bool:
+        """The broker may end the connection any time, unless `maybe_reauthenticate` comes first."""
+        return self._reauthenticate_at is not None and time.monotonic() >= self._reauthenticate_at
+
     def abort(self) -> None:
         """May be called from any thread: whoever is blocked on this connection gets a DisconnectedFailure."""
         self._stream.abort()

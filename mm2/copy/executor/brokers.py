@@ -159,10 +159,16 @@ class Brokers(ABC, Generic[L]):
         self.failure = None
 
     def _lost(self, broker: L, error: KafkaFailure) -> None:
+        session_is_over = broker.channel is not None and broker.channel.connection.session_is_over
         broker.channel = None
-        self._log.info(f"connection to a {self.role} broker lost", node=broker.node, error=str(error))
+        say = self._log.debug if session_is_over else self._log.info
+        say(f"connection to a {self.role} broker lost", node=broker.node, error=str(error))
         self._dropped(broker)
-        self._unreachable(broker, error)
+        if session_is_over:
+            # Brokers hang up on who has not logged in again (`connections.max.reauth.ms`): no trouble, the next one is opened.
+            self._try_again(broker)
+        else:
+            self._unreachable(broker, error)
 
     def _unreachable(self, broker: L, error: KafkaFailure) -> None:
         self.failure = error

@@ -39,7 +39,7 @@ class Line:
         self.requests: list[list[tuple[int, int]]] = []  # (sequence, records) of each batch
         self.transactional: list[list[bool]] = []
         self.connection = SimpleNamespace(
-            next_correlation_id=lambda: 1, client_id="c", maybe_reauthenticate=lambda: None
+            next_correlation_id=lambda: 1, client_id="c", maybe_reauthenticate=lambda: None, session_is_over=False
         )
         self._sink = sink
         self.broker = sink._brokers.setdefault(Place(node, 0), _Broker(node, 0))
@@ -297,6 +297,22 @@ def test_what_is_there_already_is_taken_for_acknowledged_and_not_sent_again() ->
         assert again.requests == [[(4, 2)]]
         again.answer((TP, 0, 104))
         assert (scene.acked[-1], box.acked, box.end_offset) == (("c", 104), 6, 106)
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("session_is_over", [True, False])
+def test_the_end_of_a_session_is_no_trouble_but_what_was_unanswered_is_asked_for(session_is_over: bool) -> None:
+    async def scenario(scene: Scene) -> None:
+        line, box = Line(scene.sink, 1), scene.outbox(known=True, looked_up=True)
+        scene.put(box, "a", 2)
+        await turn()
+        line.connection.session_is_over = session_is_over
+        line.fail(GONE)
+        assert scene.sink.failure is (None if session_is_over else GONE)
+        assert line.broker.failures == (0 if session_is_over else 1)
+        await turn()
+        assert scene.questions == [{TP: (7, 0, -1)}]
 
     play(scenario)
 

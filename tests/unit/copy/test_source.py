@@ -65,9 +65,7 @@ class Line:
         self.touched: list[list[TopicPartition]] = []
         self.max_bytes: list[int] = []
         self.answers: list[list[Fetched]] = []
-        self.connection = SimpleNamespace(
-            next_correlation_id=lambda: 1, client_id="c", maybe_reauthenticate=lambda: None
-        )
+        self.connection = SimpleNamespace(next_correlation_id=lambda: 1, client_id="c", session_is_over=False)
         session = SimpleNamespace(request=self._request, response=lambda *_: self.answers.pop(0))
         self.broker = source._brokers[Place(1, 0)] = _Broker(1, 0, session=cast(Any, session))
         self.broker.channel = cast(Any, self)
