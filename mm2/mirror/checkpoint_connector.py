@@ -1,7 +1,8 @@
-"""MirrorCheckpointConnector: finds the consumer groups of the source and hands them to tasks (spec mirrormaker §5.1).
+"""MirrorCheckpointConnector: finds the groups of the source and hands them to tasks (spec mirrormaker §5.1).
 
-Beyond that: between two refreshes groups are listed every few seconds, so that a new one has its checkpoints soon; what a
-group that was deleted has left in the checkpoints topic is deleted too, if that is wanted.
+Beyond that: groups of Kafka Streams' own protocol and share groups are followed, too; between two refreshes groups are listed
+every few seconds, so that a new one has its checkpoints soon; what a group that was deleted has left in the checkpoints topic
+is deleted too, if that is wanted.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import chain
+from itertools import chain, zip_longest
 from typing import Final, TypeVar
 
 import structlog
@@ -25,7 +26,6 @@ from mm2.kafka.structs import GroupListing
 from mm2.mirror import plugins
 from mm2.mirror.checkpoint_task import (
     ASSIGNED_GROUPS_KEY,
-    GROUPS_PER_CALL,
     MirrorCheckpointTask,
     decode_groups,
     encode_groups,
@@ -36,6 +36,7 @@ from mm2.mirror.clients import TASK_INDEX_KEY, Kind, Side
 from mm2.mirror.connector import MirrorConnector
 from mm2.mirror.discovery import chunks
 from mm2.mirror.formats import Checkpoint, FormatError
+from mm2.mirror.group_offsets import ASSIGNED_SHARE_GROUPS_KEY, GROUPS_PER_CALL, SHARE, GroupOffsets
 from mm2.mirror.internal_topics import create_compacted_topic
 from mm2.mirror.offset_checks import Offsets, check_checkpoint_offsets
 from mm2.mirror.scheduler import Scheduler
@@ -48,8 +49,8 @@ EMIT_KEY: Final = "emit.checkpoints.enabled"
 TOPIC_FACTOR_KEY: Final = "checkpoints.topic.replication.factor"
 TOMBSTONES_KEY: Final = "tombstone.dead.groups.enabled"
 # Brokers before 3.8 do not know types, then it is "". Groups of Kafka Streams commit offsets as consumers do (KIP-1071).
-GROUP_TYPES: Final = frozenset({"", "classic", "consumer", "streams"})
-PROTOCOL_TYPES: Final = frozenset({"", "consumer", "streams"})
+GROUP_TYPES: Final = frozenset({"", "classic", "consumer", "streams", SHARE})
+PROTOCOL_TYPES: Final = frozenset({"", "consumer", "streams", SHARE})
 LOOK_S: Final = 3.0
 """How often groups are listed between two refreshes."""
 _CALM_S: Final = 6.0
@@ -68,7 +69,8 @@ class MirrorCheckpointConnector(MirrorConnector):
     def __init__(self) -> None:
         super().__init__()
         self._lock = threading.Lock()
-        self._groups: tuple[str, ...] | None = None  # None until the groups have been listed once
+        # Whether each is a share group; None until they have been listed once.
+        self._groups: dict[str, bool] | None = None
         self._calm_until = 0.0
         self._reader: KafkaBasedLog | None = None
         self._has_buried = False  # what groups that died before the start have left is gone, too
@@ -125,43 +127,33 @@ class MirrorCheckpointConnector(MirrorConnector):
 
     def _find(self, kept: frozenset[str]) -> bool:
         """List groups and look at those that are not `kept`. False when some could not be looked at."""
-        known = frozenset(self._groups or ())
+        known = dict(self._groups or {})
         listings = self._source_admin.list_groups()
         existing = {group.group_id for group in listings}
-        self._name_left_out(listings)
-        dead = self._dead(known - existing)
-        listed = sorted(
-            {
-                group.group_id
-                for group in listings
-                if group.group_type.lower() in GROUP_TYPES
-                and group.protocol_type in PROTOCOL_TYPES
-                and self._group_filter.should_replicate_group(group.group_id)
-            }
-            # Brokers list what they lead: a group that is not listed may only have no leader.
-            | (known - existing - dead)
-        )
-        found, failed = [group for group in listed if group in kept], {}
-        for some in chunks([group for group in listed if group not in kept], GROUPS_PER_CALL):
-            answers = self._source_admin.list_group_offsets(some)
-            for group in some:
-                offsets = answers[group]
-                if isinstance(offsets, KafkaFailure):
-                    failed[f"group {group}"] = f"The offsets of group {group} cannot be read: {offsets}"
-                    relevant = group in known
-                else:
-                    relevant = any(is_wanted(tp.topic, self._topic_filter, self._translator) for tp in offsets)
-                if relevant:
-                    found.append(group)
+        dead = self._dead(known.keys() - existing)
+        listed = {group.group_id: _is_share_group(group) for group in listings if self._is_followed(group)}
+        # Brokers list what they lead: a group that is not listed may only have no leader.
+        listed |= {group: known[group] for group in known.keys() - existing - dead}
+        found, failed = {group for group in listed if group in kept}, {}
+        shared = [group for group, is_shared in listed.items() if is_shared]
+        answers = GroupOffsets(self._source_admin, shared).read(sorted(listed.keys() - kept))
+        for group, offsets in answers.items():
+            if isinstance(offsets, KafkaFailure):
+                failed[f"group {group}"] = f"The offsets of group {group} cannot be read: {offsets}"
+                relevant = group in known
+            else:
+                relevant = any(is_wanted(tp.topic, self._topic_filter, self._translator) for tp in offsets)
+            if relevant:
+                found.add(group)
         for subject, sentence in failed.items():
             self._complaints.say(subject, sentence)
         self._complaints.keep_only("group ", failed)
-        groups = tuple(sorted(found))
+        groups = {group: listed[group] for group in sorted(found)}
         with self._lock:
             changed = groups != self._groups
             self._groups = groups
         if changed:
-            new, gone = sorted(set(groups) - known), sorted(known - set(groups))
+            new, gone = sorted(groups.keys() - known.keys()), sorted(known.keys() - groups.keys())
             log.info("Consumer groups have changed.", groups=len(groups), new=new[:20], gone=gone[:20])
             if kept:
                 self._calm_until = time.monotonic() + _CALM_S
@@ -170,18 +162,12 @@ class MirrorCheckpointConnector(MirrorConnector):
             self._bury(dead, existing)
         return not failed
 
-    def _name_left_out(self, listings: Iterable[GroupListing]) -> None:
-        """Share groups have no place in a partition, but records that are under way."""
-        shared = [
-            group.group_id
-            for group in listings
-            if group.group_type.lower() == "share" and self._group_filter.should_replicate_group(group.group_id)
-        ]
-        if not shared:
-            self._complaints.over("share groups")
-            return
-        some = ", ".join(sorted(shared)[:5]) + ("…" if len(shared) > 5 else "")
-        self._complaints.say("share groups", f"Share groups have no checkpoints and are left out: {some}")
+    def _is_followed(self, group: GroupListing) -> bool:
+        return (
+            group.group_type.lower() in GROUP_TYPES
+            and group.protocol_type in PROTOCOL_TYPES
+            and self._group_filter.should_replicate_group(group.group_id)
+        )
 
     def _dead(self, groups: Collection[str]) -> frozenset[str]:
         """Those whose coordinators say that they do not exist."""
@@ -250,9 +236,19 @@ class MirrorCheckpointConnector(MirrorConnector):
             groups = self._groups
         if groups is None:
             raise RetriableError(f"The consumer groups of the flow {self._clients.flow} have not been loaded yet.")
+        stored = self.context.stored_task_configs()
+        committing = dealt([group for group, is_shared in groups.items() if not is_shared], max_tasks, stored)
+        # Apart, and beside what Java would deal out: a Java worker that shares the flow does not know them.
+        shared = shares([group for group, is_shared in groups.items() if is_shared], len(committing) or max_tasks)
+        tasks: Iterable[tuple[list[str], list[str]]] = zip_longest(committing, shared, fillvalue=[])
         return [
-            {**self._props, ASSIGNED_GROUPS_KEY: encode_groups(share), TASK_INDEX_KEY: str(index)}
-            for index, share in enumerate(dealt(groups, max_tasks, self.context.stored_task_configs()))
+            {
+                **self._props,
+                ASSIGNED_GROUPS_KEY: encode_groups(some),
+                **({ASSIGNED_SHARE_GROUPS_KEY: encode_groups(others)} if others else {}),
+                TASK_INDEX_KEY: str(index),
+            }
+            for index, (some, others) in enumerate(tasks)
         ]
 
     def validate(self, props: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -269,6 +265,10 @@ class MirrorCheckpointConnector(MirrorConnector):
     def alter_offsets(self, props: Mapping[str, str], offsets: Offsets) -> bool:
         check_checkpoint_offsets(offsets)
         return True
+
+
+def _is_share_group(group: GroupListing) -> bool:
+    return group.group_type.lower() == SHARE
 
 
 def dealt(groups: Sequence[str], max_tasks: int, stored: Sequence[Mapping[str, str]]) -> list[list[str]]:

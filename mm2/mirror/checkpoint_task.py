@@ -37,6 +37,7 @@ from mm2.mirror.complaints import Complaints
 from mm2.mirror.discovery import chunks
 from mm2.mirror.filters import TopicFilter
 from mm2.mirror.formats import Checkpoint, FormatError, OffsetSync
+from mm2.mirror.group_offsets import ASSIGNED_SHARE_GROUPS_KEY, GROUPS_PER_CALL, GroupOffsets
 from mm2.mirror.offset_sync_store import OffsetSyncStore
 from mm2.mirror.scheduler import Scheduler
 from mm2.mirror.syncs_topic import syncs_side, syncs_topic
@@ -48,8 +49,6 @@ ASSIGNED_GROUPS_KEY: Final = "task.assigned.groups"
 EMIT_INTERVAL_KEY: Final = "emit.checkpoints.interval.seconds"
 SYNC_GROUPS_KEY: Final = "sync.group.offsets.enabled"
 SYNC_GROUPS_INTERVAL_KEY: Final = "sync.group.offsets.interval.seconds"
-
-GROUPS_PER_CALL: Final = 1000
 
 _READ_TIMEOUT_S: Final = 30.0
 _LOOK_TIMEOUT_S: Final = 5.0
@@ -87,13 +86,16 @@ class MirrorCheckpointTask(SourceTask):
         self._policy = plugins.replication_policy(props)
         self._topic_filter = plugins.topic_filter(props)
         self._checkpoints_topic = self._policy.checkpoints_topic(self._clients.source_alias)
-        self._groups = decode_groups(props[ASSIGNED_GROUPS_KEY])
+        share_groups = decode_groups(props.get(ASSIGNED_SHARE_GROUPS_KEY, ""))
+        self._groups = decode_groups(props[ASSIGNED_GROUPS_KEY]) + share_groups
         self._checkpoints = CheckpointStore(self._groups)
         self._interval_s = max(float(config.int(EMIT_INTERVAL_KEY)), _SHORTEST_INTERVAL_S)
         self._due = time.monotonic()
         self._translator = Translator(self._policy, self._clients.source_alias, self._clients.target_alias)
         self._source_admin = self._admin(Side.SOURCE)
         self._target_admin = self._admin(Side.TARGET)
+        self._source_groups = GroupOffsets(self._source_admin, share_groups)
+        self._target_groups = GroupOffsets(self._target_admin, share_groups)
         context = {"flow": self._clients.flow, "connector": self.context.connector, "task": self.context.task_id}
         self._scheduler = Scheduler(f"checkpoints-{self._clients.flow}-{self.context.task_id}", context=context)
         self._scheduler.once("Loading checkpoints", self._load_checkpoints)
@@ -251,9 +253,7 @@ class MirrorCheckpointTask(SourceTask):
             self._due = time.monotonic() + min(self._interval_s, _NOT_READY_S)
             return None
         self._due = max(self._due + self._interval_s, time.monotonic())
-        answers: dict[str, dict[TopicPartition, OffsetAndMetadata] | KafkaFailure] = {}
-        for some in chunks(self._groups, GROUPS_PER_CALL):
-            answers.update(self._source_admin.list_group_offsets(some))
+        answers = self._source_groups.read(self._groups)
         if self._stopping.is_set():
             return None
         self._complain_of(answers)
@@ -399,7 +399,7 @@ class MirrorCheckpointTask(SourceTask):
     def _sync_some(self, groups: list[str]) -> None:
         described = self._target_admin.describe_groups(groups)
         idle = [group for group in groups if group_state(described[group]) == "empty"]
-        committed = self._target_admin.list_group_offsets(idle) if idle else {}
+        committed = self._target_groups.read(idle)
         with self._lock:
             checkpoints = {group: self._checkpoints.of(group) for group in groups}
         topics = {partition.topic for found in checkpoints.values() for partition in found}
@@ -436,7 +436,7 @@ class MirrorCheckpointTask(SourceTask):
         return is_from_source and not self._translator.came_under_its_name(partition)
 
     def _commit(self, group: str, wanted: dict[TopicPartition, OffsetAndMetadata]) -> None:
-        answers = self._target_admin.alter_group_offsets(group, wanted)
+        answers = self._target_groups.write(group, wanted)
         failures = {partition: answer for partition, answer in answers.items() if isinstance(answer, KafkaFailure)}
         if not failures:
             self._complaints.over(f"sync of {group}")
@@ -446,7 +446,10 @@ class MirrorCheckpointTask(SourceTask):
         self._not_synced[group] = {tp: str(answer) for tp, answer in failures.items()}
         sentence = f"Offsets of group {group} for {len(failures)} partitions, first {partition}, cannot be written on "
         sentence += f"{self._clients.target_alias}: {failure}"
-        if isinstance(failure, BrokerFailure) and failure.code == ErrorCode.UNKNOWN_MEMBER_ID:
+        if isinstance(failure, BrokerFailure) and failure.code in {
+            ErrorCode.UNKNOWN_MEMBER_ID,
+            ErrorCode.NON_EMPTY_GROUP,
+        }:
             sentence += " Consumers of the target are probably using this group."
         self._complaints.say(f"sync of {group}", sentence)
 

@@ -180,6 +180,31 @@ def test_group_offsets_of_many_groups_at_once(admin: Admin, unique: str) -> None
     assert code_of(deleted[missing]) == ErrorCode.GROUP_ID_NOT_FOUND
 
 
+def test_start_offsets_of_share_groups(admin: Admin, unique: str) -> None:
+    admin.create_topics([NewTopic(unique, 2)])
+    eventually(lambda: unique in admin.list_topics())
+    place, other = TopicPartition(unique, 0), TopicPartition(unique, 1)
+    group, classic = f"{unique}, shared", f"{unique}, classic"
+    assert admin.alter_group_offsets(classic, {place: OffsetAndMetadata(0)}) == {place: None}
+    # It comes to be by that, without members; coordinators hear of a new topic a little later than others.
+    done = {place: None, other: None}
+    eventually(lambda: admin.alter_share_group_offsets(group, {place: 0, other: 7}) == done)
+    answers = admin.list_share_group_offsets([group, classic, "no-such-group"])
+    assert answers[group] == {place: OffsetAndMetadata(0), other: OffsetAndMetadata(7)}
+    assert answers[classic] == {}
+    assert answers["no-such-group"] == {}
+    described = admin.describe_groups([group])[group]
+    assert isinstance(described, GroupDescription)
+    assert (described.group_type.lower(), described.state.lower()) == ("share", "empty")
+
+    assert code_of(admin.alter_share_group_offsets(classic, {place: 1})[place]) == ErrorCode.GROUP_ID_NOT_FOUND
+    missing = TopicPartition("no-such-topic", 0)
+    mixed = admin.alter_share_group_offsets(group, {place: 3, missing: 3})
+    assert mixed[place] is None
+    assert code_of(mixed[missing]) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert admin.list_share_group_offsets([group])[group] == {place: OffsetAndMetadata(3), other: OffsetAndMetadata(7)}
+
+
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_group_with_members_is_described_and_cannot_be_altered(
     admin: Admin, kafka_a: LocalKafka, unique: str, protocol: str

@@ -261,6 +261,41 @@ def test_a_group_of_the_new_protocol_is_a_group(kafka_a: LocalKafka, kafka_b: Lo
         consumer.close()
 
 
+def test_share_groups_are_dealt_apart_and_followed(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str) -> None:
+    create(kafka_a, unique)
+    create(kafka_b, f"{unique}.checkpoints.internal")
+    create(kafka_b, f"{unique}.{unique}")
+    cluster, target = (
+        Cluster(ClientSettings.from_props({"bootstrap.servers": broker.bootstrap}), name="A")
+        for broker in (kafka_a, kafka_b)
+    )
+    here, there = Place(unique, 0), Place(f"{unique}.{unique}", 0)
+    until(lambda: Admin(cluster).alter_share_group_offsets(unique, {here: 3}) == {here: None}, "a share group")
+    syncing = {"sync__group__offsets__enabled": "true", "sync__group__offsets__interval__seconds": "1"}
+    with running(MirrorCheckpointConnector(), props(kafka_a, kafka_b, unique, **syncing)) as (connector, context):
+        assert context.reconfigured.wait(30)
+
+        def dealt() -> list[tuple[str, str | None]]:
+            configs = connector.task_configs(2)
+            return [(config["task.assigned.groups"], config.get("task.assigned.share.groups")) for config in configs]
+
+        assert dealt() == [("", unique)]
+        (config,) = connector.task_configs(1)
+        for number in (1, 2):
+            commit(kafka_a, f"{unique}-{number}", {(unique, 0): 0})
+        # What Java would deal out is as it would deal it out.
+        until(lambda: dealt() == [(f"{unique}-1", unique), (f"{unique}-2", None)], "discovery of the others")
+    create(kafka_a, syncs_topic(config))
+    write_sync(kafka_a, config, 3, 2)
+    with running_task(MirrorCheckpointTask(), {**config, "task.index": "0"}) as task:
+        (found,) = polled(task)
+        assert (found.group, found.upstream_offset, found.downstream_offset) == (unique, 3, 2)
+        synced = {unique: {there: OffsetAndMetadata(2)}}
+        until(lambda: Admin(target).list_share_group_offsets([unique]) == synced, "its start offset on the target")
+    cluster.close()
+    target.close()
+
+
 def test_more_than_a_thousand_groups_are_asked_together(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str) -> None:
     create(kafka_a, unique)
     create(kafka_b, f"{unique}.checkpoints.internal")

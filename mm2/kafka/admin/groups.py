@@ -154,9 +154,17 @@ class GroupCalls(AdminCalls):
         return self._change_offsets(group, partitions, request)
 
     def _change_offsets(
-        self, group: str, partitions: Iterable[TopicPartition], request: Callable[[list[TopicPartition]], Any]
+        self,
+        group: str,
+        partitions: Iterable[TopicPartition],
+        request: Callable[[list[TopicPartition]], Any],
+        rows: Callable[[Any], Mapping[str, Any]] | None = None,
     ) -> dict[TopicPartition, KafkaFailure | None]:
-        """What the group's coordinator says of each partition; of all when it refuses the whole."""
+        """What the group's coordinator says of each partition; of all when it refuses the whole.
+
+        `rows` gives the partitions of an answer by topic, where they are not simply `topics`.
+        """
+        rows = rows or (lambda answer: {topic.name: topic.partitions for topic in answer.topics})
 
         def ask(wanted: list[TopicPartition], timeout_s: float) -> dict[TopicPartition, KafkaFailure | None]:
             results: dict[TopicPartition, KafkaFailure | None] = {}
@@ -166,9 +174,9 @@ class GroupCalls(AdminCalls):
             except KafkaFailure as failure:
                 results = dict.fromkeys(wanted, self._unreachable(group, failure))
             else:
-                for topic in answer.topics:
-                    for partition in topic.partitions:
-                        key = TopicPartition(topic.name, partition.partition_index)
+                for topic, found in rows(answer).items():
+                    for partition in found:
+                        key = TopicPartition(topic, partition.partition_index)
                         results[key] = self._outcome(f"Group {group}, partition", key, partition.error_code)
                 if refused := getattr(answer, "error_code", 0):
                     results = dict.fromkeys(wanted, self._outcome("Group", group, refused))

@@ -1,0 +1,49 @@
+"""The places of groups on one cluster, whatever their type: committed offsets, of share groups the start offsets (KIP-932).
+
+A share group may have settled records behind its start offset, out of order. Those come again from the copy, as they may from
+their own cluster: what counts is that it starts at the first record that is not settled. Without a start offset it would begin
+at the end of the copy (`share.auto.offset.reset`), past everything it has not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final
+
+from mm2.kafka.admin import Admin
+from mm2.kafka.errors import KafkaFailure
+from mm2.kafka.structs import OffsetAndMetadata, TopicPartition
+from mm2.mirror.discovery import chunks
+
+ASSIGNED_SHARE_GROUPS_KEY: Final = "task.assigned.share.groups"
+"""Of a task: its share groups, in the form of ``task.assigned.groups``."""
+GROUPS_PER_CALL: Final = 1000
+SHARE: Final = "share"
+"""The type of share groups, in lower case."""
+
+
+class GroupOffsets:
+    """Of one cluster. ``share_groups``: those that are share groups; all others commit."""
+
+    def __init__(self, admin: Admin, share_groups: Collection[str] = ()) -> None:
+        self._admin = admin
+        self._share_groups = frozenset(share_groups)
+
+    def read(self, groups: Iterable[str]) -> dict[str, dict[TopicPartition, OffsetAndMetadata] | KafkaFailure]:
+        """By group, in as few requests as the brokers take; of a group that is nowhere yet nothing."""
+        wanted = list(groups)
+        found: dict[str, dict[TopicPartition, OffsetAndMetadata] | KafkaFailure] = {}
+        for some in chunks([group for group in wanted if group not in self._share_groups], GROUPS_PER_CALL):
+            found.update(self._admin.list_group_offsets(some))
+        for some in chunks([group for group in wanted if group in self._share_groups], GROUPS_PER_CALL):
+            found.update(self._admin.list_share_group_offsets(some))
+        return found
+
+    def write(
+        self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    ) -> dict[TopicPartition, KafkaFailure | None]:
+        """Of a group without members; failure 25 or, for share groups, 68 when it has some."""
+        if group in self._share_groups:
+            starts = {partition: committed.offset for partition, committed in offsets.items()}
+            return self._admin.alter_share_group_offsets(group, starts)
+        return self._admin.alter_group_offsets(group, offsets)
