@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.copy_flow import Read, eventually
@@ -315,8 +315,18 @@ class Committing:
         last = all_ends(self._flow.east, self._flow.topic)
         for name, place in GROUPS.items():
             wanted = [TopicPartition(self._flow.topic, partition, place(end)) for partition, end in enumerate(last)]
-            for answer in self._consumers[name].commit(offsets=wanted, asynchronous=False) or []:
-                assert answer.error is None, answer.error
+            eventually(lambda: self._is_committed(name, wanted), 30)  # noqa: B023
+
+    def _is_committed(self, name: str, wanted: list[TopicPartition]) -> bool:
+        try:
+            answers = self._consumers[name].commit(offsets=wanted, asynchronous=False) or []
+        except KafkaException as refused:
+            # The first group of a broker finds its coordinator still loading.
+            if refused.args[0].code() == KafkaError.COORDINATOR_LOAD_IN_PROGRESS:
+                return False
+            raise
+        assert [answer.error for answer in answers] == [None] * len(wanted)
+        return True
 
 
 @contextmanager
