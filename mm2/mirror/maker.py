@@ -3,8 +3,9 @@
 Deviations: `scheduled.rebalance.max.delay.ms` is 0 unless the target sets it, so that the work of a process that died
 goes on elsewhere at once rather than after five minutes; classes, patterns, intervals and client settings of all
 connectors are tried out before anything starts; connectors and tasks that fail are started again (`restarts`); a target
-that does not answer is given five seconds; a stored connector configuration is compared as written, with its provider
-references, so a new leader does not restart connectors for nothing; a file that changes is applied while the process runs.
+that does not answer is given five seconds, and where another one does, its flows begin when it comes; a stored connector
+configuration is compared as written, with its provider references, so a new leader does not restart connectors for nothing;
+a file that changes is applied while the process runs.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from mm2.copy.driver.engine import CopyEngine
 from mm2.kafka.errors import ConnectFailure, KafkaFailure
 from mm2.mirror.checkpoint_connector import MirrorCheckpointConnector
 from mm2.mirror.checkpoint_task import MirrorCheckpointTask
+from mm2.mirror.complaints import Complaints
 from mm2.mirror.config_file import ConfigFile
 from mm2.mirror.connector import MirrorConnector
 from mm2.mirror.heartbeat import MirrorHeartbeatConnector, MirrorHeartbeatTask
@@ -62,6 +64,9 @@ CONNECTORS: Final[Mapping[str, type[MirrorConnector]]] = {
 _TARGET_PATIENCE_S: Final = 5.0
 _TRY_S: Final = 4.0
 _BETWEEN_TRIES_S: Final = 0.5
+#: How often a target that was away is looked for, and how long each time; nothing else is watched meanwhile.
+_TARGET_AGAIN_S: Final = 5.0
+_TARGET_GLANCE_S: Final = 1.0
 _WATCH_S: Final = 0.5
 _LOOK_FOR_FAILURES_S: Final = 5.0
 _ENGINE_SHARE_S: Final = 3.0
@@ -71,6 +76,10 @@ _CONFIGURE_AGAIN_S: Final = 10.0
 _RELOAD_AGAIN_S: Final = 30.0
 #: For flows that the file ends or changes; the others go on meanwhile.
 _STOP_FLOWS_S: Final = 30.0
+
+
+class TargetAway(ConnectError):
+    """A target does not answer, which may pass."""
 
 
 class FlowFailed(Exception):
@@ -99,7 +108,7 @@ class MirrorMaker:
     """All flows of one process whose targets are among `targets` (None: all).
 
     The constructor connects to the targets, never to a source, and creates nothing. It raises ConfigException or
-    ConnectError for a configuration that cannot work and for a target that cannot be reached or refuses us.
+    ConnectError for a configuration that cannot work, for a target that refuses us, and when no target can be reached.
     `stopping`, when given, ends the wait for a target.
     """
 
@@ -126,10 +135,11 @@ class MirrorMaker:
         self._engine = CopyEngine(config.spark_props())
         self.flows: list[Flow] = []
         self._leaving: list[Flow] = []  # while they are being stopped
+        self._waiting: set[SourceAndTarget] = set()  # flows that begin when their target comes
+        self._complaints = Complaints()
         try:
             self.flows.extend(self._flow(pair, plan) for pair, plan in self._plans.items())
-            for flow in {flow.pair.target: flow for flow in self.flows}.values():
-                self._check_target(flow, self._plans[flow.pair])
+            self._check_targets()
         except BaseException:
             self._close()
             raise
@@ -148,9 +158,12 @@ class MirrorMaker:
 
         Raises FlowFailed when a herder has ended by itself.
         """
-        next_look_s = next_try_s = 0.0
+        next_look_s = next_try_s = next_glance_s = 0.0
         unsettled = False
         while not stopping.wait(_WATCH_S):
+            if self._waiting and time.monotonic() >= next_glance_s:
+                self._begin_where_target_has_come()
+                next_glance_s = time.monotonic() + _TARGET_AGAIN_S
             if file is not None and (file.changed() or (unsettled and time.monotonic() >= next_try_s)):
                 unsettled = not self._reload(file)
                 next_try_s = time.monotonic() + _RELOAD_AGAIN_S
@@ -223,6 +236,7 @@ class MirrorMaker:
                     "Nothing reads the key %s of %s.%s", key, file.path, f" Did you mean {nearest}?" if nearest else ""
                 )
         self._config, self._plans = config, plans
+        self._waiting &= plans.keys()
         self._apply(changes, fresh)
         log.info("The file is in effect.", file=str(file.path), difference=lines, **changes.to_json())
         return True
@@ -231,7 +245,7 @@ class MirrorMaker:
         """The flows to be started, their targets asked. Raises what the constructor does."""
         fresh: list[Flow] = []
         try:
-            for pair in (*changes.added, *changes.restarted):
+            for pair in (*changes.added, *(pair for pair in changes.restarted if pair not in self._waiting)):
                 flow = self._flow(pair, plans[pair])
                 fresh.append(flow)
                 self._check_target(flow, plans[pair])
@@ -257,6 +271,9 @@ class MirrorMaker:
             for name in changes.resolved_anew.get(flow.pair, ()):
                 if flow.herder.is_leader:
                     flow.herder.restart_connector_and_tasks(RestartRequest(name, only_failed=False, include_tasks=True))
+        self._join(fresh)
+
+    def _join(self, fresh: Sequence[Flow]) -> None:
         self.flows.extend(fresh)
         if self._rest is not None:
             self._rest.change({flow.pair: flow.herder for flow in self.flows})
@@ -287,8 +304,47 @@ class MirrorMaker:
         )
         return Flow(pair, node, configurer)
 
+    def _check_targets(self) -> None:
+        """Ask all targets; flows whose target does not answer are put off. Raises ConnectError when none does."""
+        away: dict[str, TargetAway] = {}
+        targets = {flow.pair.target: flow for flow in self.flows}
+        for alias, flow in targets.items():
+            try:
+                self._check_target(flow, self._plans[flow.pair])
+            except TargetAway as error:
+                away[alias] = error
+                if len(away) == len(targets) or self._stopping.is_set():
+                    raise
+        for alias, failure in away.items():
+            late = [flow for flow in self.flows if flow.pair.target == alias]
+            self.flows = [flow for flow in self.flows if flow not in late]
+            self._waiting.update(flow.pair for flow in late)
+            for flow in late:
+                flow.node.stop()
+            self._complaints.say(alias, f"{failure} Until it can, these wait: {', '.join(str(f.pair) for f in late)}.")
+
+    def _begin_where_target_has_come(self) -> None:
+        """Look for the targets of flows that wait, and start those whose target answers."""
+        for alias in sorted({pair.target for pair in self._waiting}):
+            pairs = [pair for pair in self._plans if pair in self._waiting and pair.target == alias]
+            fresh = [self._flow(pair, self._plans[pair]) for pair in pairs]
+            try:
+                fresh[0].node.check(_TARGET_GLANCE_S)
+            except KafkaFailure as failure:
+                if not failure.retriable:  # it is there, and does not let us in
+                    self._complaints.say(alias, f"The target cluster {alias} cannot be used yet: {failure}")
+                for flow in fresh:
+                    flow.node.stop()
+                continue
+            self._complaints.over(alias)
+            log.info("The target cluster has come.", cluster=alias, flows=[str(pair) for pair in pairs])
+            self._waiting.difference_update(pairs)
+            for flow in fresh:
+                flow.herder.start()
+            self._join(fresh)
+
     def _check_target(self, flow: Flow, plan: FlowPlan) -> None:
-        """Raises ConnectError: at once when the target refuses us, after five seconds when it does not answer."""
+        """Raises ConnectError: at once when the target refuses us, TargetAway after five seconds without an answer."""
         alias = flow.pair.target
         servers = plan.worker.get("bootstrap.servers")
         where = f"{alias} ({alias}.bootstrap.servers = {servers})"
@@ -302,7 +358,8 @@ class MirrorMaker:
             except KafkaFailure as failure:
                 passing = isinstance(failure, ConnectFailure) and failure.retriable
                 if not passing or time.monotonic() > deadline or self._stopping.is_set():
-                    raise ConnectError(f"The target cluster {where} cannot be used: {failure}") from failure
+                    refused = TargetAway if passing else ConnectError
+                    raise refused(f"The target cluster {where} cannot be used: {failure}") from failure
                 if not said:
                     log.warning("The target cluster %s does not answer yet: %s", where, failure)
                     said = True

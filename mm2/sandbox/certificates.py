@@ -92,7 +92,7 @@ def to_jks(source: Path, target: Path) -> Path:
 
 def truststore(authority: Issued, target: Path, store_type: str) -> Path:
     """A store of that type (PKCS12 or JKS) that holds nothing but the authority, as `keytool -importcert` writes it."""
-    pem = target.with_suffix(".authority.pem")
+    pem = target.with_name(f"{target.name}.authority.pem")
     pem.write_text(authority.certificate_pem)
     _keytool(
         *("-importcert", "-noprompt", "-alias", "authority", "-file", str(pem)),
