@@ -7,9 +7,10 @@ import functools
 import json
 import os
 import struct
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from subprocess import Popen
@@ -108,6 +109,32 @@ class MirrorProcess:
         for orphan in self.family():
             with suppress(psutil.Error):
                 orphan.kill()
+
+
+# Every case in one process: starting Python for each of them would take longer than all else.
+_MANY = """
+import contextlib, io, json, sys
+from mm2.cli.connect_mirror_maker import main
+for arguments in json.load(sys.stdin):
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        code = main(arguments)
+    print(json.dumps([code, said.getvalue()]))
+"""
+
+
+def refused(cases: Sequence[Sequence[str]]) -> list[tuple[int, str]]:
+    """Exit code and words of connect-mirror-maker with each of these arguments, with all of which it ends at once."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", _MANY],
+        input=json.dumps(cases),
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+    )
+    return [(code, said) for code, said in map(json.loads, done.stdout.splitlines())]
 
 
 def _fits(value: object, wanted: object) -> bool:
@@ -295,6 +322,16 @@ def checkpoints(broker: LocalKafka, topic: str) -> dict[tuple[str, str, int], tu
     return found
 
 
+def checkpoint_of(key: bytes, value: bytes) -> tuple[tuple[str, str, int], tuple[int, int, str]]:
+    """(group, remote topic, partition), and (upstream offset, downstream offset, metadata)."""
+    (group, remote), rest = strings(key, 2)
+    (partition,) = struct.unpack(">i", rest)
+    version, upstream, downstream = struct.unpack_from(">hqq", value)
+    (metadata,), rest = strings(value[18:], 1)
+    assert (rest, version) == (b"", 0)
+    return (group, remote, int(partition)), (int(upstream), int(downstream), metadata)
+
+
 def syncs(broker: LocalKafka, topic: str) -> dict[tuple[str, int], tuple[int, int]]:
     """Latest (upstream offset, downstream offset) by (topic, partition)."""
     found = {}
@@ -310,13 +347,3 @@ def syncs(broker: LocalKafka, topic: str) -> dict[tuple[str, int], tuple[int, in
 def _bytes(value: object) -> bytes:
     assert isinstance(value, bytes)
     return value
-def checkpoint_of(key: bytes, value: bytes) -> tuple[tuple[str, str, int], tuple[int, int, str]]:
-    """(group, remote topic, partition), and (upstream offset, downstream offset, metadata)."""
-    (group, remote), rest = strings(key, 2)
-    (partition,) = struct.unpack(">i", rest)
-    version, upstream, downstream = struct.unpack_from(">hqq", value)
-    (metadata,), rest = strings(value[18:], 1)
-    assert (rest, version) == (b"", 0)
-    return (group, remote, int(partition)), (int(upstream), int(downstream), metadata)
-
-

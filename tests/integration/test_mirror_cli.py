@@ -17,6 +17,7 @@ import pytest
 from mm2.mirror.formats import Heartbeat
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.mirror_flow import admin, commit, create, partitions_of, read_all, until, write
+from tests.integration.mirror_process import refused
 
 ROOT = Path(__file__).parents[2]
 COMMAND = (sys.executable, "-P", "-m", "mm2.cli.connect_mirror_maker")
@@ -118,32 +119,10 @@ BAD_CONFIGS: list[tuple[dict[str, str], tuple[str, ...], tuple[str, ...]]] = [
 ]
 
 
-# Every case in one process: starting Python for each of them would take longer than all else.
-_MANY = """
-import contextlib, io, json, sys
-from mm2.cli.connect_mirror_maker import main
-for arguments in json.load(sys.stdin):
-    with contextlib.redirect_stderr(io.StringIO()) as said:
-        code = main(arguments)
-    print(json.dumps([code, said.getvalue()]))
-"""
-
-
 @pytest.fixture(scope="module")
 def refusals(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[int, str]]:
     """Exit code and words for each of BAD_CONFIGS."""
-    cases = [[str(config_file(tmp_path_factory.mktemp("bad"), bad[0])), *bad[1]] for bad in BAD_CONFIGS]
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", _MANY],
-        input=json.dumps(cases),
-        cwd=ROOT,
-        env=_environment(),
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=True,
-    )
-    return [(code, said) for code, said in map(json.loads, done.stdout.splitlines())]
+    return refused([[str(config_file(tmp_path_factory.mktemp("bad"), bad[0])), *bad[1]] for bad in BAD_CONFIGS])
 
 
 @pytest.mark.parametrize(
