@@ -98,7 +98,12 @@ def test_a13_when_the_leader_is_away_it_is_409_until_there_is_another(
 
 
 @pytest.mark.parametrize(
-    ("leader_scheme", "follower_scheme"), [("https", "http"), ("http", "https"), ("https", "https")]
+    ("leader_scheme", "follower_scheme"),
+    [
+        ("https", "https"),
+        pytest.param("https", "http", marks=pytest.mark.slow),
+        pytest.param("http", "https", marks=pytest.mark.slow),
+    ],
 )
 def test_a13_workers_reach_each_other_over_tls(
     broker: LocalKafka, unique: str, folder: Path, leader_scheme: str, follower_scheme: str
