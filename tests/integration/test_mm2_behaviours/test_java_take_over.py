@@ -37,7 +37,7 @@ THREE_TIMES = ("stop", "kill", "kill", "stop", "kill", "kill")
 @pytest.mark.parametrize(
     ("endings", "exactly_once"),
     [
-        pytest.param(ONCE, False, id="once"),
+        pytest.param(ONCE, False, id="once", marks=pytest.mark.slow),
         pytest.param(THREE_TIMES, False, id="three-times", marks=pytest.mark.slow),
         pytest.param(THREE_TIMES, True, id="exactly-once", marks=pytest.mark.slow),
     ],

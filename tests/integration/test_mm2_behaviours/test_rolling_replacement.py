@@ -40,7 +40,7 @@ TOGETHER = {"dedicated.mode.enable.internal.rest": "true", "task.shutdown.gracef
 @pytest.mark.parametrize(
     ("minutes", "exactly_once"),
     [
-        pytest.param(0, False, id="once"),
+        pytest.param(0, False, id="once", marks=pytest.mark.slow),
         pytest.param(MINUTES, False, id="long", marks=pytest.mark.slow),
         pytest.param(MINUTES, True, id="exactly-once", marks=pytest.mark.slow),
     ],
