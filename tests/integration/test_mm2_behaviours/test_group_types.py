@@ -1,0 +1,209 @@
+"""Groups of all types that a broker lists: classic, consumer (KIP-848), share (KIP-932) and streams (KIP-1071).
+
+One process copies `types-a` to `types-b` and writes the offsets of groups there. Members of share and streams groups are Java's
+own (`java/GroupTypes.java`), on the source before the copy and on the target after it: what counts is where they go on.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as Where
+
+from mm2.kafka.admin import Admin
+from mm2.kafka.cluster import Cluster
+from mm2.kafka.errors import BrokerFailure
+from mm2.kafka.settings import ClientSettings
+from mm2.kafka.structs import OffsetAndMetadata, TopicPartition
+from mm2.sandbox.java import java_executable
+from mm2.sandbox.kafka import LocalKafka
+from tests.integration.asking import asked
+from tests.integration.copy_flow import producer_of
+from tests.integration.java_source import run_source
+from tests.integration.mirror_flow import commit, committed, create, until
+from tests.integration.mirror_process import MirrorProcess, checkpoints, write_config
+
+pytestmark = [
+    pytest.mark.timeout(240),
+    pytest.mark.slow,
+    # One commit of all four types was seen late or not at all on the target; why is not known yet.
+    pytest.mark.xfail(reason="offsets of all four types of groups are not on the target in time: open in issue 6"),
+]
+
+SOURCE, TARGET = "typesa", "typesb"
+TOPIC, QUIET = "types-topic", "types-quiet"
+REMOTE = f"{SOURCE}.{TOPIC}"
+RECORDS = 100
+CLASSIC, CONSUMER, SHARE, STREAMS = (f"types-{kind}, 1" for kind in ("classic", "consumer", "share", "streams"))
+PLACES = {CLASSIC: 10, CONSUMER: 20, SHARE: 40, STREAMS: 30}
+_JAVA = [java_executable(), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"]
+
+
+def java_does(*deeds: tuple[object, ...]) -> list[Any]:
+    """What each has brought, all by one JVM."""
+    text = "\n".join("\t".join(map(str, deed)) for deed in deeds)
+    source = Path(__file__).parents[1] / "java" / "GroupTypes.java"
+    said = run_source(_JAVA, source, text=text).splitlines()
+    return [json.loads(line.removeprefix("done: ")) for line in said if line.startswith("done: ")]
+
+
+def consumer_of(broker: LocalKafka, group: str) -> Consumer:
+    """A member of the protocol of KIP-848."""
+    return Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "group.id": group,
+            "group.protocol": "consumer",
+            "auto.offset.reset": "error",
+            "enable.auto.commit": False,
+        }
+    )
+
+
+def first_number(broker: LocalKafka, group: str, topic: str) -> int:
+    """Of the record at which a member of KIP-848's protocol goes on."""
+    consumer = consumer_of(broker, group)
+    consumer.subscribe([topic])
+    try:
+        found: list[int] = []
+
+        def read() -> bool:
+            message = consumer.poll(0.5)
+            if message is not None and message.error() is None:
+                found.append(struct.unpack(">q", message.value() or b"")[0])
+            return bool(found)
+
+        until(read, "a record")
+        return found[0]
+    finally:
+        consumer.close()
+
+
+@dataclass
+class Stage:
+    source: LocalKafka
+    target: LocalKafka
+    file: Path
+    process: MirrorProcess
+
+    def checkpoint(self, group: str, topic: str = REMOTE) -> tuple[int, int] | None:
+        """Offsets on the source and on the target."""
+        found = checkpoints(self.target, f"{SOURCE}.checkpoints.internal").get((group, topic, 0))
+        return found and found[:2]
+
+
+@pytest.fixture(scope="module")
+def stage(kafka_pair: tuple[LocalKafka, LocalKafka], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    source, target = kafka_pair
+    create(source, TOPIC)
+    create(source, QUIET)
+    producer = producer_of(source)
+    for number in range(RECORDS):
+        producer.produce(TOPIC, struct.pack(">q", number), partition=0)
+    assert producer.flush(30) == 0
+    commit(source, CLASSIC, {(TOPIC, 0): PLACES[CLASSIC], (QUIET, 0): 0})
+    member = consumer_of(source, CONSUMER)
+    member.subscribe([TOPIC])
+    until(lambda: member.poll(0.2) or member.assignment(), "a member of the consumer group")
+    member.commit(offsets=[Where(TOPIC, 0, PLACES[CONSUMER])], asynchronous=False)
+    member.close()
+    _, seen, before = java_does(
+        ("share-from-start", source.bootstrap, SHARE),
+        ("share", source.bootstrap, SHARE, TOPIC, PLACES[SHARE], RECORDS),
+        ("streams", source.bootstrap, STREAMS, TOPIC, PLACES[STREAMS]),
+    )
+    assert (len(seen), before) == (RECORDS, None)
+    file = write_config(
+        tmp_path_factory.mktemp("types") / "mm2.properties",
+        {
+            "clusters": f"{SOURCE},{TARGET}",
+            f"{SOURCE}.bootstrap.servers": source.bootstrap,
+            f"{TARGET}.bootstrap.servers": target.bootstrap,
+            f"{SOURCE}->{TARGET}.enabled": "true",
+            f"{TARGET}->{SOURCE}.emit.heartbeats.enabled": "false",
+            "topics": "types-.*",
+            "groups": "types-.*",
+            "sync.group.offsets.enabled": "true",
+            "sync.group.offsets.interval.seconds": "1",
+            "listeners": "",
+        },
+    )
+    process = MirrorProcess(file, file.with_name("process.log"))
+    try:
+        process.eventually(lambda: all(checkpoints_of(target, group) for group in PLACES), 120)
+        yield Stage(source, target, file, process)
+    finally:
+        process.clean_up()
+
+
+def checkpoints_of(target: LocalKafka, group: str) -> bool:
+    return (group, REMOTE, 0) in checkpoints(target, f"{SOURCE}.checkpoints.internal")
+
+
+def test_the_broker_has_a_group_of_each_type(stage: Stage) -> None:
+    cluster = Cluster(ClientSettings.from_props({"bootstrap.servers": stage.source.bootstrap}), name="source")
+    types = {listing.group_id: listing.group_type.lower() for listing in Admin(cluster).list_groups()}
+    cluster.close()
+    assert {group: types[group] for group in PLACES} == {
+        CLASSIC: "classic",
+        CONSUMER: "consumer",
+        SHARE: "share",
+        STREAMS: "streams",
+    }
+
+
+def test_each_has_a_checkpoint_where_it_is_and_its_offset_on_the_target(stage: Stage) -> None:
+    stage.process.eventually(lambda: {g: stage.checkpoint(g) for g in PLACES} == {g: (n, n) for g, n in PLACES.items()})
+    wanted = {group: PLACES[group] for group in (CLASSIC, CONSUMER, STREAMS)}
+    stage.process.eventually(lambda: {group: committed(stage.target, group, REMOTE) for group in wanted} == wanted, 30)
+    assert stage.checkpoint(CLASSIC, f"{SOURCE}.{QUIET}") is None, "nothing of an empty topic has a place yet"
+
+
+def test_members_of_each_type_go_on_at_their_next_record_on_the_target(
+    stage: Stage, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = stage.target
+    stage.process.eventually(lambda: committed(target, CONSUMER, REMOTE) == PLACES[CONSUMER], 30)
+    stage.process.eventually(lambda: committed(target, STREAMS, REMOTE) == PLACES[STREAMS], 30)
+    stage.process.eventually(lambda: starts(target, SHARE) == PLACES[SHARE], 30)
+    assert first_number(target, CONSUMER, REMOTE) == PLACES[CONSUMER]
+    told, seen, settled, place = java_does(
+        ("share-starts", target.bootstrap, SHARE),
+        # By default it would begin at the end, and never come to its end.
+        ("share", target.bootstrap, SHARE, REMOTE, RECORDS, RECORDS),
+        ("share-starts", target.bootstrap, SHARE),
+        ("streams", target.bootstrap, STREAMS, REMOTE, PLACES[STREAMS] + 1),
+    )
+    assert told == {f"{REMOTE}-0": PLACES[SHARE]}
+    assert seen == list(range(PLACES[SHARE], RECORDS)), "nothing skipped; what was settled out of order comes again"
+    assert place == PLACES[STREAMS]
+    # It is ahead now, and stays so.
+    assert settled == {f"{REMOTE}-0": RECORDS}
+
+    def reason() -> str:
+        _, out, _ = asked(capsys, "groups", stage.file, f"{SOURCE}->{TARGET}", "--json", "--group", SHARE)
+        return str(json.loads(out)["offsets"])
+
+    stage.process.eventually(lambda: f"the group is ahead, at {RECORDS}" in reason(), 30)
+    assert starts(target, SHARE) == RECORDS
+
+
+def starts(broker: LocalKafka, group: str) -> int:
+    """Start offset of a share group in the remote topic; -1 when there is none."""
+    cluster = Cluster(ClientSettings.from_props({"bootstrap.servers": broker.bootstrap}), name="broker")
+    try:
+        found = Admin(cluster).list_share_group_offsets([group])[group]
+    finally:
+        cluster.close()
+    if isinstance(found, BrokerFailure):
+        assert found.code == 69
+        return -1
+    assert isinstance(found, dict)
+    return found.get(TopicPartition(REMOTE, 0), OffsetAndMetadata(-1)).offset
