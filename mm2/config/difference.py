@@ -48,12 +48,13 @@ def difference(old: Mapping[str, str], new: Mapping[str, str], aliases: Iterable
     lines = []
     for key in sorted(old.keys() | new.keys()):
         if old.get(key) != new.get(key):
-            shown = _is_showable(key, prefixes)
+            shown = is_showable(key, prefixes)
             lines.append(f"{key}: {_text(old.get(key), shown=shown)} -> {_text(new.get(key), shown=shown)}")
     return lines
 
 
-def _is_showable(key: str, prefixes: Iterable[str]) -> bool:
+def is_showable(key: str, prefixes: Iterable[str] = ()) -> bool:
+    """Whether the value of a key is known to hold no secret; ``prefixes`` are those of clusters and flows, with their dots."""
     for prefix in prefixes:
         if key.startswith(prefix):
             key = key.removeprefix(prefix)

@@ -14,9 +14,10 @@ key of a file  meaning
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from mm2.config.client_keys import CLIENT_KEYS, CLUSTER_CONFIG, ROLE_CONFIGS
 from mm2.config.configdef import (
@@ -75,6 +76,10 @@ WORKER_PREFIXES: Final = (
 )
 """Top keys that start so reach every worker, and win over the cluster's own key."""
 
+DEDICATED_WORKER_DEFAULTS: Final = {"scheduled.rebalance.max.delay.ms": "0"}
+"""What the workers of a MirrorMaker process have otherwise than other workers, unless the file says so: the work of a process that
+died goes on elsewhere at once, not after five minutes."""
+
 _PROVIDERS: Final = "config.providers"
 _SPARK: Final = "spark."
 _ROLES: Final = tuple(ROLE_CONFIGS)
@@ -95,8 +100,8 @@ class SourceAndTarget:
 
 
 @dataclass(frozen=True)
-class _Derived:
-    """Derived settings: from the file (derived key → key of the file), and made here (key → value)."""
+class Derived:
+    """Derived settings: from the file (derived key → key of the file), and made by MirrorMaker itself (key → value)."""
 
     origins: dict[str, str]
     made: dict[str, str]
@@ -118,13 +123,19 @@ class MirrorMakerConfig:
         self._transformer = ConfigTransformer.from_props(self._props)
         declared = {key: value for key, value in self._props.items() if key in TOP_CONFIG}
         # First key by key: that does not show what a provider gave.
-        self._check(TOP_CONFIG, _Derived({key: key for key in declared}, {}), "")
+        self._check(TOP_CONFIG, Derived({key: key for key in declared}, {}), "")
         self._top = AbstractConfig(TOP_CONFIG, self._transformer.transform(declared))
 
     @property
     def originals(self) -> dict[str, str]:
         """The file's keys and values, references not resolved (a copy)."""
         return dict(self._props)
+
+    def without(self, key: str) -> Self:
+        """The same without one key of the file, not checked again."""
+        other = copy.copy(self)
+        other._props = {name: value for name, value in self._props.items() if name != key}  # noqa: SLF001
+        return other
 
     @property
     def top(self) -> AbstractConfig:
@@ -192,6 +203,14 @@ class MirrorMakerConfig:
         """Settings of one connector of the flow (§1.6), references **not** resolved: this is what the config topic keeps."""
         return self._raw(self._connector(pair, java_class_name))
 
+    def worker_derivation(self, pair: SourceAndTarget) -> Derived:
+        """Which key of the file each setting of :meth:`worker_config` comes from."""
+        return self._worker(pair)
+
+    def connector_derivation(self, pair: SourceAndTarget, java_class_name: str) -> Derived:
+        """Which key of the file each setting of :meth:`connector_config` comes from."""
+        return self._connector(pair, java_class_name)
+
     def unread_keys(self) -> list[tuple[str, str | None]]:
         """Keys of the file that nothing reads, each with the known key it most resembles, in the file's order."""
         return self._readers().unread(self._props)
@@ -221,7 +240,7 @@ class MirrorMakerConfig:
         """Key without ``prefix`` → key of the file."""
         return {key.removeprefix(prefix): key for key in self._props if key.startswith(prefix)}
 
-    def _cluster(self, alias: str) -> _Derived:
+    def _cluster(self, alias: str) -> Derived:
         own = self._with_prefix(f"{alias}.")
         origins = dict(own)
         for key in CLIENT_KEYS & own.keys():
@@ -230,9 +249,9 @@ class MirrorMakerConfig:
         for key in CLIENT_KEYS & self._props.keys():
             for derived in (key, *(f"{role}.{key}" for role in _ROLES)):
                 origins.setdefault(derived, key)
-        return _Derived(origins, {})
+        return Derived(origins, {})
 
-    def _worker(self, pair: SourceAndTarget) -> _Derived:
+    def _worker(self, pair: SourceAndTarget) -> Derived:
         origins = self._cluster(pair.target).origins
         origins.update({key: key for key in self._props if key.startswith((*WORKER_PREFIXES, _PROVIDERS))})
         defaults = {
@@ -245,15 +264,15 @@ class MirrorMakerConfig:
             "value.converter": _BYTE_ARRAY_CONVERTER,
             "header.converter": _BYTE_ARRAY_CONVERTER,
         }
-        return _Derived(origins, {key: value for key, value in defaults.items() if key not in origins})
+        return Derived(origins, {key: value for key, value in defaults.items() if key not in origins})
 
-    def _worker_values(self, worker: _Derived) -> dict[str, str]:
+    def _worker_values(self, worker: Derived) -> dict[str, str]:
         values = self._raw(worker)
         # The providers' own settings stay as written: the worker makes its providers from them once more.
         untouched = {key: values[key] for key in worker.origins if worker.origins[key].startswith(_PROVIDERS)}
         return {**self._transformer.transform({k: v for k, v in values.items() if k not in untouched}), **untouched}
 
-    def _connector(self, pair: SourceAndTarget, java_class_name: str) -> _Derived:
+    def _connector(self, pair: SourceAndTarget, java_class_name: str) -> Derived:
         origins = {key: key for key in self._props if key in CONNECTOR_KEYS}
         origins.update({key: key for key in self._props if key.startswith(_FREE_PREFIXES)})
         for side, alias in (("source", pair.source), ("target", pair.target)):
@@ -268,9 +287,9 @@ class MirrorMakerConfig:
             "enabled": "false",
         }
         origins.update(self._with_prefix(f"{pair}."))
-        return _Derived(origins, {key: value for key, value in made.items() if key not in origins})
+        return Derived(origins, {key: value for key, value in made.items() if key not in origins})
 
-    def _raw(self, derived: _Derived) -> dict[str, str]:
+    def _raw(self, derived: Derived) -> dict[str, str]:
         return {key: self._props[origin] for key, origin in derived.origins.items()} | derived.made
 
     def _readers(self) -> KeyReaders:
@@ -308,12 +327,12 @@ class MirrorMakerConfig:
             self._check_given(definition, connector, f"{role}.")
             self._check_given(definition, connector, f"{role}.override.")
 
-    def _check_given(self, definition: ConfigDef, derived: _Derived, prefix: str) -> None:
+    def _check_given(self, definition: ConfigDef, derived: Derived, prefix: str) -> None:
         """Check what is given under ``prefix``; nothing is missing there."""
         given = (key.removeprefix(prefix) for key in derived.origins if key.startswith(prefix))
         self._check(definition.only(given), derived, "", prefix=prefix)
 
-    def _check(self, definition: ConfigDef, derived: _Derived, scope: str, *, prefix: str = "") -> dict[str, Any]:
+    def _check(self, definition: ConfigDef, derived: Derived, scope: str, *, prefix: str = "") -> dict[str, Any]:
         """Typed values of ``definition`` out of the keys under ``prefix``; ``scope`` is where a missing key belongs."""
         values: dict[str, Any] = {}
         for name, key in definition.keys.items():

@@ -12,6 +12,7 @@ import javaproperties
 from mm2.config.values import ConfigException
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -21,17 +22,12 @@ class UnreadableFile(ConfigException):
 
 def parse_properties(text: str, *, source: str = "properties text") -> dict[str, str]:
     """Key → value of a file's text. Raises :class:`ConfigException` naming ``source`` and the line of a bad escape."""
-    props: dict[str, str] = {}
-    line = 1
-    elements = javaproperties.parse(text)
-    try:
-        for element in elements:
-            if isinstance(element, javaproperties.KeyValue):
-                props[element.key] = element.value
-            line += _line_ends(element.source)
-    except javaproperties.InvalidUEscapeError as error:
-        raise ConfigException(f"{source}, line {line}: {error}") from error
-    return props
+    return {key: value for key, value, _ in _entries(text, source)}
+
+
+def property_lines(text: str, *, source: str = "properties text") -> dict[str, int]:
+    """Key → number of the line (from 1) where what counts of it begins, the last one of several. Raises as `parse_properties`."""
+    return {key: line for key, _, line in _entries(text, source)}
 
 
 def load_properties(path: Path, *, encoding: str = "latin-1") -> dict[str, str]:
@@ -39,15 +35,30 @@ def load_properties(path: Path, *, encoding: str = "latin-1") -> dict[str, str]:
 
     Raises :class:`UnreadableFile`, or :class:`ConfigException` naming the file (and the line).
     """
+    return parse_properties(read_text(path, encoding=encoding), source=str(path))
+
+
+def read_text(path: Path, *, encoding: str = "latin-1") -> str:
+    """The text of a file of properties, line ends as they are. Raises as `load_properties`."""
     try:
         # newline="": a lone carriage return ends a line in Java too, and only the parser may judge that.
         with path.open(encoding=encoding, newline="") as file:
-            text = file.read()
+            return file.read()
     except OSError as error:
         raise UnreadableFile(f"Cannot read {path}: {error.strerror}.") from error
     except UnicodeDecodeError as error:
         raise ConfigException(f"Cannot read {path}: byte {error.start} is not {encoding}.") from error
-    return parse_properties(text, source=str(path))
+
+
+def _entries(text: str, source: str) -> Iterator[tuple[str, str, int]]:
+    line = 1
+    try:
+        for element in javaproperties.parse(text):
+            if isinstance(element, javaproperties.KeyValue):
+                yield element.key, element.value, line
+            line += _line_ends(element.source)
+    except javaproperties.InvalidUEscapeError as error:
+        raise ConfigException(f"{source}, line {line}: {error}") from error
 
 
 def _line_ends(text: str) -> int:

@@ -25,7 +25,7 @@ import structlog
 from mm2.config.configdef import ConfigException
 from mm2.config.difference import difference
 from mm2.config.mirror_keys import CHECKPOINT_CONNECTOR, HEARTBEAT_CONNECTOR, SOURCE_CONNECTOR
-from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
+from mm2.config.mirrormaker import DEDICATED_WORKER_DEFAULTS, MirrorMakerConfig, SourceAndTarget
 from mm2.config.providers import ProviderError
 from mm2.config.worker_keys import WorkerConfig
 from mm2.connect.api import ConnectError, Connector, Task
@@ -53,7 +53,6 @@ from mm2.mirror.source_task import COPY_RESOURCE, MirrorSourceTask
 
 log = structlog.get_logger(__name__)
 
-REBALANCE_DELAY_KEY: Final = "scheduled.rebalance.max.delay.ms"
 _INTERNAL_REST: Final = "dedicated.mode.enable.internal.rest"
 CONNECTORS: Final[Mapping[str, type[MirrorConnector]]] = {
     SOURCE_CONNECTOR: MirrorSourceConnector,
@@ -292,7 +291,7 @@ class MirrorMaker:
         internal = self._rest.binding if self._rest is not None and self._rest.internal else None
         configurer = Configurer(pair, plan.connectors)
         node = Node(
-            WorkerConfig({REBALANCE_DELAY_KEY: "0", **plan.worker}),
+            WorkerConfig({**DEDICATED_WORKER_DEFAULTS, **plan.worker}),
             self._plugins,
             worker_id=worker_id(pair) if internal is None else f"{internal.worker_id}/{pair}",
             cluster_name=pair.target,

@@ -1,0 +1,222 @@
+"""Where each setting of a MirrorMaker process comes from: which key, which line of the file, or whose default. Pure.
+
+The levels, the strongest first (spec mirrormaker §1.2 to §1.6):
+
+============  ==========================================================================================================
+FLOW          ``A->B.x`` in the file
+CLUSTER       ``A.x``
+TOP           ``x``
+DERIVED       not in the file: MirrorMaker makes it from the names of the flow (``group.id = A-mm2``)
+DEFAULT       not in the file: the default of the definition (Kafka's ConfigDef)
+============  ==========================================================================================================
+
+Workers read top keys that begin like :data:`~mm2.config.mirrormaker.WORKER_PREFIXES` before cluster keys; what counts is what
+:class:`~mm2.config.mirrormaker.MirrorMakerConfig` has derived, never a second idea of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from mm2.config.client_keys import ROLE_CONFIGS
+from mm2.config.configdef import ConfigDef, ConfigKey, Type
+from mm2.config.difference import is_showable
+from mm2.config.mirror_keys import CONNECTOR_CLASSES, CONNECTOR_CONFIGS
+from mm2.config.mirrormaker import (
+    DEDICATED_WORKER_DEFAULTS,
+    TOP_CONFIG,
+    Derived,
+    MirrorMakerConfig,
+    SourceAndTarget,
+)
+from mm2.config.values import Password, show
+from mm2.config.worker_keys import DISTRIBUTED_CONFIG
+
+PROCESS: Final = "process"
+WORKER: Final = "worker"
+_PROVIDERS: Final = "config.providers"
+_SPARK: Final = "spark."
+# As spark.redaction.regex has it.
+_SPARK_SECRET: Final = re.compile(r"(?i)secret|password|token|access[.]?key")
+_SIDES: Final = ("source", "target")
+# One reference and nothing else: what stands beside one may be a part of the secret.
+_ONE_REFERENCE: Final = re.compile(r"\$\{[^}]*:[^}]*\}")
+
+
+class Level(StrEnum):
+    """See the module."""
+
+    FLOW = "flow"
+    CLUSTER = "cluster"
+    TOP = "top"
+    DERIVED = "derived"
+    DEFAULT = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting in effect. ``value`` may be shown to anybody: what is or may be a secret is ``[hidden]``, what a config provider
+    keeps is its reference. ``origin`` is the key of the file with the number of its ``line``, "" and None when it is not from
+    there; ``overrides`` are other keys of the file, which would count without it."""
+
+    key: str
+    value: str
+    level: Level
+    origin: str = ""
+    line: int | None = None
+    overrides: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-able."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """The settings of one part: ``name`` is `PROCESS`, `WORKER`, or that of a connector (``MirrorSourceConnector``)."""
+
+    name: str
+    settings: tuple[Setting, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadKey:
+    """A key of the file that nothing reads, its line, and the known key that it most resembles ("" for none)."""
+
+    key: str
+    line: int | None
+    nearest: str
+
+
+def process_settings(config: MirrorMakerConfig, lines: Mapping[str, int]) -> Section:
+    """What the process itself reads: clusters, REST, providers, and ``spark.*`` as far as the file gives it.
+
+    ``lines`` is :func:`~mm2.config.properties.property_lines` of the file; {} when nobody knows.
+    """
+    given = {key: key for key in config.originals if key in TOP_CONFIG or key.startswith((_SPARK, _PROVIDERS))}
+    return Section(PROCESS, tuple(_settings(config, lambda _: Derived(given, {}), TOP_CONFIG, None, lines)))
+
+
+def flow_settings(config: MirrorMakerConfig, pair: SourceAndTarget, lines: Mapping[str, int]) -> list[Section]:
+    """What is in effect for one flow: its worker, then its three connectors; of each what is given, then the defaults.
+
+    ``lines`` as for :func:`process_settings`. Nothing is connected to, no provider is asked. This is what `mm2 config` and the
+    dashboard show.
+    """
+
+    def worker(some: MirrorMakerConfig) -> Derived:
+        derived = some.worker_derivation(pair)
+        return Derived(derived.origins, {**_not_in(derived.origins, DEDICATED_WORKER_DEFAULTS), **derived.made})
+
+    sections = [Section(WORKER, tuple(_settings(config, worker, DISTRIBUTED_CONFIG, pair, lines)))]
+    for java_class in CONNECTOR_CLASSES:
+
+        def connector(some: MirrorMakerConfig, java_class: str = java_class) -> Derived:
+            return some.connector_derivation(pair, java_class)
+
+        found = tuple(_settings(config, connector, CONNECTOR_CONFIGS[java_class], pair, lines))
+        sections.append(Section(java_class.rpartition(".")[2], found))
+    return sections
+
+
+def unread(config: MirrorMakerConfig, lines: Mapping[str, int]) -> list[UnreadKey]:
+    """Keys that nothing reads, in the file's order."""
+    return [UnreadKey(key, lines.get(key), nearest or "") for key, nearest in config.unread_keys()]
+
+
+def _settings(
+    config: MirrorMakerConfig,
+    derive: Callable[[MirrorMakerConfig], Derived],
+    definition: ConfigDef,
+    pair: SourceAndTarget | None,
+    lines: Mapping[str, int],
+) -> Iterator[Setting]:
+    derived, props = derive(config), config.originals
+    declared = [key for key in definition.names if key in derived.origins or key in derived.made]
+    others = sorted({*derived.origins, *derived.made} - {*declared})
+    for key in (*declared, *others):
+        origin = derived.origins.get(key)
+        if origin is None:
+            yield Setting(key, derived.made[key], Level.DERIVED)
+            continue
+        names = (key, *_without_side(key))
+        level = Level.TOP if origin in names else Level.FLOW if origin == f"{pair}.{key}" else Level.CLUSTER
+        overridden = () if pair is None else _overridden(config, derive, key, origin, _prefixed(names, pair))
+        value = _shown(key, props[origin], definition.keys.get(key))
+        yield Setting(key, value, level, origin, lines.get(origin), overridden)
+    for key in definition.names:
+        if key not in declared and not definition.keys[key].required:
+            yield Setting(key, _default(definition.keys[key]), Level.DEFAULT)
+
+
+def _overridden(
+    config: MirrorMakerConfig,
+    derive: Callable[[MirrorMakerConfig], Derived],
+    key: str,
+    origin: str,
+    candidates: Collection[str],
+) -> tuple[str, ...]:
+    """Which keys would give the setting if the one that does were not there, and so on: found out by taking it away."""
+    found: list[str] = []
+    props = config.originals
+    while any(name != origin and name in props for name in candidates):
+        del props[origin]
+        config = config.without(origin)
+        after = derive(config).origins.get(key)
+        if after is None:
+            break
+        found.append(after)
+        origin = after
+    return tuple(found)
+
+
+def _prefixed(names: Iterable[str], pair: SourceAndTarget) -> list[str]:
+    prefixes = (f"{pair}.", f"{pair.source}.", f"{pair.target}.", "")
+    return [prefix + name for name in names for prefix in prefixes]
+
+
+def _not_in(given: Collection[str], defaults: Mapping[str, str]) -> dict[str, str]:
+    return {key: value for key, value in defaults.items() if key not in given}
+
+
+def _without_side(key: str) -> list[str]:
+    """``source.cluster.x`` → ``x``; ``source.consumer.x`` → ``consumer.x`` and ``x``: how a file may call it."""
+    found = []
+    for side in _SIDES:
+        if key.startswith(f"{side}.cluster."):
+            found.append(key.removeprefix(f"{side}.cluster."))
+        for role in ROLE_CONFIGS:
+            if key.startswith(f"{side}.{role}."):
+                found += [key.removeprefix(f"{side}."), key.removeprefix(f"{side}.{role}.")]
+    for role in ROLE_CONFIGS:
+        if key.startswith(f"{role}."):
+            found.append(key.removeprefix(f"{role}."))
+    return found
+
+
+def _shown(key: str, text: str, known: ConfigKey | None) -> str:
+    if _ONE_REFERENCE.fullmatch(text.strip()):
+        return text.strip()
+    if known is not None:
+        return Password.HIDDEN if known.type is Type.PASSWORD else text
+    if key.startswith(f"{_PROVIDERS}.") and key.endswith(".class"):
+        return text
+    of_spark = key.startswith(_SPARK) and _SPARK_SECRET.search(key) is None
+    return text if of_spark or is_showable(key) else Password.HIDDEN
+
+
+def _default(key: ConfigKey) -> str:
+    value = key.default
+    if isinstance(value, list | tuple):
+        return ",".join(map(show, value))
+    return show(value)
+
+
+def matching(sections: Iterable[Section], text: str) -> list[Section]:
+    """Only settings whose key contains ``text``; parts without any are left out."""
+    found = [Section(part.name, tuple(one for one in part.settings if text in one.key)) for part in sections]
+    return [part for part in found if part.settings]
