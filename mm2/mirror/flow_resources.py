@@ -33,7 +33,7 @@ from mm2.connect.rest.resources.internal import internal_router
 from mm2.connect.rest.resources.loggers import loggers_router
 from mm2.connect.rest.settings import RestSettings
 from mm2.connect.rest.version import server_info
-from mm2.mirror.rest import RESERVED, flow_path
+from mm2.mirror.rest import RESERVED, Apps, flow_path
 
 _FLOWS: Final = "flows"
 _INTERNAL: Final = re.compile(r"/connectors/[^/]+/(tasks|fence)")
@@ -42,7 +42,14 @@ _INTERNAL: Final = re.compile(r"/connectors/[^/]+/(tasks|fence)")
 class FlowResources:
     """What the listeners of the process answer with."""
 
-    def __init__(self, herders: Mapping[SourceAndTarget, Herder], settings: RestSettings, *, internal: bool) -> None:
+    def __init__(
+        self,
+        herders: Mapping[SourceAndTarget, Herder],
+        settings: RestSettings,
+        *,
+        internal: bool,
+        apps: Apps | None = None,
+    ) -> None:
         """Raises ConnectError, ConfigException for an extension that cannot be made."""
         self._herders: dict[SourceAndTarget, Herder] = {}
         self._settings = settings
@@ -56,6 +63,7 @@ class FlowResources:
         own = application([self._own_router(), *([] if self._admin_apart else loggers)])
         self.admin: ASGIApp | None = Dispatch(application(loggers)) if settings.admin_listeners else None
         self._apps = _ByPath(Dispatch(own))
+        self._apps.more.update({segment: make(self._apps) for segment, make in (apps or {}).items()})
         self.change(herders)
         configurable = Configurable()
         for extension in load_extensions(settings.extension_classes, Plugins(), settings.props):
@@ -145,10 +153,16 @@ class _ByPath:
         self.flows: dict[SourceAndTarget, ASGIApp] = {}
         #: What processes ask of each other, at Java's path whatever the alias.
         self.internal: dict[SourceAndTarget, ASGIApp] = {}
+        #: By first segment; they see the request as it came.
+        self.more: dict[str, ASGIApp] = {}
         self._own = own
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = resource_path(scope["raw_path"].decode("latin-1"))
+        more = self.more.get(path.split("/")[1])
+        if more is not None:
+            await more(scope, receive, send)
+            return
         app, rest = self._target(path)
         await app({**scope, "path": rest, "path_is_raw": True}, receive, send)
 

@@ -46,7 +46,7 @@ from mm2.mirror.connector import MirrorConnector
 from mm2.mirror.heartbeat import MirrorHeartbeatConnector, MirrorHeartbeatTask
 from mm2.mirror.plans import Changes, FlowPlan, plan_flows
 from mm2.mirror.plugins import JAVA_PACKAGE
-from mm2.mirror.rest import FlowsRest, serves_rest
+from mm2.mirror.rest import Apps, FlowsRest, serves_rest
 from mm2.mirror.restarts import Restarts
 from mm2.mirror.source_connector import MirrorSourceConnector
 from mm2.mirror.source_task import COPY_RESOURCE, MirrorSourceTask
@@ -108,7 +108,7 @@ class MirrorMaker:
 
     The constructor connects to the targets, never to a source, and creates nothing. It raises ConfigException or
     ConnectError for a configuration that cannot work, for a target that refuses us, and when no target can be reached.
-    `stopping`, when given, ends the wait for a target.
+    `stopping`, when given, ends the wait for a target; `apps` are served beside the resources of the flows.
     """
 
     def __init__(
@@ -117,6 +117,7 @@ class MirrorMaker:
         targets: Sequence[str] | None = None,
         *,
         stopping: threading.Event | None = None,
+        apps: Apps | None = None,
     ) -> None:
         self._config = config
         self._targets = targets
@@ -129,7 +130,7 @@ class MirrorMaker:
                 "",
                 "dedicated.mode.enable.internal.rest = true needs a port for the other processes to reach",
             )
-        self._rest = FlowsRest(config) if serves_rest(config) else None
+        self._rest = FlowsRest(config, apps) if serves_rest(config) else None
         # What it starts costs something, not what it is; a flow that begins to copy later finds it here.
         self._engine = CopyEngine(config.spark_props())
         self.flows: list[Flow] = []

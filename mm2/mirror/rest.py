@@ -26,6 +26,8 @@ from mm2.mirror import whereabouts
 
 if TYPE_CHECKING:
     from mm2.connect.rest.server import RestServer
+    from starlette.types import ASGIApp
+
     from mm2.mirror.flow_resources import FlowResources
 
 log = structlog.get_logger(__name__)
@@ -34,6 +36,11 @@ RESERVED: Final = ("ui", "metrics", "health", "admin", "connectors", "flows")
 """First segments of paths that belong to the process."""
 
 _LISTENERS: Final = "listeners"
+Apps: TypeAlias = Mapping[str, "Callable[[ASGIApp], ASGIApp]"]
+"""What else the process serves, by one of RESERVED as the first segment of the path: makers of ASGI applications, which are
+given the resources of the process as they are behind all that asks who comes, to ask them themselves. What they answer
+to HTTP and WebSockets is behind the same door."""
+
 _HOST: Final = "127.0.0.1"
 _FIRST_PORT: Final = 8083
 _TRIES: Final = 1000
@@ -42,9 +49,10 @@ _TRIES: Final = 1000
 class FlowsRest:
     """The ports of the process, from the constructor on, and what is asked there, from :meth:`serve` on."""
 
-    def __init__(self, config: MirrorMakerConfig) -> None:
+    def __init__(self, config: MirrorMakerConfig, apps: Apps | None = None) -> None:
         """Raises ConfigException, ConnectError when a port cannot be had."""
         props = config.rest_props()
+        self._apps = apps or {}
         self.internal = config.internal_rest
         self.binding = Binding(RestSettings.of(props)) if _LISTENERS in props else _bind_nearby(props)
         self._settings = self.binding.settings
@@ -90,7 +98,7 @@ class FlowsRest:
         from mm2.mirror.flow_resources import FlowResources  # noqa: PLC0415
 
         try:
-            resources = FlowResources(self._herders, self._settings, internal=self.internal)
+            resources = FlowResources(self._herders, self._settings, internal=self.internal, apps=self._apps)
             with self._lock:
                 if self._stopped:
                     return
