@@ -10,6 +10,7 @@
                                      <-   {"type": "progress", ...}    every second, renews the lease
                                      <-   {"type": "log", ...}         a log line, said by the driver
   {"type": "go"}                     ->                     the answer; none for 5 s means the lease is over
+  {"type": "throttle" | "pause", …}  ->                     other limits, other partitions that are not to be read
   {"type": "stop", "drain_s": t}     ->                     finish: read no more, wait for acks (at most t), commit
                                      <-   {"type": "final", ...}       nothing is written after it
                                      <-   {"type": "failed", "reason": ...}    instead, when it ends by an error of its own

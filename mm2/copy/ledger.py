@@ -6,6 +6,7 @@ Compacted, JSON, one partition. Java neither reads nor replicates it. Losing it 
   {"partition":0,"topic":"orders"}                          the partition's entry, see `mm2.copy.session.Entry.to_json`
   {"chunk":3,"partition":0,"topic":"orders"}                segments and gaps, see `mm2.copy.segments.Chunk.to_json`
   {"throttle":"orders"}, {"throttle":""} for the flow       {"bytes.per.sec":1000000}: in place of the configured limit
+  {"pause":["orders"]}, {"pause":["orders",0]}              {"by":"ann@ops1","reason":"","since_ms":…}: it is not to be read
   {"group":"billing"}                                       why offsets of a group are not on the target, see `group_record`
   {"note":["acl","TOPIC","A.orders",…]}                     whatever the flow's leader has to remember, by kind and name
 ========================================================================================================================
@@ -13,9 +14,11 @@ Compacted, JSON, one partition. Java neither reads nor replicates it. Losing it 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 import structlog
@@ -73,9 +76,36 @@ def throttle_record(topic: str, limit: int | None) -> Record:
     return Record(_json({"throttle": topic}), None if limit is None else _json({"bytes.per.sec": limit}))
 
 
+class Pause(NamedTuple):
+    """A topic or a partition is not to be read until somebody says so: who paused it, since when (ms), and why, if it was said."""
+
+    by: str
+    since_ms: int
+    reason: str = ""
+
+    def __str__(self) -> str:
+        since = datetime.fromtimestamp(self.since_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        return f"paused by {self.by} at {since}" + (f": {self.reason}" if self.reason else "")
+
+
+Pauses = Mapping[tuple[str, int | None], Pause]
+"""By topic of the source and partition, None for all of them."""
+
+
+def pause_record(topic: str, partition: int | None, pause: Pause | None) -> Record:
+    """Pause a partition of the source, or all of a topic; None: go on."""
+    name = [topic] if partition is None else [topic, partition]
+    return Record(_json({"pause": name}), None if pause is None else _json(pause._asdict()))
+
+
 def note_record(kind: str, name: Sequence[str], value: Mapping[str, Any] | None) -> Record:
     """What the leader of the flow remembers under a name; None: nothing any more."""
     return Record(_json({"note": [kind, *name]}), None if value is None else _json(dict(value)))
+
+
+def paused(pauses: Pauses, partition: TopicPartition) -> Pause | None:
+    """The pause that a partition is under: that of its topic, or its own."""
+    return pauses.get((partition.topic, None)) or pauses.get((partition.topic, partition.partition))
 
 
 def entry_record(entry: Entry) -> Record:
@@ -112,6 +142,7 @@ class Ledger:
         self._entries: dict[TopicPartition, bytes] = {}
         self._chunks: dict[TopicPartition, dict[int, bytes]] = {}
         self._throttles: dict[str, int] = {}
+        self._pauses: dict[tuple[str, int | None], Pause] = {}
         self._groups: dict[str, dict[TopicPartition, str]] = {}
         self._notes: dict[bytes, bytes] = {}
         self._written_ms: dict[TopicPartition, int] = {}
@@ -121,6 +152,9 @@ class Ledger:
         """Take in one record; ``written_ms`` is its timestamp."""
         if key is not None and key.startswith(b'{"throttle":'):
             self._apply_throttle(key, value)
+            return
+        if key is not None and key.startswith(b'{"pause":'):
+            self._apply_pause(key, value)
             return
         if key is not None and key.startswith(b'{"group":'):
             self._apply_group(key, value)
@@ -162,6 +196,23 @@ class Ledger:
             else:
                 self._throttles[topic] = limit
 
+    def _apply_pause(self, key: bytes, value: bytes | None) -> None:
+        try:
+            topic, *partition = json.loads(key)["pause"]
+            name = (str(topic), int(*partition) if partition else None)
+        except (ValueError, KeyError, TypeError) as error:
+            log.warning("ledger pause that cannot be read", key=repr(key), error=repr(error))
+            return
+        pause = Pause("", 0)  # in whatever words it is said: one that cannot be read is one all the same
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            said = json.loads(value or b"")
+            pause = Pause(str(said["by"]), int(said["since_ms"]), str(said["reason"]))
+        with self._lock:
+            if value is None:
+                self._pauses.pop(name, None)
+            else:
+                self._pauses[name] = pause
+
     def _apply_group(self, key: bytes, value: bytes | None) -> None:
         try:
             group = str(json.loads(key)["group"])
@@ -189,6 +240,11 @@ class Ledger:
         """Limits in place of the configured ones: bytes per second by topic, "" for the flow."""
         with self._lock:
             return dict(self._throttles)
+
+    def pauses(self) -> dict[tuple[str, int | None], Pause]:
+        """What is not to be read, as `mm2 pause` has said."""
+        with self._lock:
+            return dict(self._pauses)
 
     def notes(self, kind: str) -> dict[tuple[str, ...], dict[str, Any]]:
         """The leader's notes of a kind, by name; what cannot be read is left out and said in the log."""

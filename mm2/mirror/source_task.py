@@ -21,7 +21,7 @@ from mm2.config.configdef import AbstractConfig
 from mm2.config.mirror_keys import MIRROR_SOURCE_CONFIG, THROTTLE_KEY, topic_throttles
 from mm2.connect.api import ConnectError, SourceRecord, SourceTask, SourceTaskContext, WorkerView
 from mm2.copy.driver.engine import CopyEngine, CopyFailed, CopyJob
-from mm2.copy.ledger import Ledger, LedgerLog, ledger_topic
+from mm2.copy.ledger import Ledger, LedgerLog, Pauses, ledger_topic
 from mm2.copy.session import Start
 from mm2.copy.spec import CopySpec, PartitionSpec, SyncsSpec, TransactionsSpec
 from mm2.copy.states import State
@@ -73,6 +73,7 @@ class MirrorSourceTask(SourceTask):
         self._ledger_lock = threading.Lock()
         self._ledger_deadline = 0.0
         self._said_limits: dict[str, int] = {}
+        self._said_pauses: Pauses = {}
         self._job: CopyJob | None = None
         self._own_engine: CopyEngine | None = None
         self._next_report = 0.0
@@ -97,7 +98,7 @@ class MirrorSourceTask(SourceTask):
         )
         self._limits = (spec.throttle, spec.throttle_topics)
         self._engine, self._spec = engine, spec
-        self._job = engine.open(spec, self._starts)
+        self._job = engine.open(spec, self._starts, self._pauses)
 
     def poll(self) -> list[SourceRecord] | None:
         """Wait for news of the copying. Raises ConnectError when no partition can go on."""
@@ -110,6 +111,7 @@ class MirrorSourceTask(SourceTask):
             message = f"No partition can be copied any more: {failure}"
             raise ConnectError(message) from failure
         self._follow_limits(job)
+        self._follow_pauses(job)
         status = job.status()
         self.context.report(status)
         self._complain(status["troubles"])
@@ -132,7 +134,7 @@ class MirrorSourceTask(SourceTask):
     def resume(self) -> None:
         """Go on where the pause began."""
         self._said_limits = {}
-        self._job = self._engine.open(self._spec, self._starts)
+        self._job = self._engine.open(self._spec, self._starts, self._pauses)
 
     def stop(self) -> None:
         """Stop reading, wait for what is under way and its commit."""
@@ -158,6 +160,19 @@ class MirrorSourceTask(SourceTask):
         rate = said[""] / tasks if "" in said else rate
         log.info("The limits are others now.", bytes_per_sec=rate, topics=topics)
         job.throttle(rate, topics)
+
+    def _pauses(self) -> Pauses:
+        """What ``mm2 pause`` has written to the ledger."""
+        return {} if self._ledger is None else self._ledger.ledger.pauses()
+
+    def _follow_pauses(self, job: CopyJob) -> None:
+        """What is paused, or goes on, does so at once."""
+        pauses = self._pauses()
+        if pauses != self._said_pauses:
+            self._said_pauses = pauses
+            named = [topic if partition is None else f"{topic}-{partition}" for topic, partition in pauses]
+            log.info("What is paused has changed.", paused=sorted(named))
+            job.follow_pauses()
 
     def _starts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Start]:
         """Where partitions go on, as the ledger and Connect's offsets topic say now (`mm2.copy.driver.lane.Starts`)."""

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import structlog
 
 from mm2.copy import channel
+from mm2.copy.ledger import Pause
 from mm2.copy.spec import CopySpec, PartitionProgress
 from mm2.kafka.structs import TopicPartition
 
@@ -89,6 +90,11 @@ class Batch:
 
     def received(self, message: dict[str, Any]) -> None:
         """One message of the executor."""
+    def pause(self, pauses: Mapping[TopicPartition, Pause]) -> None:
+        """These, and no others, are not to be read from now on."""
+        rows = [[tp.topic, tp.partition, str(pause), pause.since_ms] for tp, pause in pauses.items()]
+        self._send({"type": "pause", "partitions": rows})
+
         kind = message["type"]
         self.heard_at = time.monotonic()
         if kind == "log":

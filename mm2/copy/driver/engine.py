@@ -20,12 +20,12 @@ import structlog
 from mm2.copy.driver.batch import Batch
 from mm2.copy.driver.identity import Identity
 from mm2.copy.driver.jvm import SparkUnavailable, is_local
-from mm2.copy.driver.lane import Lane, Starts
+from mm2.copy.driver.lane import Lane, Paused, Starts
 from mm2.copy.driver.server import ChannelServer
 from mm2.copy.driver.slots import Slots
 from mm2.copy.driver.spark import Spark, failure_of
 from mm2.copy.spec import Assignment, CopySpec, PartitionProgress, PartitionSpec
-from mm2.copy.states import WELL
+from mm2.copy.states import WELL, State
 
 _LAST_WORD_S: Final = 5.0
 _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
@@ -112,10 +112,10 @@ class CopyEngine:
         """Begin starting Spark; returns at once, idempotent."""
         self.spark.start()
 
-    def open(self, spec: CopySpec, starts: Starts) -> CopyJob:
-        """Begin copying ``spec.partitions``; ``starts`` says where, see `mm2.copy.driver.lane.Starts`."""
+    def open(self, spec: CopySpec, starts: Starts, pauses: Paused = dict) -> CopyJob:
+        """Begin copying ``spec.partitions``; ``starts`` says where, ``pauses`` what not, see `mm2.copy.driver.lane`."""
         self.start()
-        job = CopyJob(self, spec, starts)
+        job = CopyJob(self, spec, starts, pauses)
         with self._lock:
             self._jobs.add(job)
         job.begin()
@@ -298,7 +298,7 @@ class _Sight:
         }
         stopped = [row for row in rows if row.stopped]
         not_well = [_told(row) for row in rows if row.state not in WELL][:_NOT_WELL_SHOWN]
-        reasons = {row.reason for row in rows if row.reason}
+        reasons = {row.reason for row in rows if row.reason and row.state != State.PAUSED}
         states = dict(Counter(row.state for row in rows))
         return cls(rows, stopped, totals, _sum_gaps(rows), states, not_well, reasons)
 
@@ -306,10 +306,11 @@ class _Sight:
 class CopyJob:
     """One connector task's copying, over its lanes. Thread-safe."""
 
-    def __init__(self, engine: CopyEngine, spec: CopySpec, starts: Starts) -> None:
+    def __init__(self, engine: CopyEngine, spec: CopySpec, starts: Starts, pauses: Paused = dict) -> None:
         self._engine = engine
         self._spec = spec
         self._starts = starts
+        self._pauses = pauses
         self._news = threading.Condition()
         self._count = 0
         self._stopping = threading.Event()
@@ -349,6 +350,7 @@ class CopyJob:
             cancel=self._engine.cancel,
             on_news=self._heard,
             slots=self._engine.slots,
+            pauses=self._pauses,
         )
 
     def wait(self, timeout_s: float) -> None:
@@ -372,6 +374,11 @@ class CopyJob:
                 share = self._spec = self._spec.limited_to(1 / len(self._lanes))
                 for lane in self._lanes:
                     lane.throttle(share.throttle, share.throttle_topics)
+
+    def follow_pauses(self) -> None:
+        """What is paused has changed."""
+        for lane in self._lanes:
+            lane.follow_pauses()
 
     def progress(self) -> list[PartitionProgress]:
         """Every partition that has been heard of."""

@@ -478,6 +478,18 @@ class Copier:
                 self._commit_one(cursor)
         self._positions.flush()
         if self._syncs is not None and self._transactions is None:
+        elif message["type"] == "pause":
+            self._pause(message["partitions"])
+
+    def _pause(self, rows: list[Any]) -> None:
+        """These and no others are not to be read, each with a reason and since when (ms)."""
+        wanted = {TopicPartition(topic, partition): (reason, since_ms) for topic, partition, reason, since_ms in rows}
+        for tp, cursor in self._cursors.items():
+            if tp in wanted:
+                cursor.pause(*wanted[tp])
+            else:
+                cursor.paused = None
+        self._source.reconsider(self._cursors)
             self._syncs.commit()
 
     def _has_moved(self) -> bool:

@@ -132,7 +132,8 @@ class Cursor:
     """A partition's receiver for the source (`Feed`) and sender for the sink.
 
     ``records`` of the session are on the target and acknowledged; ``skip`` more are there and still to be read past;
-    ``target`` is the target offset behind the last one, -1 while unknown. ``held`` keeps it from being read.
+    ``target`` is the target offset behind the last one, -1 while unknown. ``held`` keeps it from being read, and so does
+    ``paused``, which a user has asked for.
     """
 
     spec: PartitionSpec
@@ -147,6 +148,7 @@ class Cursor:
     skip_base: int = -1
     match: deque[int] | None = None
     held: bool = False
+    paused: Trouble | None = None
     leader_epoch: int = -1
     topic_id: str = ""
     high_watermark: int = -1
@@ -187,14 +189,14 @@ class Cursor:
 
         Each waiting batch keeps the whole answer alive that it came in, so a trickle could hold gigabytes of others' data.
         """
-        if self.held or self.waiting_bytes >= QUEUE_LIMIT_BYTES:
+        if self.held or self.paused is not None or self.waiting_bytes >= QUEUE_LIMIT_BYTES:
             return True
         return not self.idle and (self.stuck or time.monotonic() - self.entries[0].since > QUEUE_LIMIT_S)
 
     @property
     def stuck(self) -> bool:
         """The target refuses it, or it waits for a word of ours: no use in asking for it often."""
-        return self.held or self.outbox.refused
+        return self.held or self.paused is not None or self.outbox.refused
 
     @property
     def behind(self) -> bool:
@@ -218,7 +220,7 @@ class Cursor:
         self.high_watermark = fetched.high_watermark
         self.last_stable = fetched.last_stable_offset
         self.read_trouble = None
-        if not fetched.records or self.held:
+        if not fetched.records or self.held or self.paused is not None:
             return
         aborted = AbortedTransactions(fetched.aborted)
         try:
@@ -255,6 +257,10 @@ class Cursor:
     def say(self, state: State, reason: str) -> None:
         """Something keeps it from being read, for now."""
         self.read_trouble = self._trouble(self.read_trouble, state, reason, max(self.offset, self.position))
+
+    def pause(self, reason: str, since_ms: int) -> None:
+        """Read nothing more; what has been read is still brought to its end."""
+        self.paused = Trouble(State.PAUSED, reason, max(self.offset, self.position), since_ms)
 
     def fail(self, state: State, reason: str) -> None:
         """Stop this partition; the others go on."""
@@ -388,8 +394,8 @@ class Cursor:
 
     def current_trouble(self) -> Trouble | None:
         """What keeps it from going on now."""
-        if self.stop_trouble is not None:
-            return self.stop_trouble
+        if self.stop_trouble is not None or self.paused is not None:
+            return self.stop_trouble or self.paused
         complaint = self.outbox.complaint
         if complaint is not None:
             self.write_trouble = self._trouble(self.write_trouble, state_of(complaint), str(complaint), self.position)

@@ -175,6 +175,13 @@ class Source(Brokers[_Broker]):
             self._resuming = True
             self._loop.call_soon(self._resume_now)
 
+    def reconsider(self, partitions: Iterable[TopicPartition]) -> None:
+        """Whether these are to be read is another question than it was."""
+        for tp in partitions:
+            if tp in self._intakes:
+                self._intakes[tp].settled = False
+        self.resume()
+
     def _resume_now(self) -> None:
         self._resuming = False
         for broker in self._brokers.values():
@@ -294,7 +301,8 @@ class Source(Brokers[_Broker]):
             if self._throttle.active:
                 self._throttle.came(fetched.topic_partition.topic, len(fetched.records))
             intake.feed.take(fetched)
-            if fetched.records and intake.feed.offset == before and len(fetched.records) >= intake.max_bytes:
+            too_small = intake.feed.offset == before and len(fetched.records) >= intake.max_bytes
+            if fetched.records and too_small and not intake.feed.full:
                 # The next batch is larger than what we ask for; brokers send it whole only as an answer's first.
                 intake.max_bytes = min(intake.max_bytes * 4, _MAX_PARTITION_BYTES)
         self._ask(broker)

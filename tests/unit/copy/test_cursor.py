@@ -376,6 +376,26 @@ def test_a_held_cursor_takes_nothing() -> None:
     assert (bench.parcels, bench.cursor.offset, bench.cursor.full, bench.cursor.stuck) == ([], 0, True, True)
 
 
+def test_a_paused_cursor_takes_nothing_more_brings_to_its_end_what_it_has_and_says_why() -> None:
+    bench = Bench()
+    bench.fetch(batch(0, 2))
+    bench.cursor.pause("paused by ann", 5)
+    bench.fetch(batch(2, 2))
+    assert (len(bench.parcels), bench.cursor.offset, bench.cursor.full, bench.cursor.stuck) == (1, 2, True, True)
+    bench.parcels[0].acked(0)
+    told = bench.cursor.progress()
+    assert (told.state, told.reason, told.position, told.since_ms, told.stopped) == (
+        "PAUSED",
+        "paused by ann",
+        2,
+        5,
+        False,
+    )
+    bench.cursor.paused = None
+    bench.fetch(batch(2, 2))
+    assert (len(bench.parcels), bench.cursor.offset, bench.cursor.progress().state) == (2, 4, "RUNNING")
+
+
 def test_who_waits_for_the_end_of_what_is_on_its_way_is_called_once() -> None:
     bench, calls = Bench(), []
     bench.cursor.when_idle(lambda: calls.append("at once"))

@@ -15,6 +15,7 @@ from structlog.testing import capture_logs
 from mm2.copy.driver.batch import Batch
 from mm2.copy.driver.lane import Lane
 from mm2.copy.driver.slots import Slots
+from mm2.copy.ledger import Pause
 from mm2.copy.session import Entry, Mark, Session, Start
 from mm2.copy.spec import CopySpec, PartitionProgress, PartitionSpec
 from mm2.kafka.backoff import Backoff
@@ -58,6 +59,7 @@ class Stage:
         self.submitted: queue.Queue[Batch] = queue.Queue()
         self.cancelled: list[Batch] = []
         self.sent: dict[str, list[dict[str, Any]]] = {}
+        self.pauses: dict[tuple[str, int | None], Pause] = {}
         self.lane = Lane(
             "A->B MirrorSourceConnector-0 lane 0",
             spec_of(duration_ms),
@@ -66,6 +68,7 @@ class Stage:
             cancel=self._cancel,
             on_news=lambda: None,
             slots=slots,
+            pauses=lambda: self.pauses,
         )
 
     def _starts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Start]:
@@ -297,6 +300,30 @@ def test_other_limits_reach_the_running_batch_and_those_to_come() -> None:
         stage.final(first)
         stage.begun(second)
         assert stage.told(second, "throttle") == [limits]
+        end(second)
+
+
+def test_what_is_paused_is_said_before_a_batch_begins_and_when_it_changes() -> None:
+    stage = Stage(200)
+    with running(stage) as lane:
+        first = stage.next()
+        stage.begun(first)
+        assert stage.told(first, "pause") == []
+        pause = Pause("ann@ops", 1_700_000_000_000, "repairs")
+        stage.pauses[("t", 1)] = pause
+        stage.pauses[("other", None)] = pause
+        lane.follow_pauses()
+        said = ["t", 1, "paused by ann@ops at 2023-11-14 22:13:20 UTC: repairs", 1_700_000_000_000]
+        assert stage.told(first, "pause") == [{"type": "pause", "partitions": [said]}]
+        second = stage.next()
+        second.received({"type": "ready"})
+        stage.final(first)
+        stage.begun(second)
+        kinds = [message["type"] for message in stage.sent[second.id]]
+        assert kinds.index("pause") < kinds.index("start"), "nothing is read before"
+        stage.pauses.clear()
+        lane.follow_pauses()
+        assert stage.told(second, "pause")[-1] == {"type": "pause", "partitions": []}
         end(second)
 
 

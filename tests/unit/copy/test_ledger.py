@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mm2.copy import segments
-from mm2.copy.ledger import Ledger, chunk_record, chunk_tombstone, entry_record
+from mm2.copy.ledger import Ledger, Pause, chunk_record, chunk_tombstone, entry_record, pause_record, paused
 from mm2.copy.segments import Trail
 from mm2.copy.session import Before, Entry, Mark
 from mm2.kafka.structs import TopicPartition
@@ -21,6 +21,40 @@ def test_a_rate_holds_as_long_as_its_entry_is_written() -> None:
     row = entry_record(Entry("t", 3, "A.t", Mark(9, 9, 9), rate=8))
     ledger.apply(row.key, row.value, 1_040_000)
     assert ledger.rates() == {TopicPartition("t", partition): rate for partition, rate in enumerate((0, 7, 0, 8))}
+
+
+def test_a_pause_holds_for_a_topic_or_a_partition_until_it_is_taken_back() -> None:
+    ledger = Ledger()
+
+    def say(topic: str, partition: int | None, pause: Pause | None) -> None:
+        row = pause_record(topic, partition, pause)
+        ledger.apply(row.key, row.value)
+
+    ann, bob = Pause("ann@a", 1_700_000_000_000, "Ä: repairs"), Pause("bob@b", 1)
+    say("t", None, ann)
+    say("t", 1, bob)
+    say("u", 2, bob)
+    pauses = ledger.pauses()
+    assert pauses == {("t", None): ann, ("t", 1): bob, ("u", 2): bob}
+    told = {(topic, n): paused(pauses, TopicPartition(topic, n)) for topic in "tuv" for n in (1, 2)}
+    assert told == {("t", 1): ann, ("t", 2): ann, ("u", 1): None, ("u", 2): bob, ("v", 1): None, ("v", 2): None}
+    assert (str(ann), str(bob)) == (
+        "paused by ann@a at 2023-11-14 22:13:20 UTC: Ä: repairs",
+        "paused by bob@b at 1970-01-01 00:00:00 UTC",
+    )
+    say("t", None, None)
+    say("u", 2, None)
+    say("never", None, None)
+    assert ledger.pauses() == {("t", 1): bob}
+
+
+def test_a_pause_whose_words_cannot_be_read_is_one_all_the_same() -> None:
+    ledger = Ledger()
+    ledger.apply(b'{"pause":["t"]}', b"[]")
+    ledger.apply(b'{"pause":["u"]}', b"torn")
+    ledger.apply(b'{"pause":[]}', b"{}")
+    ledger.apply(b'{"pause":["v","x"]}', b"{}")
+    assert ledger.pauses() == {("t", None): Pause("", 0), ("u", None): Pause("", 0)}
 
 
 @settings(max_examples=300, deadline=None)

@@ -267,6 +267,41 @@ def test_a_partition_where_nothing_happens_is_not_looked_at_again_until_somethin
     play(scenario)
 
 
+def test_a_paused_partition_that_was_quiet_is_asked_for_no_more_and_asked_for_again_afterwards() -> None:
+    async def scenario(scene: Scene) -> None:
+        quiet, busy = Feed(TopicPartition("t", 0)), Feed(TopicPartition("t", 1))
+        line = scene.line(quiet, busy)
+        line.ask()
+        line.answer()
+        quiet.full = quiet.stuck = True
+        scene.source.reconsider([quiet.partition, TopicPartition("unknown", 0)])
+        line.answer()
+        assert (line.touched[-1], [*line.asked[-1]]) == ([quiet.partition], [busy.partition])
+        quiet.full = quiet.stuck = False
+        scene.source.reconsider([quiet.partition])
+        line.answer()
+        assert (line.touched[-1], quiet.partition in line.asked[-1]) == ([quiet.partition], True)
+
+    play(scenario)
+
+
+def test_an_answer_that_a_paused_partition_does_not_take_is_no_reason_to_ask_for_more() -> None:
+    async def scenario(scene: Scene) -> None:
+        feed = Feed(TopicPartition("t", 0))
+        line = scene.line(feed)
+        line.ask()
+        size = line.asked[-1][feed.partition].max_bytes
+        feed.full = True
+        line.answer(fetched(feed.partition, size))
+        feed.full = False
+        line.ask()
+        assert line.asked[-1][feed.partition].max_bytes == size
+        line.answer(fetched(feed.partition, size))
+        assert line.asked[-1][feed.partition].max_bytes > size, "a batch that does not fit"
+
+    play(scenario)
+
+
 def test_while_all_are_full_nothing_is_asked_and_nobody_is_named_twice_afterwards() -> None:
     async def scenario(scene: Scene) -> None:
         one, two = Feed(TopicPartition("t", 0)), Feed(TopicPartition("t", 1))

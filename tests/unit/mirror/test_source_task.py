@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any, cast
 
@@ -12,7 +13,7 @@ from structlog.testing import capture_logs
 
 from mm2.connect.api import ConnectError, SourceTaskContext, WorkerView
 from mm2.copy.executor.positions import offset_value
-from mm2.copy.ledger import Ledger, LedgerLog, entry_record
+from mm2.copy.ledger import Ledger, LedgerLog, Pause, entry_record, pause_record
 from mm2.copy.session import Entry, Mark, Session, Start
 from mm2.kafka.errors import AuthenticationFailure, BrokerFailure, DisconnectedFailure, KafkaFailure, TlsFailure
 from mm2.kafka.structs import ProducerIdentity, TopicPartition
@@ -93,6 +94,27 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mm2.mirror.source_task._READ_AGAIN_S", 0.0)
     monkeypatch.setattr("mm2.mirror.source_task._LEDGER_AGAIN_S", 0.0)
     monkeypatch.setattr("mm2.mirror.source_task._LEDGER_PATIENCE_S", 0.1)
+
+
+def test_what_the_ledger_pauses_is_followed_once_each_time_it_changes() -> None:
+    class Job:
+        followed = 0
+
+        def follow_pauses(self) -> None:
+            self.followed += 1
+
+    scene, job = Scene(), Job()
+    follow = partial(scene.task._follow_pauses, cast(Any, job))
+    follow()
+    assert (scene.task._pauses(), job.followed) == ({}, 0), "the ledger has not been read"
+    scene.starts()
+    for pause, times in ((None, 0), (Pause("ann", 5), 1), (Pause("ann", 5), 1), (None, 2)):
+        row = pause_record("t", 0, pause)
+        scene.ledger.apply(row.key, row.value)
+        follow()
+        follow()
+        assert job.followed == times
+    assert scene.task._pauses() == {}
 
 
 @pytest.mark.parametrize("committed", [40, 50])
