@@ -28,7 +28,7 @@ from mm2.connect.api import ConnectError
 from mm2.connect.herder.interface import Herder
 from mm2.connect.plugins import Plugins
 from mm2.connect.rest.app import worker_resources
-from mm2.connect.rest.binding import Binding
+from mm2.connect.rest.binding import Binding, exposed
 from mm2.connect.rest.client import RestClient
 from mm2.connect.rest.extensions import close_extensions, load_extensions
 from mm2.connect.rest.requests import Requests
@@ -195,6 +195,13 @@ class _Running:
         binding = Binding(self._settings)
         self._server = RestServer(binding)
         self._closers.append(lambda: close_extensions(self._extensions))
+        urls = exposed([*binding.main, *binding.admin])
+        if urls and not any(extension.authenticates for extension in self._extensions):
+            log.warning(
+                "Whoever reaches these addresses can read all connector configurations and run connectors, as in Kafka: set "
+                "listeners to addresses of 127.0.0.1, rest.extension.classes, or ssl.client.auth=required with https.",
+                listeners=urls,
+            )
         self.node = program.make_node(props, plugins, binding)
         self._closers.append(self.node.stop)
         cluster_id = self._cluster_id(float(props.get(_PATIENCE_KEY, _CLUSTER_PATIENCE_MS)) / 1000)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from mm2.config.configdef import ConfigDef, ConfigException, Importance, Type, at_least
+from mm2.config.configdef import ConfigDef, ConfigException, Importance, Type, at_least, one_of
 from mm2.config.validators import Check
 from mm2.config.worker_keys import REST_CONFIG
 
@@ -64,7 +64,19 @@ def _listeners_or_none() -> Check:
     return Check(ensure, "List of comma-separated URLs; empty = no port at all.")
 
 
-MIRROR_REST_CONFIG: Final = ConfigDef(REST_CONFIG, REST_LIMITS_CONFIG).redefine(
-    "listeners", validator=_listeners_or_none()
+STRANGERS_KEY: Final = "rest.unauthenticated.access"
+EVERYTHING: Final = "all"
+
+MIRROR_REST_CONFIG: Final = (
+    ConfigDef(REST_CONFIG, REST_LIMITS_CONFIG)
+    .redefine("listeners", validator=_listeners_or_none())
+    .define(
+        STRANGERS_KEY,
+        Type.STRING,
+        "metrics",
+        one_of("metrics", EVERYTHING),
+        Importance.LOW,
+        "What callers from other machines may see and do where nobody has to log in: /health and /metrics, or all.",
+    )
 )
 """REST keys of a MirrorMaker process: an empty list of listeners is one."""

@@ -13,6 +13,7 @@ from fastapi.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mm2.config.mirrormaker import SourceAndTarget
+from mm2.config.rest_keys import EVERYTHING, STRANGERS_KEY
 from mm2.connect.herder.answers import HealthInfo
 from mm2.connect.herder.interface import Herder
 from mm2.connect.plugins import Plugins
@@ -34,6 +35,8 @@ from mm2.connect.rest.resources.loggers import loggers_router
 from mm2.connect.rest.settings import RestSettings
 from mm2.connect.rest.version import server_info
 from mm2.mirror.rest import RESERVED, Apps, flow_path
+from mm2.mirror.strangers import Strangers
+from mm2.mirror.without_secrets import WithoutSecrets
 
 _FLOWS: Final = "flows"
 _INTERNAL: Final = re.compile(r"/connectors/[^/]+/(tasks|fence)")
@@ -66,10 +69,16 @@ class FlowResources:
         self._apps.more.update({segment: make(self._apps) for segment, make in (apps or {}).items()})
         self.change(herders)
         configurable = Configurable()
-        for extension in load_extensions(settings.extension_classes, Plugins(), settings.props):
+        extensions = load_extensions(settings.extension_classes, Plugins(), settings.props)
+        for extension in extensions:
             extension.register(ConnectRestExtensionContext(configurable, ConnectClusterState(first, timeout_s)))
         configurable.add_routers(own)
-        self.main: ASGIApp = configurable.around(self._apps)
+        #: Whether everybody has to say who he is.
+        self.authenticates = any(extension.authenticates for extension in extensions)
+        is_open = settings.props.get(STRANGERS_KEY, "").strip() == EVERYTHING
+        self.main: ASGIApp = configurable.around(self._apps if self.authenticates or is_open else Strangers(self._apps))
+        if self.admin is not None and not is_open:
+            self.admin = Strangers(self.admin)  # extensions do not stand before it
 
     @property
     def herders(self) -> Mapping[SourceAndTarget, Herder]:
@@ -84,7 +93,8 @@ class FlowResources:
             self._apps.internal.pop(pair, None)
         for pair, herder in herders.items():
             if before.get(pair) is not herder:
-                routers = herder_routers(herder, self.requests, self._settings, internal=self._internal)
+                shown = cast(Herder, WithoutSecrets(herder))
+                routers = herder_routers(shown, self.requests, self._settings, internal=self._internal)
                 if not self._admin_apart:
                     routers.append(loggers_router(herder, self.requests))
                 self._apps.flows[pair] = Dispatch(application(routers, prefix=flow_path(pair)))

@@ -12,22 +12,23 @@ from __future__ import annotations
 import contextlib
 import threading
 import urllib.parse
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import structlog
 
 from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
+from mm2.config.rest_keys import EVERYTHING, STRANGERS_KEY
 from mm2.connect.api import ConnectError
 from mm2.connect.herder.interface import Herder
-from mm2.connect.rest.binding import Binding
+from mm2.connect.rest.binding import Binding, exposed
 from mm2.connect.rest.settings import RestSettings
 from mm2.mirror import whereabouts
 
 if TYPE_CHECKING:
-    from mm2.connect.rest.server import RestServer
     from starlette.types import ASGIApp
 
+    from mm2.connect.rest.server import RestServer
     from mm2.mirror.flow_resources import FlowResources
 
 log = structlog.get_logger(__name__)
@@ -35,12 +36,12 @@ log = structlog.get_logger(__name__)
 RESERVED: Final = ("ui", "metrics", "health", "admin", "connectors", "flows")
 """First segments of paths that belong to the process."""
 
-_LISTENERS: Final = "listeners"
 Apps: TypeAlias = Mapping[str, "Callable[[ASGIApp], ASGIApp]"]
 """What else the process serves, by one of RESERVED as the first segment of the path: makers of ASGI applications, which are
 given the resources of the process as they are behind all that asks who comes, to ask them themselves. What they answer
 to HTTP and WebSockets is behind the same door."""
 
+_LISTENERS: Final = "listeners"
 _HOST: Final = "127.0.0.1"
 _FIRST_PORT: Final = 8083
 _TRIES: Final = 1000
@@ -51,8 +52,8 @@ class FlowsRest:
 
     def __init__(self, config: MirrorMakerConfig, apps: Apps | None = None) -> None:
         """Raises ConfigException, ConnectError when a port cannot be had."""
-        props = config.rest_props()
         self._apps = apps or {}
+        props = config.rest_props()
         self.internal = config.internal_rest
         self.binding = Binding(RestSettings.of(props)) if _LISTENERS in props else _bind_nearby(props)
         self._settings = self.binding.settings
@@ -106,8 +107,28 @@ class FlowsRest:
                 self._resources = resources
                 self._server = RestServer(self.binding)
             self._server.serve(resources.main, resources.admin)
+            self._warn(resources)
         except Exception:
             log.exception("The REST interface could not be started.")
+
+    def _warn(self, resources: FlowResources) -> None:
+        """Of what other machines can do at the ports of the process."""
+        ports = [*self.binding.main, *self.binding.admin]
+        if not resources.authenticates and (urls := exposed(ports)):
+            if self._settings.props.get(STRANGERS_KEY, "").strip() == EVERYTHING:
+                log.warning(
+                    "Whoever reaches these addresses can read what is copied and change it: nobody has to log in, and %s is %s.",
+                    STRANGERS_KEY,
+                    EVERYTHING,
+                    listeners=urls,
+                )
+            else:
+                log.info(
+                    "Other machines see /health and /metrics only, since nobody has to log in here.", listeners=urls
+                )
+        in_clear = [port.url for port in self.binding.main if port.context is None and not port.is_loopback]
+        if resources.authenticates and in_clear:
+            log.warning("Passwords come to these addresses unencrypted; https would hide them.", listeners=in_clear)
 
 
 def serves_rest(config: MirrorMakerConfig) -> bool:

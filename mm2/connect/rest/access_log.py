@@ -16,9 +16,11 @@ LOGGER: Final = "org.apache.kafka.connect.runtime.rest.RestServer"
 
 log = structlog.get_logger(LOGGER)
 
+_SWITCHED: Final = 101
+
 
 class AccessLog:
-    """ASGI middleware that logs when the answer is through, or the connection is gone."""
+    """ASGI middleware that logs when the answer is through, or the connection is gone; a WebSocket when it ends."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -31,9 +33,11 @@ class AccessLog:
         async def counting(message: Message) -> None:
             nonlocal status, sent_bytes
             await send(message)
-            if message["type"] == "http.response.start":
+            if message["type"] in {"http.response.start", "websocket.http.response.start"}:
                 status = message["status"]
-            elif scope["method"] != "HEAD":
+            elif message["type"] == "websocket.accept":
+                status = _SWITCHED
+            elif scope.get("method") != "HEAD":
                 sent_bytes += len(message.get("body", b""))
 
         try:
@@ -47,7 +51,7 @@ def request_line(scope: Mapping[str, Any], status: int, sent_bytes: int, took_ms
     headers = Headers(raw=scope["headers"])
     client = scope.get("client")
     target = scope["raw_path"] + (b"?" + scope["query_string"] if scope["query_string"] else b"")
-    request = f"{scope['method']} {target.decode('latin-1')} HTTP/{scope['http_version']}"
+    request = f"{scope.get('method', 'GET')} {target.decode('latin-1')} HTTP/{scope['http_version']}"
     when = datetime.now().astimezone().strftime("%d/%b/%Y:%H:%M:%S %z")
     user = scope.get("state", {}).get("user", "-")
     return " ".join(

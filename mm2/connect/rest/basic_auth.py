@@ -45,11 +45,11 @@ _ENTRY: Final = "KafkaConnect"
 _SECTION: Final = re.compile(
     r"""(?P<name>[\w.-]+)\s*\{(?P<body>(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^"'}])*)\}\s*;"""
 )
-#: What workers ask of each other is signed instead; MirrorMaker has its flow before it.
-_INTERNAL: Final = {
+INTERNAL_PATHS: Final = {
     "POST": re.compile(r"(?:/[^/]+){0,3}/connectors/[^/]+/tasks"),
     "PUT": re.compile(r"(?:/[^/]+){0,3}/connectors/[^/]+/fence"),
 }
+"""By method: what workers ask of each other, which is signed instead. MirrorMaker has its flow before it."""
 _UNAUTHORIZED: Final = 401
 
 
@@ -84,6 +84,11 @@ class BasicAuthSecurityRestExtension(ConnectRestExtension):
         """See ConnectRestExtension."""
         context.configurable.register(lambda app: BasicAuth(app, self._credentials))
 
+    @property
+    def authenticates(self) -> bool:
+        """Not when the file of credentials is empty."""
+        return bool(self._credentials.passwords)
+
     def version(self) -> str:
         """See ConnectRestExtension."""
         return __version__
@@ -99,7 +104,7 @@ class BasicAuth:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
         path = resource_path(scope["raw_path"].decode("latin-1"))  # what will be looked at in the end
-        internal = _INTERNAL.get(scope["method"])
+        internal = INTERNAL_PATHS.get(scope.get("method", ""))  # a WebSocket has no method
         if internal is None or not internal.fullmatch(path):
             user = self._credentials.allow(Headers(scope=scope).get("authorization"))
             if user is None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import socket
 import ssl
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import structlog
 
 from mm2.connect.api import ConnectError
-from mm2.connect.rest.listener import HTTPS, Listener, authority_of, own_address, url_of
+from mm2.connect.rest.listener import HTTPS, Listener, authority_of, is_loopback, own_address, url_of
 from mm2.connect.rest.settings import RestSettings
 from mm2.connect.tls import ADMIN_LISTENERS_PREFIX, LISTENERS_PREFIX, server_context
 
@@ -30,9 +31,24 @@ class Port:
         return int(self.socket.getsockname()[1])
 
     @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can come in."""
+        return is_loopback(self.socket.getsockname()[0])
+
+    @property
+    def demands_certificate(self) -> bool:
+        """Whether nobody comes in without a certificate that the listener trusts (``ssl.client.auth=required``)."""
+        return self.context is not None and self.context.verify_mode is ssl.CERT_REQUIRED
+
+    @property
     def url(self) -> str:
         """As configured, with the port that it has got."""
         return url_of(self.listener.scheme, self.listener.host, self.number)
+
+
+def exposed(ports: Iterable[Port]) -> list[str]:
+    """URLs of the ports that other machines reach and that let in whoever comes, unless something behind them asks."""
+    return [port.url for port in ports if not (port.is_loopback or port.demands_certificate)]
 
 
 class Binding:

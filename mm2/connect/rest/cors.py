@@ -18,28 +18,42 @@ _HEADERS: Final = "X-Requested-With,Content-Type,Accept,Origin"
 _MAX_AGE_S: Final = "1800"
 
 
+class Origins:
+    """Those of ``access.control.allow.origin``, which may hold ``*`` for any run of characters."""
+
+    def __init__(self, patterns: Sequence[str]) -> None:
+        self.includes_any = "*" in patterns
+        self._patterns = [re.compile(".*".join(map(re.escape, pattern.split("*")))) for pattern in patterns]
+
+    def allow(self, origin: str) -> bool:
+        """Whether the value of an Origin header is among them."""
+        return any(pattern.fullmatch(origin) for pattern in self._patterns)
+
+
 class CrossOrigin:
     """ASGI middleware. ``origins`` may hold ``*`` for any run of characters."""
 
     def __init__(self, app: ASGIApp, origins: Sequence[str], methods: Sequence[str] = DEFAULT_METHODS) -> None:
         self._app = app
-        self._any = "*" in origins
-        self._origins = [re.compile(".*".join(map(re.escape, origin.split("*")))) for origin in origins]
+        self._origins = Origins(origins)
         self._methods = tuple(methods)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
         asked = Headers(scope=scope)
         origin = asked.get("origin")
         # The header may name several origins, one blank between them.
-        allowed = origin is not None and any(self._allows(one) for one in origin.split(" "))
+        allowed = origin is not None and any(self._origins.allow(one) for one in origin.split(" "))
         method = asked.get("access-control-request-method")
         preflight = scope["method"] == "OPTIONS" and method is not None
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                if not self._any:
+                if not self._origins.includes_any:
                     headers.add_vary_header("Origin")
                 if allowed and origin is not None and (not preflight or method in self._methods):
                     headers["Access-Control-Allow-Origin"] = origin
@@ -51,6 +65,3 @@ class CrossOrigin:
             await send(message)
 
         await self._app(scope, receive, send_with_headers)
-
-    def _allows(self, origin: str) -> bool:
-        return any(pattern.fullmatch(origin) for pattern in self._origins)

@@ -41,6 +41,8 @@ class Dispatch:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI. Raises RestFailure."""
+        if scope["type"] != "http":
+            raise RestFailure.plain(404)
         path = resource_path(scope["path"] if scope.get("path_is_raw") else scope["raw_path"].decode("latin-1"))
         scope = {**scope, "path": path, "path_is_raw": True}
         methods = self._methods(scope)

@@ -151,6 +151,11 @@ class ConnectRestExtension(ABC):
     def register(self, context: ConnectRestExtensionContext) -> None:
         """Add resources and filters; once, before the first request."""
 
+    @property
+    def authenticates(self) -> bool:
+        """Whether its filters let nobody pass who has not said who he is."""
+        return False
+
     def close(self) -> None:  # noqa: B027 - most need nothing
         """The server has stopped."""
 

@@ -21,7 +21,8 @@ _CLOSE = {"Connection": "close"}
 class Guard:
     """ASGI middleware: 413 for a body above the limit, 408 for one that stalls or takes longer than a request may.
 
-    Whatever an application raises before it has begun to answer becomes a JSON error.
+    Whatever an application raises before it has begun to answer becomes a JSON error. WebSockets have no limits of ours, since
+    they may be quiet for as long as they like.
     """
 
     def __init__(self, app: ASGIApp, limits: Limits) -> None:
@@ -56,6 +57,9 @@ class Guard:
             await send(message)
 
         try:
+            if scope["type"] != "http":
+                await self._app(scope, receive, watched_send)
+                return
             length = Headers(scope=scope).get("content-length", "")
             if length.isdigit() and int(length) > limits.max_body_bytes:
                 raise self._too_large()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import socket
 from collections.abc import Iterable
@@ -72,6 +73,17 @@ def url_of(scheme: str, host: str, port: int) -> str:
 def authority_of(host: str, port: int) -> str:
     """``host:port``, an IPv6 address in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a name or an address leads nowhere but to this machine."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    return ((isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped) or address).is_loopback
 
 
 def own_address() -> str:

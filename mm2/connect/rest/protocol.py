@@ -13,6 +13,8 @@ from mm2.connect.rest.failures import error_answer
 
 #: Of request line and headers together; Jetty's default.
 MAX_HEADER_BYTES: Final = 8 * 1024
+#: Of what comes through a WebSocket.
+MAX_MESSAGE_BYTES: Final = 1024 * 1024
 
 
 def stalling_protocol(idle_timeout_s: float) -> type[H11Protocol]:
@@ -78,6 +80,13 @@ def stalling_protocol(idle_timeout_s: float) -> type[H11Protocol]:
                 self._stalled = None
 
     return StallingProtocol
+
+
+def websocket_protocol(*args: Any, **kwargs: Any) -> asyncio.Protocol:
+    """The protocol (uvicorn's) for a connection that becomes a WebSocket; loaded when there is one."""
+    from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol  # noqa: PLC0415
+
+    return WebSocketsSansIOProtocol(*args, **kwargs)
 
 
 _NO_REQUEST: Final[dict[str, Any]] = {

@@ -7,7 +7,7 @@ import contextlib
 import ssl
 import threading
 from collections.abc import Callable
-from typing import Final
+from typing import Final, cast
 
 import structlog
 import uvicorn
@@ -15,10 +15,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mm2.connect.rest.access_log import AccessLog
 from mm2.connect.rest.binding import Binding
+from mm2.connect.rest.callers import CallerCheck, OwnNames
 from mm2.connect.rest.cors import DEFAULT_METHODS, CrossOrigin
 from mm2.connect.rest.failures import RestFailure
 from mm2.connect.rest.guard import Guard
-from mm2.connect.rest.protocol import MAX_HEADER_BYTES, stalling_protocol
+from mm2.connect.rest.protocol import MAX_HEADER_BYTES, MAX_MESSAGE_BYTES, stalling_protocol, websocket_protocol
 from mm2.connect.rest.response_headers import ResponseHeaders
 
 log = structlog.get_logger(__name__)
@@ -74,10 +75,16 @@ class RestServer:
         self.binding = binding
         self._settings = binding.settings
         self._main, self._admin = Switch(), Switch()
-        main, admin = self._around_main(self._main), self._around(self._admin)
+        names = OwnNames.of(binding)
         self._servers = [
-            *(self._server(main, port.context) for port in binding.main),
-            *(self._server(admin, port.context) for port in binding.admin),
+            *(
+                self._server(self._around_main(CallerCheck(self._main, names, port)), port.context)
+                for port in binding.main
+            ),
+            *(
+                self._server(self._around(CallerCheck(self._admin, names, port)), port.context)
+                for port in binding.admin
+            ),
         ]
         self._stop_lock = threading.Lock()
         self._thread: threading.Thread | None = threading.Thread(target=self._run, name="rest-server", daemon=True)
@@ -123,7 +130,8 @@ class RestServer:
                 app,
                 loop="asyncio",
                 http=stalling_protocol(limits.idle_timeout_s),
-                ws="none",
+                ws=cast(type[asyncio.Protocol], websocket_protocol),
+                ws_max_size=MAX_MESSAGE_BYTES,
                 lifespan="off",
                 log_config=None,
                 access_log=False,

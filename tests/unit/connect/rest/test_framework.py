@@ -186,7 +186,7 @@ def test_a_body_that_is_too_large_is_413(start: Start) -> None:
     # and so is one that does not say how long it is
     with socket.create_connection(("127.0.0.1", rest.port)) as sock:
         sock.sendall(
-            b"POST /connectors HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+            b"POST /connectors HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
         )
         sock.sendall((b"3e8\r\n" + b"x" * 1000 + b"\r\n") * 2)
         assert sock.recv(1000).startswith(b"HTTP/1.1 413")
@@ -197,8 +197,8 @@ def test_callers_that_stall_are_cut_off(start: Start) -> None:
     beginnings = {
         b"": b"",
         b"GET /conn": b"",
-        b"GET / HTTP/1.1\r\nHost: x\r\nX-Slow: ": b"",
-        b"POST /connectors HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{": b"HTTP/1.1 408",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Slow: ": b"",
+        b"POST /connectors HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{": b"HTTP/1.1 408",
     }
     for sent, expected in beginnings.items():
         with socket.create_connection(("127.0.0.1", rest.port), timeout=10) as sock:
@@ -242,7 +242,7 @@ def test_what_is_no_http_is_refused_in_json(rest: Running) -> None:
         assert received.startswith(b"HTTP/1.1 400 Bad Request")
         assert json.loads(received.partition(b"\r\n\r\n")[2])["error_code"] == 400
     with socket.create_connection(("127.0.0.1", rest.port), timeout=10) as sock:
-        sock.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"y" * 20_000)
+        sock.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"y" * 20_000)
         assert sock.recv(100).startswith(b"HTTP/1.1 4")
 
 

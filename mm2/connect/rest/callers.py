@@ -1,0 +1,142 @@
+"""Who asks, and whether a page of somebody else's makes a browser ask.
+
+A browser sends what any page tells it to, from inside a firewall and with the user's credentials. So, like
+net/http.CrossOriginProtection of Go 1.25:
+
+- what may change something, and every WebSocket, is refused with 403 when it comes from a page of another origin: by
+  ``Sec-Fetch-Site``, where the browser sends that, else by ``Origin``, which it always sends then. ``access.control.allow.origin``
+  lets origins in. What sends neither header is no browser;
+- where only this machine can come in, a name that is not this machine's is refused with 421: somebody's DNS leads it here, so
+  that the browser takes this server for theirs ("DNS rebinding"). Names are those of the loopback interface, those of
+  ``listeners`` and ``rest.advertised.host.name``, and those of allowed origins;
+- pages cannot be put into a frame of another page.
+
+Java has none of it. Clients that are no browsers do not notice.
+"""
+
+from __future__ import annotations
+
+import urllib.parse
+from dataclasses import dataclass
+from typing import Final
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from mm2.connect.rest.binding import Binding, Port
+from mm2.connect.rest.cors import Origins
+from mm2.connect.rest.failures import RestFailure
+from mm2.connect.rest.listener import HTTP, HTTPS, is_loopback
+
+_KEY: Final = "mm2.caller"
+_SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
+#: What ``Sec-Fetch-Site`` says of one's own pages, and of what a user has typed.
+_OWN_SITES: Final = frozenset({"same-origin", "none"})
+_FORBIDDEN: Final = 403
+_MISDIRECTED: Final = 421
+_PAGE_HEADERS: Final = {
+    "X-Frame-Options": "DENY",
+    "Content-Security-Policy": "frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+}
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who has sent a request, as far as the connection tells."""
+
+    #: From this machine, by one of its names.
+    is_local: bool
+    #: The listener lets nobody in without a certificate that it trusts.
+    is_certified: bool
+
+    @classmethod
+    def of(cls, scope: Scope) -> Caller:
+        """The one of a request that went through :class:`CallerCheck`."""
+        found: Caller = scope[_KEY]
+        return found
+
+
+@dataclass(frozen=True)
+class OwnNames:
+    """By which names this server is asked. ``hosts`` are in lower case."""
+
+    hosts: frozenset[str]
+    origins: Origins
+
+    @classmethod
+    def of(cls, binding: Binding) -> OwnNames:
+        """Those of the listeners and of what other workers are told."""
+        ports = [*binding.main, *binding.admin]
+        hosts = {port.listener.host for port in ports} | {binding.advertised_host}
+        return cls(frozenset(host.lower() for host in hosts if host), Origins(binding.settings.allowed_origins))
+
+    def has(self, authority: str) -> bool:
+        """Whether ``host[:port]`` of a Host header is one of them. The port does not matter: there may be a tunnel."""
+        try:
+            host = (urllib.parse.urlsplit(f"//{authority}").hostname or "").rstrip(".")
+        except ValueError:
+            return False
+        if is_loopback(host) or host in self.hosts:
+            return True
+        return any(self.origins.allow(f"{scheme}://{authority}") for scheme in (HTTP, HTTPS))
+
+
+class CallerCheck:
+    """ASGI middleware, in front of everything of one port. Raises RestFailure; :class:`Caller` is told to what comes behind."""
+
+    def __init__(self, app: ASGIApp, names: OwnNames, port: Port) -> None:
+        self._app = app
+        self._names = names
+        self._is_loopback = port.is_loopback
+        self._is_certified = port.demands_certificate
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        headers = Headers(scope=scope)
+        authority = headers.get("host", "")
+        # Only HTTP/1.0 goes without the header, and no browser.
+        is_own_name = not authority or self._names.has(authority)
+        if self._is_loopback and not is_own_name:
+            raise RestFailure(
+                _MISDIRECTED,
+                f"This server is not known as {authority!r}. It can be asked from its own machine only; a proxy there may "
+                "pass on names that rest.advertised.host.name or access.control.allow.origin have.",
+            )
+        is_foreign = self._is_foreign(headers, authority)
+        if is_foreign and (scope["type"] == "websocket" or scope["method"] not in _SAFE):
+            raise RestFailure(
+                _FORBIDDEN,
+                f"The origin {headers.get('origin', 'of this request')!r} may not do this here; "
+                "access.control.allow.origin would let it.",
+            )
+
+        async def send_checked(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                _set_headers(MutableHeaders(scope=message), is_foreign=is_foreign)
+            await send(message)
+
+        client = scope.get("client")
+        is_local = is_own_name and client is not None and is_loopback(client[0])
+        await self._app({**scope, _KEY: Caller(is_local, self._is_certified)}, receive, send_checked)
+
+    def _is_foreign(self, headers: Headers, authority: str) -> bool:
+        origin, site = headers.get("origin"), headers.get("sec-fetch-site")
+        if origin is not None and self._names.origins.allow(origin):
+            return False
+        if site is not None:
+            return site not in _OWN_SITES
+        if origin is None:
+            return False
+        # The scheme says nothing: TLS may end in front of us.
+        return origin.partition("://")[2].lower() != authority.lower()
+
+
+def _set_headers(headers: MutableHeaders, *, is_foreign: bool) -> None:
+    if is_foreign and "access-control-allow-origin" in headers:
+        # Some library's own idea of who may read; ours is CrossOrigin's, which comes after this.
+        del headers["access-control-allow-origin"]
+    if headers.get("content-type", "").startswith("text/html"):
+        for name, value in _PAGE_HEADERS.items():
+            headers.setdefault(name, value)

@@ -1,0 +1,50 @@
+"""What callers from other machines may do who do not have to say who they are.
+
+A MirrorMaker's file of Java may have ``listeners`` that other machines reach, with nothing on them but what the processes ask of
+each other, signed. Here there is much more to be asked for, also what changes things. So without a login (an extension that
+authenticates, client certificates) there is but what shows no secret and changes nothing; ``rest.unauthenticated.access=all``
+gives everything to everybody.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from mm2.connect.rest.basic_auth import INTERNAL_PATHS
+from mm2.connect.rest.callers import Caller
+from mm2.connect.rest.dispatch import resource_path
+from mm2.connect.rest.failures import RestFailure
+
+_OPEN: Final = frozenset({"/", "/health", "/metrics"})
+_FORBIDDEN: Final = 403
+
+
+class Strangers:
+    """ASGI middleware behind :class:`~mm2.connect.rest.callers.CallerCheck`. Raises RestFailure 403."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        caller = Caller.of(scope)
+        if not (caller.is_local or caller.is_certified or _is_for_all(scope)):
+            raise RestFailure(
+                _FORBIDDEN,
+                "From other machines, or by a name that is not this one's, there are /health and /metrics only, since nobody has "
+                "to log in here: set rest.extension.classes to an extension that asks for a password, or "
+                "ssl.client.auth=required for https listeners.",
+            )
+        await self._app(scope, receive, send)
+
+
+def _is_for_all(scope: Scope) -> bool:
+    if scope["type"] != "http":
+        return False
+    path = resource_path(scope["raw_path"].decode("latin-1"))  # what will be looked at in the end
+    if scope["method"] in {"GET", "HEAD"}:
+        return path in _OPEN
+    internal = INTERNAL_PATHS.get(scope["method"])
+    return internal is not None and internal.fullmatch(path) is not None

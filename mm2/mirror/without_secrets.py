@@ -1,0 +1,132 @@
+"""Configurations as the REST interface of a MirrorMaker process shows them: without secrets.
+
+The file of a MirrorMaker may be readable to its user alone, while everybody on the machine may ask at 127.0.0.1. Connector
+configurations hold the clusters' passwords where the file has them itself, and Java's MirrorMaker shows them to nobody, having no
+such interface. What is shown can be changed and put back: ``[hidden]`` then stands for what is there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final, TypeVar
+
+from mm2.config.difference import is_showable
+from mm2.config.values import Password
+from mm2.connect.errors import BadRequest, NotFound
+from mm2.connect.herder.answers import ConnectorInfo, Created, TaskInfo
+from mm2.connect.herder.interface import REQUEST_TIMEOUT_S, Herder
+from mm2.connect.herder.stages import StagedFuture, Steps
+from mm2.connect.stores.config_state import Props, TargetState
+
+T = TypeVar("T")
+S = TypeVar("S")
+
+_REFERENCES: Final = re.compile(r"(?:\$\{[^{}]*\}[\s,]*)+")
+_LOGIN_IN_URL: Final = re.compile(r"(?<=://)[^/?#\s,@]*@")
+_HIDDEN_LOGIN: Final = f"{Password.HIDDEN}@"
+#: What the runtime itself adds or reads, and declares nowhere.
+_OWN: Final = re.compile(r"task\..*|topic\.creation\..*|(?:transforms|predicates)\.[^.]*\.(?:type|predicate|negate)")
+
+
+class WithoutSecrets:
+    """A herder that hides secrets in what it answers; everything else is as it is. It is used in place of one."""
+
+    def __init__(self, herder: Herder) -> None:
+        self._herder = herder
+        #: Of each class of connectors the keys of its own that are no passwords.
+        self._declared: dict[str, frozenset[str]] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._herder, name)
+
+    def known_connector_info(self, name: str) -> ConnectorInfo:
+        """See Herder."""
+        return self._info(self._herder.known_connector_info(name))
+
+    def connector_info(self, name: str) -> StagedFuture[ConnectorInfo]:
+        """See Herder."""
+        return _then(self._herder.connector_info(name), self._info)
+
+    def connector_config(self, name: str) -> StagedFuture[Props]:
+        """See Herder."""
+        return _then(self._herder.connector_config(name), self._shown)
+
+    def task_configs(self, name: str) -> StagedFuture[list[TaskInfo]]:
+        """See Herder."""
+        return _then(
+            self._herder.task_configs(name),
+            lambda tasks: [replace(task, config=self._shown(task.config)) for task in tasks],
+        )
+
+    def put_connector_config(
+        self, name: str, config: Props, *, allow_replace: bool, target_state: TargetState | None = None
+    ) -> StagedFuture[Created]:
+        """See Herder. Waits for the configuration that is there when something in the new one is hidden. Raises BadRequest when
+        it is not there."""
+        whole = self._restored(name, config)
+        made = self._herder.put_connector_config(name, whole, allow_replace=allow_replace, target_state=target_state)
+        return _then(made, self._created)
+
+    def patch_connector_config(self, name: str, patch: Props) -> StagedFuture[Created]:
+        """See Herder, and :meth:`put_connector_config`."""
+        return _then(self._herder.patch_connector_config(name, self._restored(name, patch)), self._created)
+
+    def _created(self, created: Created) -> Created:
+        return replace(created, info=self._info(created.info))
+
+    def _info(self, info: ConnectorInfo) -> ConnectorInfo:
+        return replace(info, config=self._shown(info.config))
+
+    def _shown(self, config: Mapping[str, str | None]) -> dict[str, str | None]:
+        declared = self._declared_by(config.get("connector.class"))
+        return {key: None if value is None else _text(key, value, declared) for key, value in config.items()}
+
+    def _restored(self, name: str, config: Props) -> dict[str, str | None]:
+        if not any(value is not None and _is_hidden(value) for value in config.values()):
+            return dict(config)
+        try:
+            stored = dict(self._herder.connector_config(name).result(REQUEST_TIMEOUT_S))
+        except NotFound:
+            stored = {}
+        shown = self._shown(stored)
+        whole = {key: stored[key] if key in stored and shown[key] == value else value for key, value in config.items()}
+        for key, value in config.items():
+            if value is not None and _is_hidden(value) and (key not in stored or shown[key] != value):
+                raise BadRequest(
+                    f"{key} holds {Password.HIDDEN}, which stands for a secret that is there already, but there is none in the "
+                    f"configuration of {name}."
+                )
+        return whole
+
+    def _declared_by(self, class_name: str | None) -> frozenset[str]:
+        if class_name is None:
+            return frozenset()
+        known = self._declared.get(class_name)
+        if known is None:
+            try:
+                rows = self._herder.plugin_config(class_name)
+            except Exception:  # noqa: BLE001 - whatever a plugin raises; then nobody knows its keys
+                rows = []
+            known = frozenset(str(row["name"]) for row in rows if row.get("type") != "PASSWORD")
+            self._declared[class_name] = known
+        return known
+
+
+def _text(key: str, value: str, declared: frozenset[str]) -> str:
+    if not value or _REFERENCES.fullmatch(value):
+        return value
+    if key in declared or is_showable(key) or _OWN.fullmatch(key):
+        return _LOGIN_IN_URL.sub(_HIDDEN_LOGIN, value)
+    return Password.HIDDEN
+
+
+def _is_hidden(value: str) -> bool:
+    return value == Password.HIDDEN or f"://{_HIDDEN_LOGIN}" in value
+
+
+def _then(step: StagedFuture[S], shape: Callable[[S], T]) -> StagedFuture[T]:
+    steps: Steps[T] = Steps("hiding secrets")
+    steps.after(step, lambda outcome: steps.end(shape(outcome)))
+    return steps.outcome
