@@ -84,17 +84,17 @@ class Batch:
         """Other limits from now on."""
         self._send({"type": "throttle", "rate": rate, "topics": dict(topics)})
 
+    def pause(self, pauses: Mapping[TopicPartition, Pause]) -> None:
+        """These, and no others, are not to be read from now on."""
+        rows = [[tp.topic, tp.partition, str(pause), pause.since_ms] for tp, pause in pauses.items()]
+        self._send({"type": "pause", "partitions": rows})
+
     def stop(self, drain_s: float) -> None:
         """Ask for the end, with so much time for what is under way; `over` is set when it has come."""
         self._send({"type": "stop", "drain_s": drain_s})
 
     def received(self, message: dict[str, Any]) -> None:
         """One message of the executor."""
-    def pause(self, pauses: Mapping[TopicPartition, Pause]) -> None:
-        """These, and no others, are not to be read from now on."""
-        rows = [[tp.topic, tp.partition, str(pause), pause.since_ms] for tp, pause in pauses.items()]
-        self._send({"type": "pause", "partitions": rows})
-
         kind = message["type"]
         self.heard_at = time.monotonic()
         if kind == "log":

@@ -18,8 +18,8 @@ import structlog
 from mm2.copy.channel import LEASE_TIMEOUT_S
 from mm2.copy.driver.batch import Batch
 from mm2.copy.driver.slots import Slots
-from mm2.copy.session import Start
 from mm2.copy.ledger import Pause, Pauses, paused
+from mm2.copy.session import Start
 from mm2.copy.spec import CopySpec, PartitionProgress
 from mm2.kafka.backoff import Backoff
 from mm2.kafka.errors import KafkaFailure
@@ -38,10 +38,10 @@ SILENCE_S: Final = 2 * LEASE_TIMEOUT_S
 #: Where partitions begin, as the ledger and Connect's offsets topic say right now. Called on a lane's thread, may block;
 #: KafkaFailure is tried again, ValueError ends the job.
 Starts = Callable[[Iterable[TopicPartition]], Mapping[TopicPartition, Start]]
-Submit = Callable[[Batch], None]
-Cancel = Callable[[Batch], None]
 #: What is paused, as it is known right now: asked whenever a batch begins, so it holds before the first record is read.
 Paused = Callable[[], Pauses]
+Submit = Callable[[Batch], None]
+Cancel = Callable[[Batch], None]
 
 
 class Lane:
@@ -57,17 +57,17 @@ class Lane:
         cancel: Cancel,
         on_news: Callable[[], None],
         slots: Slots | None = None,
+        pauses: Paused = dict,
     ) -> None:
         self.name = name
-        pauses: Paused = dict,
         self._spec = spec
         self._submit = submit
         self._cancel = cancel
         self._on_news = on_news
         self._slots = slots or Slots(None)
+        self._pauses = pauses
         self._read_starts = starts
         # `Start` as JSON, handed over by the batch before, nothing has happened since.
-        self._pauses = pauses
         self._known: dict[TopicPartition, list[Any]] = {}
         self._limits: tuple[float, dict[str, float]] | None = None
         self.failure = ""  # what ended the lane for good
@@ -221,8 +221,21 @@ class Lane:
             if self._stopping.is_set() or batch.over.is_set():
                 return False
         self._trouble = ""
+        if pauses := self._paused():
+            batch.pause(pauses)
         batch.start(known)
         return True
+
+    def _paused(self) -> dict[TopicPartition, Pause]:
+        pauses = self._pauses()
+        found = ((part.source, paused(pauses, part.source)) for part in self._spec.partitions) if pauses else ()
+        return {tp: pause for tp, pause in found if pause is not None}
+
+    def follow_pauses(self) -> None:
+        """What is paused has changed."""
+        current = self._current
+        if current is not None:
+            current.pause(self._paused())
 
     def throttle(self, rate: float, topics: Mapping[str, float]) -> None:
         """Other limits from now on, in this batch and in those to come."""
@@ -259,22 +272,9 @@ class Lane:
                 self._sleep(ends_at - now)
             else:
                 self._sleep(0.2)
-        if pauses := self._paused():
-            batch.pause(pauses)
         return standby
 
     def _finish(self, batch: Batch) -> None:
-    def _paused(self) -> dict[TopicPartition, Pause]:
-        pauses = self._pauses()
-        found = ((part.source, paused(pauses, part.source)) for part in self._spec.partitions) if pauses else ()
-        return {tp: pause for tp, pause in found if pause is not None}
-
-    def follow_pauses(self) -> None:
-        """What is paused has changed."""
-        current = self._current
-        if current is not None:
-            current.pause(self._paused())
-
         early = (
             batch.over.is_set() and not self._stopping.is_set()
         )  # by itself: the next may do the same, so not at once

@@ -458,6 +458,18 @@ class Copier:
         if message["type"] == "throttle":
             self._throttle.set(float(message["rate"]), dict(message["topics"]))
             self._source.resume()
+        elif message["type"] == "pause":
+            self._pause(message["partitions"])
+
+    def _pause(self, rows: list[Any]) -> None:
+        """These and no others are not to be read, each with a reason and since when (ms)."""
+        wanted = {TopicPartition(topic, partition): (reason, since_ms) for topic, partition, reason, since_ms in rows}
+        for tp, cursor in self._cursors.items():
+            if tp in wanted:
+                cursor.pause(*wanted[tp])
+            else:
+                cursor.paused = None
+        self._source.reconsider(self._cursors)
 
     def _has_room(self) -> bool:
         if sum(cursor.waiting_bytes for cursor in self._cursors.values()) < ROOM_BYTES:
@@ -478,18 +490,6 @@ class Copier:
                 self._commit_one(cursor)
         self._positions.flush()
         if self._syncs is not None and self._transactions is None:
-        elif message["type"] == "pause":
-            self._pause(message["partitions"])
-
-    def _pause(self, rows: list[Any]) -> None:
-        """These and no others are not to be read, each with a reason and since when (ms)."""
-        wanted = {TopicPartition(topic, partition): (reason, since_ms) for topic, partition, reason, since_ms in rows}
-        for tp, cursor in self._cursors.items():
-            if tp in wanted:
-                cursor.pause(*wanted[tp])
-            else:
-                cursor.paused = None
-        self._source.reconsider(self._cursors)
             self._syncs.commit()
 
     def _has_moved(self) -> bool:
