@@ -16,6 +16,9 @@
                                      <-   {"type": "failed", "reason": ...}    instead, when it ends by an error of its own
 =======================================================================================
 
+Progress and the final report hold what has changed of the partitions (`PartitionProgress`), and what was counted of record
+batches in this micro-batch so far (``tally``, `mm2.copy.tally`).
+
 The end of the connection means stop as well: an executor whose driver is gone copies nothing more.
 
 Off this machine all of it goes through TLS, since the job holds the clusters' credentials. There is no authority to ask:

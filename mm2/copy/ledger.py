@@ -270,6 +270,16 @@ class Ledger:
         with self._lock:
             return self._versions.get(source, 0)
 
+    def versions(self) -> dict[TopicPartition, int]:
+        """`version` of all partitions at once."""
+        with self._lock:
+            return dict(self._versions)
+
+    def written_ms(self, source: TopicPartition) -> int:
+        """When a partition's entry was written; -1 when there is none."""
+        with self._lock:
+            return self._written_ms.get(source, -1)
+
     def entry(self, source: TopicPartition) -> Entry | None:
         """A partition's entry; None when there is none, or none that can be read (said in the log)."""
         with self._lock:

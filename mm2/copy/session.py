@@ -87,7 +87,8 @@ class Entry:
     could not be kept. ``previous`` is the position that Connect's offsets topic held, None for none. ``gaps`` counts
     source offsets that are not on the target by reason, ``foreign`` records on the target that are not ours, ``rate`` is
     bytes per second lately, ``chunk`` the number of the newest chunk of segments. ``note`` is something to be known that
-    stops nothing, for instance that copying is at least once only.
+    stops nothing, for instance that copying is at least once only. ``end`` is where the source ended when this was written
+    (-1 unknown): what is known of it when the source is gone.
     """
 
     topic: str
@@ -107,6 +108,7 @@ class Entry:
     trouble: Trouble | None = None
     note: str = ""
     before: Before | None = None
+    end: int = -1
 
     @property
     def source(self) -> TopicPartition:
@@ -152,6 +154,8 @@ class Entry:
             data["trouble"] = list(self.trouble)
         if self.note:
             data["note"] = self.note
+        if self.end >= 0:
+            data["end"] = self.end
         if self.before is not None:
             mark, gaps, chunk, extent, lost = self.before
             data["before"] = [list(mark), gaps, chunk, list(extent), lost]
@@ -185,6 +189,7 @@ class Entry:
             None if trouble is None else Trouble(*trouble),
             str(data.get("note", "")),
             _before(data.get("before")),
+            int(data.get("end", -1)),
         )
 
 

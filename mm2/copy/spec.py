@@ -158,6 +158,8 @@ class PartitionProgress:
     the end of the source. ``state`` is one of `mm2.copy.states.State`, with its reason, the source offset where it began
     (-1: none) and since when (ms); ``stopped``: nothing more is tried in this micro-batch. ``gaps`` counts source offsets
     without a record on the target by reason, since the ledger began; ``lost`` ranges and ``foreign`` records likewise.
+    ``age_ms`` and ``latency_ms`` are of the batches of this micro-batch as a `mm2.copy.tally.Spread`: how old their newest record
+    was when they were fetched, and when they were on the target. None, or shorter rows of an older executor: nothing measured.
     """
 
     topic: str
@@ -175,6 +177,8 @@ class PartitionProgress:
     gaps: dict[str, int]
     lost: int
     foreign: int
+    age_ms: list[int] | None = None
+    latency_ms: list[int] | None = None
 
     @property
     def source(self) -> TopicPartition:

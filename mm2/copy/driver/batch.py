@@ -13,6 +13,7 @@ import structlog
 from mm2.copy import channel
 from mm2.copy.ledger import Pause
 from mm2.copy.spec import CopySpec, PartitionProgress
+from mm2.copy.tally import Tally
 from mm2.kafka.structs import TopicPartition
 
 
@@ -46,6 +47,7 @@ class Batch:
         self.failure = ""
         self.reason = ""  # of its end, in its own words
         self.latency_ms: list[int] = []
+        self.tally: dict[str, Any] | None = None  # the newest, as it came: it is added up when somebody asks
         self.progress: dict[TopicPartition, PartitionProgress] = {}
         self.changes = 0  # of `progress`
         self._on_news = on_news
@@ -59,6 +61,10 @@ class Batch:
     def job_group(self) -> str:
         """What Spark's status API calls the job: flow, task, lane and batch, made unique."""
         return f"{self.name} ({self.id})"
+
+    def counted(self) -> Tally:
+        """What the executor has counted so far."""
+        return Tally.from_json(self.tally)
 
     def attach(self, connection: Connection) -> bool:
         """Take the executor's connection; False for a second one, which is another attempt of the same task."""
@@ -115,6 +121,7 @@ class Batch:
                 self.progress[progress.source] = progress
                 self.changes += 1
             self.latency_ms = message.get("latency_ms") or self.latency_ms
+            self.tally = message.get("tally", self.tally)
             self.failure = message.get("failure", "")
         if kind == "final":
             self.reason = str(message.get("reason", ""))

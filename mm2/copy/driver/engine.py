@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -22,10 +22,13 @@ from mm2.copy.driver.identity import Identity
 from mm2.copy.driver.jvm import SparkUnavailable, is_local
 from mm2.copy.driver.lane import Lane, Paused, Starts
 from mm2.copy.driver.server import ChannelServer
+from mm2.copy.driver.sight import FlowSight, LaneSight, PartitionSight
 from mm2.copy.driver.slots import Slots
 from mm2.copy.driver.spark import Spark, failure_of
 from mm2.copy.spec import Assignment, CopySpec, PartitionProgress, PartitionSpec
 from mm2.copy.states import WELL, State
+from mm2.copy.tally import Tally
+from mm2.kafka.structs import TopicPartition
 
 _LAST_WORD_S: Final = 5.0
 _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
@@ -102,11 +105,17 @@ class CopyEngine:
         self._host = ""
         self._lock = threading.Lock()
         self._jobs: set[CopyJob] = set()
+        self._left: dict[str, _Left] = {}  # by flow
         self._submitters = ThreadPoolExecutor(512, thread_name_prefix="spark-job")
         self._running: dict[str, Batch] = {}  # those whose Spark job has not returned, by id
         self._counted: Any = None  # the context whose slots are counted
         self._stopped = threading.Event()
         self._log = structlog.get_logger(__name__)
+
+    @property
+    def master(self) -> str:
+        """Where Spark runs: ``spark.master``."""
+        return self._props["spark.master"]
 
     def start(self) -> None:
         """Begin starting Spark; returns at once, idempotent."""
@@ -143,6 +152,35 @@ class CopyEngine:
         if self._server is not None:
             self._server.close()
 
+    def sight(self, flow: str) -> FlowSight:
+        """What there is to see of the copying of ``A->B`` in this process."""
+        with self._lock:
+            jobs = sorted((job for job in self._jobs if job.flow == flow), key=lambda job: job.task_id)
+            left = self._left.get(flow) or _Left()
+            before, tally = left.version, left.tally.copy()
+            micro_batches, lost = Counter(left.micro_batches), left.lost
+            copied = left.copied
+        partitions: dict[TopicPartition, PartitionSight] = {}
+        lanes: list[LaneSight] = []
+        for job in jobs:
+            partitions.update(job.sights(copied, before))
+            tally.merge(job.tally())
+            lanes += job.lanes()
+        for lane in lanes:
+            micro_batches[lane.task] += lane.batch
+            lost += lane.lost
+        gone = [counts for tp, counts in copied.items() if tp not in partitions]
+        return FlowSight(
+            partitions,
+            sum(sight.records for sight in partitions.values()) + sum(records for records, _ in gone),
+            sum(sight.bytes for sight in partitions.values()) + sum(size for _, size in gone),
+            tally,
+            dict(micro_batches),
+            lost,
+            tuple(lanes),
+            tuple(sorted({trouble for job in jobs for trouble in job.troubles()})),
+        )
+
     # -- for the lanes ---------------------------------------------------------------------------------------------
 
     def submit(self, lane: str, batch: Batch) -> None:
@@ -163,9 +201,11 @@ class CopyEngine:
             self.spark.cancel(batch.job_group)
 
     def closed(self, job: CopyJob) -> None:
-        """A job is over."""
+        """A job is over; what it has counted goes on being told."""
         with self._lock:
-            self._jobs.discard(job)
+            if job in self._jobs:
+                self._jobs.discard(job)
+                self._left.setdefault(job.flow, _Left()).add(job)
 
     def share(self, until: threading.Event) -> int | None:
         """How many lanes a job may have, once Spark is up and its executors have come; None = as many as it likes.
@@ -303,6 +343,29 @@ class _Sight:
         return cls(rows, stopped, totals, _sum_gaps(rows), states, not_well, reasons)
 
 
+@dataclass(slots=True)
+class _Left:
+    """What the jobs of a flow that are over have counted. ``copied`` (records, bytes) is replaced, never changed."""
+
+    copied: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
+    tally: Tally = field(default_factory=Tally)
+    micro_batches: Counter[int] = field(default_factory=Counter)
+    lost: int = 0
+    version: int = 0
+
+    def add(self, job: CopyJob) -> None:
+        copied = dict(self.copied)
+        for row in job.progress():
+            records, size = copied.get(row.source, (0, 0))
+            copied[row.source] = (records + row.records, size + row.bytes)
+        self.copied = copied
+        self.tally.merge(job.tally())
+        for lane in job.lanes():
+            self.micro_batches[lane.task] += lane.batch
+            self.lost += lane.lost
+        self.version += 1
+
+
 class CopyJob:
     """One connector task's copying, over its lanes. Thread-safe."""
 
@@ -317,6 +380,8 @@ class CopyJob:
         self._dealing = threading.Lock()
         self._lanes: tuple[Lane, ...] = ()
         self._seen: tuple[object, _Sight] | None = None
+        self._shown: tuple[object, dict[TopicPartition, PartitionSight]] | None = None
+        self.flow, self.task_id = spec.flow, spec.task_id
 
     def begin(self) -> None:
         """Start the lanes: at once, or on a cluster once it is known how many it has room for."""
@@ -385,6 +450,42 @@ class CopyJob:
         return list(self._look().rows)
 
     def status(self) -> dict[str, Any]:
+    def sights(
+        self, before: Mapping[TopicPartition, tuple[int, int]], version: int
+    ) -> dict[TopicPartition, PartitionSight]:
+        """Every partition of the job; ``before`` is what others have copied of them (records, bytes), ``version`` of that."""
+        lanes = self._lanes
+        made_of = (version, [(lane.changes, lane.is_heard) for lane in lanes])
+        shown = self._shown
+        if shown is not None and shown[0] == made_of:
+            return shown[1]
+        fresh = {part: lane.is_heard for lane in lanes for part in lane.sources}
+        rows = {row.source: row for lane in lanes for row in lane.progress()}
+        found = {}
+        for part in self._spec.partitions:
+            tp = part.source
+            row, (records, size) = rows.get(tp), before.get(tp, (0, 0))
+            if row is not None:
+                records, size = records + row.records, size + row.bytes
+            found[tp] = PartitionSight(row, self.task_id, part.remote_topic, fresh.get(tp, False), records, size)
+        self._shown = (made_of, found)
+        return found
+
+    def tally(self) -> Tally:
+        """What was counted of record batches."""
+        total = Tally()
+        for lane in self._lanes:
+            total.merge(lane.tally())
+        return total
+
+    def lanes(self) -> list[LaneSight]:
+        """What its lanes do."""
+        return [lane.sight for lane in self._lanes]
+
+    def troubles(self) -> list[str]:
+        """What holds it, or a part of it, up."""
+        return sorted({*self._troubles()} | self._look().reasons)
+
         """Totals and troubles, JSON-able: records, bytes, lag (offsets), batches, latency_ms, troubles, partitions."""
         sight = self._look()
         return {
@@ -395,7 +496,7 @@ class CopyJob:
             "partitions": len(self._spec.partitions),
             "batches": sum(lane.batches for lane in self._lanes),
             "latency_ms": max((lane.latency_ms for lane in self._lanes), default=[]),
-            "troubles": sorted({*self._troubles()} | sight.reasons),
+            "troubles": self.troubles(),
         }
 
     def signal_stop(self) -> None:

@@ -17,10 +17,12 @@ import structlog
 
 from mm2.copy.channel import LEASE_TIMEOUT_S
 from mm2.copy.driver.batch import Batch
+from mm2.copy.driver.sight import LaneSight
 from mm2.copy.driver.slots import Slots
 from mm2.copy.ledger import Pause, Pauses, paused
 from mm2.copy.session import Start
 from mm2.copy.spec import CopySpec, PartitionProgress
+from mm2.copy.tally import Tally
 from mm2.kafka.backoff import Backoff
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.structs import TopicPartition
@@ -74,6 +76,9 @@ class Lane:
         self._progress: dict[TopicPartition, PartitionProgress] = {}
         self._base: dict[TopicPartition, PartitionProgress] = {}
         self._kept = 0
+        self._tally = Tally()  # of the batches that are over
+        self._lost_batches = 0
+        self._begun_ms: int | None = None
         self._news = threading.Event()
         self._stopping = threading.Event()
         self._current: Batch | None = None
@@ -113,6 +118,39 @@ class Lane:
             late = time.monotonic() - self._idle_since > PATIENCE_S
             return self._trouble or ("the Spark job is still starting" if late else "")
         return current.failure or current.waiting_for or self._trouble
+
+    @property
+    def sources(self) -> list[TopicPartition]:
+        """The source partitions it copies."""
+        return [part.source for part in self._spec.partitions]
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether the running batch has reported lately, so that `progress` is of now."""
+        current = self._current
+        return current is not None and time.monotonic() - current.heard_at < LEASE_TIMEOUT_S
+
+    @property
+    def sight(self) -> LaneSight:
+        """For whoever shows it."""
+        return LaneSight(
+            self.name,
+            self._spec.flow,
+            self._spec.task_id,
+            self._batches,
+            self._begun_ms if self._current is not None else None,
+            self._lost_batches,
+            len(self._spec.partitions),
+            self.trouble,
+        )
+
+    def tally(self) -> Tally:
+        """Counts over all batches of this lane."""
+        total = self._tally.copy()
+        current = self._current
+        if current is not None:
+            total.merge(current.counted())
+        return total
 
     @property
     def latency_ms(self) -> list[int]:
@@ -306,6 +344,7 @@ class Lane:
         )
         delay_s = self._backoff.delay_s(self._losses)
         self._losses += 1
+        self._lost_batches += 1
         self._stopping.wait(delay_s)
 
     def _leave(self) -> None:
@@ -316,6 +355,7 @@ class Lane:
         for tp, row in batch.progress.items():
             self._progress[tp] = self._total(row)
         self._base = dict(self._progress)
+        self._tally.merge(batch.counted())
         self._kept += 1
 
     def _total(self, row: PartitionProgress) -> PartitionProgress:
@@ -328,6 +368,8 @@ class Lane:
             since_ms=base.since_ms if base.state == row.state and base.since_ms >= 0 else row.since_ms,
             records=base.records + row.records,
             bytes=base.bytes + row.bytes,
+            age_ms=row.age_ms or base.age_ms,
+            latency_ms=row.latency_ms or base.latency_ms,
         )
 
     def _sleep(self, seconds: float) -> None:

@@ -59,6 +59,7 @@ class Spark:
         self._context: Any = None
         self._jvm: Jvm | None = None
         self._failure = ""
+        self._application_id = ""
         self._ours = False  # what PySpark holds comes from us
         self._asked = False  # somebody waits for an answer to whether the JVM is still there
         self._log = structlog.get_logger(__name__)
@@ -71,6 +72,17 @@ class Spark:
                 return ""
             late = time.monotonic() - self._started_at > _LATE_S
             return self._failure or (f"Spark ({self._props['spark.master']}) is still starting" if late else "")
+
+    @property
+    def is_up(self) -> bool:
+        """Whether there is a context, and its JVM lives."""
+        context, jvm = self._context, self._jvm
+        return context is not None and (jvm is None or jvm.is_alive)
+
+    @property
+    def application_id(self) -> str:
+        """Spark's name for what runs here; empty while there is no context. Asks nobody."""
+        return self._application_id if self.is_up else ""
 
     @property
     def pid(self) -> int | None:
@@ -197,6 +209,7 @@ class Spark:
         while not self._stopping.is_set():
             try:
                 context = self._launch()
+                application_id = str(context.applicationId)
                 if self._on_up is not None:
                     self._on_up(context)
             except Exception as error:  # noqa: BLE001
@@ -216,6 +229,7 @@ class Spark:
             with self._changed:
                 if not self._stopping.is_set():
                     self._context = context
+                    self._application_id = application_id
                     self._failure = ""
                     self._changed.notify_all()
                     self._log.info("Spark is up", master=self._props["spark.master"], seconds=seconds)

@@ -36,6 +36,8 @@ from mm2.copy.segments import Chunk
 from mm2.copy.session import LOST_KEPT, Before, Mark, Start, Trouble
 from mm2.copy.session import Entry as LedgerEntry
 from mm2.copy.spec import Assignment
+from mm2.copy.states import State
+from mm2.copy.tally import Tally
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import BrokerFailure, CorruptBatch, KafkaFailure
@@ -69,8 +71,10 @@ class Copier:
         self._written: dict[TopicPartition, tuple[Any, ...]] = {}  # what the last commit of each said
         self._waiting: dict[TopicPartition, list[Callable[[], None]]] = {}  # for a commit of the present state
         self._reported: dict[TopicPartition, tuple[Any, ...]] = {}
+        self.tally = Tally()
+        self._clocks_apart_s = 0.0  # what makes a time of day of the steady clock's
         self._latencies: list[int] = []
-        self._arrived: list[tuple[Cursor, int, int, int, int]] = []  # acked in the open transaction
+        self._arrived: list[tuple[Cursor, Entry, int]] = []  # acked in the open transaction
         self._after_transaction: list[Callable[[], None]] = []
         self._before: dict[TopicPartition, Before] = {}  # what the last committed transaction left
         self._moved = False
@@ -123,6 +127,7 @@ class Copier:
             final["reason"] = link.reason
             final["partitions"] = [cursor.progress().to_row() for cursor in self._cursors.values()]
             final["starts"] = self._starts()
+            final["tally"] = self.tally.to_json()
             link.send(final)
             await link.flush(2)
         finally:
@@ -310,15 +315,28 @@ class Copier:
         """Send a batch."""
         self._sink.put(outbox, parcel)
 
-    def acked(self, cursor: Cursor, first: int, last: int, target_base: int, count: int, newest_ms: int) -> None:
+    def acked(self, cursor: Cursor, entry: Entry, last: int) -> None:
         """Records are on the target."""
         if self._transactions is not None:
-            self._arrived.append((cursor, first, last, target_base, count))
-        elif self._syncs is not None:
-            self._syncs.acked(cursor.partition, first, last, target_base, count)
-        if newest_ms > 0 and len(self._latencies) < _LATENCY_SAMPLES:
-            self._latencies.append(max(0, int(time.time() * 1000) - newest_ms))
+            self._arrived.append((cursor, entry, last))  # nobody can read it yet
+        else:
+            self._arrive(cursor, entry, last)
         self._source.resume()
+
+    def _arrive(self, cursor: Cursor, entry: Entry, last: int) -> None:
+        """Records are on the target for everybody to read."""
+        if self._syncs is not None:
+            self._syncs.acked(cursor.partition, entry.first, last, entry.target_base, entry.count)
+        if entry.newest_ms <= 0 or entry.there:
+            return
+        now_s = time.monotonic()
+        newest_s = entry.newest_ms / 1000 - self._clocks_apart_s
+        self.tally.acked(newest_s, entry.since, now_s)
+        latency_ms = max(0, int((now_s - newest_s) * 1000))
+        cursor.ages_ms.add(max(0, int((entry.since - newest_s) * 1000)))
+        cursor.latencies_ms.add(latency_ms)
+        if len(self._latencies) < _LATENCY_SAMPLES:
+            self._latencies.append(latency_ms)
 
     def unreadable(self, cursor: Cursor, failure: BrokerFailure) -> None:
         """The source does not let it be read."""
@@ -431,6 +449,7 @@ class Copier:
         commit_s = self._spec.commit_interval_ms / 1000
         link = self._link
         now = time.monotonic()
+        self._clocks_apart_s = time.time() - time.monotonic()
         next_commit, next_report = now + commit_s, now + 0.2
         committing: asyncio.Task[None] | None = None
         while not link.stop.is_set():
@@ -555,6 +574,7 @@ class Copier:
             None if trouble is None else Trouble(str(trouble.state), trouble.reason, trouble.offset, trouble.since_ms),
             cursor.note,
         )
+            end=cursor.high_watermark,
 
     @staticmethod
     def _state_of(cursor: Cursor) -> tuple[Any, ...]:
@@ -588,7 +608,7 @@ class Copier:
         transactions = self._transactions
         if transactions is None:
             return
-        arrived: list[tuple[Cursor, int, int, int, int]] = []
+        arrived: list[tuple[Cursor, Entry, int]] = []
         positions: dict[TopicPartition, int] = {}
         now: dict[TopicPartition, Before] = {}
         then: list[Callable[[], None]] = []
@@ -633,14 +653,15 @@ class Copier:
         for cursor in {row[0].partition: row[0] for row in arrived}.values():
             cursor.markers += 1
         if self._syncs is not None:
-            for cursor, first, last, target_base, count in arrived:
-                self._syncs.acked(cursor.partition, first, last, target_base, count)
+        for cursor, entry, last in arrived:
+            self._arrive(cursor, entry, last)
             self._syncs.commit()
 
     # -- reports -------------------------------------------------------------------------------------------------------
 
     def _report(self) -> None:
         rows = []
+        self._clocks_apart_s = time.time() - time.monotonic()  # somebody may have set the clock
         for tp, cursor in self._cursors.items():
             seen = cursor.glance()
             if self._reported.get(tp) != seen:
@@ -648,6 +669,8 @@ class Copier:
                 rows.append(cursor.progress().to_row())
         message = {"type": "progress", "partitions": rows, "latency_ms": self._latency(), "failure": self._failure()}
         self._link.ask(message)
+        if rows:
+            message["tally"] = self.tally.to_json()
 
     def _latency(self) -> list[int]:
         """p50, p99 and maximum of produce to acknowledgement on the target since the last report, in ms."""

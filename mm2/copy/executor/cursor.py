@@ -29,6 +29,7 @@ from mm2.copy.segments import Trail
 from mm2.copy.session import Lost, Mark
 from mm2.copy.spec import PartitionProgress, PartitionSpec
 from mm2.copy.states import State, state_of
+from mm2.copy.tally import PASSTHROUGH, Spread, Tally
 from mm2.kafka.errors import BrokerFailure, CorruptBatch
 from mm2.kafka.records.batch import BatchHeader, BatchView, check_crc, iter_batches, read_header
 from mm2.kafka.records.merge import Merged, coalesce
@@ -51,13 +52,15 @@ _RATE_OVER_S: Final = 10.0
 
 
 class Owner(Protocol):
-    """What a cursor asks of the copier. All calls come on the loop's thread."""
+    """What a cursor asks of the copier. All calls come on the loop's thread. ``tally`` is where batches are counted."""
+
+    tally: Tally
 
     def put(self, outbox: Outbox, parcel: Parcel) -> None:
         """Send a batch."""
 
-    def acked(self, cursor: Cursor, first: int, last: int, target_base: int, count: int, newest_ms: int) -> None:
-        """Source offsets ``first``..``last`` are on the target from ``target_base`` (-1: unknown), in source order."""
+    def acked(self, cursor: Cursor, entry: Entry, last: int) -> None:
+        """Source offsets ``entry.first``..``last`` are on the target from ``entry.target_base`` (-1: unknown), in source order."""
 
     def unreadable(self, cursor: Cursor, failure: BrokerFailure) -> None:
         """The source does not let it be read."""
@@ -89,6 +92,7 @@ class Entry:
     """A stretch of source offsets up to ``next_offset``: one batch on its way, or offsets that are dropped for a reason.
 
     ``offsets`` are those of its records where they are not all of the stretch. Done once it is on the target or dropped.
+    ``newest_ms`` is its newest record's timestamp; -1 when there is none, or when it is of a backlog.
     """
 
     first: int
@@ -163,11 +167,13 @@ class Cursor:
     note: str = ""  # something to be known that stops nothing
     copied: int = 0
     bytes: int = 0
-    reencoded: int = 0
-    merged: int = 0
+    ages_ms: Spread = field(default_factory=Spread)  # of live batches, when they were fetched
+    latencies_ms: Spread = field(default_factory=Spread)  # and when they were on the target
+    backlog_end: int = 0  # what lies before it was there before the first copy began
     waiting_bytes: int = 0
     rate: float = 0.0
     entries: deque[Entry] = field(default_factory=deque)
+    _live: bool = False
     _when_idle: Callable[[], None] | None = None
     _corrupt_at: int = -1
     _behind_lso_s: float = 0.0
@@ -220,6 +226,10 @@ class Cursor:
         self.high_watermark = fetched.high_watermark
         self.last_stable = fetched.last_stable_offset
         self.read_trouble = None
+        if self.backlog_end < 0:
+            self.backlog_end = fetched.high_watermark
+        # What has waited long before it was asked for says nothing of how long copying takes.
+        self._live = self.offset >= self.backlog_end and not self.behind
         if not fetched.records or self.held or self.paused is not None:
             return
         aborted = AbortedTransactions(fetched.aborted)
@@ -269,7 +279,11 @@ class Cursor:
             self.owner.stopped(self)
 
     def begin(self, mark: Mark, *, skip: int = 0, skip_base: int = -1) -> None:
-        """Go on at a mark; ``skip`` records behind it are on the target, from ``skip_base`` if they lie side by side."""
+        """Go on at a mark; ``skip`` records behind it are on the target, from ``skip_base`` if they lie side by side.
+
+        Where nothing has been copied yet, all that the source has now is a backlog.
+        """
+        self.backlog_end = 0 if mark.records or skip else -1
         self.offset = self.position = mark.source
         self.target, self.records = mark.target, mark.records
         self.skip, self.skip_base, self.match = skip, skip_base, None
@@ -359,6 +373,8 @@ class Cursor:
             dict(self.trail.gaps),
             len(self.lost),
             self.foreign,
+            list(self.ages_ms) or None,
+            list(self.latencies_ms) or None,
         )
 
     def glance(self) -> tuple[Any, ...]:
@@ -464,7 +480,7 @@ class Cursor:
         if merged.first > self.offset:
             self._drop(self.offset, merged.first, "compacted")
         self.leader_epoch = merged.leader_epoch
-        self.merged += merged.batches
+        self.owner.tally.count("merged", merged.batches)
         self._send(memoryview(merged.data), merged.header, merged.first, merged.after)
         self.offset = merged.after
 
@@ -494,6 +510,8 @@ class Cursor:
             if self.held:
                 return
         elif header.is_plain and header.base_offset == self.offset:
+            paths = self.owner.tally.paths
+            paths[PASSTHROUGH] = paths.get(PASSTHROUGH, 0) + 1
             self._send(view.data, header, self.offset, after)
         else:
             self._reencode(view, self.offset, after)
@@ -510,6 +528,7 @@ class Cursor:
         if self.skip:
             self._skip_matching(view, after)
         else:
+            self.owner.tally.count("old_format")
             self._send_rewritten(rewritten, self.offset, after)
         self.offset = after
 
@@ -518,7 +537,7 @@ class Cursor:
         if rewritten is None:
             self._drop(self.offset, after, "compacted")
             return
-        self.reencoded += 1
+        self.owner.tally.count(_why_anew(view, start))
         self._send_rewritten(rewritten, self.offset, after)
 
     def _send_rewritten(self, rewritten: Rewritten, first: int, after: int) -> None:
@@ -530,7 +549,8 @@ class Cursor:
     def _send(
         self, data: memoryview, header: BatchHeader, first: int, after: int, offsets: list[int] | None = None
     ) -> None:
-        entry = Entry(first, after, len(data), header.records_count, offsets, newest_ms=header.max_timestamp)
+        newest_ms = header.max_timestamp if self._live else -1
+        entry = Entry(first, after, len(data), header.records_count, offsets, newest_ms=newest_ms)
         self.entries.append(entry)
         self.waiting_bytes += len(data)
         self.owner.put(self.outbox, self._parcel(data, header, entry))
@@ -547,6 +567,7 @@ class Cursor:
                 parts = split(BatchView(header, header.base_offset, 2, data), 2)
             except CorruptBatch:
                 return None  # right on the outside, so it was passed on; the target's word on it stands
+            self.owner.tally.count("too_large")
             return self._replace(entry, parts)
 
         def without(count: int) -> Parcel:
@@ -709,7 +730,7 @@ class Cursor:
         if at < entry.next_offset:
             self.trail.missing(at, entry.next_offset, "compacted")
         self.position = entry.next_offset
-        self.owner.acked(self, entry.first, last, entry.target_base, entry.count, entry.newest_ms)
+        self.owner.acked(self, entry, last)
 
     def _place(self, base: int) -> None:
         if self.target < 0:
@@ -728,6 +749,16 @@ class Cursor:
             self.foreign += base - expected
         elif base < expected:
             self.owner.target_went_back(self, base)
+
+
+def _why_anew(view: BatchView, start: int) -> str:
+    """Why a batch could not go as it was."""
+    header = view.header
+    if header is None:
+        return "old_format"
+    if header.is_log_append_time:
+        return "log_append_time"
+    return "begun" if header.is_dense and header.base_offset < start else "compacted"
 
 
 def _now_ms() -> int:

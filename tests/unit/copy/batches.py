@@ -12,6 +12,7 @@ from mm2.copy.executor.cursor import Cursor, Entry
 from mm2.copy.executor.outbox import Outbox, Parcel
 from mm2.copy.session import Mark
 from mm2.copy.spec import PartitionSpec
+from mm2.copy.tally import Tally
 from mm2.kafka.errors import BrokerFailure, CorruptBatch
 from mm2.kafka.records.batch import CONTROL, TRANSACTIONAL, BatchView, iter_batches
 from mm2.kafka.records.record import Record, decode_batch, encode_batch
@@ -30,16 +31,19 @@ class Owner:
     def __init__(self) -> None:
         self.parcels: list[Parcel] = []
         self.acks: list[tuple[int, ...]] = []
+        self.newest_ms: list[int] = []
         self.told: list[tuple[Any, ...]] = []
         self.takes_corrupt = False
         self.takes_large = False
+        self.tally = Tally()
 
     def put(self, outbox: Outbox, parcel: Parcel) -> None:
         outbox.queue.append(parcel)
         self.parcels.append(parcel)
 
-    def acked(self, _cursor: Cursor, first: int, last: int, target_base: int, count: int, _newest_ms: int) -> None:
-        self.acks.append((first, last, target_base, count))
+    def acked(self, _cursor: Cursor, entry: Entry, last: int) -> None:
+        self.acks.append((entry.first, last, entry.target_base, entry.count))
+        self.newest_ms.append(entry.newest_ms)
 
     def unreadable(self, _cursor: Cursor, failure: BrokerFailure) -> None:
         self.told.append(("unreadable", failure.code))
@@ -84,6 +88,10 @@ class Bench:
     @property
     def parcels(self) -> list[Parcel]:
         return self.owner.parcels
+
+    @property
+    def tally(self) -> Tally:
+        return self.owner.tally
 
     @property
     def gaps(self) -> dict[str, int]:

@@ -37,7 +37,7 @@ def test_a_dense_batch_goes_as_the_bytes_it_came_in() -> None:
     bench.fetch(data)
     cursor = bench.cursor
     assert bytes(bench.parcels[0].data) == bytes(data)
-    assert (cursor.offset, cursor.position, cursor.reencoded) == (3, 0, 0)
+    assert (cursor.offset, cursor.position, bench.tally.paths) == (3, 0, {"passthrough": 1})
     bench.parcels[0].acked(70)
     assert cursor.mark == Mark(3, 73, 3)
     assert (cursor.copied, cursor.bytes, cursor.waiting_bytes) == (3, len(data), 0)
@@ -75,7 +75,7 @@ def test_a_batch_begun_before_the_offset_is_cut_there() -> None:
     bench = Bench(12)
     bench.fetch(batch(0, 10), batch(10, 5))
     assert bench.keys() == [[b"k012", b"k013", b"k014"]]
-    assert (bench.cursor.offset, bench.gaps, bench.cursor.reencoded) == (15, {}, 1)
+    assert (bench.cursor.offset, bench.gaps, bench.tally.paths) == (15, {}, {"begun": 1})
     bench.parcels[0].acked(0)
     assert bench.owner.acks == [(12, 14, 0, 3)]
 
@@ -96,7 +96,7 @@ def test_many_tiny_batches_go_together_and_a_few_as_they_came() -> None:
     assert bench.cursor.mark == Mark(many + 4, 10 + many + 2, many + 2)
     assert segments(bench)[0] == Segment(0, 10, many)
     assert gaps(bench) == [Gap(many, many + 1, "compacted"), Gap(many + 2, many + 3, "compacted")]
-    assert bench.cursor.merged == many
+    assert bench.tally.paths["merged"] == many
 
 
 # -- holes ----------------------------------------------------------------------------------------------------------------
@@ -663,3 +663,30 @@ def test_progress_is_all_of_it() -> None:
     row: Any = dataclasses.asdict(bench.cursor.progress())
     assert (row["topic"], row["partition"], row["position"], row["target_offset"]) == ("t", 0, 7, 10)
     assert (row["high_watermark"], row["records"], row["gaps"], row["lost"]) == (9, 2, {}, 0)
+
+
+# -- what is counted ------------------------------------------------------------------------------------------------------
+
+
+def test_batches_are_counted_by_the_way_they_go() -> None:
+    bench = Bench()
+    bench.fetch_each(batch(0, 2), batch(2, 2, attributes=LOG_APPEND_TIME), holed(4, 8, [5, 8]), batch(9, 1))
+    assert bench.tally.paths == {"passthrough": 2, "log_append_time": 1, "compacted": 1}
+
+
+def test_what_was_there_before_the_first_copy_has_no_latency() -> None:
+    bench = Bench()
+    bench.fetch(batch(0, 2), end=4)
+    bench.fetch(batch(2, 2), end=6)
+    bench.fetch(batch(4, 2), end=6)
+    bench.ack(0)
+    # Offsets 0 to 3 were there when the first answer came.
+    assert bench.owner.newest_ms == [-1, -1, 1005]
+
+
+def test_a_successor_goes_on_with_live_records_unless_it_is_far_behind() -> None:
+    bench = Bench(10, records=10)
+    bench.fetch(batch(10, 2), end=12)
+    bench.fetch(batch(12, 2), end=12 + BEHIND_OFFSETS + 1)
+    bench.ack(10)
+    assert bench.owner.newest_ms == [1011, -1]

@@ -1,0 +1,116 @@
+"""What is counted of record batches on their way: how they went, and how long they took.
+
+The executor counts for one micro-batch, its reports carry the counts to the driver (`Tally.to_json`), which adds them up over
+micro-batches, lanes and tasks.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Self
+
+#: Upper ends of a histogram's buckets, in seconds; what took longer has one more.
+BOUNDS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+
+#: From the timestamp of a batch's newest record until the batch was fetched; from there until the target acknowledged it; both.
+STAGES: Final = ("fetch", "produce", "visible")
+
+PASSTHROUGH: Final = "passthrough"
+
+
+@dataclass(slots=True)
+class Histogram:
+    """``counts`` per bucket, not cumulative."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS_S) + 1))
+    sum_s: float = 0.0
+
+    def add(self, seconds: float) -> None:
+        """One more."""
+        self.counts[bisect_left(BOUNDS_S, seconds)] += 1
+        self.sum_s += seconds
+
+    def merge(self, other: Histogram) -> None:
+        """Take in what another has counted."""
+        self.counts = [mine + its for mine, its in zip(self.counts, other.counts, strict=True)]
+        self.sum_s += other.sum_s
+
+    def to_json(self) -> list[Any]:
+        """``[counts, sum_s]``."""
+        return [self.counts, round(self.sum_s, 6)]
+
+
+class Spread(list[int]):
+    """``[last, least, greatest, sum, count]`` of something in whole milliseconds; a list, as it goes into reports as it is."""
+
+    __slots__ = ()
+
+    def add(self, value: int) -> None:
+        """One more."""
+        if not self:
+            self[:] = (value, value, value, value, 1)
+            return
+        self[0] = value
+        if value < self[1]:
+            self[1] = value
+        elif value > self[2]:
+            self[2] = value
+        self[3] += value
+        self[4] += 1
+
+
+@dataclass(slots=True)
+class Tally:
+    """``paths`` counts the source's record batches by the way they went: `PASSTHROUGH`, or why they were made anew.
+
+    ``latency`` by stage counts the batches that were acknowledged; not those of a backlog, whose age says nothing of the copying
+    (see `mm2.copy.executor.cursor.Cursor.take`).
+    """
+
+    paths: dict[str, int] = field(default_factory=dict)
+    latency: dict[str, Histogram] = field(default_factory=lambda: {stage: Histogram() for stage in STAGES})
+
+    def count(self, path: str, batches: int = 1) -> None:
+        """Batches have gone this way."""
+        self.paths[path] = self.paths.get(path, 0) + batches
+
+    def acked(self, newest_s: float, fetched_s: float, now_s: float) -> None:
+        """A batch is on the target: when its newest record was written, when it was fetched, and now; seconds of one clock.
+
+        Clocks of two machines may differ, so a record may seem to come from the future: that is 0.
+        """
+        latency = self.latency
+        latency["fetch"].add(max(0.0, fetched_s - newest_s))
+        latency["produce"].add(now_s - fetched_s)
+        latency["visible"].add(max(0.0, now_s - newest_s))
+
+    def merge(self, other: Tally) -> None:
+        """Take in what another has counted."""
+        for path, batches in other.paths.items():
+            self.count(path, batches)
+        for stage, histogram in other.latency.items():
+            self.latency[stage].merge(histogram)
+
+    def copy(self) -> Tally:
+        """One that goes on by itself."""
+        made = Tally()
+        made.merge(self)
+        return made
+
+    def to_json(self) -> dict[str, Any]:
+        """``{"paths": {path: batches}, "latency": {stage: [counts, sum_s]}}``."""
+        return {"paths": self.paths, "latency": {stage: one.to_json() for stage, one in self.latency.items()}}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any] | None) -> Self:
+        """The inverse; what is missing, or of other buckets, counts nothing."""
+        made = cls()
+        found = data or {}
+        for path, batches in found.get("paths", {}).items():
+            made.paths[str(path)] = int(batches)
+        for stage, (counts, sum_s) in found.get("latency", {}).items():
+            if stage in made.latency and len(counts) == len(BOUNDS_S) + 1:
+                made.latency[stage] = Histogram([int(count) for count in counts], float(sum_s))
+        return made
