@@ -11,6 +11,26 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from mm2.copy.states import State
+from mm2.copy.tally import STAGES
+
+__all__ = [
+    "STAGES",
+    "CertificateView",
+    "ConnectorView",
+    "FlowState",
+    "FlowView",
+    "GroupView",
+    "HeartbeatView",
+    "LaneView",
+    "Latency",
+    "PartitionView",
+    "Risk",
+    "Snapshot",
+    "SparkView",
+    "Spread",
+    "TaskView",
+    "WorkerView",
+]
 
 
 class FlowState(StrEnum):
@@ -45,9 +65,22 @@ class Latency:
 
 
 @dataclass(frozen=True, slots=True)
+class Spread:
+    """Of the record batches of one partition in the last minute or so, in milliseconds."""
+
+    last: int
+    least: int
+    greatest: int
+    average: float
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionView:
     """One source partition. ``state`` with its ``reason`` since ``since_ms``; ``task`` is the number of its source task.
 
+    ``task`` None: no task is to copy it, because its topic is no longer selected, or because nothing is dealt out yet.
+    ``lag_seconds``: age of the oldest record that is not on the target. ``records`` and ``bytes`` were copied by this process.
+    ``age_ms`` and ``latency_ms``: how old batches were when they were fetched, and when the target had acknowledged them.
     ``verified_offset``: up to there `mm2 verify` has compared source and target and found nothing unexplained.
     """
 
@@ -72,6 +105,10 @@ class PartitionView:
     verified_at_ms: int | None = None
     task: int | None = None
     note: str = ""
+    records: int = 0
+    bytes: int = 0
+    age_ms: Spread | None = None
+    latency_ms: Spread | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +154,7 @@ class TaskView:
 
 @dataclass(frozen=True, slots=True)
 class ConnectorView:
-    """A connector and its tasks."""
+    """A connector and its tasks. ``target_state`` is what its users want: STARTED, PAUSED or STOPPED; "" not known."""
 
     name: str
     type: str
@@ -125,6 +162,7 @@ class ConnectorView:
     worker_id: str
     trace: str = ""
     tasks: tuple[TaskView, ...] = ()
+    target_state: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +178,7 @@ class WorkerView:
 
 @dataclass(frozen=True, slots=True)
 class LaneView:
-    """A lane of this process: the micro-batch that runs, how many there were, how many were lost, and what holds it up."""
+    """A lane of this process: which micro-batch runs (0: none yet), how many were lost, and what holds it up."""
 
     name: str
     task: int
@@ -149,6 +187,7 @@ class LaneView:
     lost_batches: int
     partitions: int
     trouble: str = ""
+    flow: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,12 +202,24 @@ class SparkView:
 
 
 @dataclass(frozen=True, slots=True)
+class CertificateView:
+    """A certificate that the flow's clients or the process's listeners use; ``file`` is its base name."""
+
+    source: str
+    target: str
+    cluster: str
+    file: str
+    expires_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class FlowView:
     """One flow. ``observed_ms`` is when the newest of it was seen; ``source_error`` and ``target_error`` say why a cluster
     could not be asked, and what hangs on it is None then, or as it was.
 
     ``states`` counts partitions; ``batches`` counts record batches by how they went (``passthrough``, or the reason why they were
-    made anew); ``troubles`` are sentences. Records and bytes are totals since the process began.
+    made anew); ``troubles`` are sentences. Records, bytes, batches, latencies and ``micro_batches`` (by task) are those of
+    this process since it began. ``metric_formats`` are what ``metric.names.formats`` says.
     """
 
     source: str
@@ -195,6 +246,9 @@ class FlowView:
     heartbeats: Sequence[HeartbeatView] = ()
     connectors: Sequence[ConnectorView] = ()
     workers: Sequence[WorkerView] = ()
+    micro_batches: Mapping[int, int] = field(default_factory=dict)
+    lost_micro_batches: int = 0
+    metric_formats: frozenset[str] = frozenset({"legacy"})
 
     @property
     def name(self) -> str:
@@ -202,19 +256,16 @@ class FlowView:
         return f"{self.source}->{self.target}"
 
 
-#: The stages of `FlowView.latency`: from the record's timestamp until it was fetched, from there until the target has
-#: acknowledged it, and both together.
-STAGES = ("fetch", "produce", "visible")
-
-
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All flows of a process at one moment."""
+    """All flows of a process at one moment. ``reloads`` counts new versions of the file by outcome: applied, refused."""
 
     at_ms: int
     version: str
     flows: tuple[FlowView, ...]
     spark: SparkView | None = None
+    reloads: Mapping[str, int] = field(default_factory=dict)
+    certificates: tuple[CertificateView, ...] = ()
 
     def flow(self, name: str) -> FlowView | None:
         """By ``A->B``."""

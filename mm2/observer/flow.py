@@ -1,0 +1,294 @@
+"""One flow, observed: what its clusters, its workers and this process's copying say of it, as one view."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from mm2.config.mirrormaker import SourceAndTarget
+from mm2.connect.herder.distributed import DistributedHerder
+from mm2.copy.driver.engine import CopyEngine
+from mm2.copy.driver.sight import FlowSight
+from mm2.copy.ledger import Ledger
+from mm2.copy.tally import BOUNDS_S
+from mm2.kafka.structs import TopicPartition
+from mm2.mirror.clients import Side
+from mm2.observer.asks import FlowClients, GroupsAsk, GroupsSeen, HeartbeatsAsk, LedgerAsk, SourceAsk
+from mm2.observer.partitions import Look, PartitionBook, Partitions
+from mm2.observer.verdict import Standing, sentence_of, state_of
+from mm2.observer.views import FlowView, GroupView, HeartbeatView, Latency, PartitionView
+from mm2.observer.watch import Watch
+from mm2.observer.work import HerderWork, NoWork, StoredWork, Work, Works
+
+#: Partitions whose ends are asked for in a second; with more of them it takes so many seconds.
+_ENDS_PER_S: Final = 2_000
+_MOST_S: Final = 10.0
+_HEARTBEATS_S: Final = 2.0
+_GROUPS_S: Final = 5.0
+_GROUPS_PER_S: Final = 500
+#: An error is one when it has lasted: a broker that was restarted a moment ago is none.
+_TROUBLES_SHOWN: Final = 20
+_STALLED_SHOWN: Final = 5
+VERIFIED_NOTE: Final = "verified"
+
+
+@dataclass(frozen=True)
+class WatchedFlow:
+    """A flow to be observed. ``props`` are its source connector's and ``worker`` its worker's settings, references resolved.
+
+    ``herder`` is that of this process, None when there is none (yet). Holds secrets.
+    """
+
+    pair: SourceAndTarget
+    props: Mapping[str, str] = field(repr=False)
+    worker: Mapping[str, str] = field(repr=False, default_factory=dict)
+    herder: DistributedHerder | None = None
+
+
+class FlowObserver:
+    """Of one flow, from `start` to `stop`; `view` by one thread, and it never waits for a cluster."""
+
+    def __init__(self, flow: WatchedFlow, engine: CopyEngine | None) -> None:
+        """Raises ConfigException; opens nothing."""
+        self.flow = flow
+        self._engine = engine
+        self._clients = clients = FlowClients(flow.props)
+        self._works: Works = NoWork() if flow.herder is None else HerderWork(flow.herder, flow.pair.source)
+        self._source, self._ledger = SourceAsk(clients), LedgerAsk(clients)
+        self._heartbeats, self._groups = HeartbeatsAsk(clients), GroupsAsk(clients)
+        name = str(flow.pair)
+        self._source_watch = Watch(f"{name}-source", self._source, self._ends_interval_s)
+        self._target_watch = Watch(f"{name}-target", self._ledger, 1.0)
+        self._heartbeats_watch = Watch(f"{name}-heartbeats", self._heartbeats, _HEARTBEATS_S)
+        self._groups_watch = Watch(f"{name}-groups", self._groups, self._groups_interval_s)
+        self._watches = (self._source_watch, self._target_watch, self._heartbeats_watch, self._groups_watch)
+        self._book = PartitionBook()
+        self._metric_formats = _formats(flow.props)
+
+    def start(self) -> None:
+        """Begin to ask; returns at once."""
+        for watch in self._watches:
+            watch.start()
+
+    def stop(self) -> None:
+        """Ask no more, close all connections; a question under way is given up."""
+        for watch in self._watches:
+            watch.signal_stop()
+        for ask in (self._source, self._ledger, self._heartbeats, self._groups):
+            ask.close()
+        for watch in self._watches:
+            watch.join()
+
+    def look_once(self, timeout_s: float) -> FlowView:
+        """One view from outside of any process that runs the flow. Waits at most for ``timeout_s``, which a cluster that
+        does not answer takes; it is in the view, then."""
+        deadline = time.monotonic() + timeout_s
+        self.start()
+        work = Watch(f"{self.flow.pair}-work", self._read_stored_work, 3_600)
+        work.start()
+        for watch in (self._target_watch, work):
+            watch.await_first(max(0.0, deadline - time.monotonic()))
+        self._note_wants(self.view())
+        # Now it is known what to ask the source for: twice, since the first answer shows whose timestamps are missing.
+        for _ in range(2):
+            before = self._source.ends_at_s
+            while self._source.ends_at_s == before and not self._source_watch.error and time.monotonic() < deadline:
+                time.sleep(0.05)
+            self.view()
+        for watch in (self._heartbeats_watch, self._groups_watch):
+            watch.await_first(max(0.0, deadline - time.monotonic()))
+        return self.view()
+
+    def view(self) -> FlowView:
+        """As much as is known now."""
+        now_s, now_ms = time.monotonic(), int(time.time() * 1000)
+        sight = FlowSight() if self._engine is None else self._engine.sight(str(self.flow.pair))
+        work = self._works.read()
+        ledger = self._ledger.ledger
+        source_error = self._source_watch.error
+        as_of_s = now_s
+        if source_error:
+            # What has happened there since nobody knows, so nothing ages either.
+            as_of_s = self._source_watch.answered_s or now_s
+        partitions = self._book.read(
+            Look(
+                now_s,
+                now_ms,
+                as_of_s,
+                ledger,
+                self._source.ends,
+                self._source.ends_at_s,
+                self._source.missing,
+                sight.partitions,
+                work.tasks,
+                work.failed,
+                work.held,
+                self._source.stamps,
+                _verified(ledger),
+                {} if ledger is None else ledger.pauses(),
+            )
+        )
+        self._source.partitions = frozenset(TopicPartition(one.topic, one.partition) for one in partitions.views)
+        self._source.wanted = partitions.wanted
+        self._groups.reasoned = frozenset() if ledger is None else frozenset(ledger.group_reasons())
+        return self._made(now_s, now_ms, sight, work, ledger, partitions)
+
+    def _made(
+        self,
+        now_s: float,
+        now_ms: int,
+        sight: FlowSight,
+        work: Work,
+        ledger: Ledger | None,
+        partitions: Partitions,
+    ) -> FlowView:
+        pair, source, target = self.flow.pair, self._source_watch, self._target_watch
+        troubles = [*sight.troubles]
+        if partitions.stalled:
+            troubles.append(_stalled(partitions.stalled))
+        if self._ledger.is_missing:
+            troubles.append(
+                f"{pair.target} has no ledger of what comes from {pair.source}: nothing is known of its copy"
+            )
+        seen = (ledger is not None and self._source.ends_at_s > 0) or (
+            self._ledger.is_missing and source.answered_s is not None
+        )
+        standing = Standing(
+            pair.source,
+            pair.target,
+            seen,
+            partitions.risk,
+            partitions.states,
+            source.error,
+            _wall(source.since_s, now_s, now_ms),
+            target.error,
+            _wall(target.since_s, now_s, now_ms),
+            work.held,
+            work.idle_reason,
+            work.failures,
+            partitions.unbegun,
+            tuple(troubles),
+        )
+        observed = max((watch.answered_s or 0.0 for watch in (source, target)), default=0.0)
+        return FlowView(
+            pair.source,
+            pair.target,
+            state_of(standing),
+            sentence_of(standing),
+            partitions.risk,
+            _wall(observed or None, now_s, now_ms),
+            source.error,
+            target.error,
+            sight.records,
+            sight.bytes,
+            partitions.records_per_s,
+            partitions.bytes_per_s,
+            partitions.states,
+            partitions.gaps,
+            partitions.lost_ranges,
+            partitions.foreign_records,
+            dict(sight.tally.paths),
+            {stage: Latency(BOUNDS_S, tuple(one.counts), one.sum_s) for stage, one in sight.tally.latency.items()},
+            tuple(troubles[:_TROUBLES_SHOWN]),
+            partitions.views,
+            _groups(self._groups.seen, ledger, partitions.views, pair.source),
+            self._heartbeat_views(now_ms),
+            work.connectors,
+            work.workers,
+            sight.micro_batches,
+            sight.lost,
+            self._metric_formats,
+        )
+
+    def _heartbeat_views(self, now_ms: int) -> tuple[HeartbeatView, ...]:
+        return tuple(
+            HeartbeatView(
+                one.topic,
+                one.heartbeat.source,
+                one.heartbeat.target,
+                one.route,
+                max(0, now_ms - one.heartbeat.timestamp_ms),
+            )
+            for one in self._heartbeats.seen
+        )
+
+    def _note_wants(self, view: FlowView) -> None:
+        self._source.partitions = frozenset(TopicPartition(one.topic, one.partition) for one in view.partitions)
+
+    def _read_stored_work(self) -> None:
+        cluster = self._clients.cluster(Side.TARGET)
+        try:
+            from mm2.kafka.admin import Admin  # noqa: PLC0415
+
+            self._works = StoredWork(cluster, Admin(cluster), self.flow.worker, self.flow.pair.source, 10.0)
+        finally:
+            cluster.close()
+
+    def _ends_interval_s(self) -> float:
+        return min(_MOST_S, max(1.0, len(self._source.partitions) / _ENDS_PER_S))
+
+    def _groups_interval_s(self) -> float:
+        return max(_GROUPS_S, min(60.0, len(self._groups.seen.checkpoints) / _GROUPS_PER_S))
+
+
+def _groups(
+    seen: GroupsSeen, ledger: Ledger | None, partitions: tuple[PartitionView, ...], source: str
+) -> tuple[GroupView, ...]:
+    """A row for every group and partition of the source that either side, a checkpoint or a reason tells of."""
+    upstream = {(one.remote_topic, one.partition): one.topic for one in partitions if one.remote_topic}
+    remote = {(one.topic, one.partition): one.remote_topic for one in partitions}
+    reasons = {} if ledger is None else ledger.group_reasons()
+    rows: list[GroupView] = []
+    for group in sorted({*seen.checkpoints, *reasons}):
+        checkpoints, why = seen.checkpoints.get(group, {}), reasons.get(group, {})
+        of_source, of_target = seen.source.get(group, {}), seen.target.get(group, {})
+        places: set[tuple[str, int]] = set()
+        for tp in (*checkpoints, *why):
+            places.add((upstream.get((tp.topic, tp.partition), tp.topic), tp.partition))
+        for topic, partition in sorted(places):
+            there = remote.get((topic, partition), "")
+            here, beyond = TopicPartition(topic, partition), TopicPartition(there, partition)
+            checkpoint, committed, written = checkpoints.get(beyond), of_source.get(here), of_target.get(beyond)
+            rows.append(
+                GroupView(
+                    group,
+                    topic,
+                    partition,
+                    there,
+                    None if committed is None else committed.offset,
+                    None if checkpoint is None else checkpoint.downstream_offset,
+                    None if written is None else written.offset,
+                    why.get(here) or why.get(beyond) or "",
+                )
+            )
+    return tuple(rows)
+
+
+def _verified(ledger: Ledger | None) -> dict[TopicPartition, tuple[int, int]]:
+    """What `mm2 verify` has left in the ledger: the note ["verified", topic, partition] {"offset", "at_ms"}."""
+    found: dict[TopicPartition, tuple[int, int]] = {}
+    for name, value in ({} if ledger is None else ledger.notes(VERIFIED_NOTE)).items():
+        try:
+            topic, partition = name
+            found[TopicPartition(topic, int(partition))] = (int(value["offset"]), int(value["at_ms"]))
+        except (ValueError, KeyError, TypeError):
+            continue
+    return found
+
+
+def _stalled(stalled: tuple[TopicPartition, ...]) -> str:
+    shown = ", ".join(map(str, stalled[:_STALLED_SHOWN]))
+    rest = len(stalled) - _STALLED_SHOWN
+    return f"{shown}{f' and {rest} more' if rest > 0 else ''} have something to copy and do not go on"
+
+
+def _formats(props: Mapping[str, str]) -> frozenset[str]:
+    given = {item.strip() for item in props.get("metric.names.formats", "legacy").split(",")}
+    return frozenset(given & {"legacy", "new"}) or frozenset({"legacy"})
+
+
+def _wall(at_s: float | None, now_s: float, now_ms: int) -> int | None:
+    """A time of the steady clock as milliseconds since the epoch."""
+    return None if at_s is None else now_ms - int((now_s - at_s) * 1000)

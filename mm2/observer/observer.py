@@ -1,0 +1,186 @@
+"""The observer of a process: one snapshot a second for all who ask, metrics, dashboard and REST alike.
+
+It begins with the first question and ends some minutes after the last one, so a process that nobody looks at pays nothing. Who asks
+never waits for a cluster: a snapshot holds what is known.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+import structlog
+
+from mm2 import __version__
+from mm2.config.configdef import ConfigException
+from mm2.config.mirror_keys import SOURCE_CONNECTOR
+from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
+from mm2.config.providers import ConfigTransformer
+from mm2.copy.driver.engine import CopyEngine
+from mm2.observer.flow import FlowObserver, WatchedFlow
+from mm2.observer.views import CertificateView, LaneView, Snapshot, SparkView
+
+log = structlog.get_logger(__name__)
+
+TICK_S: Final = 1.0
+#: After the last question.
+IDLE_S: Final = 180.0
+_FIRST_S: Final = 3.0
+_JOIN_S: Final = 5.0
+
+
+class Observer:
+    """Thread-safe. ``flows`` tells which flows there are now, ``engine`` copies in this process (None: it does not)."""
+
+    def __init__(
+        self,
+        flows: Callable[[], Sequence[WatchedFlow]],
+        engine: CopyEngine | None = None,
+        *,
+        reloads: Callable[[], Mapping[str, int]] = dict,
+        certificates: Callable[[], tuple[CertificateView, ...]] = tuple,
+        idle_s: float = IDLE_S,
+    ) -> None:
+        self._flows = flows
+        self._engine = engine
+        self._reloads = reloads
+        self._certificates = certificates
+        self._idle_s = idle_s
+        self._lock = threading.Lock()
+        self._news = threading.Condition(self._lock)
+        self._asked_s = 0.0
+        self._snapshot: Snapshot | None = None
+        self._thread: threading.Thread | None = None
+        self._stopping = threading.Event()
+
+    def snapshot(self, timeout_s: float = _FIRST_S) -> Snapshot:
+        """The newest. Only the first question waits, until the clusters have answered or ``timeout_s`` is over."""
+        with self._lock:
+            self._asked_s = time.monotonic()
+            if self._thread is None and not self._stopping.is_set():
+                self._thread = threading.Thread(target=self._run, name="observer", daemon=True)
+                self._thread.start()
+            self._news.wait_for(lambda: self._snapshot is not None, timeout_s)
+            snapshot = self._snapshot
+        return snapshot or Snapshot(int(time.time() * 1000), __version__, ())
+
+    def stop(self) -> None:
+        """Observe no more."""
+        self._stopping.set()
+        with self._lock:
+            thread = self._thread
+        if thread is not None:
+            thread.join(_JOIN_S)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether clusters are asked at the moment."""
+        return self._thread is not None
+
+    def _run(self) -> None:
+        observers: dict[SourceAndTarget, FlowObserver] = {}
+        log.debug("Observing begins.")
+        began_s = time.monotonic()
+        try:
+            while not self._stopping.is_set():
+                turn_s = time.monotonic()
+                try:
+                    self._go_over(observers)
+                    snapshot = self._look(observers)
+                except Exception:
+                    log.exception("An error of ours while observing.")
+                else:
+                    # The very first answers are on their way: who asks is spared an empty page.
+                    if _is_telling(snapshot) or turn_s - began_s > _FIRST_S - 1 or self._snapshot is not None:
+                        with self._lock:
+                            self._snapshot = snapshot
+                            self._news.notify_all()
+                with self._lock:
+                    if time.monotonic() - self._asked_s > self._idle_s:
+                        self._thread = self._snapshot = None
+                        return
+                wait_s = TICK_S if self._snapshot is not None else TICK_S / 10
+                self._stopping.wait(max(0.05, wait_s - (time.monotonic() - turn_s)))
+        finally:
+            log.debug("Observing ends.")
+            for observer in observers.values():
+                observer.stop()
+
+    def _go_over(self, observers: dict[SourceAndTarget, FlowObserver]) -> None:
+        """To the flows as they are now."""
+        wanted = {flow.pair: flow for flow in self._flows()}
+        for pair in [pair for pair, one in observers.items() if not _is_same(one.flow, wanted.get(pair))]:
+            observers.pop(pair).stop()
+        for pair, flow in wanted.items():
+            if pair not in observers:
+                observers[pair] = observer = FlowObserver(flow, self._engine)
+                observer.start()
+
+    def _look(self, observers: Mapping[SourceAndTarget, FlowObserver]) -> Snapshot:
+        return Snapshot(
+            int(time.time() * 1000),
+            __version__,
+            tuple(observer.view() for observer in observers.values()),
+            None if self._engine is None else spark_view(self._engine, [str(pair) for pair in observers]),
+            dict(self._reloads()),
+            self._certificates(),
+        )
+
+
+def observe_once(config: MirrorMakerConfig, flows: Sequence[str] | None = None, *, timeout_s: float = 15.0) -> Snapshot:
+    """One look at flows of a MirrorMaker file from outside, whether a process runs them or not; for `mm2 status`.
+
+    ``flows`` are names ``A->B`` (None: all that are switched on; those named may be switched off). All are looked at side by side
+    and within ``timeout_s`` seconds: a cluster that has not answered by then is in ``source_error`` or ``target_error`` of the
+    view. Nothing is written. What only a running process knows is empty: latencies, batches, lanes, Spark, records and bytes
+    copied; rates are from the ledger.
+
+    Raises ConfigException for a flow that the file does not have, or settings that lead to no cluster.
+    """
+    pairs = {str(pair): pair for pair in config.possible_pairs()}
+    names = (
+        [str(pair) for pair in config.cluster_pairs()] if flows is None else ["".join(name.split()) for name in flows]
+    )
+    for name in names:
+        if name not in pairs:
+            raise ConfigException(f"The file has no flow {name}; its flows are {', '.join(pairs) or 'none'}.")
+    transformer = ConfigTransformer.from_props(config.originals)
+    observers = []
+    for name in names:
+        pair = pairs[name]
+        for alias in (pair.source, pair.target):
+            if not config.client_config(alias).get("bootstrap.servers"):
+                raise ConfigException(f'Missing required configuration "{alias}.bootstrap.servers".')
+        props = transformer.transform(config.connector_config(pair, SOURCE_CONNECTOR))
+        worker = transformer.transform(config.worker_config(pair))
+        observers.append(FlowObserver(WatchedFlow(pair, props, worker), None))
+    try:
+        with ThreadPoolExecutor(max(1, len(observers)), thread_name_prefix="observe") as pool:
+            views = tuple(pool.map(lambda observer: observer.look_once(timeout_s), observers))
+    finally:
+        for observer in observers:
+            observer.stop()
+    return Snapshot(int(time.time() * 1000), __version__, views)
+
+
+def spark_view(engine: CopyEngine, flows: Sequence[str]) -> SparkView:
+    """The process's Spark and its lanes; asks Spark nothing."""
+    lanes = tuple(
+        LaneView(lane.name, lane.task, lane.batch, lane.since_ms, lane.lost, lane.partitions, lane.trouble, lane.flow)
+        for flow in flows
+        for lane in engine.sight(flow).lanes
+    )
+    spark = engine.spark
+    return SparkView(spark.is_up, spark.trouble, engine.master, spark.application_id, lanes)
+
+
+def _is_same(flow: WatchedFlow, other: WatchedFlow | None) -> bool:
+    return other is not None and flow.herder is other.herder and flow.props == other.props
+
+
+def _is_telling(snapshot: Snapshot) -> bool:
+    """Every flow's clusters have answered, or have failed to."""
+    return all(flow.risk.records is not None or flow.source_error or flow.target_error for flow in snapshot.flows)

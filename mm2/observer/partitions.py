@@ -1,0 +1,433 @@
+"""The partitions of a flow, put together from what the ledger, the source and this process say of each. No I/O.
+
+Of ten thousand partitions hardly any has changed a second later, so what was made of one is kept until something it was made of
+is something else.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from mm2.copy.driver.sight import PartitionSight
+from mm2.copy.ledger import Ledger, Pauses, paused
+from mm2.copy.session import Entry
+from mm2.copy.states import WELL, State
+from mm2.kafka.errors import KafkaFailure
+from mm2.kafka.structs import TopicPartition
+from mm2.observer.ends import EndHistory
+from mm2.observer.stamps import Stamp
+from mm2.observer.views import PartitionView, Risk, Spread
+
+#: So many source offsets behind, a partition is catching up, as the copier has it (`mm2.copy.executor.cursor`).
+BEHIND_OFFSETS: Final = 10_000
+#: A partition that has something to do and has not moved for so long is stalled, whatever it says of itself.
+STALLED_S: Final = 30.0
+_RATE_OVER_S: Final = 10.0
+_RATE_GONE: Final = 0.01
+_ENTRY_RATE_HOLDS_MS: Final = 30_000
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What is known at one moment. Times in seconds are of the steady clock.
+
+    ``as_of_s``: until then ages are counted; it stands still while the source does not answer. ``ends`` with the time they were
+    asked at, ``missing`` the partitions that the source refuses to tell of. ``sights`` is what this process copies.
+    ``tasks`` says which task is to copy what, None when that is not known; ``failed_tasks`` why one does not.
+    ``held``: "paused" or "stopped" when somebody wants nothing to be copied; ``pauses`` are those of topics and partitions.
+    ``verified``: offset and time by partition.
+    """
+
+    now_s: float
+    now_ms: int
+    as_of_s: float
+    ledger: Ledger | None
+    ends: Mapping[TopicPartition, int]
+    ends_at_s: float
+    missing: Mapping[TopicPartition, KafkaFailure]
+    sights: Mapping[TopicPartition, PartitionSight]
+    tasks: Mapping[TopicPartition, int] | None
+    failed_tasks: Mapping[int, str]
+    held: str
+    stamps: Mapping[TopicPartition, Stamp]
+    verified: Mapping[TopicPartition, tuple[int, int]]
+    pauses: Pauses = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is kept of one partition from one look to the next."""
+
+    history: EndHistory = field(default_factory=EndHistory)
+    version: int = -1
+    entry: Entry | None = None
+    written_ms: int = -1
+    position: int = -1
+    moved_s: float = 0.0
+    behind_s: float | None = None  # since when it has had something to do
+    counted: tuple[float, int, int] | None = None  # time, records, bytes
+    records_per_s: float = 0.0
+    bytes_per_s: float | None = None
+    made_of: tuple[object, ...] = ()
+    view: PartitionView | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Partitions:
+    """All of a flow. ``wanted`` are places whose timestamp would tell how old a backlog is; ``stalled`` those that stand still,
+    ``unbegun`` how many have records and no position yet: what they hold is in no figure.
+
+    What no task is to copy counts in nothing but ``views``.
+    """
+
+    views: tuple[PartitionView, ...]
+    states: Mapping[State, int]
+    gaps: Mapping[str, int]
+    lost_ranges: int
+    foreign_records: int
+    risk: Risk
+    records_per_s: float | None
+    bytes_per_s: float | None
+    wanted: tuple[tuple[TopicPartition, int], ...]
+    stalled: tuple[TopicPartition, ...]
+    unbegun: int = 0
+
+
+class PartitionBook:
+    """Of one flow; used by one thread."""
+
+    def __init__(self) -> None:
+        self._known: dict[TopicPartition, _Known] = {}
+        self._order: list[TopicPartition] = []
+        self._record_bytes: float | None = None  # of an average record lately
+
+    def read(self, look: Look) -> Partitions:
+        """Everything as it is now."""
+        self._sort(look)
+        versions = {} if look.ledger is None else look.ledger.versions()
+        views: list[PartitionView] = []
+        wanted: list[tuple[TopicPartition, int]] = []
+        stalled: list[TopicPartition] = []
+        total = _Total()
+        for tp in self._order:
+            known = self._known[tp]
+            version = versions.get(tp, 0)
+            if version != known.version and look.ledger is not None:
+                known.version = version
+                known.entry = look.ledger.entry(tp)
+                known.written_ms = look.ledger.written_ms(tp)
+            view = self._view(tp, known, look)
+            views.append(view)
+            if look.tasks is not None and view.task is None:
+                continue
+            total.add(view)
+            if view.lag_records:
+                if known.history.passed(view.position or 0) is None:
+                    stamp = look.stamps.get(tp)
+                    if stamp is None or not stamp.holds(view.position or 0):
+                        wanted.append((tp, view.position or 0))
+                if view.state in WELL and not look.held and look.as_of_s - known.moved_s > STALLED_S:
+                    stalled.append(tp)
+        self._record_bytes = total.record_bytes or self._record_bytes
+        return total.partitions(tuple(views), tuple(wanted), tuple(stalled), known_at_all=look.ends_at_s > 0)
+
+    def _sort(self, look: Look) -> None:
+        """Whatever one of the sources knows of."""
+        names: set[TopicPartition] = set() if look.ledger is None else set(look.ledger.partitions())
+        names.update(look.sights)
+        if look.tasks is not None:
+            names.update(look.tasks)
+        if len(names) != len(self._known) or not names <= self._known.keys():
+            self._known = {tp: self._known.get(tp) or _Known(moved_s=look.now_s) for tp in names}
+            self._order = sorted(names)
+
+    def _view(self, tp: TopicPartition, known: _Known, look: Look) -> PartitionView:
+        sight = look.sights.get(tp)
+        entry = known.entry
+        position = _position(entry, sight)
+        end = self._end(tp, known, sight, entry, look)
+        if position != known.position:
+            known.position, known.moved_s = position, look.now_s
+        self._rate(known, sight, entry, look)
+        lag = None if end is None or position < 0 else max(0, end - position)
+        if not lag:
+            known.behind_s = None
+            known.moved_s = look.now_s
+        elif known.behind_s is None:
+            known.behind_s = look.now_s
+        seconds = None if lag is None else self._age(tp, known, position, look) if lag else 0.0
+        task = sight.task if sight is not None else None if look.tasks is None else look.tasks.get(tp)
+        state, reason, since_ms = _state(tp, sight, entry, lag, task, look)
+        verified = look.verified.get(tp)
+        made_of = (
+            known.version,
+            None if sight is None else sight.row,
+            position,
+            end,
+            lag,
+            None if seconds is None else round(seconds, 1),
+            state,
+            reason,
+            since_ms,
+            task,
+            known.records_per_s,
+            known.bytes_per_s,
+            verified,
+            self._record_bytes if lag else None,
+        )
+        if known.view is None or known.made_of != made_of:
+            known.made_of = made_of
+            known.view = self._made(
+                tp, known, sight, position, end, lag, seconds, (state, reason, since_ms), task, verified
+            )
+        return known.view
+
+    def _made(
+        self,
+        tp: TopicPartition,
+        known: _Known,
+        sight: PartitionSight | None,
+        position: int,
+        end: int | None,
+        lag: int | None,
+        seconds: float | None,
+        standing: tuple[State, str, int | None],
+        task: int | None,
+        verified: tuple[int, int] | None,
+    ) -> PartitionView:
+        entry, row = known.entry, None if sight is None else sight.row
+        target = -1 if entry is None else entry.mark.target
+        if row is not None and row.position >= position:
+            target = max(target, row.target_offset)
+        own = row.bytes / row.records if row is not None and row.records else self._record_bytes
+        gaps = row.gaps if row is not None and row.gaps else {} if entry is None else entry.gaps
+        state, reason, since_ms = standing
+        return PartitionView(
+            tp.topic,
+            tp.partition,
+            sight.remote_topic if sight is not None else "" if entry is None else entry.remote_topic,
+            state,
+            reason,
+            since_ms,
+            _known_offset(position),
+            end,
+            _known_offset(target),
+            lag,
+            0 if lag == 0 else None if lag is None or own is None else int(lag * own),
+            None if seconds is None else round(seconds, 1),
+            round(known.records_per_s, 2),
+            None if known.bytes_per_s is None else round(known.bytes_per_s, 1),
+            gaps,
+            max(0 if row is None else row.lost, 0 if entry is None else len(entry.lost)),
+            max(0 if row is None else row.foreign, 0 if entry is None else entry.foreign),
+            None if verified is None else verified[0],
+            None if verified is None else verified[1],
+            task,
+            "" if entry is None else entry.note,
+            0 if sight is None else sight.records,
+            0 if sight is None else sight.bytes,
+            None if row is None else _spread(row.age_ms),
+            None if row is None else _spread(row.latency_ms),
+        )
+
+    @staticmethod
+    def _end(
+        tp: TopicPartition, known: _Known, sight: PartitionSight | None, entry: Entry | None, look: Look
+    ) -> int | None:
+        """Where the source ends: as it says, or as the copier was told since, or as the ledger has it while nobody says."""
+        history = known.history
+        asked = look.ends.get(tp)
+        if asked is not None:
+            seen = history.end
+            # Less than was seen before it is an older answer, unless it was asked for later: then the log was cut off.
+            if seen is None or asked > seen or (asked < seen and look.ends_at_s > history.at_s):
+                history.see(look.ends_at_s, asked)
+        if sight is not None and sight.is_fresh and sight.row is not None:
+            told = sight.row.high_watermark
+            if told > (history.end if history.end is not None else -1):
+                history.see(look.now_s, told)
+        if history.end is not None:
+            return history.end
+        if entry is None or tp in look.missing:
+            return None
+        return _known_offset(entry.end)
+
+    def _age(self, tp: TopicPartition, known: _Known, position: int, look: Look) -> float | None:
+        """Seconds since the oldest record that is not on the target was written; None while nobody knows.
+
+        By the history of ends where it reaches back so far, else by the record's own timestamp; where that is no time at all, at
+        least since it was first seen to be missing.
+        """
+        passed = known.history.passed(position)
+        if passed is not None:
+            return max(0.0, look.as_of_s - passed)
+        seen_s = max(0.0, look.as_of_s - (known.behind_s or look.as_of_s))
+        stamp = look.stamps.get(tp)
+        if stamp is None:
+            return None
+        if stamp.timestamp_ms is None:
+            return seen_s
+        # A stamp of a place that has been passed since is that of an older record: never too little.
+        return max(seen_s, (look.now_ms - stamp.timestamp_ms) / 1000 - (look.now_s - look.as_of_s))
+
+    @staticmethod
+    def _rate(known: _Known, sight: PartitionSight | None, entry: Entry | None, look: Look) -> None:
+        records = sight.records if sight is not None else 0 if entry is None else entry.mark.records
+        size = sight.bytes if sight is not None else 0
+        if known.counted is None:
+            known.counted = (look.now_s, records, size)
+        since, then, then_size = known.counted
+        passed = look.now_s - since
+        if passed >= 0.5:
+            weight = min(1.0, passed / _RATE_OVER_S)
+            # A count that begins anew is another count.
+            gained = max(0, records - then) / passed
+            if gained or known.records_per_s:
+                known.records_per_s += (gained - known.records_per_s) * weight
+                if known.records_per_s < _RATE_GONE:
+                    known.records_per_s = 0.0
+            if sight is not None:
+                before = known.bytes_per_s or 0.0
+                after = before + (max(0, size - then_size) / passed - before) * weight
+                known.bytes_per_s = after if after >= _RATE_GONE else 0.0
+            known.counted = (look.now_s, records, size)
+        if sight is None:
+            holds = entry is not None and look.now_ms - known.written_ms < _ENTRY_RATE_HOLDS_MS
+            known.bytes_per_s = None if entry is None else float(entry.rate) if holds else 0.0
+
+
+@dataclass(slots=True)
+class _Total:
+    """Sums over partitions; a part that is not known leaves a sum unknown only when nothing of it is known."""
+
+    states: Counter[State] = field(default_factory=Counter)
+    gaps: Counter[str] = field(default_factory=Counter)
+    lost: int = 0
+    foreign: int = 0
+    behind: int = 0
+    behind_known: bool = False
+    bytes: int = 0
+    bytes_known: bool = True
+    oldest: float = 0.0
+    oldest_known: bool = True
+    records_per_s: float = 0.0
+    bytes_per_s: float = 0.0
+    copied: int = 0
+    copied_bytes: int = 0
+    unbegun: int = 0
+
+    def add(self, view: PartitionView) -> None:
+        self.states[view.state] += 1
+        if view.gaps:
+            self.gaps.update(view.gaps)
+        self.lost += view.lost_ranges
+        self.foreign += view.foreign_records
+        self.records_per_s += view.records_per_s or 0.0
+        self.bytes_per_s += view.bytes_per_s or 0.0
+        self.copied += view.records
+        self.copied_bytes += view.bytes
+        if view.lag_records is None:
+            self.unbegun += view.position is None and bool(view.source_end)
+            return
+        self.behind_known = True
+        self.behind += view.lag_records
+        if view.lag_records:
+            if view.lag_bytes is None:
+                self.bytes_known = False
+            else:
+                self.bytes += view.lag_bytes
+            if view.lag_seconds is None:
+                self.oldest_known = False
+            else:
+                self.oldest = max(self.oldest, view.lag_seconds)
+
+    @property
+    def record_bytes(self) -> float | None:
+        return self.copied_bytes / self.copied if self.copied else None
+
+    def partitions(
+        self,
+        views: tuple[PartitionView, ...],
+        wanted: tuple[tuple[TopicPartition, int], ...],
+        stalled: tuple[TopicPartition, ...],
+        *,
+        known_at_all: bool,
+    ) -> Partitions:
+        known = self.behind_known or (known_at_all and not views)
+        # Of several ages that are known the oldest is a lower bound: more than nothing, unless there is none.
+        seconds = self.oldest if self.oldest_known or self.oldest > 0 else None
+        risk = Risk(
+            round(seconds, 1) if known and seconds is not None else None,
+            self.behind if known else None,
+            self.bytes if known and self.bytes_known else None,
+        )
+        return Partitions(
+            views,
+            dict(self.states),
+            dict(self.gaps),
+            self.lost,
+            self.foreign,
+            risk,
+            round(self.records_per_s, 2),
+            round(self.bytes_per_s, 1),
+            wanted,
+            stalled,
+            self.unbegun,
+        )
+
+
+def _position(entry: Entry | None, sight: PartitionSight | None) -> int:
+    """The next source offset that is not on the target: as the copier of this process reports it, else by the ledger."""
+    if sight is not None and sight.row is not None and sight.is_fresh and sight.row.position >= 0:
+        return sight.row.position
+    at = -1 if sight is None or sight.row is None else sight.row.position
+    return at if entry is None else max(at, entry.mark.source)
+
+
+def _state(
+    tp: TopicPartition,
+    sight: PartitionSight | None,
+    entry: Entry | None,
+    lag: int | None,
+    task: int | None,
+    look: Look,
+) -> tuple[State, str, int | None]:
+    """State, reason, and since when (ms)."""
+    if look.tasks is not None and task is None and not look.held:
+        failure = look.missing.get(tp)
+        if failure is not None:
+            return State.DELETED, str(failure), None
+        return State.PAUSED, "no task copies it any more: its topic is not selected", None
+    if look.held:
+        return State.PAUSED, f"copying is {look.held}", None
+    if task is not None and task in look.failed_tasks:
+        return State.FAILED, f"task {task} has failed: {look.failed_tasks[task]}", None
+    row = None if sight is None else sight.row
+    if row is not None:
+        return State(row.state), row.reason, _known_offset(row.since_ms)
+    pause = paused(look.pauses, tp) if look.pauses else None
+    if pause is not None:
+        return State.PAUSED, str(pause), pause.since_ms
+    if entry is not None and entry.trouble is not None:
+        trouble = entry.trouble
+        return State(trouble.state), trouble.reason, trouble.since_ms
+    return (State.CATCHING_UP if lag is not None and lag > BEHIND_OFFSETS else State.RUNNING), "", None
+
+
+def _spread(values: list[int] | None) -> Spread | None:
+    return None if not values else Spread(values[0], values[1], values[2], round(values[3] / values[4], 1))
+
+
+def _known_offset(offset: int) -> int | None:
+    return offset if offset >= 0 else None
+
+
+def by_topic(views: Iterator[PartitionView] | tuple[PartitionView, ...]) -> dict[str, list[PartitionView]]:
+    """Grouped, in order."""
+    found: dict[str, list[PartitionView]] = {}
+    for view in views:
+        found.setdefault(view.topic, []).append(view)
+    return found

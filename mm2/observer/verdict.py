@@ -1,0 +1,127 @@
+"""What can be said of a flow in one word and in one sentence. Pure.
+
+The sentence answers what somebody asks who has to decide on the worst day of the year: what is gone if the source dies now? It
+never says more than is known. A source that does not answer may have taken records that nobody has seen, so what is told then is
+what was missing when it last did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from mm2.copy.states import WELL, State
+from mm2.observer.views import FlowState, Risk
+
+#: Nothing is wrong with a partition in one of these: it is on its way, or somebody has wanted it so.
+_ON_ITS_WAY: Final = WELL | {State.THROTTLED, State.PAUSED}
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What there is to go by.
+
+    ``seen``: both clusters have answered at least once. ``source_error`` and ``target_error`` with the moment since when.
+    ``held``: "paused" or "stopped" when that is what somebody has asked for. ``idle_reason``: why nobody copies anything, though
+    nobody has asked for that; "" when somebody does. ``failed``: tasks and connectors that have failed. ``unbegun``: partitions
+    of which nothing is copied yet. ``troubles``: whatever else holds a part of it up.
+    """
+
+    source: str
+    target: str
+    seen: bool
+    risk: Risk
+    states: Mapping[State, int]
+    source_error: str = ""
+    source_error_since_ms: int | None = None
+    target_error: str = ""
+    target_error_since_ms: int | None = None
+    held: str = ""
+    idle_reason: str = ""
+    failed: int = 0
+    unbegun: int = 0
+    troubles: tuple[str, ...] = ()
+
+
+def state_of(standing: Standing) -> FlowState:
+    """The worst that can be said."""
+    if standing.idle_reason and not standing.held:
+        return FlowState.STOPPED
+    if not standing.seen:
+        error = standing.source_error or standing.target_error
+        return FlowState.DEGRADED if error else FlowState.UNKNOWN
+    if standing.source_error or standing.target_error:
+        return FlowState.DEGRADED
+    if standing.held:
+        return FlowState.PAUSED
+    states = standing.states
+    copied = sum(states.values())
+    if copied and states.get(State.PAUSED, 0) == copied:
+        return FlowState.PAUSED
+    if standing.failed or standing.troubles or any(states[state] for state in states if state not in _ON_ITS_WAY):
+        return FlowState.DEGRADED
+    behind = states.get(State.CATCHING_UP, 0) + states.get(State.THROTTLED, 0)
+    return FlowState.CATCHING_UP if behind else FlowState.RUNNING
+
+
+def sentence_of(standing: Standing) -> str:
+    """What would be lost, and what else one has to know to believe that."""
+    source, target, risk = standing.source, standing.target, standing.risk
+    parts: list[str] = []
+    if standing.idle_reason and not standing.held:
+        parts.append(f"Nothing is copied: {_unended(standing.idle_reason)}.")
+    elif standing.held:
+        parts.append(f"Copying is {standing.held}.")
+    if standing.source_error:
+        parts.append(_silent(source, standing.source_error_since_ms))
+        if standing.seen and risk.records is not None:
+            parts.append(f"If it died then, you lost {_loss(standing)}.")
+        else:
+            parts.append(f"What would be lost is not known: {_unended(standing.source_error)}.")
+    elif not standing.seen or risk.records is None:
+        why = standing.target_error
+        parts.append(f"What would be lost is not known{f': {_unended(why)}' if why else ' yet'}.")
+    else:
+        parts.append(f"If {source} dies now you lose {_loss(standing)}.")
+    if standing.target_error and (standing.seen or standing.source_error):
+        parts.append(_silent(target, standing.target_error_since_ms))
+    return " ".join(parts)
+
+
+def _silent(cluster: str, since_ms: int | None) -> str:
+    if since_ms is None:
+        return f"{cluster} does not answer."
+    return f"{cluster} has not answered since {datetime.fromtimestamp(since_ms / 1000, UTC):%H:%M:%S} UTC."
+
+
+def _loss(standing: Standing) -> str:
+    risk, unbegun = standing.risk, standing.unbegun
+    if not unbegun:
+        return _records(risk)
+    rest = f"{unbegun} partition{'' if unbegun == 1 else 's'} of which nothing is copied yet"
+    return f"{_records(risk)}, and {rest}" if risk.records else f"what is in {rest}"
+
+
+def _records(risk: Risk) -> str:
+    if not risk.records:
+        return "nothing"
+    records = f"{risk.records:,} record{'' if risk.records == 1 else 's'}"
+    if risk.seconds is None:
+        return f"{records}; how old the oldest of them is, is not known yet"
+    return f"{duration(risk.seconds)}, {records}"
+
+
+def duration(seconds: float) -> str:
+    """As people say it: "0.4 seconds", "42 seconds", "12 minutes", "5 hours", "3 days"."""
+    if seconds < 10:
+        return f"{seconds:.1f} seconds"
+    for size, name, up_to in ((1, "second", 120), (60, "minute", 7_200), (3_600, "hour", 172_800)):
+        if seconds < up_to:
+            return f"{seconds / size:,.0f} {name}s"
+    return f"{seconds / 86_400:,.0f} days"
+
+
+def _unended(sentence: str) -> str:
+    return sentence.rstrip().removesuffix(".")

@@ -1,0 +1,83 @@
+"""Asking a cluster again and again, on a thread of its own, so that one that hangs holds up nobody."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from mm2.kafka.errors import KafkaFailure
+
+log = structlog.get_logger(__name__)
+
+_JOIN_S: Final = 2.0
+
+
+class Watch:
+    """Calls ``ask`` every ``interval_s`` seconds from `start` to `stop`; ``ask`` keeps what it has learned.
+
+    ``error`` is a sentence while asking fails, ``since_s`` when that began, ``answered_s`` when it last went well (steady
+    clock, None: never yet). ``interval_s`` may be a function, asked after each turn.
+    """
+
+    def __init__(self, name: str, ask: Callable[[], None], interval_s: float | Callable[[], float]) -> None:
+        self.error = ""
+        self.since_s: float | None = None
+        self.answered_s: float | None = None
+        self._name = name
+        self._ask = ask
+        self._interval = interval_s if callable(interval_s) else lambda: interval_s
+        self._stopping = threading.Event()
+        self._answered = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin asking; returns at once."""
+        self._thread = threading.Thread(target=self._run, name=f"watch-{self._name}", daemon=True)
+        self._thread.start()
+
+    def signal_stop(self) -> None:
+        """Ask no more; whoever owns the connections closes them, which ends a question under way."""
+        self._stopping.set()
+
+    def join(self) -> None:
+        """Wait for the end, for so long that it normally comes."""
+        if self._thread is not None:
+            self._thread.join(_JOIN_S)
+
+    def once(self) -> None:
+        """Ask now, on this thread."""
+        began_s = time.monotonic()
+        try:
+            self._ask()
+        except KafkaFailure as failure:
+            if self._stopping.is_set():
+                return  # our own end
+            self._failed(str(failure), began_s)
+        except Exception as error:
+            if self._stopping.is_set():
+                return
+            log.exception("an error of ours while observing", watch=self._name)
+            self._failed(f"{type(error).__name__}: {error}", began_s)
+        else:
+            self.answered_s = time.monotonic()
+            self.error, self.since_s = "", None
+        finally:
+            self._answered.set()
+
+    def await_first(self, timeout_s: float) -> bool:
+        """Wait for the end of the first turn, well or not; False when it has not come in time."""
+        return self._answered.wait(timeout_s)
+
+    def _failed(self, why: str, began_s: float) -> None:
+        self.error = why
+        self.since_s = self.since_s or self.answered_s or began_s
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            began_s = time.monotonic()
+            self.once()
+            self._stopping.wait(max(0.05, self._interval() - (time.monotonic() - began_s)))

@@ -1,0 +1,242 @@
+"""Connectors, tasks and workers of a flow: as this process's herder knows them, or as they stand in the worker's topics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from mm2.config.mirror_keys import SOURCE_CONNECTOR
+from mm2.connect.group.protocol import ConnectorTaskId
+from mm2.connect.herder.distributed import DistributedHerder
+from mm2.connect.stores.config_fold import ConfigFold
+from mm2.connect.stores.config_state import ClusterConfigState, TargetState
+from mm2.connect.stores.statuses import State, Status, StatusFold
+from mm2.kafka.admin import Admin
+from mm2.kafka.cluster import Cluster
+from mm2.kafka.errors import KafkaFailure
+from mm2.kafka.log import KafkaBasedLog, LogRecord
+from mm2.kafka.structs import TopicPartition
+from mm2.mirror.assigned_partitions import ASSIGNED_PARTITIONS_KEY, decode_partitions
+from mm2.mirror.discovery import vanished
+from mm2.observer.views import ConnectorView, TaskView, WorkerView
+
+SOURCE_NAME: Final = SOURCE_CONNECTOR.rpartition(".")[2]
+_ON: Final = State.RUNNING.value
+_HELD: Final = {TargetState.PAUSED: "paused", TargetState.STOPPED: "stopped"}
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What the flow's group of workers does.
+
+    ``tasks`` says which task is to copy what; None while that is not known. ``failed`` has the last line of their traces.
+    ``held`` is "paused" or "stopped" when somebody has asked for that. ``idle_reason`` says why nobody copies though nobody has.
+    """
+
+    connectors: tuple[ConnectorView, ...] = ()
+    workers: tuple[WorkerView, ...] = ()
+    tasks: Mapping[TopicPartition, int] | None = None
+    failed: Mapping[int, str] = field(default_factory=dict)
+    held: str = ""
+    idle_reason: str = ""
+
+    @property
+    def failures(self) -> int:
+        """Connectors and tasks that have failed."""
+        own = sum(one.state == State.FAILED for one in self.connectors)
+        return own + sum(task.state == State.FAILED for one in self.connectors for task in one.tasks)
+
+
+class Works(Protocol):
+    """Where that is known from."""
+
+    def read(self) -> Work:
+        """As it is now; asks no cluster."""
+
+
+class HerderWork:
+    """From the herder in this process."""
+
+    def __init__(self, herder: DistributedHerder, source: str) -> None:
+        self._herder = herder
+        self._dealt = _Dealt(source)
+
+    def read(self) -> Work:
+        """See Works."""
+        herder = self._herder
+        status = herder.status()
+        here = status["worker_id"]
+        leader = here if status["leader"] else None
+        failure = status["failure"]
+        idle = f"the worker has ended: {failure}" if failure else ""
+        statuses = {
+            name: (one["connector"], one["target_state"], one["tasks"]) for name, one in status["connectors"].items()
+        }
+        return _work(statuses, herder.configs(), self._dealt, here=here, leader=leader, idle=idle)
+
+
+class NoWork:
+    """Of a flow that has no worker in this process: it waits for its target."""
+
+    def read(self) -> Work:
+        """See Works."""
+        return Work()
+
+
+class StoredWork:
+    """From the group's config and status topics on the target, read once; for a look from outside."""
+
+    def __init__(
+        self, cluster: Cluster, admin: Admin, worker: Mapping[str, str], source: str, timeout_s: float
+    ) -> None:
+        """``worker`` are the settings of the flow's workers. Raises KafkaFailure."""
+        self._configs, self._statuses = ConfigFold(), StatusFold()
+        self._dealt = _Dealt(source)
+        configs, statuses = worker["config.storage.topic"], worker["status.storage.topic"]
+        answers = admin.describe_topics([configs, statuses])
+        self._exists = not any(vanished(answer) for answer in answers.values())
+        self._members: int | None = None
+        if not self._exists:
+            return
+        for answer in answers.values():
+            if isinstance(answer, KafkaFailure):
+                raise answer
+        group = worker["group.id"]
+        described = admin.describe_groups([group])[group]
+        if not isinstance(described, KafkaFailure) and described.members is not None:
+            self._members = len(described.members)
+
+        def config(record: LogRecord) -> None:
+            self._configs.apply(record.offset, record.key, record.value)
+
+        def status(record: LogRecord) -> None:
+            self._statuses.apply(record.key, record.value)
+
+        for topic, take in ((configs, config), (statuses, status)):
+            log = KafkaBasedLog(cluster, topic, on_record=take)
+            try:
+                log.start(timeout_s)
+            finally:
+                log.stop()
+
+    def read(self) -> Work:
+        """See Works."""
+        if not self._exists:
+            return Work(idle_reason="no worker has ever run this flow")
+        configs = self._configs.snapshot()
+        statuses = {
+            name: (
+                _shown(self._statuses.connector(name)),
+                configs.target_state(name),
+                [
+                    {"id": one.id.task, **_shown(one)}
+                    for one in self._statuses.tasks(name)
+                    if isinstance(one.id, ConnectorTaskId)
+                ],
+            )
+            for name in sorted(configs.connectors())
+        }
+        # Statuses outlive whoever wrote them: nobody is left to take them back when the last worker is killed.
+        idle = "no worker is in the flow's group" if self._members == 0 else ""
+        return _work(statuses, configs, self._dealt, here=None, leader=None, idle=idle)
+
+
+class _Dealt:
+    """Which task is to copy which partition; made anew when the configurations are others."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._seen: tuple[object, dict[TopicPartition, int]] | None = None
+
+    def of(self, configs: ClusterConfigState) -> dict[TopicPartition, int] | None:
+        ids = configs.tasks(SOURCE_NAME)
+        lists = [(one.task, (configs.task_config(one) or {}).get(ASSIGNED_PARTITIONS_KEY) or "") for one in ids]
+        if not lists:
+            return None
+        if self._seen is None or self._seen[0] != lists:
+            try:
+                dealt = {tp: task for task, text in lists if text for tp in decode_partitions(text)}
+            except ValueError:
+                return None
+            self._seen = (lists, dealt)
+        return self._seen[1]
+
+
+def _work(
+    statuses: Mapping[str, tuple[Mapping[str, Any], TargetState | None, list[dict[str, Any]]]],
+    configs: ClusterConfigState,
+    dealt: _Dealt,
+    *,
+    here: str | None,
+    leader: str | None,
+    idle: str,
+) -> Work:
+    connectors = tuple(_connector(name, *one) for name, one in statuses.items())
+    source = next((one for one in connectors if one.name == SOURCE_NAME), None)
+    held = _HELD.get(configs.target_state(SOURCE_NAME) or TargetState.STARTED, "")
+    failed = (
+        {}
+        if source is None
+        else {task.id: _last_line(task.trace) for task in source.tasks if task.state == State.FAILED}
+    )
+    if not idle and not held and source is not None:
+        idle = _idle(source)
+    tasks = dealt.of(configs)
+    return Work(connectors, _workers(connectors, here, leader), tasks, failed, held, idle)
+
+
+def _idle(source: ConnectorView) -> str:
+    """Why nothing is copied, from the states of the source connector and its tasks."""
+    if any(task.state in {_ON, State.RESTARTING, State.PAUSED} for task in source.tasks):
+        return ""
+    if source.state == State.FAILED:
+        return f"the source connector has failed: {_last_line(source.trace)}"
+    if source.tasks and all(task.state == State.FAILED for task in source.tasks):
+        return f"all tasks have failed: {_last_line(source.tasks[0].trace)}"
+    if source.tasks and all(task.state == State.UNASSIGNED for task in source.tasks):
+        return "no worker has its tasks"
+    return ""
+
+
+def _connector(
+    name: str, own: Mapping[str, Any], target: TargetState | None, tasks: list[dict[str, Any]]
+) -> ConnectorView:
+    return ConnectorView(
+        name,
+        "source",
+        own.get("state") or State.UNASSIGNED.value,
+        own.get("worker_id") or "",
+        own.get("trace") or "",
+        tuple(TaskView(one["id"], one["state"], one["worker_id"] or "", one.get("trace") or "") for one in tasks),
+        "" if target is None else str(getattr(target, "value", target)),
+    )
+
+
+def _workers(connectors: tuple[ConnectorView, ...], here: str | None, leader: str | None) -> tuple[WorkerView, ...]:
+    """By what is assigned to them; one that has nothing is known only when it is this one."""
+    names = {one.worker_id for one in connectors if one.state != State.UNASSIGNED}
+    names |= {task.worker_id for one in connectors for task in one.tasks if task.state != State.UNASSIGNED}
+    if here is not None:
+        names.add(here)
+    return tuple(
+        WorkerView(
+            name,
+            name == leader,
+            name == here,
+            sum(one.worker_id == name for one in connectors if one.state != State.UNASSIGNED),
+            sum(t.worker_id == name for one in connectors for t in one.tasks if t.state != State.UNASSIGNED),
+        )
+        for name in sorted(names - {""})
+    )
+
+
+def _shown(status: Status | None) -> dict[str, Any]:
+    if status is None:
+        return {"state": None}
+    return {"state": status.state.value, "worker_id": status.worker_id, "trace": status.trace}
+
+
+def _last_line(trace: str) -> str:
+    lines = [line.strip() for line in trace.splitlines() if line.strip()]
+    return lines[-1] if lines else "for a reason that was not told"

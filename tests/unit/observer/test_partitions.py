@@ -1,0 +1,276 @@
+"""Partitions put together from ledger, source and copier."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+
+from mm2.copy.driver.sight import PartitionSight
+from mm2.copy.ledger import Ledger, Pause, entry_record, pause_record
+from mm2.copy.session import Entry, Mark, Trouble
+from mm2.copy.spec import PartitionProgress
+from mm2.copy.states import State
+from mm2.kafka.errors import BrokerFailure
+from mm2.kafka.structs import TopicPartition
+from mm2.observer.partitions import BEHIND_OFFSETS, STALLED_S, Look, PartitionBook, Partitions
+from mm2.observer.stamps import Stamp
+
+T0 = TopicPartition("t", 0)
+T1 = TopicPartition("t", 1)
+NOW_MS = 1_700_000_000_000
+
+
+class Scene:
+    """A book, and what it looks at: time goes on by the second."""
+
+    def __init__(self) -> None:
+        self.book = PartitionBook()
+        self.ledger = Ledger()
+        self.at_s = 100.0
+        self.ends: dict[TopicPartition, int] = {}
+        self.sights: dict[TopicPartition, PartitionSight] = {}
+        self.more: dict[str, Any] = {"tasks": {T0: 0, T1: 1}}
+
+    def entry(self, tp: TopicPartition, position: int, records: int = 0, **more: Any) -> None:
+        entry = Entry(tp.topic, tp.partition, f"A.{tp.topic}", Mark(position, position, records), **more)
+        record = entry_record(entry)
+        self.ledger.apply(record.key, record.value, NOW_MS)
+
+    def row(self, tp: TopicPartition, position: int, end: int, *, fresh: bool = True, **more: Any) -> None:
+        fields: dict[str, Any] = {
+            "state": "RUNNING",
+            "reason": "",
+            "records": position,
+            "bytes": position * 100,
+            **more,
+        }
+        row = PartitionProgress(
+            tp.topic,
+            tp.partition,
+            position,
+            position,
+            end,
+            offset=-1,
+            since_ms=-1,
+            stopped=False,
+            gaps={},
+            lost=0,
+            foreign=0,
+            **fields,
+        )
+        self.sights[tp] = PartitionSight(row, 0, f"A.{tp.topic}", fresh, row.records, row.bytes)
+
+    def look(self, after_s: float = 1.0, **more: Any) -> Partitions:
+        self.at_s += after_s
+        now_ms = NOW_MS + int((self.at_s - 100) * 1000)
+        fields: dict[str, Any] = {
+            "as_of_s": self.at_s,
+            "ends_at_s": self.at_s,
+            "missing": {},
+            "failed_tasks": {},
+            "held": "",
+            "stamps": {},
+            "verified": {},
+            **self.more,
+            **more,
+        }
+        return self.book.read(
+            Look(
+                now_s=self.at_s,
+                now_ms=now_ms,
+                ledger=self.ledger,
+                ends=dict(self.ends),
+                sights=dict(self.sights),
+                **fields,
+            )
+        )
+
+
+@pytest.fixture
+def scene() -> Scene:
+    made = Scene()
+    made.entry(T0, 10, 10)
+    made.entry(T1, 20, 20)
+    made.ends = {T0: 10, T1: 20}
+    return made
+
+
+def test_nothing_missing_is_nothing_at_risk(scene: Scene) -> None:
+    seen = scene.look()
+    assert (seen.risk.seconds, seen.risk.records, seen.risk.bytes) == (0.0, 0, 0)
+    assert seen.states == {State.RUNNING: 2}
+
+
+def test_a_backlog_ages_from_the_look_that_first_saw_it(scene: Scene) -> None:
+    scene.look()
+    scene.ends[T1] = 25
+    scene.look()
+    seen = scene.look(5)
+    assert (seen.risk.seconds, seen.risk.records) == (5.0, 5)
+    assert seen.wanted == ()
+    scene.entry(T1, 25, 25)
+    assert scene.look().risk.seconds == 0.0
+
+
+def test_a_backlog_older_than_the_history_is_as_old_as_its_record_says(scene: Scene) -> None:
+    scene.ends[T1] = 50
+    seen = scene.look()
+    assert seen.wanted == ((T1, 20),)
+    assert (seen.risk.seconds, seen.risk.records) == (None, 30)
+    seen = scene.look(0, stamps={T1: Stamp(20, 30, NOW_MS - 59_000)})
+    assert seen.risk.seconds == 60.0
+    assert seen.wanted == ()
+
+
+def test_a_timestamp_that_is_none_leaves_how_long_it_is_known(scene: Scene) -> None:
+    scene.ends[T1] = 50
+    scene.look()
+    assert scene.look(4, stamps={T1: Stamp(20, 30, None)}).risk.seconds == 4.0
+
+
+def test_a_source_that_does_not_answer_lets_nothing_age(scene: Scene) -> None:
+    scene.look()
+    scene.ends[T1] = 25
+    silent_s = scene.at_s + 1
+    scene.look()
+    seen = scene.look(60, as_of_s=silent_s + 2, ends_at_s=silent_s)
+    assert (seen.risk.seconds, seen.risk.records) == (2.0, 5)
+    assert seen.stalled == ()
+
+
+def test_without_the_source_the_ledgers_word_on_its_end_counts(scene: Scene) -> None:
+    scene.ends = {}
+    scene.entry(T0, 10, 10, end=15)
+    assert scene.look(ends_at_s=0.0).risk.records == 5
+
+
+def test_the_copier_of_this_process_knows_more_than_the_ledger(scene: Scene) -> None:
+    scene.row(T0, 14, 16)
+    view = scene.look().views[0]
+    assert (view.position, view.source_end, view.lag_records, view.lag_bytes) == (14, 16, 2, 200)
+    scene.row(T0, 14, 16, fresh=False)
+    scene.entry(T0, 15, 15)
+    assert scene.look().views[0].position == 15
+
+
+def test_a_log_that_was_cut_off_ends_where_it_says(scene: Scene) -> None:
+    scene.look()
+    scene.ends[T0] = 7
+    assert scene.look().views[0].source_end == 7
+
+
+def test_an_older_answer_does_not_take_back_what_the_copier_was_told(scene: Scene) -> None:
+    asked_s = scene.at_s
+    scene.row(T0, 12, 12)
+    assert scene.look(ends_at_s=asked_s).views[0].source_end == 12
+
+
+@pytest.mark.parametrize(
+    ("more", "state", "reason"),
+    [
+        ({"failed_tasks": {1: "ConnectError: no"}}, State.FAILED, "task 1 has failed: ConnectError: no"),
+        ({"held": "paused"}, State.PAUSED, "copying is paused"),
+        ({"tasks": {T0: 0}}, State.PAUSED, "no task copies it any more: its topic is not selected"),
+        (
+            {"tasks": {T0: 0}, "missing": {T1: BrokerFailure.of(3, subject="t-1")}},
+            State.DELETED,
+            str(BrokerFailure.of(3, subject="t-1")),
+        ),
+    ],
+)
+def test_a_state_comes_with_its_reason(scene: Scene, more: dict[str, Any], state: State, reason: str) -> None:
+    view = scene.look(**more).views[1]
+    assert (view.state, view.reason) == (state, reason)
+
+
+def test_troubles_pauses_and_distance_of_what_others_copy_are_told(scene: Scene) -> None:
+    scene.entry(T0, 10, 10, trouble=Trouble("CORRUPT", "bad bytes", 10, 77))
+    scene.ends[T1] = 20 + BEHIND_OFFSETS + 1
+    first, second = scene.look().views
+    assert (first.state, first.reason, first.since_ms) == (State.CORRUPT, "bad bytes", 77)
+    assert second.state is State.CATCHING_UP
+    pauses = {("t", None): Pause("ann", 5)}
+    assert {view.state for view in scene.look(pauses=pauses).views} == {State.PAUSED}
+
+
+def test_what_no_task_copies_counts_in_no_figure(scene: Scene) -> None:
+    scene.ends[T1] = 99
+    seen = scene.look(tasks={T0: 0})
+    assert (seen.risk.records, len(seen.views), seen.states) == (0, 2, {State.RUNNING: 1})
+
+
+def test_one_that_has_work_and_does_not_move_is_stalled(scene: Scene) -> None:
+    scene.look()
+    scene.ends[T0] = 30
+    scene.look()
+    assert scene.look(STALLED_S - 1).stalled == ()
+    assert scene.look(5).stalled == (T0,)
+    scene.entry(T0, 29, 29)
+    assert scene.look().stalled == ()
+
+
+def test_no_traffic_is_no_stall(scene: Scene) -> None:
+    scene.look()
+    assert scene.look(10 * STALLED_S).stalled == ()
+
+
+def test_what_has_not_begun_is_told_apart(scene: Scene) -> None:
+    tp = TopicPartition("new", 0)
+    scene.more["tasks"][tp] = 0
+    scene.ends[tp] = 1000
+    seen = scene.look()
+    assert (seen.unbegun, seen.risk.records) == (1, 0)
+    scene.ends[tp] = 0
+    assert scene.look().unbegun == 0
+
+
+def test_rates_rise_with_records_and_end_with_them(scene: Scene) -> None:
+    scene.row(T0, 100, 100)
+    scene.look()
+    for step in range(1, 40):
+        scene.row(T0, 100 + step * 50, 100 + step * 50)
+        seen = scene.look()
+    assert seen.records_per_s == pytest.approx(50, rel=0.05)
+    assert seen.bytes_per_s == pytest.approx(5000, rel=0.05)
+    for _ in range(200):
+        seen = scene.look()
+    assert (seen.records_per_s, seen.bytes_per_s) == (0, 0)
+
+
+def test_what_has_not_changed_is_the_same_object(scene: Scene) -> None:
+    scene.row(T0, 14, 16)
+    scene.look()
+    before = scene.look().views
+    scene.entry(T1, 20, 20, foreign=1)
+    after = scene.look().views
+    assert after[0] is before[0]
+    assert after[1] is not before[1]
+    assert after[1].foreign_records == 1
+
+
+def test_a_partition_that_is_gone_from_everywhere_is_gone(scene: Scene) -> None:
+    assert len(scene.look().views) == 2
+    scene.ledger.apply(b'{"partition":1,"topic":"t"}', None)
+    assert len(scene.look(tasks={T0: 0}).views) == 1
+
+
+def test_a_note_of_the_copier_is_told(scene: Scene) -> None:
+    scene.entry(T0, 10, 10, note="at least once: no ledger")
+    assert scene.look().views[0].note == "at least once: no ledger"
+
+
+def test_the_ledgers_pauses_are_as_the_verb_writes_them() -> None:
+    ledger = Ledger()
+    record = pause_record("t", 1, Pause("ann", 5, "why"))
+    ledger.apply(record.key, record.value)
+    assert ledger.pauses() == {("t", 1): Pause("ann", 5, "why")}
+
+
+def test_the_row_of_an_older_executor_has_no_spreads() -> None:
+    row = ["t", 0, 1, 1, 1, "RUNNING", "", -1, -1, False, 0, 0, {}, 0, 0]
+    assert PartitionProgress.from_row(row).latency_ms is None
+    sent = dataclasses.replace(PartitionProgress.from_row(row), age_ms=[1, 1, 1, 1, 1])
+    assert PartitionProgress.from_row(json.loads(json.dumps(sent.to_row()))) == sent

@@ -1,0 +1,114 @@
+"""One word and one sentence about a flow."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from mm2.copy.states import State
+from mm2.observer.verdict import Standing, duration, sentence_of, state_of
+from mm2.observer.views import FlowState, Risk
+
+NOON_MS = 1_700_000_000_000  # 22:13:20 UTC
+WELL = Standing("A", "B", seen=True, risk=Risk(0.0, 0, 0), states={State.RUNNING: 3})
+BEHIND = dataclasses.replace(WELL, risk=Risk(4.2, 3400, 9))
+
+
+def like(standing: Standing = WELL, **changes: object) -> Standing:
+    return dataclasses.replace(standing, **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("standing", "state", "sentence"),
+    [
+        (WELL, FlowState.RUNNING, "If A dies now you lose nothing."),
+        (BEHIND, FlowState.RUNNING, "If A dies now you lose 4.2 seconds, 3,400 records."),
+        (like(risk=Risk(0.3, 1, 9)), FlowState.RUNNING, "If A dies now you lose 0.3 seconds, 1 record."),
+        (
+            like(risk=Risk(None, 7, 9)),
+            FlowState.RUNNING,
+            "If A dies now you lose 7 records; how old the oldest of them is, is not known yet.",
+        ),
+        (
+            like(seen=False, risk=Risk(), states={}),
+            FlowState.UNKNOWN,
+            "What would be lost is not known yet.",
+        ),
+        (
+            like(seen=False, risk=Risk(), states={}, target_error="B does not answer."),
+            FlowState.DEGRADED,
+            "What would be lost is not known: B does not answer.",
+        ),
+        (
+            like(BEHIND, source_error="timed out", source_error_since_ms=NOON_MS),
+            FlowState.DEGRADED,
+            "A has not answered since 22:13:20 UTC. If it died then, you lost 4.2 seconds, 3,400 records.",
+        ),
+        (
+            like(source_error="timed out", source_error_since_ms=NOON_MS),
+            FlowState.DEGRADED,
+            "A has not answered since 22:13:20 UTC. If it died then, you lost nothing.",
+        ),
+        (
+            like(BEHIND, target_error="timed out", target_error_since_ms=NOON_MS),
+            FlowState.DEGRADED,
+            "If A dies now you lose 4.2 seconds, 3,400 records. B has not answered since 22:13:20 UTC.",
+        ),
+        (
+            like(BEHIND, idle_reason="all tasks have failed: ConnectError: no."),
+            FlowState.STOPPED,
+            "Nothing is copied: all tasks have failed: ConnectError: no. If A dies now you lose 4.2 seconds, 3,400 records.",
+        ),
+        (
+            like(BEHIND, held="paused", idle_reason="no worker has its tasks"),
+            FlowState.PAUSED,
+            "Copying is paused. If A dies now you lose 4.2 seconds, 3,400 records.",
+        ),
+        (
+            like(unbegun=1),
+            FlowState.RUNNING,
+            "If A dies now you lose what is in 1 partition of which nothing is copied yet.",
+        ),
+        (
+            like(BEHIND, unbegun=2),
+            FlowState.RUNNING,
+            "If A dies now you lose 4.2 seconds, 3,400 records, and 2 partitions of which nothing is copied yet.",
+        ),
+    ],
+)
+def test_what_is_said(standing: Standing, state: FlowState, sentence: str) -> None:
+    assert (state_of(standing), sentence_of(standing)) == (state, sentence)
+
+
+@pytest.mark.parametrize(
+    ("standing", "state"),
+    [
+        (like(states={State.RUNNING: 9, State.UNAUTHORIZED: 1}), FlowState.DEGRADED),
+        (like(states={State.RUNNING: 9, State.PAUSED: 1}), FlowState.RUNNING),
+        (like(states={State.PAUSED: 2}), FlowState.PAUSED),
+        (like(states={State.RUNNING: 9, State.CATCHING_UP: 1}), FlowState.CATCHING_UP),
+        (like(states={State.RUNNING: 9, State.THROTTLED: 1}), FlowState.CATCHING_UP),
+        (like(failed=1), FlowState.DEGRADED),
+        (like(troubles=("t-0 has something to copy and does not go on",)), FlowState.DEGRADED),
+        (like(held="stopped", failed=1), FlowState.PAUSED),
+        (like(states={}), FlowState.RUNNING),
+    ],
+)
+def test_the_worst_is_told(standing: Standing, state: FlowState) -> None:
+    assert state_of(standing) is state
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (0, "0.0 seconds"),
+        (9.94, "9.9 seconds"),
+        (119, "119 seconds"),
+        (121, "2 minutes"),
+        (7_201, "2 hours"),
+        (1e6, "12 days"),
+    ],
+)
+def test_durations_are_said_as_people_say_them(seconds: float, said: str) -> None:
+    assert duration(seconds) == said
