@@ -32,11 +32,26 @@ class Trouble(Exception):
     """The question could not be answered; the sentence for the user."""
 
 
+def add_file(parser: Any, *, flow: str | None = None) -> None:
+    """The file and a flow; ``flow`` is "?" where none means all of them."""
+    parser.add_argument("config", metavar="mm2.properties", type=Path, help="MirrorMaker 2's properties file")
+    said = "the flow, in quotes, or the shell takes > for its own"
+    every = "" if flow is None else " (default: all flows)"
+    parser.add_argument("flow", metavar="'A->B'", nargs=flow, help=said + every).completer = flows_of_file
+    parser.add_argument("--json", action="store_true", help="for programs rather than people")
+
+
 def add_flow(parser: Any) -> None:
     """The arguments that say which flow."""
-    parser.add_argument("config", metavar="mm2.properties", type=Path, help="MirrorMaker 2's properties file")
-    parser.add_argument("flow", metavar="'A->B'", help="the flow, in quotes, or the shell takes > for its own")
-    parser.add_argument("--json", action="store_true", help="for programs rather than people")
+    add_file(parser)
+
+
+def flows_of_file(parsed_args: Any, **_: Any) -> list[str]:
+    """What a shell may complete a flow to; nothing when the file cannot be read."""
+    try:
+        return [str(pair) for pair in MirrorMakerConfig(load_properties(parsed_args.config)).cluster_pairs()]
+    except (ConfigException, TypeError, AttributeError):
+        return []
 
 
 def pair_of(config: MirrorMakerConfig, file: Path, name: str) -> SourceAndTarget:

@@ -4,32 +4,28 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn
-
-import configargparse
+from typing import Any
 
 from mm2 import __version__
-from mm2.cli import client, gaps, groups, heartbeats, offsets, processes, status, throttle
+from mm2.cli import client, config, gaps, groups, heartbeats, offsets, processes, status, throttle
 from mm2.cli.flow import EXIT_TROUBLE, Trouble
 from mm2.cli.logs import configure_logging
+from mm2.cli.verbs import VerbParser
 from mm2.config.configdef import ConfigException
 from mm2.connect.api import ConnectError
 from mm2.kafka.errors import KafkaFailure
 
 
-class _Parser(configargparse.ArgumentParser):  # type: ignore[misc]  # configargparse has no types
-    def error(self, message: str) -> NoReturn:
-        self.print_usage(sys.stderr)
-        sys.stderr.write(f"{self.prog}: {message}\n")
-        raise SystemExit(EXIT_TROUBLE)
-
-
 def parser() -> Any:
     """The command line."""
-    made = _Parser(prog="mm2", description="Questions about what is replicated.")
+    made = VerbParser(
+        prog="mm2",
+        description="Questions about what is replicated, and what is done about it. Exit codes, unless a verb says otherwise: "
+        "0 well, 1 not well, 2 the question could not be answered.",
+    )
     made.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     verbs = made.add_subparsers(metavar="VERB", required=True)
-    for verb in (client, gaps, groups, heartbeats, offsets, processes, status, throttle):
+    for verb in (client, config, gaps, groups, heartbeats, offsets, processes, status, throttle):
         verb.add(verbs)
     return made
 

@@ -1,0 +1,150 @@
+"""`mm2 config`: the settings in effect, and where each of them comes from."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final, TextIO
+
+from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, Trouble, add_file, pair_of, table
+from mm2.cli.verbs import examples
+from mm2.config.mirror_keys import CONNECTOR_CLASSES
+from mm2.config.mirrormaker import MirrorMakerConfig
+from mm2.config.origins import (
+    PROCESS,
+    WORKER,
+    Level,
+    Section,
+    Setting,
+    UnreadKey,
+    flow_settings,
+    matching,
+    process_settings,
+    unread,
+)
+from mm2.config.properties import parse_properties, property_lines, read_text
+
+#: How each part of a flow may be called, the first being its name.
+PARTS: Final = {
+    WORKER: (WORKER,),
+    **{
+        name: (name, name.removeprefix("Mirror").removesuffix("Connector").lower())
+        for name in (java_class.rpartition(".")[2] for java_class in CONNECTOR_CLASSES)
+    },
+}
+
+
+def part_named(text: str) -> str:
+    """`MirrorSourceConnector` for ``source``, in whatever case. Raises Trouble."""
+    for name, called in PARTS.items():
+        if text.strip().lower() in {alias.lower() for alias in called}:
+            return name
+    known = ", ".join(called[-1] for called in PARTS.values())
+    raise Trouble(f"There is no connector {text}; write one of {known}.")
+
+
+def add(verbs: Any) -> None:
+    """The verb's own arguments."""
+    parser = verbs.add_parser(
+        "config",
+        help="the settings in effect, and where each comes from",
+        description="The settings in effect: those of the process, and of each flow those of its worker and its three "
+        "connectors. Each comes with the key and the line of the file that gives it, and with the keys that it overrides, or "
+        "with what else it is: derived by MirrorMaker, or a default. Passwords are hidden, and so are values of keys that "
+        "nobody knows; what a config provider keeps is shown as its reference. Nothing is connected to. Exit code: 0 the "
+        "file can be read, 1 it has keys that nothing reads, 2 it cannot be read.",
+        epilog=examples(
+            ("what is not at its default", "mm2 config mm2.properties --given"),
+            ("one connector of one flow", "mm2 config mm2.properties 'A->B' --connector source"),
+            ("why does this key not count?", "mm2 config mm2.properties 'A->B' --key replication.factor"),
+        ),
+    )
+    add_file(parser, flow="?")
+    parser.add_argument(
+        "--connector", metavar="C", help="only this part of a flow: source, checkpoint, heartbeat, or worker"
+    )
+    parser.add_argument("--key", metavar="TEXT", help="only keys that contain this")
+    parser.add_argument("--given", action="store_true", help="only what the file gives")
+    parser.set_defaults(run=run)
+
+
+def run(options: Any) -> int:
+    """Exit code. Raises Trouble or ConfigException."""
+    part = None if options.connector is None else part_named(options.connector)
+    file: Path = options.config
+    text = read_text(file)
+    lines = property_lines(text, source=str(file))
+    config = MirrorMakerConfig(parse_properties(text, source=str(file)))
+    pairs = config.cluster_pairs() if options.flow is None else [pair_of(config, file, options.flow)]
+
+    def chosen(sections: Iterable[Section]) -> list[Section]:
+        found = [one for one in sections if part in {None, one.name}]
+        if options.given:
+            found = [Section(one.name, tuple(filter(lambda setting: setting.origin, one.settings))) for one in found]
+        return found if options.key is None else matching(found, options.key)
+
+    process = chosen([process_settings(config, lines)]) if options.flow is None else []
+    flows = {str(pair): chosen(flow_settings(config, pair, lines)) for pair in pairs}
+    unused = unread(config, lines)
+    if options.json:
+        document = {
+            "file": str(file),
+            PROCESS: [one.to_json() for section in process for one in section.settings],
+            "flows": {
+                flow: {section.name: [one.to_json() for one in section.settings] for section in sections}
+                for flow, sections in flows.items()
+            },
+            "unread": [{"key": one.key, "line": one.line, "nearest": one.nearest or None} for one in unused],
+        }
+        sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+    else:
+        _tell(sys.stdout, [("the process", process), *flows.items()], lines)
+        for one in unused:
+            sys.stderr.write(f"mm2: {_unread(one, file)}\n")
+    return EXIT_NOT_WELL if unused else EXIT_WELL
+
+
+def _tell(out: TextIO, parts: Sequence[tuple[str, Sequence[Section]]], lines: dict[str, int]) -> None:
+    rows = [
+        (where if section.name == PROCESS else f"{where} {section.name}", section)
+        for where, sections in parts
+        for section in sections
+    ]
+    for index, (title, section) in enumerate(rows):
+        out.write(f"{'' if not index else chr(10)}{title}\n")
+        cells = [(f"  {one.key}", one.value, _origin(one, lines)) for one in _without_repeats(section.settings)]
+        if cells:
+            table(out, ("  KEY", "VALUE", "FROM"), cells, left=2)
+
+
+def _without_repeats(settings: Sequence[Setting]) -> list[Setting]:
+    """What one key of the file gives to all clients of a cluster is one line, that of the cluster."""
+
+    def rank(one: Setting) -> tuple[bool, int]:
+        return ".cluster." not in one.key, len(one.key)
+
+    shown: dict[str, Setting] = {}
+    for one in settings:
+        if one.origin and (one.origin not in shown or rank(one) < rank(shown[one.origin])):
+            shown[one.origin] = one
+    return [one for one in settings if not one.origin or shown[one.origin] is one]
+
+
+def _origin(one: Setting, lines: dict[str, int]) -> str:
+    if one.level is Level.DERIVED:
+        return "derived"
+    if one.level is Level.DEFAULT:
+        return "default"
+    overridden = [_place(key, lines.get(key)) for key in one.overrides]
+    return _place(one.origin, one.line) + (f"; overrides {', '.join(overridden)}" if overridden else "")
+
+
+def _place(key: str, line: int | None) -> str:
+    return key if line is None else f"{key} (line {line})"
+
+
+def _unread(one: UnreadKey, file: Path) -> str:
+    hint = f" Did you mean {one.nearest}?" if one.nearest else ""
+    return f"{file}, line {one.line}: nothing reads the key {one.key}.{hint}"

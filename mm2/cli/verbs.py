@@ -1,0 +1,45 @@
+"""How the verbs of `mm2` are declared: one sort of parser, and help texts that end with examples."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any, Final, NoReturn
+
+import configargparse
+
+from mm2.cli.flow import EXIT_TROUBLE
+
+_EXAMPLES: Final = "examples:"
+
+
+class _Help(argparse.HelpFormatter):
+    """Wraps what is prose, and leaves examples as they are."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        if text.startswith(_EXAMPLES):
+            return "\n".join(indent + line for line in text.splitlines())
+        return super()._fill_text(text, width, indent)
+
+
+class VerbParser(configargparse.ArgumentParser):  # type: ignore[misc]  # configargparse has no types
+    """A wrong command line ends with its usage, one sentence, and exit code 2."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **{"formatter_class": _Help, **options})
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        sys.stderr.write(f"{self.prog}: {message}\n")
+        raise SystemExit(EXIT_TROUBLE)
+
+
+def examples(*rows: tuple[str, str]) -> str:
+    """The epilog of a verb: what somebody wants, and the command line that does it."""
+    return "\n".join([_EXAMPLES, *(f"  # {why}\n  {command}" for why, command in rows)])
+
+
+def examples_of(epilog: str | None) -> list[tuple[str, str]]:
+    """The inverse of `examples`."""
+    lines = [line.strip() for line in (epilog or "").removeprefix(_EXAMPLES).splitlines() if line.strip()]
+    return [(why.removeprefix("# "), command) for why, command in zip(lines[::2], lines[1::2], strict=True)]
