@@ -7,6 +7,7 @@ Compacted, JSON, one partition. Java neither reads nor replicates it. Losing it 
   {"chunk":3,"partition":0,"topic":"orders"}                segments and gaps, see `mm2.copy.segments.Chunk.to_json`
   {"throttle":"orders"}, {"throttle":""} for the flow       {"bytes.per.sec":1000000}: in place of the configured limit
   {"pause":["orders"]}, {"pause":["orders",0]}              {"by":"ann@ops1","reason":"","since_ms":…}: it is not to be read
+  {"verified":["orders",0]}                                 {"offset":1000,"at_ms":…}: compared by `mm2 verify`, see `Verified`
   {"group":"billing"}                                       why offsets of a group are not on the target, see `group_record`
   {"note":["acl","TOPIC","A.orders",…]}                     whatever the flow's leader has to remember, by kind and name
 ========================================================================================================================
@@ -19,6 +20,7 @@ import json
 import threading
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import structlog
@@ -98,6 +100,32 @@ def pause_record(topic: str, partition: int | None, pause: Pause | None) -> Reco
     return Record(_json({"pause": name}), None if pause is None else _json(pause._asdict()))
 
 
+class Verified(NamedTuple):
+    """How far `mm2 verify` has compared a partition, in source offsets: from ``first`` to before ``checked``, the last time at ``at_ms``.
+
+    Before ``offset`` nothing was found that is not explained. ``records`` were found on both sides, ``differences`` are those found so
+    far by kind (`mm2.verify.findings.Kind`). ``source_id`` and ``target_id`` are the topics' ids: what was found does not hold for
+    topics that were created anew.
+    """
+
+    first: int
+    offset: int
+    checked: int
+    at_ms: int
+    records: int = 0
+    differences: Mapping[str, int] = MappingProxyType({})
+    source_id: str = ""
+    target_id: str = ""
+
+
+def verified_record(source: TopicPartition, verified: Verified | None) -> Record:
+    """What a partition was found to be; None: forget it."""
+    key = _json({"verified": [source.topic, source.partition]})
+    if verified is None:
+        return Record(key, None)
+    return Record(key, _json({**verified._asdict(), "differences": dict(verified.differences)}))
+
+
 def note_record(kind: str, name: Sequence[str], value: Mapping[str, Any] | None) -> Record:
     """What the leader of the flow remembers under a name; None: nothing any more."""
     return Record(_json({"note": [kind, *name]}), None if value is None else _json(dict(value)))
@@ -145,6 +173,7 @@ class Ledger:
         self._pauses: dict[tuple[str, int | None], Pause] = {}
         self._groups: dict[str, dict[TopicPartition, str]] = {}
         self._notes: dict[bytes, bytes] = {}
+        self._verified: dict[TopicPartition, Verified] = {}
         self._written_ms: dict[TopicPartition, int] = {}
         self._versions: dict[TopicPartition, int] = {}
 
@@ -155,6 +184,9 @@ class Ledger:
             return
         if key is not None and key.startswith(b'{"pause":'):
             self._apply_pause(key, value)
+            return
+        if key is not None and key.startswith(b'{"verified":'):
+            self._apply_verified(key, value)
             return
         if key is not None and key.startswith(b'{"group":'):
             self._apply_group(key, value)
@@ -213,6 +245,22 @@ class Ledger:
             else:
                 self._pauses[name] = pause
 
+    def _apply_verified(self, key: bytes, value: bytes | None) -> None:
+        try:
+            topic, partition = json.loads(key)["verified"]
+            source = TopicPartition(str(topic), int(partition))
+            told = None if value is None else json.loads(value)
+            fields = {} if told is None else {name: told[name] for name in Verified._fields if name in told}
+            verified = None if told is None else Verified(**fields)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            log.warning("ledger record of a verification that cannot be read", key=repr(key), error=repr(error))
+            return
+        with self._lock:
+            if verified is None:
+                self._verified.pop(source, None)
+            else:
+                self._verified[source] = verified
+
     def _apply_group(self, key: bytes, value: bytes | None) -> None:
         try:
             group = str(json.loads(key)["group"])
@@ -245,6 +293,11 @@ class Ledger:
         """What is not to be read, as `mm2 pause` has said."""
         with self._lock:
             return dict(self._pauses)
+
+    def verified(self, source: TopicPartition) -> Verified | None:
+        """How far `mm2 verify` has compared a partition; None when it never has, or noted nothing."""
+        with self._lock:
+            return self._verified.get(source)
 
     def notes(self, kind: str) -> dict[tuple[str, ...], dict[str, Any]]:
         """The leader's notes of a kind, by name; what cannot be read is left out and said in the log."""

@@ -5,7 +5,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mm2.copy import segments
-from mm2.copy.ledger import Ledger, Pause, chunk_record, chunk_tombstone, entry_record, pause_record, paused
+from mm2.copy.ledger import (
+    Ledger,
+    Pause,
+    Verified,
+    chunk_record,
+    chunk_tombstone,
+    entry_record,
+    pause_record,
+    paused,
+    verified_record,
+)
 from mm2.copy.segments import Trail
 from mm2.copy.session import Before, Entry, Mark
 from mm2.kafka.structs import TopicPartition
@@ -55,6 +65,26 @@ def test_a_pause_whose_words_cannot_be_read_is_one_all_the_same() -> None:
     ledger.apply(b'{"pause":[]}', b"{}")
     ledger.apply(b'{"pause":["v","x"]}', b"{}")
     assert ledger.pauses() == {("t", None): Pause("", 0), ("u", None): Pause("", 0)}
+
+
+def test_how_far_a_partition_was_verified_stands_beside_its_entry() -> None:
+    ledger, place = Ledger(), TopicPartition("ä", 3)
+    assert ledger.verified(place) is None
+    verified = Verified(0, 90, 120, 1_700_000_000_000, 118, {"missing": 1, "altered value": 1}, "s", "t")
+    row = verified_record(place, verified)
+    ledger.apply(row.key, row.value)
+    assert ledger.verified(place) == verified
+    assert ledger.entry(place) is None
+    ledger.apply(b'{"verified":["t"]}', b"{}")
+    ledger.apply(b'{"verified":["t",0]}', b'{"offset":5}')
+    ledger.apply(b'{"verified":["t",0]}', b"[]")
+    assert ledger.verified(TopicPartition("t", 0)) is None
+    newer = b'{"first":0,"offset":1,"checked":1,"at_ms":2,"unknown":7}'
+    ledger.apply(row.key, newer)
+    assert ledger.verified(place) == Verified(0, 1, 1, 2), "what a later version adds is no reason to read nothing"
+    row = verified_record(place, None)
+    ledger.apply(row.key, row.value)
+    assert ledger.verified(place) is None
 
 
 @settings(max_examples=300, deadline=None)
