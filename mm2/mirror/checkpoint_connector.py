@@ -32,12 +32,12 @@ from mm2.mirror.checkpoint_task import (
     group_state,
     is_wanted,
 )
-from mm2.mirror.clients import TASK_INDEX_KEY, Kind, Side
+from mm2.mirror.clients import SOURCE_ALIAS_KEY, TASK_INDEX_KEY, Kind, Side
 from mm2.mirror.connector import MirrorConnector
 from mm2.mirror.discovery import chunks
 from mm2.mirror.formats import Checkpoint, FormatError
 from mm2.mirror.group_offsets import ASSIGNED_SHARE_GROUPS_KEY, GROUPS_PER_CALL, SHARE, GroupOffsets
-from mm2.mirror.internal_topics import create_compacted_topic
+from mm2.mirror.internal_topics import KeptTopic, create_kept_topic
 from mm2.mirror.offset_checks import Offsets, check_checkpoint_offsets
 from mm2.mirror.scheduler import Scheduler
 from mm2.mirror.syncs_topic import EMIT_SYNCS_KEY
@@ -59,6 +59,12 @@ _READ_TIMEOUT_S: Final = 30.0
 _WRITE_TIMEOUT_S: Final = 30.0
 
 _T = TypeVar("_T")
+
+
+def kept_checkpoints(props: Mapping[str, str]) -> KeptTopic:
+    """The checkpoints topic, to be created. Raises ConfigException for a bad replication factor."""
+    topic = plugins.replication_policy(props).checkpoints_topic(props[SOURCE_ALIAS_KEY])
+    return KeptTopic.compacted(Side.TARGET, topic, props, MIRROR_CHECKPOINT_CONFIG, TOPIC_FACTOR_KEY)
 
 
 class MirrorCheckpointConnector(MirrorConnector):
@@ -106,15 +112,8 @@ class MirrorCheckpointConnector(MirrorConnector):
         super().stop()
 
     def _create_topic(self) -> bool:
-        return create_compacted_topic(
-            self._target_admin,
-            self._topic,
-            cluster=self._clients.target_alias,
-            replication_factor=self._settings.int(TOPIC_FACTOR_KEY),
-            key=TOPIC_FACTOR_KEY,
-            complaints=self._complaints,
-            or_broker_default=TOPIC_FACTOR_KEY not in self._props,
-        )
+        topic = kept_checkpoints(self._props)
+        return create_kept_topic(self._target_admin, topic, self._clients.target_alias, self._complaints)
 
     def _refresh(self) -> bool:
         """False when some group could not be looked at."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping
 from typing import Final
 
 import structlog
@@ -15,7 +16,7 @@ from mm2.connect.api import SourceRecord, SourceTask, Task
 from mm2.mirror.clients import MirrorClients, Side
 from mm2.mirror.connector import MirrorConnector
 from mm2.mirror.formats import Heartbeat
-from mm2.mirror.internal_topics import create_compacted_topic
+from mm2.mirror.internal_topics import KeptTopic, create_kept_topic
 from mm2.mirror.offset_checks import Offsets, check_heartbeat_offsets
 from mm2.mirror.plugins import replication_policy
 from mm2.mirror.scheduler import Scheduler
@@ -30,6 +31,12 @@ TOPIC_FACTOR_KEY: Final = "heartbeats.topic.replication.factor"
 _SHORTEST_INTERVAL_S: Final = 0.05
 
 
+def kept_heartbeats(props: Mapping[str, str]) -> KeptTopic:
+    """The heartbeats topic, to be created. Raises ConfigException for a bad replication factor."""
+    topic = replication_policy(props).heartbeats_topic()
+    return KeptTopic.compacted(Side.TARGET, topic, props, MIRROR_HEARTBEAT_CONFIG, TOPIC_FACTOR_KEY)
+
+
 class MirrorHeartbeatConnector(MirrorConnector):
     """Makes the heartbeats topic on the target; works for disabled flows too."""
 
@@ -42,20 +49,12 @@ class MirrorHeartbeatConnector(MirrorConnector):
         return True
 
     def _schedule(self, scheduler: Scheduler) -> None:
-        self._topic = replication_policy(self._props).heartbeats_topic()
         self._target_admin = self._admin(Side.TARGET, "heartbeats-target-admin")
         scheduler.once("Creating the heartbeats topic", self._reaching(self._create_topic, self._target_admin))
 
     def _create_topic(self) -> bool:
-        return create_compacted_topic(
-            self._target_admin,
-            self._topic,
-            cluster=self._clients.target_alias,
-            replication_factor=self._settings.int(TOPIC_FACTOR_KEY),
-            key=TOPIC_FACTOR_KEY,
-            complaints=self._complaints,
-            or_broker_default=TOPIC_FACTOR_KEY not in self._props,
-        )
+        topic = kept_heartbeats(self._props)
+        return create_kept_topic(self._target_admin, topic, self._clients.target_alias, self._complaints)
 
     def task_configs(self, max_tasks: int) -> list[dict[str, str]]:
         is_on = self._settings.bool(EMIT_KEY) and self._settings.int(INTERVAL_KEY) >= 0

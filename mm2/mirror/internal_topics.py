@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
 
+from mm2.config.configdef import ConfigDef
 from mm2.kafka.admin import Admin
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.structs import NewTopic
+from mm2.mirror.clients import Side
 from mm2.mirror.complaints import Complaints
 
 log = structlog.get_logger(__name__)
@@ -26,32 +30,37 @@ _ASSUMED_THERE: Final = frozenset(
 )
 
 
-def create_compacted_topic(
-    admin: Admin,
-    topic: str,
-    *,
-    cluster: str,
-    replication_factor: int,
-    key: str,
-    complaints: Complaints,
-    or_broker_default: bool = False,
-) -> bool:
-    """`create_internal_topic` for one of MM2's own: compacted, one partition."""
-    new = NewTopic(topic, 1, replication_factor, {"cleanup.policy": "compact"})
-    return create_internal_topic(
-        admin, new, cluster=cluster, key=key, complaints=complaints, or_broker_default=or_broker_default
-    )
+@dataclass(frozen=True)
+class KeptTopic:
+    """A topic that MirrorMaker keeps for itself: where it is, what it is made as, and the `key` of its replication factor.
 
-
-def create_internal_topic(
-    admin: Admin, new: NewTopic, *, cluster: str, key: str, complaints: Complaints, or_broker_default: bool = False
-) -> bool:
-    """Make `new` unless it exists. False when that failed and is worth another try.
-
-    `cluster` is the alias and `key` the configuration key of the replication factor, both for the sentence.
-    `or_broker_default`: when there are not that many brokers, the broker's own replication factor will do. An existing
-    topic is taken as it is. Raises KafkaFailure when the cluster does not answer.
+    `or_broker_default`: nobody has asked for this very factor, so when there are not that many brokers their own will do.
     """
+
+    side: Side
+    new: NewTopic
+    key: str
+    or_broker_default: bool
+
+    @classmethod
+    def compacted(cls, side: Side, topic: str, props: Mapping[str, str], definition: ConfigDef, key: str) -> KeptTopic:
+        """One of MM2's own: compacted, one partition. Raises ConfigException for a bad factor."""
+        return cls.of(side, NewTopic(topic, 1, configs={"cleanup.policy": "compact"}), props, definition, key)
+
+    @classmethod
+    def of(cls, side: Side, new: NewTopic, props: Mapping[str, str], definition: ConfigDef, key: str) -> KeptTopic:
+        """With the replication factor that a connector's properties have under `key`. Raises ConfigException for a bad one."""
+        factor = definition.keys[key].value_in(props)
+        return cls(side, dataclasses.replace(new, replication_factor=int(str(factor))), key, key not in props)
+
+
+def create_kept_topic(admin: Admin, topic: KeptTopic, cluster: str, complaints: Complaints) -> bool:
+    """Make it unless it exists. False when that failed and is worth another try.
+
+    `cluster` is the alias, for the sentence. An existing topic is taken as it is. Raises KafkaFailure when the cluster does not
+    answer.
+    """
+    new, key, or_broker_default = topic.new, topic.key, topic.or_broker_default
     subject = f"topic {new.name}"
     answer = admin.create_topics([new]).get(new.name)
     if or_broker_default and isinstance(answer, BrokerFailure) and answer.code == ErrorCode.INVALID_REPLICATION_FACTOR:
@@ -67,11 +76,17 @@ def create_internal_topic(
         complaints.over(subject)
         log.debug("Topic is taken as it is.", topic=new.name, cluster=cluster, reason=str(answer))
         return True
-    reason = str(answer)
-    if code == ErrorCode.INVALID_REPLICATION_FACTOR:
-        reason = f"{key} is {new.replication_factor}, which the cluster cannot hold ({reason})"
-    complaints.say(subject, f"Topic {new.name} on cluster {cluster} cannot be created: {reason}")
+    complaints.say(
+        subject, f"Topic {new.name} on cluster {cluster} cannot be created: {why_not_created(topic, answer)}"
+    )
     return False
+
+
+def why_not_created(topic: KeptTopic, failure: KafkaFailure) -> str:
+    """In words, with key and value where it is the replication factor."""
+    if isinstance(failure, BrokerFailure) and failure.code == ErrorCode.INVALID_REPLICATION_FACTOR:
+        return f"{topic.key} is {topic.new.replication_factor}, which the cluster cannot hold ({failure})"
+    return str(failure)
 
 
 def broker_default_instead(key: str, replication_factor: int, cluster: str) -> str:

@@ -9,12 +9,11 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
+from mm2.config.mirror_keys import MIRROR_SOURCE_CONFIG
 from mm2.copy.ledger import LEDGER_CONFIGS, ledger_topic
-from mm2.kafka.admin import Admin
 from mm2.kafka.structs import NewTopic
-from mm2.mirror.clients import SOURCE_ALIAS_KEY, TARGET_ALIAS_KEY, Side
-from mm2.mirror.complaints import Complaints
-from mm2.mirror.internal_topics import create_internal_topic
+from mm2.mirror.clients import SOURCE_ALIAS_KEY, Side
+from mm2.mirror.internal_topics import KeptTopic
 
 LEDGER_FACTOR_KEY: Final = "ledger.topic.replication.factor"
 DEAD_LETTER_KEY: Final = "dead.letter.topic"
@@ -43,20 +42,14 @@ def is_own_topic(topic: str) -> bool:
     return _OWN.fullmatch(topic) is not None
 
 
-def new_ledger(props: Mapping[str, str], replication_factor: int) -> NewTopic:
-    """The ledger of the flow, to be created."""
-    return NewTopic(ledger_topic(props[SOURCE_ALIAS_KEY]), 1, replication_factor, LEDGER_CONFIGS)
+def kept_ledger(props: Mapping[str, str]) -> KeptTopic:
+    """The ledger of the flow, to be created. A file that was written for Java does not have the replication factors of these
+    two, and its cluster may be a single broker: then the broker's default will do. Raises ConfigException."""
+    new = NewTopic(ledger_topic(props[SOURCE_ALIAS_KEY]), 1, configs=LEDGER_CONFIGS)
+    return KeptTopic.of(Side.TARGET, new, props, MIRROR_SOURCE_CONFIG, LEDGER_FACTOR_KEY)
 
 
-def new_dead_letters(props: Mapping[str, str], replication_factor: int) -> NewTopic:
-    """The dead-letter topic of the flow, to be created."""
-    return NewTopic(dead_letter_topic(props), 1, replication_factor, _DEAD_LETTER_CONFIGS)
-
-
-def create_own_topic(admin: Admin, new: NewTopic, props: Mapping[str, str], key: str, complaints: Complaints) -> bool:
-    """See `create_internal_topic`; ``key`` is that of the replication factor. A file that was written for Java does not have
-    it, and its cluster may be a single broker: then the broker's default will do."""
-    cluster = props.get(TARGET_ALIAS_KEY, Side.TARGET.value)
-    return create_internal_topic(
-        admin, new, cluster=cluster, key=key, complaints=complaints, or_broker_default=key not in props
-    )
+def kept_dead_letters(props: Mapping[str, str]) -> KeptTopic:
+    """The dead-letter topic of the flow, to be created. Raises ConfigException."""
+    new = NewTopic(dead_letter_topic(props), 1, configs=_DEAD_LETTER_CONFIGS)
+    return KeptTopic.of(Side.TARGET, new, props, MIRROR_SOURCE_CONFIG, DEAD_LETTER_FACTOR_KEY)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -30,6 +30,20 @@ REPLICATION_FACTOR_KEY: Final = "replication.factor"
 VERIFY_TIMEOUT_S: Final = 15.0
 # KRaft refuses to create more than 10,000 partitions in one request.
 _PARTITIONS_PER_REQUEST: Final = 5000
+
+
+@dataclass(frozen=True)
+class RemoteTopicsPlan:
+    """What `RemoteTopics.ensure` would do: topics to create, topics that get so many partitions (by remote name).
+
+    `wide` have more partitions than their sources, and `unknown` cannot be created since the configs of their sources are not
+    known; a sentence for each, without its subject.
+    """
+
+    create: tuple[NewTopic, ...]
+    grow: Mapping[str, int]
+    wide: Mapping[str, str]
+    unknown: Mapping[str, str]
 
 
 @dataclass
@@ -57,36 +71,50 @@ class RemoteTopics:
         `source` and `target` say how many partitions the topics of each cluster have. Returned is `target` with what
         has been brought about and verified; what failed is reported as a sentence and left out.
         """
+        plan = self.plan(source, target)
+        for remote, trouble in (*plan.wide.items(), *plan.unknown.items()):
+            self._complain(remote, trouble)
+        wanted = self._create(plan.create) | self._grow(plan.grow)
+        touched = [*(topic.name for topic in plan.create), *plan.grow, *plan.wide, *plan.unknown]
+        self.complaints.keep_only("remote topic ", {f"remote topic {remote}" for remote in touched})
+        return {**target, **self._verified(wanted, target)}
+
+    def plan(self, source: Mapping[str, int], target: Mapping[str, int]) -> RemoteTopicsPlan:
+        """What `ensure` would do; changes nothing, asks the source for the configs of what is missing."""
         remote_of = {self.selection.remote(topic): topic for topic in source}
         missing = {remote: topic for remote, topic in remote_of.items() if remote not in target}
-        short = {
+        grow = {
             remote: source[topic]
             for remote, topic in remote_of.items()
             if remote in target and target[remote] < source[topic]
         }
-        wide = {remote: topic for remote, topic in remote_of.items() if target.get(remote, 0) > source[topic]}
-        for remote, topic in wide.items():
-            self._complain(
-                remote,
-                f"has {target[remote]} partitions and its source {source[topic]}: nothing is copied to the others, and "
-                "who looks for a key by its hash looks in the wrong place",
-            )
-        wanted = self._create(missing, source) | self._grow(short)
-        self.complaints.keep_only("remote topic ", {f"remote topic {remote}" for remote in (*missing, *short, *wide)})
-        return {**target, **self._verified(wanted, target)}
-
-    def _create(self, missing: Mapping[str, str], source: Mapping[str, int]) -> dict[str, int]:
-        new = []
+        wide = {
+            remote: f"has {target[remote]} partitions and its source {source[topic]}: nothing is copied to the others, and "
+            "who looks for a key by its hash looks in the wrong place"
+            for remote, topic in remote_of.items()
+            if target.get(remote, 0) > source[topic]
+        }
+        new, unknown = [], {}
         for some in chunks(missing, TOPICS_PER_REQUEST):
             described = self.source_admin.describe_configs([missing[remote] for remote in some])
             for remote in some:
                 topic = missing[remote]
                 configs = described.get(topic)
                 if configs is None or isinstance(configs, KafkaFailure):
-                    self._complain(remote, f"cannot be created: the configs of {topic} are not known ({configs})")
+                    unknown[remote] = f"cannot be created: the configs of {topic} are not known ({configs})"
                 else:
                     copied = self._acceptable(self.config_sync.for_creation(configs))
                     new.append(NewTopic(remote, source[topic], self.replication_factor, copied))
+        return RemoteTopicsPlan(tuple(new), grow, wide, unknown)
+
+    def rehearse(self, topics: Iterable[NewTopic]) -> dict[str, KafkaFailure | None]:
+        """What the target would answer to the creation of these, by name; nothing is made."""
+        answers: dict[str, KafkaFailure | None] = {}
+        for request in _by_partitions(topics):
+            answers.update(self.target_admin.create_topics(request, validate_only=True))
+        return answers
+
+    def _create(self, new: Iterable[NewTopic]) -> dict[str, int]:
         wanted = {}
         for request in _by_partitions(new):
             answers = self._make(request)
@@ -95,7 +123,7 @@ class RemoteTopics:
                 if not isinstance(answer, KafkaFailure):
                     log.info("Created remote topic.", topic=topic_.name, partitions=topic_.partitions)
                 elif _code(answer) != ErrorCode.TOPIC_ALREADY_EXISTS:
-                    self._complain(topic_.name, f"cannot be created: {self._explained(answer)}")
+                    self._complain(topic_.name, f"cannot be created: {self.explained(answer)}")
                     continue
                 wanted[topic_.name] = topic_.partitions
         return wanted
@@ -145,7 +173,7 @@ class RemoteTopics:
                 if not isinstance(answer, KafkaFailure):
                     log.info("Added partitions to remote topic.", topic=remote, partitions=count)
                 elif _code(answer) != ErrorCode.INVALID_PARTITIONS:  # somebody else was faster
-                    self._complain(remote, f"cannot get {count} partitions: {self._explained(answer)}")
+                    self._complain(remote, f"cannot get {count} partitions: {self.explained(answer)}")
                     continue
                 wanted[remote] = count
         return wanted
@@ -176,7 +204,8 @@ class RemoteTopics:
         cluster = self.selection.target_alias
         self.complaints.say(f"remote topic {remote}", f"Topic {remote} on cluster {cluster} {what}")
 
-    def _explained(self, failure: KafkaFailure) -> str:
+    def explained(self, failure: KafkaFailure) -> str:
+        """Why a topic cannot be made, and what to do about it."""
         if _code(failure) == ErrorCode.INVALID_REPLICATION_FACTOR:
             return (
                 f"{REPLICATION_FACTOR_KEY} is {self.replication_factor}, which the cluster cannot hold ({failure}) "
@@ -185,7 +214,7 @@ class RemoteTopics:
         return str(failure)
 
 
-def _by_partitions(topics: list[NewTopic]) -> list[list[NewTopic]]:
+def _by_partitions(topics: Iterable[NewTopic]) -> list[list[NewTopic]]:
     """Requests that each stay below what a controller takes; one topic alone may exceed it."""
     requests: list[list[NewTopic]] = []
     size = 0

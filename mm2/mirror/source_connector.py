@@ -25,28 +25,21 @@ from mm2.mirror.config_sync import ConfigSync
 from mm2.mirror.connector import MirrorConnector
 from mm2.mirror.dealing import Deal, Shares
 from mm2.mirror.discovery import see_topics, vanished
-from mm2.mirror.internal_topics import complain_unless_compacted, create_compacted_topic
+from mm2.mirror.internal_topics import complain_unless_compacted, create_kept_topic
 from mm2.mirror.ledgers import Ledgers
 from mm2.mirror.offset_checks import Offsets, check_source_offsets
-from mm2.mirror.own_topics import (
-    DEAD_LETTER_FACTOR_KEY,
-    LEDGER_FACTOR_KEY,
-    create_own_topic,
-    new_dead_letters,
-    new_ledger,
-)
+from mm2.mirror.own_topics import kept_dead_letters, kept_ledger
 from mm2.mirror.provenance import RENEW_S, Provenance
 from mm2.mirror.remote_topics import REPLICATION_FACTOR_KEY, RemoteTopics
 from mm2.mirror.scheduler import Scheduler
 from mm2.mirror.selection import TopicSelection
 from mm2.mirror.start_from import START_FROM_KEY, parse_start_from
-from mm2.mirror.syncs_topic import EMIT_SYNCS_KEY, syncs_side, syncs_topic
+from mm2.mirror.syncs_topic import EMIT_SYNCS_KEY, kept_syncs, syncs_side
 from mm2.mirror.topic_acls import GROUP_ACLS_KEY, TopicAcls
 from mm2.mirror.topic_configs import TopicConfigs
 
 log = structlog.get_logger(__name__)
 
-SYNCS_FACTOR_KEY: Final = "offset-syncs.topic.replication.factor"
 EXACTLY_ONCE_KEY: Final = "exactly.once.support"
 HEARTBEATS_REPLICATION_KEY: Final = "heartbeats.replication.enabled"
 TOLERANCE_KEY: Final = "errors.tolerance"
@@ -153,28 +146,19 @@ class MirrorSourceConnector(MirrorConnector):
         super().stop()
 
     def _create_syncs_topic(self) -> bool:
-        side = syncs_side(self._props)
-        return create_compacted_topic(
-            self._syncs_admin,
-            syncs_topic(self._props),
-            cluster=self._clients.alias(side),
-            replication_factor=self._settings.int(SYNCS_FACTOR_KEY),
-            key=SYNCS_FACTOR_KEY,
-            complaints=self._complaints,
-            or_broker_default=SYNCS_FACTOR_KEY not in self._props,
-        )
+        topic = kept_syncs(self._props)
+        return create_kept_topic(self._syncs_admin, topic, self._clients.alias(topic.side), self._complaints)
 
     def _create_ledger(self) -> bool:
-        new = new_ledger(self._props, self._settings.int(LEDGER_FACTOR_KEY))
-        made = create_own_topic(self._target_admin, new, self._props, LEDGER_FACTOR_KEY, self._complaints)
+        topic, cluster = kept_ledger(self._props), self._clients.target_alias
+        made = create_kept_topic(self._target_admin, topic, cluster, self._complaints)
         if made:
-            cluster = self._clients.target_alias
-            complain_unless_compacted(self._target_admin, new.name, cluster=cluster, complaints=self._complaints)
+            complain_unless_compacted(self._target_admin, topic.new.name, cluster=cluster, complaints=self._complaints)
         return made
 
     def _create_dead_letters(self) -> bool:
-        new = new_dead_letters(self._props, self._settings.int(DEAD_LETTER_FACTOR_KEY))
-        return create_own_topic(self._target_admin, new, self._props, DEAD_LETTER_FACTOR_KEY, self._complaints)
+        topic = kept_dead_letters(self._props)
+        return create_kept_topic(self._target_admin, topic, self._clients.target_alias, self._complaints)
 
     def _refresh(self) -> bool:
         """Look at both clusters, bring the target up to the source, hand out what is ready. False = try again soon."""

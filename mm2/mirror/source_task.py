@@ -32,15 +32,10 @@ from mm2.kafka.structs import TopicPartition
 from mm2.mirror.assigned_partitions import ASSIGNED_PARTITIONS_KEY, decode_partitions
 from mm2.mirror.clients import Kind, MirrorClients, Side
 from mm2.mirror.complaints import Complaints
-from mm2.mirror.own_topics import (
-    DEAD_LETTER_FACTOR_KEY,
-    LEDGER_FACTOR_KEY,
-    create_own_topic,
-    dead_letter_topic,
-    new_dead_letters,
-    new_ledger,
-)
+from mm2.mirror.internal_topics import create_kept_topic
+from mm2.mirror.own_topics import dead_letter_topic, kept_dead_letters, kept_ledger
 from mm2.mirror.plugins import replication_policy
+from mm2.mirror.promotions import holds
 from mm2.mirror.start_from import START_FROM_KEY, parse_start_from
 from mm2.mirror.syncs_topic import EMIT_SYNCS_KEY, syncs_side, syncs_topic
 
@@ -276,16 +271,13 @@ def _create_own_topics(props: Mapping[str, str], complaints: Complaints, *, dead
     What goes wrong shows again when the topics are used.
     """
     clients = MirrorClients(props, task=True)
-    settings = AbstractConfig(MIRROR_SOURCE_CONFIG, dict(props))
     cluster, admin = clients.admin(Side.TARGET, "replication-target-admin")
-    wanted = [(LEDGER_FACTOR_KEY, new_ledger(props, settings.int(LEDGER_FACTOR_KEY)))]
-    if dead_letters:
-        wanted.append((DEAD_LETTER_FACTOR_KEY, new_dead_letters(props, settings.int(DEAD_LETTER_FACTOR_KEY))))
+    wanted = [kept_ledger(props), *([kept_dead_letters(props)] if dead_letters else [])]
     try:
-        there = cluster.metadata([new.name for _, new in wanted], timeout_s=_LOOK_TIMEOUT_S).topics
-        for key, new in wanted:
-            if new.name not in there:
-                create_own_topic(admin, new, props, key, complaints)
+        there = cluster.metadata([topic.new.name for topic in wanted], timeout_s=_LOOK_TIMEOUT_S).topics
+        for topic in wanted:
+            if topic.new.name not in there:
+                create_kept_topic(admin, topic, clients.target_alias, complaints)
     except KafkaFailure as failure:
         complaints.say("own topics", f"Topics of the flow {clients.flow} cannot be created: {failure}")
     finally:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from mm2.config.mirror_keys import MIRROR_SOURCE_CONFIG
 from mm2.mirror.clients import MirrorClients, Side
+from mm2.mirror.internal_topics import KeptTopic
 from mm2.mirror.plugins import replication_policy
 
+SYNCS_FACTOR_KEY: Final = "offset-syncs.topic.replication.factor"
 LOCATION_KEY: Final = "offset-syncs.topic.location"
 EMIT_SYNCS_KEY: Final = "emit.offset-syncs.enabled"
 
@@ -15,6 +18,11 @@ EMIT_SYNCS_KEY: Final = "emit.offset-syncs.enabled"
 def syncs_side(props: Mapping[str, str]) -> Side:
     """Which cluster hosts the offset-syncs topic."""
     return Side(props.get(LOCATION_KEY, Side.SOURCE.value))
+
+
+def kept_syncs(props: Mapping[str, str]) -> KeptTopic:
+    """The offset-syncs topic, to be created. Raises ConfigException for a bad replication factor."""
+    return KeptTopic.compacted(syncs_side(props), syncs_topic(props), props, MIRROR_SOURCE_CONFIG, SYNCS_FACTOR_KEY)
 
 
 def syncs_topic(props: Mapping[str, str]) -> str:

@@ -32,6 +32,21 @@ log = structlog.get_logger(__name__)
 GROUP_ACLS_KEY: Final = "sync.group.acls.enabled"
 
 
+@dataclass(frozen=True)
+class AclPlan:
+    """What `TopicAcls.sync` would do: ACLs to ``create`` and to ``move`` (they are there, and for another ACL of the source than
+    before), with the source's for which they are; and ACLs to ``remove``, None while it is not known which are the flow's own.
+
+    ``there`` are those that the target has, ``cluster_id`` is the source's.
+    """
+
+    create: Mapping[AclBinding, AclBinding]
+    move: Mapping[AclBinding, AclBinding]
+    remove: tuple[AclBinding, ...] | None
+    there: frozenset[AclBinding]
+    cluster_id: str
+
+
 @dataclass
 class TopicAcls:
     """The ACL sync of one flow. `groups` None: ACLs of groups are left alone."""
@@ -54,8 +69,7 @@ class TopicAcls:
         False when some of it did not succeed. Raises KafkaFailure when a cluster does not tell its ACLs.
         """
         try:
-            here = self._described(self.source_admin)
-            there = self._described(self.target_admin)
+            plan = self.plan(topics, refused)
         except BrokerFailure as failure:
             if failure.code != ErrorCode.SECURITY_DISABLED:
                 raise
@@ -63,24 +77,33 @@ class TopicAcls:
             self._hint_given = True
             level("A cluster has no authorizer, so there are no ACLs to sync; consider sync.topic.acls.enabled=false.")
             return True
+        created = self._create(plan.create)
+        removed = True
+        if plan.remove is not None:
+            noted = {**{acl: plan.create[acl] for acl in created}, **plan.move}
+            self._note({acl: {"of": _fields(of), "cluster": plan.cluster_id} for acl, of in noted.items()})
+            removed = self._remove(plan.remove, plan.there)
+        return removed and len(created) == len(plan.create)
+
+    def plan(self, topics: Collection[str], refused: Collection[str] = ()) -> AclPlan:
+        """What `sync` would do; changes nothing. Raises KafkaFailure when a cluster does not tell its ACLs, BrokerFailure 54
+        when one has no authorizer."""
+        here = self._described(self.source_admin)
+        there = self._described(self.target_admin)
         here -= self._brought()
         wanted = remote_acls(here, self.selection, topics, self.groups, refused=refused)
         cluster_id = self.source_admin.describe_cluster().cluster_id or ""
-        known = self._load()
-        created = self._create({acl: of for acl, of in wanted.items() if acl not in there})
-        if known:
-            self._note({acl: {"of": _fields(wanted[acl]), "cluster": cluster_id} for acl in created})
-            moved = {acl: wanted[acl] for acl, of in self._sources().items() if acl in wanted and of not in here}
-            self._note({acl: {"of": _fields(of), "cluster": cluster_id} for acl, of in moved.items()})
-            over = [
-                acl
-                for acl, of in self._sources().items()
-                if acl not in wanted and of not in here and self._notes()[acl].get("cluster") == cluster_id
-            ]
-            removed = self._remove([acl for acl in over if self._ours(acl)], there)
-        else:
-            removed = True
-        return removed and len(created) == len(wanted.keys() - there)
+        create = {acl: of for acl, of in wanted.items() if acl not in there}
+        if not self._load():
+            return AclPlan(create, {}, None, frozenset(there), cluster_id)
+        gone = {acl: of for acl, of in self._sources().items() if of not in here}
+        move = {acl: wanted[acl] for acl in gone if acl in wanted}
+        over = (
+            acl
+            for acl in gone
+            if acl not in wanted and self._notes()[acl].get("cluster") == cluster_id and self._ours(acl)
+        )
+        return AclPlan(create, move, tuple(over), frozenset(there), cluster_id)
 
     def _described(self, admin: Admin) -> set[AclBinding]:
         kinds = [ResourceType.TOPIC] + ([ResourceType.GROUP] if self.groups is not None else [])
@@ -101,7 +124,7 @@ class TopicAcls:
         answers = self.target_admin.create_acls(missing) if missing else {}
         created = []
         for acl in missing:
-            subject, answer = _sentence(acl), answers.get(acl)
+            subject, answer = sentence(acl), answers.get(acl)
             if isinstance(answer, KafkaFailure):
                 target = self.selection.target_alias
                 self.complaints.say(subject, f"{subject} cannot be created on cluster {target}: {answer}")
@@ -111,12 +134,12 @@ class TopicAcls:
                 created.append(acl)
         return created
 
-    def _remove(self, over: list[AclBinding], there: set[AclBinding]) -> bool:
+    def _remove(self, over: Collection[AclBinding], there: Collection[AclBinding]) -> bool:
         present = [acl for acl in over if acl in there]
         answers = self.target_admin.delete_acls(present) if present else {}
         gone = []
         for acl in over:
-            subject, answer = _sentence(acl), answers.get(acl)
+            subject, answer = sentence(acl), answers.get(acl)
             if isinstance(answer, KafkaFailure):
                 target = self.selection.target_alias
                 self.complaints.say(subject, f"{subject} cannot be removed from cluster {target}: {answer}")
@@ -197,7 +220,8 @@ def _binding(fields: Any) -> AclBinding | None:
         return None
 
 
-def _sentence(acl: AclBinding) -> str:
+def sentence(acl: AclBinding) -> str:
+    """An ACL in words."""
     prefixed = " (prefix)" if acl.pattern_type == PatternType.PREFIXED else ""
     what = f"{acl.resource_type.name} {acl.resource_name}{prefixed}"
     return f"ACL {acl.principal} from {acl.host} {acl.permission.name} {acl.operation.name} on {what}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -40,7 +40,14 @@ class TopicConfigs:
         Raises UnsupportedVersion for a target that cannot alter single properties (before Kafka 2.3).
         """
         complete = True
+        for changes, known in self.plan(pairs):
+            complete &= known & self._alter(changes)
+        return complete
+
+    def plan(self, pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[dict[str, list[AlterOp]], bool]]:
+        """What `sync` would alter, by remote topic, some topics at a time, and whether that is known of all of them."""
         for some in chunks(pairs, TOPICS_PER_REQUEST):
+            complete = True
             source = self.source_admin.describe_configs([topic for topic, _ in some])
             target = self.target_admin.describe_configs([remote for _, remote in some])
             changes: dict[str, list[AlterOp]] = {}
@@ -57,8 +64,7 @@ class TopicConfigs:
                     failure = here if isinstance(here, KafkaFailure) else there
                     self.complaints.say(subject, f"The configs of topic {topic} are not synced: {failure}")
                     complete = False
-            complete &= self._alter(changes)
-        return complete
+            yield changes, complete
 
     def _alter(self, changes: Mapping[str, list[AlterOp]]) -> bool:
         answers = self.target_admin.incremental_alter_configs(changes) if changes else {}

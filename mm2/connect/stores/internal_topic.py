@@ -48,6 +48,13 @@ class InternalTopic:
         """The configuration that names the topic."""
         return self.named_by or f"{self.prefix}topic"
 
+    @property
+    def new_topic(self) -> NewTopic:
+        """What is created."""
+        return NewTopic(
+            self.name, self.partitions, self.replication_factor, {**self.configs, _CLEANUP_POLICY: _COMPACT}
+        )
+
     @classmethod
     def from_config(cls, config: WorkerConfig, prefix: str) -> InternalTopic:
         """The topic that a worker's settings describe under ``prefix``; the config topic has one partition always."""
@@ -90,10 +97,10 @@ def ensure(
                 _create(admin, topic)
                 log.info("internal topic created", topic=topic.name, cluster=cluster)
                 return
-            _check(admin, topic, info, cluster, single_partition)
+            check(admin, topic, info, cluster, single_partition=single_partition)
             return
         except KafkaFailure as failure:
-            reason = _explain(admin, topic, failure, cluster)
+            reason = explain(admin, topic, failure, cluster)
             wait_s = backoff.delay_s(failures)
             # Brokers may still be starting, so too many replicas are no final answer either.
             passing = failure.retriable or _is_replication(failure)
@@ -113,16 +120,15 @@ def _describe(admin: Admin, name: str) -> TopicInfo | None:
 
 
 def _create(admin: Admin, topic: InternalTopic) -> None:
-    configs = {**topic.configs, _CLEANUP_POLICY: _COMPACT}
-    wanted = NewTopic(topic.name, topic.partitions, topic.replication_factor, configs)
-    outcome = admin.create_topics([wanted])[topic.name]
+    outcome = admin.create_topics([topic.new_topic])[topic.name]
     if isinstance(outcome, BrokerFailure) and outcome.code == _ALREADY_EXISTS:
         return  # another worker was faster
     if isinstance(outcome, KafkaFailure):
         raise outcome
 
 
-def _check(admin: Admin, topic: InternalTopic, info: TopicInfo, cluster: str, single_partition: bool) -> None:
+def check(admin: Admin, topic: InternalTopic, info: TopicInfo, cluster: str, *, single_partition: bool = False) -> None:
+    """That a topic which is there will do. Raises ConnectError, one sentence, or KafkaFailure."""
     if single_partition and len(info.partitions) != 1:
         raise ConnectError(
             f"Topic '{topic.name}' supplied via the '{topic.key}' property is required to have a single partition, "
@@ -147,7 +153,8 @@ def _is_replication(failure: KafkaFailure) -> bool:
     return isinstance(failure, BrokerFailure) and failure.code == _INVALID_REPLICATION_FACTOR
 
 
-def _explain(admin: Admin, topic: InternalTopic, failure: KafkaFailure, cluster: str) -> str:
+def explain(admin: Admin, topic: InternalTopic, failure: KafkaFailure, cluster: str) -> str:
+    """Why the topic cannot be made, in one sentence with topic, key, value and cluster."""
     if not _is_replication(failure):
         return f"Topic '{topic.name}' supplied via the '{topic.key}' property cannot be used on cluster {cluster}: {failure}"
     key = f"{topic.prefix}replication.factor"

@@ -10,11 +10,12 @@ from __future__ import annotations
 from mm2.kafka.admin.acls import AclCalls
 from mm2.kafka.admin.configs import ConfigCalls
 from mm2.kafka.admin.partitions import PartitionCalls
+from mm2.kafka.admin.rights import RightsCalls
 from mm2.kafka.admin.share_groups import ShareGroupCalls
 from mm2.kafka.admin.topics import TopicCalls
 
 __all__ = ["Admin"]
 
 
-class Admin(TopicCalls, ConfigCalls, AclCalls, PartitionCalls, ShareGroupCalls):
+class Admin(TopicCalls, ConfigCalls, AclCalls, PartitionCalls, ShareGroupCalls, RightsCalls):
     """All administrative calls to one cluster; thread-safe, as the Cluster under it, which it does not close."""

@@ -6,9 +6,16 @@ from mm2.config.configdef import ConfigException
 from mm2.connect.api import ConnectError, RetriableError
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror.assigned_partitions import deal, decode_partitions, encode_partitions
-from mm2.mirror.own_topics import dead_letter_topic, new_dead_letters, new_ledger
+from mm2.mirror.clients import Side
+from mm2.mirror.own_topics import (
+    DEAD_LETTER_FACTOR_KEY,
+    LEDGER_FACTOR_KEY,
+    dead_letter_topic,
+    kept_dead_letters,
+    kept_ledger,
+)
 from mm2.mirror.source_connector import MirrorSourceConnector
-from mm2.mirror.syncs_topic import syncs_side, syncs_topic
+from mm2.mirror.syncs_topic import SYNCS_FACTOR_KEY, kept_syncs, syncs_side, syncs_topic
 
 PROPS = {
     "name": "MirrorSourceConnector",
@@ -92,12 +99,16 @@ def test_our_own_keys_are_checked(tmp_path: Path) -> None:
 def test_names_of_our_own_topics() -> None:
     assert dead_letter_topic(PROPS) == "mm2-dead-letters.A.internal"
     assert dead_letter_topic({**PROPS, "dead.letter.topic": " dlq "}) == "dlq"
-    new = new_ledger(PROPS, 3)
+    ledger = kept_ledger(PROPS)
+    assert (ledger.side, ledger.key, ledger.or_broker_default) == (Side.TARGET, LEDGER_FACTOR_KEY, True)
+    new = ledger.new
     assert (new.name, new.partitions, new.replication_factor) == ("mm2-ledger.A.internal", 1, 3)
     assert new.configs["cleanup.policy"] == "compact"
     assert new.configs["segment.bytes"] == "16777216"
     assert new.configs["min.cleanable.dirty.ratio"] == "0.1"
-    letters = new_dead_letters({**PROPS, "dead.letter.topic": "dlq"}, -1)
+    asked_for = {"dead.letter.topic": "dlq", DEAD_LETTER_FACTOR_KEY: "-1"}
+    assert not kept_dead_letters({**PROPS, **asked_for}).or_broker_default, "somebody wants this very factor"
+    letters = kept_dead_letters({**PROPS, **asked_for}).new
     assert (letters.name, letters.partitions, letters.replication_factor) == ("dlq", 1, -1)
     assert (letters.configs["cleanup.policy"], letters.configs["retention.ms"]) == ("delete", "-1")
     assert int(letters.configs["max.message.bytes"]) >= 50_000_000
@@ -108,6 +119,11 @@ def test_where_offset_syncs_are_kept() -> None:
     at_target = {**PROPS, "offset-syncs.topic.location": "target"}
     assert syncs_topic(at_target) == "mm2-offset-syncs.A.internal"
     assert syncs_side(at_target).value == "target"
+    made = kept_syncs({**at_target, SYNCS_FACTOR_KEY: "2"})
+    assert (made.side, made.new.name, made.new.replication_factor) == (Side.TARGET, "mm2-offset-syncs.A.internal", 2)
+    assert (made.new.partitions, dict(made.new.configs)) == (1, {"cleanup.policy": "compact"})
+    with pytest.raises(ConfigException, match=r"offset-syncs\.topic\.replication\.factor"):
+        kept_syncs({**PROPS, SYNCS_FACTOR_KEY: "many"})
 
 
 GOOD = {"cluster": "A", "topic": "t", "partition": 3}

@@ -1,0 +1,66 @@
+"""What a client may do, as brokers tell it of themselves (KIP-430): nothing is tried, nothing changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from kafka.protocol.admin import DescribeClusterRequest, DescribeGroupsRequest
+from kafka.protocol.metadata import MetadataRequest
+
+from mm2.kafka.admin.groups import GroupCalls
+from mm2.kafka.errors import BrokerFailure, KafkaFailure
+from mm2.kafka.structs import AclOperation
+
+Rights = frozenset[AclOperation]
+"""Operations that are allowed on one resource; on a cluster without authorizer all that there are."""
+
+
+class RightsCalls(GroupCalls):
+    """Authorized operations of topics, groups and the cluster. Only who may describe a resource is told what else he may."""
+
+    def topic_rights(self, names: Iterable[str]) -> dict[str, Rights | KafkaFailure]:
+        """Of topics that exist: failure 3 for one that does not, 29 for one that may not be described. Needs brokers 2.3."""
+
+        def ask(topics: list[str], timeout_s: float) -> Mapping[str, Rights | KafkaFailure]:
+            request = MetadataRequest(
+                topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in topics],
+                allow_auto_topic_creation=False,
+                include_topic_authorized_operations=True,
+                min_version=8,
+            )
+            answer = self.cluster.send(None, request, timeout_s=timeout_s)
+            return {
+                topic.name: self._outcome("Topic", topic.name, topic.error_code) or _rights(topic.authorized_operations)
+                for topic in answer.topics
+            }
+
+        return self._settle(names, ask, repeatable=True)
+
+    def cluster_rights(self) -> Rights:
+        """Of the cluster as a resource; empty also without DESCRIBE on it. Raises KafkaFailure; needs brokers 2.8."""
+        answer = self._ask_any(lambda: DescribeClusterRequest(include_cluster_authorized_operations=True))
+        if answer.error_code:
+            raise BrokerFailure.of(answer.error_code, answer.error_message, subject=f"Cluster {self.cluster.name}")
+        return _rights(answer.authorized_operations)
+
+    def group_rights(self, groups: Iterable[str]) -> dict[str, Rights | KafkaFailure]:
+        """Of consumer groups, also of those that do not exist; failure 30 for one that may not be described."""
+
+        def request(some: list[str]) -> Any:
+            # From version 6 on a group that does not exist is an error, without its rights.
+            return DescribeGroupsRequest(groups=some, include_authorized_operations=True, min_version=3, max_version=5)
+
+        def read(answer: Any) -> dict[str, Rights | KafkaFailure]:
+            return {
+                group.group_id: self._outcome("Group", group.group_id, group.error_code)
+                or _rights(group.authorized_operations)
+                for group in answer.groups
+            }
+
+        return self._ask_coordinators(groups, request, read, repeatable=True)
+
+
+def _rights(numbers: Iterable[int] | None) -> Rights:
+    """None: the broker has not said."""
+    return frozenset(AclOperation(number) for number in numbers or () if number in AclOperation.__members__.values())
