@@ -35,7 +35,6 @@ from mm2.mirror.complaints import Complaints
 from mm2.mirror.internal_topics import create_kept_topic
 from mm2.mirror.own_topics import dead_letter_topic, kept_dead_letters, kept_ledger
 from mm2.mirror.plugins import replication_policy
-from mm2.mirror.promotions import holds
 from mm2.mirror.start_from import START_FROM_KEY, parse_start_from
 from mm2.mirror.syncs_topic import EMIT_SYNCS_KEY, syncs_side, syncs_topic
 
