@@ -9,7 +9,7 @@ from mm2.config.client_keys import ROLE_CONFIGS
 from mm2.config.configdef import ConfigDef, Type
 from mm2.config.mirror_keys import CONNECTOR_CONFIGS, MIRROR_CLIENT_CONFIG, TOPIC_THROTTLE_PREFIX
 from mm2.config.rest_keys import MIRROR_REST_CONFIG
-from mm2.config.values import Password
+from mm2.config.values import Password, without_login
 from mm2.config.worker_keys import DISTRIBUTED_CONFIG
 
 _SIDES: Final = ("source.cluster.", "target.cluster.")
@@ -69,4 +69,4 @@ def is_showable(key: str, prefixes: Iterable[str] = ()) -> bool:
 def _text(value: str | None, *, shown: bool) -> str:
     if value is None:
         return "(none)"
-    return value if shown else Password.HIDDEN
+    return without_login(value) if shown else Password.HIDDEN

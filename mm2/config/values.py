@@ -73,10 +73,18 @@ class Password:
         return hash(self.value)
 
 
+_LOGIN_IN_URL: Final = re.compile(r"(?<=://)[^/?#\s,@]*@")
+
+
+def without_login(text: str) -> str:
+    """The text with ``[hidden]`` in place of user and password of all URLs in it."""
+    return _LOGIN_IN_URL.sub(f"{Password.HIDDEN}@", text)
+
+
 class ConfigException(Exception):
     """A configuration that cannot be used. Three forms, as in Kafka: a sentence; key and value; key, value and reason.
 
-    ``name``, ``value`` and ``reason`` are ``None`` where the form does not give them.
+    ``name``, ``value`` and ``reason`` are ``None`` where the form does not give them. The text has no user and password of a URL.
     """
 
     def __init__(self, name_or_sentence: str, value: object = NO_DEFAULT, reason: str | None = None) -> None:
@@ -86,7 +94,7 @@ class ConfigException(Exception):
         text = name_or_sentence
         if value is not NO_DEFAULT:
             self.name, self.value = name_or_sentence, value
-            text = f"Invalid value {show(value)} for configuration {name_or_sentence}"
+            text = f"Invalid value {without_login(show(value))} for configuration {name_or_sentence}"
             if reason is not None:
                 text += f": {reason}"
         super().__init__(text)

@@ -178,7 +178,10 @@ class _PassingError(Exception):
 
 
 def _ask_endpoint(url: str, sasl: Sasl, deadline: float) -> str:
-    place = f"token endpoint {urllib.parse.urlparse(url)._replace(query='', fragment='').geturl()}"
+    # User and password in it are not used, as in Java; httpx would prefer them to the client's.
+    parts = urllib.parse.urlsplit(url)
+    parts = parts._replace(netloc=parts.netloc.rpartition("@")[2])
+    url, place = parts.geturl(), f"token endpoint {parts._replace(query='', fragment='').geturl()}"
     form = {"grant_type": "client_credentials"}
     scope = sasl.oauth_scope or sasl.option("scope")
     if scope:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from mm2.config.difference import is_showable
-from mm2.config.values import Password
+from mm2.config.values import Password, without_login
 from mm2.connect.errors import BadRequest, NotFound
 from mm2.connect.herder.answers import ConnectorInfo, Created, TaskInfo
 from mm2.connect.herder.interface import REQUEST_TIMEOUT_S, Herder
@@ -24,8 +24,6 @@ T = TypeVar("T")
 S = TypeVar("S")
 
 _REFERENCES: Final = re.compile(r"(?:\$\{[^{}]*\}[\s,]*)+")
-_LOGIN_IN_URL: Final = re.compile(r"(?<=://)[^/?#\s,@]*@")
-_HIDDEN_LOGIN: Final = f"{Password.HIDDEN}@"
 #: What the runtime itself adds or reads, and declares nowhere.
 _OWN: Final = re.compile(r"task\..*|topic\.creation\..*|(?:transforms|predicates)\.[^.]*\.(?:type|predicate|negate)")
 
@@ -118,12 +116,12 @@ def _text(key: str, value: str, declared: frozenset[str]) -> str:
     if not value or _REFERENCES.fullmatch(value):
         return value
     if key in declared or is_showable(key) or _OWN.fullmatch(key):
-        return _LOGIN_IN_URL.sub(_HIDDEN_LOGIN, value)
+        return without_login(value)
     return Password.HIDDEN
 
 
 def _is_hidden(value: str) -> bool:
-    return value == Password.HIDDEN or f"://{_HIDDEN_LOGIN}" in value
+    return value == Password.HIDDEN or f"://{Password.HIDDEN}@" in value
 
 
 def _then(step: StagedFuture[S], shape: Callable[[S], T]) -> StagedFuture[T]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mm2.config.difference import difference
+from mm2.config.values import ConfigException
 
 ALIASES = ("A", "B", "A.B")
 
@@ -46,3 +47,11 @@ def test_known_keys_are_shown_wherever_they_stand() -> None:
         "listeners",
     ]
     assert difference({}, dict.fromkeys(keys, "1"), ALIASES) == sorted(f"{key}: (none) -> 1" for key in keys)
+
+
+def test_user_and_password_of_a_url_are_not_shown_of_a_known_key_either() -> None:
+    key = "A.sasl.oauthbearer.token.endpoint.url"
+    old, new = "https://ada:hunter2@tokens.example/a@b", "https://tokens.example/a@b, http://hunter3@x"
+    expected = f"{key}: https://[hidden]@tokens.example/a@b -> https://tokens.example/a@b, http://[hidden]@x"
+    assert difference({key: old}, {key: new}, ALIASES) == [expected]
+    assert "hunter2" not in str(ConfigException(key, old, "is wrong"))

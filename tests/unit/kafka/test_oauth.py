@@ -161,3 +161,15 @@ def test_silent_endpoint_ends_at_the_deadline() -> None:
     with pytest.raises(TokenError, match="gave no answer"):
         TokenSource(sasl).token(timeout_s=0.3)
     assert time.monotonic() - start < 2
+
+
+def test_user_and_password_in_the_url_are_neither_used_nor_told(endpoint: Endpoint) -> None:
+    endpoint.answers = [(200, json.dumps({"access_token": token_for(60)})), (401, "{}")]
+    sasl = sasl_for(endpoint)
+    own = replace(sasl, token_endpoint_url=endpoint.url.replace("://", "://somebody:hunter3@"))
+    TokenSource(sasl).token(timeout_s=5)
+    with pytest.raises(TokenError, match="HTTP 401") as raised:
+        TokenSource(own).token(timeout_s=5)
+    assert "hunter3" not in str(raised.value)
+    # The client's, whatever the URL says.
+    assert endpoint.requests[0] == endpoint.requests[1]
