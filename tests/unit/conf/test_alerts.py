@@ -1,0 +1,48 @@
+"""conf/prometheus: the rules are right, and each of them fires in time and is silent when all is well."""
+
+from __future__ import annotations
+
+import re
+
+import yaml
+
+from mm2.copy.states import WELL, State
+from tests.unit.conf.promtool import ALERTS, PROMETHEUS, alerts, promtool, rules
+
+CASES = (PROMETHEUS / "alerts_test.yml", PROMETHEUS / "alerts_hours_test.yml")
+
+
+def test_the_rules_and_the_sample_configuration_are_right() -> None:
+    assert f"{len(rules())} rules found" in promtool("check", "rules", ALERTS)
+    promtool("check", "config", PROMETHEUS / "prometheus.yml")
+
+
+def test_the_rules_fire_and_are_silent_when_they_should() -> None:
+    promtool("test", "rules", *CASES)
+
+
+def test_no_alert_is_left_out_of_the_cases() -> None:
+    cases = [
+        case
+        for file in CASES
+        for group in yaml.safe_load(file.read_text())["tests"]
+        for case in group["alert_rule_test"]
+    ]
+    fired = {case["alertname"] for case in cases if case.get("exp_alerts")}
+    silent = {case["alertname"] for case in cases if not case.get("exp_alerts")}
+    # promtool takes a name that no rule has for an alert that is silent.
+    assert fired == silent == set(alerts())
+
+
+def test_every_alert_says_how_bad_it_is_and_where_to_read_on() -> None:
+    for name, variants in alerts().items():
+        for rule in variants:
+            assert rule["labels"]["severity"] in {"critical", "warning"}, name
+            told = rule["annotations"]
+            assert told.keys() == {"summary", "description", "runbook_url"}, name
+            assert told["runbook_url"].endswith(f"/{name}.md"), name
+
+
+def test_there_is_an_alert_for_every_state_in_which_a_partition_is_not_well() -> None:
+    told = "".join(rule["expr"] for variants in alerts().values() for rule in variants)
+    assert [state for state in State if state not in WELL and not re.search(rf'[|"]{state}[|"]', told)] == []
