@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import http.client
 import json
+import ssl
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,6 +18,7 @@ from mm2.connect.rest.binding import Binding
 from mm2.connect.rest.server import RestServer
 from mm2.connect.rest.settings import RestSettings
 from mm2.mirror.flow_resources import FlowResources
+from mm2.sandbox import certificates
 from tests.unit.connect.rest.toy_herder import ToyHerder
 
 AUTH = "org.apache.kafka.connect.rest.basic.auth.extension.BasicAuthSecurityRestExtension"
@@ -58,10 +60,23 @@ class Process:
         self._resources.requests.close()
 
     def ask(
-        self, method: str, path: str, body: Any = None, *, host: str = "localhost", admin: bool = False, **headers: str
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        host: str = "localhost",
+        admin: bool = False,
+        tls: ssl.SSLContext | None = None,
+        **headers: str,
     ) -> tuple[int, Any]:
         ports = self._binding.admin if admin else self._binding.main
-        connection = http.client.HTTPConnection("127.0.0.1", ports[0].number, timeout=20)
+        port = ports[0].number
+        connection = (
+            http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+            if tls is None
+            else http.client.HTTPSConnection("127.0.0.1", port, timeout=20, context=tls)
+        )
         sent = {"Host": host, **headers} | ({} if body is None else {"Content-Type": "application/json"})
         connection.request(method, path, None if body is None else json.dumps(body), sent)
         response = connection.getresponse()
@@ -131,6 +146,30 @@ def test_who_has_said_who_he_is_may_do_everything(start: Callable[..., Process],
     other = start(rest_extension_classes=AUTH, java_security_auth_login_config=str(tmp_path / "login"))
     assert other.ask("GET", "/a/b/connectors", host=ELSEWHERE)[0] == 403
     assert other.ask("GET", "/a/b/connectors")[0] == 200
+
+
+def test_who_shows_a_certificate_may_do_everything_and_nobody_else_comes_in(
+    start: Callable[..., Process], tmp_path: Path
+) -> None:
+    authority = certificates.issue("Authority")
+    certificates.issue("worker", authority, address="127.0.0.1").pkcs12(tmp_path / "worker.p12", authority)
+    (tmp_path / "trusted.pem").write_text(authority.certificate_pem)
+    client = certificates.issue("ada", authority)
+    (tmp_path / "ada.pem").write_text(client.key_pem() + client.certificate_pem)
+    https = {
+        "ssl.client.auth": "required",
+        "ssl.keystore.location": str(tmp_path / "worker.p12"),
+        "ssl.keystore.password": certificates.PASSWORD,
+        "ssl.truststore.location": str(tmp_path / "trusted.pem"),
+        "ssl.truststore.type": "PEM",
+    }
+    process = start(listeners="https://0.0.0.0:0", **{f"listeners.https.{key}": value for key, value in https.items()})
+    stranger = ssl.create_default_context(cafile=str(tmp_path / "trusted.pem"))
+    known = ssl.create_default_context(cafile=str(tmp_path / "trusted.pem"))
+    known.load_cert_chain(tmp_path / "ada.pem")
+    assert process.ask("GET", "/a/b/connectors", host=ELSEWHERE, tls=known) == (200, ["c"])
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        process.ask("GET", "/health", tls=stranger)
 
 
 def test_configurations_are_shown_without_secrets(start: Callable[..., Process]) -> None:

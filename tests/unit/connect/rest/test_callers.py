@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import http.client
 import socket
 from collections.abc import Callable, Iterator, Mapping
@@ -11,6 +12,7 @@ import pytest
 from starlette.responses import HTMLResponse, PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
+from mm2.connect.rest.basic_auth import BasicAuth, Credentials
 from mm2.connect.rest.binding import Binding, exposed
 from mm2.connect.rest.callers import Caller
 from mm2.connect.rest.listener import is_loopback
@@ -170,6 +172,21 @@ def test_where_others_come_in_any_name_will_do_but_only_this_machine_s_are_local
         assert answers == [str(len("True")), str(len("False"))]
         assert status(binding, "POST", host="evil.example", Origin="http://bad.example") == 403
         assert exposed(binding.main) == [binding.main[0].url]
+
+
+def test_a_socket_is_behind_the_same_password_as_everything_else() -> None:
+    binding = Binding(RestSettings.of({"listeners": LOOPBACK}))
+    server = RestServer(binding)
+    server.serve(BasicAuth(resources, Credentials({"ada": "lovelace"})))
+    right, wrong = ("Basic " + base64.b64encode(text).decode() for text in (b"ada:lovelace", b"ada:byron"))
+    try:
+        assert [shake_hands(binding, **auth) for auth in ({}, {"Authorization": wrong})] == [401, 401]
+        assert shake_hands(binding, Authorization=right) == 101
+        # Browsers send a password that they know with whatever a page asks.
+        assert shake_hands(binding, Authorization=right, Origin="http://bad.example") == 403
+        assert status(binding, "POST", Authorization=right, Origin="http://bad.example") == 403
+    finally:
+        server.stop(1.0)
 
 
 def test_pages_cannot_be_framed_and_json_is_as_java_s(local: Binding) -> None:
