@@ -449,7 +449,6 @@ class CopyJob:
         """Every partition that has been heard of."""
         return list(self._look().rows)
 
-    def status(self) -> dict[str, Any]:
     def sights(
         self, before: Mapping[TopicPartition, tuple[int, int]], version: int
     ) -> dict[TopicPartition, PartitionSight]:
@@ -486,6 +485,7 @@ class CopyJob:
         """What holds it, or a part of it, up."""
         return sorted({*self._troubles()} | self._look().reasons)
 
+    def status(self) -> dict[str, Any]:
         """Totals and troubles, JSON-able: records, bytes, lag (offsets), batches, latency_ms, troubles, partitions."""
         sight = self._look()
         return {

@@ -36,7 +36,6 @@ from mm2.copy.segments import Chunk
 from mm2.copy.session import LOST_KEPT, Before, Mark, Start, Trouble
 from mm2.copy.session import Entry as LedgerEntry
 from mm2.copy.spec import Assignment
-from mm2.copy.states import State
 from mm2.copy.tally import Tally
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
@@ -448,8 +447,8 @@ class Copier:
     async def _work(self) -> None:
         commit_s = self._spec.commit_interval_ms / 1000
         link = self._link
-        now = time.monotonic()
         self._clocks_apart_s = time.time() - time.monotonic()
+        now = time.monotonic()
         next_commit, next_report = now + commit_s, now + 0.2
         committing: asyncio.Task[None] | None = None
         while not link.stop.is_set():
@@ -573,14 +572,14 @@ class Copier:
             cursor.trail.newest.number,
             None if trouble is None else Trouble(str(trouble.state), trouble.reason, trouble.offset, trouble.since_ms),
             cursor.note,
-        )
             end=cursor.high_watermark,
+        )
 
     @staticmethod
     def _state_of(cursor: Cursor) -> tuple[Any, ...]:
         """What the ledger is to say; bytes per second alone are no reason to write."""
         trouble = cursor.current_trouble()
-        what = "" if trouble is None else f"{trouble.state} {trouble.offset}"
+        what = "" if trouble is None else f"{trouble.state} {trouble.offset} {trouble.since_ms}"
         return cursor.mark, len(cursor.lost), cursor.foreign, what, cursor.note
 
     def _watch_ledger(self) -> None:
@@ -652,25 +651,24 @@ class Copier:
             call()
         for cursor in {row[0].partition: row[0] for row in arrived}.values():
             cursor.markers += 1
-        if self._syncs is not None:
         for cursor, entry, last in arrived:
             self._arrive(cursor, entry, last)
+        if self._syncs is not None:
             self._syncs.commit()
 
     # -- reports -------------------------------------------------------------------------------------------------------
 
     def _report(self) -> None:
-        rows = []
         self._clocks_apart_s = time.time() - time.monotonic()  # somebody may have set the clock
+        rows = []
         for tp, cursor in self._cursors.items():
             seen = cursor.glance()
             if self._reported.get(tp) != seen:
                 self._reported[tp] = seen
                 rows.append(cursor.progress().to_row())
-        message = {"type": "progress", "partitions": rows, "latency_ms": self._latency(), "failure": self._failure()}
-        self._link.ask(message)
-        if rows:
-            message["tally"] = self.tally.to_json()
+        tally = {"tally": self.tally.to_json()} if rows else {}
+        latency_ms, failure = self._latency(), self._failure()
+        self._link.ask({"type": "progress", "partitions": rows, "latency_ms": latency_ms, "failure": failure, **tally})
 
     def _latency(self) -> list[int]:
         """p50, p99 and maximum of produce to acknowledgement on the target since the last report, in ms."""
