@@ -19,6 +19,7 @@ import structlog
 
 from mm2 import __version__
 from mm2.cli.logs import add_log_options, configure_logging
+from mm2.cli.served import Served
 from mm2.cli.signals import ask_at_hangup, exit_in, stop_at_signals
 from mm2.config.configdef import ConfigException
 from mm2.config.mirrormaker import MirrorMakerConfig
@@ -80,7 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             log.warning(
                 "Nothing reads the key %s of %s.%s", key, options.config, f" Did you mean {nearest}?" if nearest else ""
             )
-        maker = MirrorMaker(config, options.clusters, stopping=stopping)
+        served = Served()
+        served.maker = maker = MirrorMaker(config, options.clusters, stopping=stopping, apps=served.apps)
     except UnreadableFile as error:
         return _refused(error, EXIT_USAGE, stopping)
     except (ConfigException, ConnectError, KafkaFailure) as error:
@@ -88,10 +90,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception:
         log.exception("Cannot set MirrorMaker up.")
         return EXIT_BAD_CONFIG
-    return _run(maker, stopping, file)
+    return _run(maker, stopping, file, served)
 
 
-def _run(maker: MirrorMaker, stopping: threading.Event, file: ConfigFile) -> int:
+def _run(maker: MirrorMaker, stopping: threading.Event, file: ConfigFile, served: Served) -> int:
     code = EXIT_STOPPED
     try:
         maker.start()
@@ -103,6 +105,7 @@ def _run(maker: MirrorMaker, stopping: threading.Event, file: ConfigFile) -> int
         log.error("MirrorMaker could not be started: %s", error, exc_info=error)  # noqa: TRY400 - with a sentence
         code = EXIT_NOT_STARTED
     exit_in(_LAST_RESORT_S, code)
+    served.stop()
     maker.stop(_STOP_S)
     log.info("Stopped.")
     return code

@@ -25,17 +25,21 @@ from mm2.config.legacy_keys import without_legacy_keys
 from mm2.config.properties import load_properties
 from mm2.config.providers import ConfigTransformer, ProviderError
 from mm2.connect.api import ConnectError
+from mm2.connect.herder.base import AbstractHerder
 from mm2.connect.herder.interface import Herder
+from mm2.connect.metrics import ConnectMetrics, ObservedWorker
 from mm2.connect.plugins import Plugins
 from mm2.connect.rest.app import worker_resources
 from mm2.connect.rest.binding import Binding, exposed
 from mm2.connect.rest.client import RestClient
 from mm2.connect.rest.extensions import close_extensions, load_extensions
 from mm2.connect.rest.requests import Requests
+from mm2.connect.rest.resources.metrics import metrics_router
 from mm2.connect.rest.server import RestServer
 from mm2.connect.rest.settings import RestSettings
 from mm2.copy.driver.engine import CopyEngine
 from mm2.kafka.errors import ConnectFailure, KafkaFailure
+from mm2.metrics.exposition import Exposition
 from mm2.mirror.source_task import COPY_RESOURCE
 
 log = structlog.get_logger(__name__)
@@ -216,11 +220,14 @@ class _Running:
         """Herder, then resources. What is asked meanwhile is answered with 503."""
         if self._server is None:
             raise _NotStarted("The worker has not been set up")
-        self.node.herder.start()
+        herder = self.node.herder
+        herder.start()
         timeout_s = self._settings.limits.request_timeout_s
         requests = Requests(RestClient(self._settings.props, timeout_s), timeout_s)
         self._closers.append(requests.close)
-        resources = worker_resources(self.node.herder, self._settings, requests, self._extensions)
+        workers = [ObservedWorker(herder, {})] if isinstance(herder, AbstractHerder) else []
+        metrics = metrics_router(Exposition(ConnectMetrics(lambda: workers)))
+        resources = worker_resources(herder, self._settings, requests, self._extensions, [metrics])
         self._server.serve(resources.main, resources.admin)
         log.info("Kafka Connect started.")
 

@@ -64,6 +64,7 @@ def _listeners_or_none() -> Check:
     return Check(ensure, "List of comma-separated URLs; empty = no port at all.")
 
 
+CARDINALITY_KEY: Final = "metrics.cardinality"
 STRANGERS_KEY: Final = "rest.unauthenticated.access"
 EVERYTHING: Final = "all"
 
@@ -77,6 +78,16 @@ MIRROR_REST_CONFIG: Final = (
         one_of("metrics", EVERYTHING),
         Importance.LOW,
         "What callers from other machines may see and do where nobody has to log in: /health and /metrics, or all.",
+    )
+    .define(
+        CARDINALITY_KEY,
+        Type.STRING,
+        "full",
+        one_of("full", "topic", "flow"),
+        Importance.LOW,
+        "How much GET /metrics tells of single partitions, and of groups in them: everything, sums by topic, or sums by flow. "
+        "Partitions in trouble are told by name with each of them. With thousands of partitions topic is the better choice: "
+        "with full each of them has some twenty-five series.",
     )
 )
 """REST keys of a MirrorMaker process: an empty list of listeners is one."""

@@ -294,6 +294,11 @@ class Ledger:
         with self._lock:
             return dict(self._pauses)
 
+    def verifications(self) -> dict[TopicPartition, Verified]:
+        """`verified` of all partitions that have one."""
+        with self._lock:
+            return dict(self._verified)
+
     def verified(self, source: TopicPartition) -> Verified | None:
         """How far `mm2 verify` has compared a partition; None when it never has, or noted nothing."""
         with self._lock:

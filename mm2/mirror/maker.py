@@ -15,6 +15,7 @@ import socket
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -137,6 +138,7 @@ class MirrorMaker:
         self._leaving: list[Flow] = []  # while they are being stopped
         self._waiting: set[SourceAndTarget] = set()  # flows that begin when their target comes
         self._complaints = Complaints()
+        self._reloads: Counter[str] = Counter()
         try:
             self.flows.extend(self._flow(pair, plan) for pair, plan in self._plans.items())
             self._check_targets()
@@ -182,6 +184,26 @@ class MirrorMaker:
                     failure = flow.herder.failure
                     raise FlowFailed(f"The flow {flow.pair} {what}: {failure}", started=started) from failure
 
+    @property
+    def config(self) -> MirrorMakerConfig:
+        """What is in effect."""
+        return self._config
+
+    @property
+    def plans(self) -> Mapping[SourceAndTarget, FlowPlan]:
+        """What is wanted of every flow, also of those that wait for their target; replaced, never changed."""
+        return self._plans
+
+    @property
+    def engine(self) -> CopyEngine:
+        """What copies."""
+        return self._engine
+
+    @property
+    def reloads(self) -> Mapping[str, int]:
+        """New versions of the file since the start, by what became of them: applied or refused."""
+        return dict(self._reloads)
+
     def status(self) -> dict[str, Any]:
         """Status of every flow's herder, JSON-able."""
         return {str(flow.pair): flow.herder.status() for flow in self.flows}
@@ -218,6 +240,7 @@ class MirrorMaker:
             plans = plan_flows(config, self._targets, self._plugins)
         except (ConfigException, ConnectError, ProviderError) as error:
             log.error("%s is refused, the old one goes on: %s", file.path, error, difference=lines)  # noqa: TRY400
+            self._reloads["refused"] += 1
             return True
         try:
             changes = Changes.between(self._plans, plans)
@@ -238,6 +261,7 @@ class MirrorMaker:
         self._config, self._plans = config, plans
         self._waiting &= plans.keys()
         self._apply(changes, fresh)
+        self._reloads["applied"] += 1
         log.info("The file is in effect.", file=str(file.path), difference=lines, **changes.to_json())
         return True
 

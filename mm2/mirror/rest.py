@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-RESERVED: Final = ("ui", "metrics", "health", "admin", "connectors", "flows")
+RESERVED: Final = ("ui", "metrics", "overview", "health", "admin", "connectors", "flows")
 """First segments of paths that belong to the process."""
 
 Apps: TypeAlias = Mapping[str, "Callable[[ASGIApp], ASGIApp]"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -11,7 +12,7 @@ from mm2.config.mirrormaker import SourceAndTarget
 from mm2.connect.herder.distributed import DistributedHerder
 from mm2.copy.driver.engine import CopyEngine
 from mm2.copy.driver.sight import FlowSight
-from mm2.copy.ledger import Ledger
+from mm2.copy.ledger import Ledger, Verified
 from mm2.copy.tally import BOUNDS_S
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror.clients import Side
@@ -31,7 +32,6 @@ _GROUPS_PER_S: Final = 500
 #: An error is one when it has lasted: a broker that was restarted a moment ago is none.
 _TROUBLES_SHOWN: Final = 20
 _STALLED_SHOWN: Final = 5
-VERIFIED_NOTE: Final = "verified"
 
 
 @dataclass(frozen=True)
@@ -107,6 +107,7 @@ class FlowObserver:
         sight = FlowSight() if self._engine is None else self._engine.sight(str(self.flow.pair))
         work = self._works.read()
         ledger = self._ledger.ledger
+        verified = {} if ledger is None else ledger.verifications()
         source_error = self._source_watch.error
         as_of_s = now_s
         if source_error:
@@ -126,14 +127,14 @@ class FlowObserver:
                 work.failed,
                 work.held,
                 self._source.stamps,
-                _verified(ledger),
+                verified,
                 {} if ledger is None else ledger.pauses(),
             )
         )
         self._source.partitions = frozenset(TopicPartition(one.topic, one.partition) for one in partitions.views)
         self._source.wanted = partitions.wanted
         self._groups.reasoned = frozenset() if ledger is None else frozenset(ledger.group_reasons())
-        return self._made(now_s, now_ms, sight, work, ledger, partitions)
+        return self._made(now_s, now_ms, sight, work, ledger, verified, partitions)
 
     def _made(
         self,
@@ -142,6 +143,7 @@ class FlowObserver:
         sight: FlowSight,
         work: Work,
         ledger: Ledger | None,
+        verified: Mapping[TopicPartition, Verified],
         partitions: Partitions,
     ) -> FlowView:
         pair, source, target = self.flow.pair, self._source_watch, self._target_watch
@@ -200,6 +202,8 @@ class FlowObserver:
             sight.micro_batches,
             sight.lost,
             self._metric_formats,
+            _differences(verified),
+            sum(one.records for one in verified.values()),
         )
 
     def _heartbeat_views(self, now_ms: int) -> tuple[HeartbeatView, ...]:
@@ -266,16 +270,12 @@ def _groups(
     return tuple(rows)
 
 
-def _verified(ledger: Ledger | None) -> dict[TopicPartition, tuple[int, int]]:
-    """What `mm2 verify` has left in the ledger: the note ["verified", topic, partition] {"offset", "at_ms"}."""
-    found: dict[TopicPartition, tuple[int, int]] = {}
-    for name, value in ({} if ledger is None else ledger.notes(VERIFIED_NOTE)).items():
-        try:
-            topic, partition = name
-            found[TopicPartition(topic, int(partition))] = (int(value["offset"]), int(value["at_ms"]))
-        except (ValueError, KeyError, TypeError):
-            continue
-    return found
+def _differences(verified: Mapping[TopicPartition, Verified]) -> dict[str, int]:
+    """What `mm2 verify` has found and nothing explains, by kind."""
+    found: Counter[str] = Counter()
+    for one in verified.values():
+        found.update(one.differences)
+    return dict(found)
 
 
 def _stalled(stalled: tuple[TopicPartition, ...]) -> str:

@@ -29,16 +29,15 @@ TICK_S: Final = 1.0
 #: After the last question.
 IDLE_S: Final = 180.0
 _FIRST_S: Final = 3.0
-_JOIN_S: Final = 5.0
 
 
 class Observer:
-    """Thread-safe. ``flows`` tells which flows there are now, ``engine`` copies in this process (None: it does not)."""
+    """Thread-safe. ``flows`` tells which flows there are now, ``engine`` what copies in this process."""
 
     def __init__(
         self,
         flows: Callable[[], Sequence[WatchedFlow]],
-        engine: CopyEngine | None = None,
+        engine: Callable[[], CopyEngine],
         *,
         reloads: Callable[[], Mapping[str, int]] = dict,
         certificates: Callable[[], tuple[CertificateView, ...]] = tuple,
@@ -68,12 +67,8 @@ class Observer:
         return snapshot or Snapshot(int(time.time() * 1000), __version__, ())
 
     def stop(self) -> None:
-        """Observe no more."""
+        """Observe no more; what is under way ends by itself, soon."""
         self._stopping.set()
-        with self._lock:
-            thread = self._thread
-        if thread is not None:
-            thread.join(_JOIN_S)
 
     @property
     def is_running(self) -> bool:
@@ -116,7 +111,7 @@ class Observer:
             observers.pop(pair).stop()
         for pair, flow in wanted.items():
             if pair not in observers:
-                observers[pair] = observer = FlowObserver(flow, self._engine)
+                observers[pair] = observer = FlowObserver(flow, self._engine())
                 observer.start()
 
     def _look(self, observers: Mapping[SourceAndTarget, FlowObserver]) -> Snapshot:
@@ -124,7 +119,7 @@ class Observer:
             int(time.time() * 1000),
             __version__,
             tuple(observer.view() for observer in observers.values()),
-            None if self._engine is None else spark_view(self._engine, [str(pair) for pair in observers]),
+            spark_view(self._engine(), [str(pair) for pair in observers]),
             dict(self._reloads()),
             self._certificates(),
         )

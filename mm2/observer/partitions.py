@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from mm2.copy.driver.sight import PartitionSight
-from mm2.copy.ledger import Ledger, Pauses, paused
+from mm2.copy.ledger import Ledger, Pauses, Verified, paused
 from mm2.copy.session import Entry
 from mm2.copy.states import WELL, State
 from mm2.kafka.errors import KafkaFailure
@@ -26,6 +26,7 @@ BEHIND_OFFSETS: Final = 10_000
 #: A partition that has something to do and has not moved for so long is stalled, whatever it says of itself.
 STALLED_S: Final = 30.0
 _RATE_OVER_S: Final = 10.0
+_READ_AGAIN_S: Final = 10.0
 _RATE_GONE: Final = 0.01
 _ENTRY_RATE_HOLDS_MS: Final = 30_000
 
@@ -38,7 +39,7 @@ class Look:
     asked at, ``missing`` the partitions that the source refuses to tell of. ``sights`` is what this process copies.
     ``tasks`` says which task is to copy what, None when that is not known; ``failed_tasks`` why one does not.
     ``held``: "paused" or "stopped" when somebody wants nothing to be copied; ``pauses`` are those of topics and partitions.
-    ``verified``: offset and time by partition.
+    ``verified``: what `mm2 verify` has left.
     """
 
     now_s: float
@@ -53,7 +54,7 @@ class Look:
     failed_tasks: Mapping[int, str]
     held: str
     stamps: Mapping[TopicPartition, Stamp]
-    verified: Mapping[TopicPartition, tuple[int, int]]
+    verified: Mapping[TopicPartition, Verified]
     pauses: Pauses = field(default_factory=dict)
 
 
@@ -65,6 +66,7 @@ class _Known:
     version: int = -1
     entry: Entry | None = None
     written_ms: int = -1
+    read_s: float = 0.0
     position: int = -1
     moved_s: float = 0.0
     behind_s: float | None = None  # since when it has had something to do
@@ -115,8 +117,9 @@ class PartitionBook:
         for tp in self._order:
             known = self._known[tp]
             version = versions.get(tp, 0)
-            if version != known.version and look.ledger is not None:
+            if version != known.version and look.ledger is not None and self._is_due(tp, known, look):
                 known.version = version
+                known.read_s = look.now_s
                 known.entry = look.ledger.entry(tp)
                 known.written_ms = look.ledger.written_ms(tp)
             view = self._view(tp, known, look)
@@ -133,6 +136,12 @@ class PartitionBook:
                     stalled.append(tp)
         self._record_bytes = total.record_bytes or self._record_bytes
         return total.partitions(tuple(views), tuple(wanted), tuple(stalled), known_at_all=look.ends_at_s > 0)
+
+    @staticmethod
+    def _is_due(tp: TopicPartition, known: _Known, look: Look) -> bool:
+        """Whether to take an entry apart: what this process copies reports all but its note sooner."""
+        sight = look.sights.get(tp)
+        return known.entry is None or sight is None or not sight.is_fresh or look.now_s - known.read_s > _READ_AGAIN_S
 
     def _sort(self, look: Look) -> None:
         """Whatever one of the sources knows of."""
@@ -196,7 +205,7 @@ class PartitionBook:
         seconds: float | None,
         standing: tuple[State, str, int | None],
         task: int | None,
-        verified: tuple[int, int] | None,
+        verified: Verified | None,
     ) -> PartitionView:
         entry, row = known.entry, None if sight is None else sight.row
         target = -1 if entry is None else entry.mark.target
@@ -223,8 +232,8 @@ class PartitionBook:
             gaps,
             max(0 if row is None else row.lost, 0 if entry is None else len(entry.lost)),
             max(0 if row is None else row.foreign, 0 if entry is None else entry.foreign),
-            None if verified is None else verified[0],
-            None if verified is None else verified[1],
+            None if verified is None else verified.offset,
+            None if verified is None else verified.at_ms,
             task,
             "" if entry is None else entry.note,
             0 if sight is None else sight.records,

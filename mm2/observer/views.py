@@ -219,7 +219,8 @@ class FlowView:
 
     ``states`` counts partitions; ``batches`` counts record batches by how they went (``passthrough``, or the reason why they were
     made anew); ``troubles`` are sentences. Records, bytes, batches, latencies and ``micro_batches`` (by task) are those of
-    this process since it began. ``metric_formats`` are what ``metric.names.formats`` says.
+    this process since it began. ``metric_formats`` are what ``metric.names.formats`` says. ``differences`` by kind
+    are what `mm2 verify` has found, among ``verified_records`` that are on both sides.
     """
 
     source: str
@@ -249,6 +250,8 @@ class FlowView:
     micro_batches: Mapping[int, int] = field(default_factory=dict)
     lost_micro_batches: int = 0
     metric_formats: frozenset[str] = frozenset({"legacy"})
+    differences: Mapping[str, int] = field(default_factory=dict)
+    verified_records: int = 0
 
     @property
     def name(self) -> str:

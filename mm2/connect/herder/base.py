@@ -43,6 +43,7 @@ from mm2.connect.herder.stages import Stage, StagedFuture, StageTracker, Steps, 
 from mm2.connect.herder.starts import Starts
 from mm2.connect.herder.status_reports import StatusReports
 from mm2.connect.herder.validation import ConnectorValidation, require_valid
+from mm2.connect.runtime.counters import StartCounters
 from mm2.connect.runtime.tasks import OwnershipGuard
 from mm2.connect.runtime.worker import TooManyTasks, Worker
 from mm2.connect.stores.config_state import ClusterConfigState, Props, TargetState
@@ -100,6 +101,16 @@ class AbstractHerder(Herder):
             Reloads(worker, self._restart_later),
             self._is_ours,
         )
+
+    @property
+    def connector_starts(self) -> StartCounters:
+        """Starts of connectors on this worker."""
+        return self._reports.connector_starts
+
+    @property
+    def task_starts(self) -> StartCounters:
+        """Starts of tasks on this worker."""
+        return self._reports.task_starts
 
     # -- what the two are asked for
 

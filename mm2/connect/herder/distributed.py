@@ -45,6 +45,7 @@ from mm2.connect.herder.session_keys import SessionKeys
 from mm2.connect.herder.sessions import RequestSignature, SessionKey
 from mm2.connect.herder.stages import StagedFuture, StageTracker, Steps, failed, run_apart
 from mm2.connect.herder.validation import ConnectorValidation
+from mm2.connect.runtime.counters import RebalanceCounters
 from mm2.connect.runtime.tasks import OwnershipGuard
 from mm2.connect.runtime.worker import Worker
 from mm2.connect.stores.config_state import ClusterConfigState, Props, RestartRequest, TargetState
@@ -187,6 +188,17 @@ class DistributedHerder(AbstractHerder):
     def is_leader(self) -> bool:
         """Whether this worker is the group's leader, as of the last rebalance."""
         return self._rebalances.is_leader
+
+    @property
+    def assigned(self) -> tuple[tuple[str, ...], tuple[ConnectorTaskId, ...]]:
+        """Connectors and tasks that the group has given to this worker."""
+        assignment = self._rebalances.assignment
+        return ((), ()) if assignment is None else (tuple(assignment.connectors), tuple(assignment.tasks))
+
+    @property
+    def rebalance_counters(self) -> RebalanceCounters:
+        """Rebalances that this worker has gone through."""
+        return self._rebalances.counters
 
     @property
     def leader_url(self) -> str | None:

@@ -15,6 +15,7 @@ from mm2.connect.herder.config_view import ConfigView
 from mm2.connect.herder.privileges import LeaderPrivileges
 from mm2.connect.herder.requests import NEVER
 from mm2.connect.herder.status_reports import StatusReports
+from mm2.connect.runtime.counters import RebalanceCounters
 from mm2.connect.stores.config_store import ConfigStore
 from mm2.connect.stores.status_store import StatusStore
 
@@ -55,6 +56,8 @@ class Rebalances:
         self.assignment: Assignment | None = None
         #: Of the group, -1 before the first rebalance.
         self.generation = -1
+        #: Of this worker.
+        self.counters = RebalanceCounters()
         self._resolved = True
         self._scheduled_s = NEVER
         self._led_as = ""
@@ -93,6 +96,7 @@ class Rebalances:
             failed=assignment.failed,
         )
         self._note_protocol()
+        self.counters.begin()
         self.assignment = assignment
         self.generation = generation
         self._scheduled_s = time.monotonic() + assignment.delay_ms / 1000 if assignment.delay_ms > 0 else NEVER
@@ -158,6 +162,7 @@ class Rebalances:
             return False
         self._work.start(assignment, eager=self._member.protocol_version == 0)
         self._on_started()
+        self.counters.end()
         self._resolved = True
         self.announce_leadership()
         if self._member.clear_revocations():

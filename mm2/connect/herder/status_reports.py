@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Callable, Iterable
 
 from mm2.connect.group.protocol import ConnectorTaskId
+from mm2.connect.runtime.counters import StartCounters
 from mm2.connect.runtime.lifecycle import WorkId
 from mm2.connect.stores.config_state import ClusterConfigState
 from mm2.connect.stores.status_store import StatusStore, now_ms
@@ -22,11 +23,16 @@ class StatusReports:
         self._worker_id = worker_id
         self._generation = generation
         self._track_topics = track_topics
+        #: What came of the starts of connectors and of tasks.
+        self.connector_starts, self.task_starts = StartCounters(), StartCounters()
+        self._started: set[WorkId] = set()
 
     # -- StatusListener
 
     def on_startup(self, work: WorkId, version: str | None) -> None:
         """See StatusListener."""
+        self._starts(work).succeeded += 1
+        self._started.add(work)
         self._put(work, State.RUNNING, version)
 
     def on_resume(self, work: WorkId, version: str | None) -> None:
@@ -43,10 +49,15 @@ class StatusReports:
 
     def on_shutdown(self, work: WorkId, version: str | None) -> None:
         """See StatusListener."""
+        self._started.discard(work)
         self._store.put_safe(self._status(work, State.UNASSIGNED, version))
 
     def on_failure(self, work: WorkId, error: BaseException, version: str | None) -> None:
         """See StatusListener."""
+        if work in self._started:
+            self._started.discard(work)  # it had run: what has failed is not its start
+        else:
+            self._starts(work).failed += 1
         trace = "".join(traceback.format_exception(error))
         self._store.put_safe(self._status(work, State.FAILED, version, trace))
 
@@ -82,6 +93,9 @@ class StatusReports:
         for name in connectors:
             for topic in self._store.topics(name):
                 self._store.delete_topic(name, topic)
+
+    def _starts(self, work: WorkId) -> StartCounters:
+        return self.task_starts if isinstance(work, ConnectorTaskId) else self.connector_starts
 
     def _put(self, work: WorkId, state: State, version: str | None) -> None:
         self._store.put(self._status(work, state, version))

@@ -43,14 +43,18 @@ class Resources:
 
 
 def worker_resources(
-    herder: Herder, settings: RestSettings, requests: Requests, extensions: Sequence[ConnectRestExtension] = ()
+    herder: Herder,
+    settings: RestSettings,
+    requests: Requests,
+    extensions: Sequence[ConnectRestExtension] = (),
+    more: Sequence[APIRouter] = (),
 ) -> Resources:
-    """The whole REST interface of a worker."""
+    """The whole REST interface of a worker, and ``more``."""
     configurable = Configurable()
     context = ConnectRestExtensionContext(configurable, ConnectClusterState(herder, settings.limits.request_timeout_s))
     for extension in extensions:
         extension.register(context)
-    app = application(herder_routers(herder, requests, settings))
+    app = application([*herder_routers(herder, requests, settings), *more])
     admin: ASGIApp | None = None
     if settings.admin_listeners is None:
         app.routes.extend(loggers_router(herder, requests).routes)

@@ -29,6 +29,36 @@ class Sizes:
 
 
 @dataclass(slots=True)
+class StartCounters:
+    """connect-worker-metrics, for connectors or for tasks: a start counts once, when it has succeeded or failed."""
+
+    succeeded: int = 0
+    failed: int = 0
+
+
+@dataclass(slots=True)
+class RebalanceCounters:
+    """connect-worker-rebalance-metrics. A rebalance lasts from the assignment until the work of it has started."""
+
+    took_ms: Sizes = field(default_factory=Sizes)
+    #: Monotonic, None when none is under way.
+    began_s: float | None = None
+    #: Of the last one, None before the first.
+    ended_s: float | None = None
+
+    def begin(self) -> None:
+        """An assignment has come."""
+        self.began_s = time.monotonic()
+
+    def end(self) -> None:
+        """Its work has started."""
+        self.ended_s = time.monotonic()
+        if self.began_s is not None:
+            self.took_ms.add((self.ended_s - self.began_s) * 1000)
+        self.began_s = None
+
+
+@dataclass(slots=True)
 class ErrorCounters:
     """task-error-metrics (KIP-298)."""
 

@@ -45,7 +45,9 @@ def test_counts_survive_the_channel_and_are_added_up() -> None:
     assert tally.paths == {"passthrough": 3, "compacted": 1}  # its own is left alone
 
 
-@pytest.mark.parametrize("message", [None, {}, {"latency": {"visible": [[1, 2], 3.0]}}, {"latency": {"other": [[], 0]}}])
+@pytest.mark.parametrize(
+    "message", [None, {}, {"latency": {"visible": [[1, 2], 3.0]}}, {"latency": {"other": [[], 0]}}]
+)
 def test_a_message_of_another_version_counts_nothing(message: dict[str, object] | None) -> None:
     tally = Tally.from_json(message)
     assert tally.paths == {}

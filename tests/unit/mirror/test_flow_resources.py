@@ -109,7 +109,7 @@ def test_what_is_no_flow_is_404_in_json(ask: Ask) -> None:
 
 
 def test_reserved_segments_belong_to_the_process(ask: Ask) -> None:
-    assert RESERVED == ("ui", "metrics", "health", "admin", "connectors", "flows")
+    assert RESERVED == ("ui", "metrics", "overview", "health", "admin", "connectors", "flows")
     assert [flow_path(pair) for pair in PAIRS] == ["/a/b", "/b/%C3%A4%20b", "/flows/ui/b", "/flows/flows/x"]
     assert [flow["path"] for flow in ask("GET", "/flows")[1]] == [flow_path(pair) for pair in PAIRS]
     assert ask("GET", "/admin/loggers")[0] == 200

@@ -1,0 +1,63 @@
+"""What a MirrorMaker process serves beside the interfaces of its flows: /metrics and /overview, both from one observer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from starlette.types import ASGIApp
+
+from mm2.config.rest_keys import CARDINALITY_KEY
+from mm2.mirror.maker import MirrorMaker
+from mm2.mirror.rest import Apps
+from mm2.observer.flow import WatchedFlow
+from mm2.observer.observer import Observer
+from mm2.observer.work import SOURCE_NAME
+
+
+class Served:
+    """Made before the process's MirrorMaker, which is given `apps` and is told of here (`maker`) before it starts."""
+
+    maker: MirrorMaker
+
+    def __init__(self) -> None:
+        self.observer = Observer(self._flows, engine=lambda: self.maker.engine, reloads=lambda: self.maker.reloads)
+
+    @property
+    def apps(self) -> Apps:
+        """By the first segment of the path."""
+        return {"metrics": self._metrics, "overview": self._overview}
+
+    def stop(self) -> None:
+        """Observe no more."""
+        self.observer.stop()
+
+    def _flows(self) -> Sequence[WatchedFlow]:
+        maker = self.maker
+        herders = {flow.pair: flow.herder for flow in maker.flows}
+        return [
+            WatchedFlow(pair, plan.resolved[SOURCE_NAME], herder=herders.get(pair))
+            for pair, plan in maker.plans.items()
+        ]
+
+    def _metrics(self, _rest: ASGIApp) -> ASGIApp:
+        # Here, where FastAPI is loaded, too: beside everything else that starts.
+        from mm2.connect.metrics import ConnectMetrics, ObservedWorker  # noqa: PLC0415
+        from mm2.connect.rest.resources.metrics import metrics_app  # noqa: PLC0415
+        from mm2.metrics.exposition import Exposition  # noqa: PLC0415
+        from mm2.metrics.metric import Cardinality  # noqa: PLC0415
+        from mm2.observer.collector import SnapshotMetrics  # noqa: PLC0415
+
+        def workers() -> list[ObservedWorker]:
+            flows = self.maker.flows
+            return [
+                ObservedWorker(flow.herder, {"source": flow.pair.source, "target": flow.pair.target}) for flow in flows
+            ]
+
+        cardinality = Cardinality(self.maker.config.top.str(CARDINALITY_KEY))
+        snapshots = SnapshotMetrics(self.observer.snapshot, cardinality)
+        return metrics_app(Exposition(snapshots, ConnectMetrics(workers)))
+
+    def _overview(self, _rest: ASGIApp) -> ASGIApp:
+        from mm2.observer.resources import overview_app  # noqa: PLC0415
+
+        return overview_app(self.observer)

@@ -1,0 +1,113 @@
+"""A metric as it is described, and a sheet of values of them: what one scrape is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from prometheus_client import Metric as Family
+
+
+class Kind(StrEnum):
+    """Types of Prometheus; a COUNTER's name ends in ``_total``."""
+
+    GAUGE = "gauge"
+    COUNTER = "counter"
+    HISTOGRAM = "histogram"
+
+
+class Cardinality(StrEnum):
+    """How much is told of single partitions: every one, sums by topic, or sums by flow."""
+
+    FULL = "full"
+    TOPIC = "topic"
+    FLOW = "flow"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """``labels`` are in the order in which values come. ``help`` is one sentence; ``unit`` is in the name where Prometheus wants it.
+
+    ``is_partitions``: there is one for every partition, or fewer by `Cardinality`.
+    """
+
+    name: str
+    kind: Kind
+    help: str
+    labels: tuple[str, ...] = ()
+    is_partitions: bool = False
+
+    def __post_init__(self) -> None:
+        if (self.kind is Kind.COUNTER) != self.name.endswith("_total"):
+            message = f"{self.name} is a {self.kind}: the name of a counter ends in _total, and no other does"
+            raise ValueError(message)
+
+
+class Sheet:
+    """Values of metrics. A metric without values is not on it; a value of None is left out: what nobody knows has no figure."""
+
+    def __init__(self) -> None:
+        self._families: dict[Metric, Family] = {}
+
+    def add(
+        self, metric: Metric, labels: Sequence[str], value: float | None, more: Mapping[str, str] | None = None
+    ) -> None:
+        """One value; ``labels`` as many as the metric has, ``more`` are labels that it has in this process only."""
+        if value is None:
+            return
+        names = metric.labels
+        if len(labels) != len(names):
+            message = f"{metric.name} has the labels {names}, not {labels}"
+            raise ValueError(message)
+        named = dict(zip(names, labels, strict=True))
+        self._family(metric).add_sample(metric.name, named if not more else {**more, **named}, float(value))
+
+    def add_states(self, metric: Metric, labels: Sequence[str], states: Sequence[str], present: str) -> None:
+        """1 for the present one of all states, 0 for the others; the state is the last label."""
+        for state in states:
+            self.add(metric, (*labels, state), state == present)
+
+    def add_histogram(
+        self, metric: Metric, labels: Sequence[str], bounds: Sequence[float], counts: Sequence[int], total: float
+    ) -> None:
+        """``counts`` per bucket, not cumulative, one more than ``bounds``."""
+        family = self._family(metric)
+        named = dict(zip(metric.labels, labels, strict=True))
+        so_far = 0
+        for bound, count in zip((*map(_number, bounds), "+Inf"), counts, strict=True):
+            so_far += count
+            family.add_sample(f"{metric.name}_bucket", {**named, "le": bound}, so_far)
+        family.add_sample(f"{metric.name}_count", named, so_far)
+        family.add_sample(f"{metric.name}_sum", named, total)
+
+    def families(self) -> Iterator[Family]:
+        """As prometheus-client takes them from a collector."""
+        yield from self._families.values()
+
+    def _family(self, metric: Metric) -> Family:
+        family = self._families.get(metric)
+        if family is None:
+            # The library's families are called without what it puts behind a counter's name.
+            name = metric.name.removesuffix("_total") if metric.kind is Kind.COUNTER else metric.name
+            family = self._families[metric] = Family(name, metric.help, metric.kind.value)
+        return family
+
+
+def _number(bound: float) -> str:
+    return repr(float(bound))
+
+
+def by_name(metrics: Sequence[Metric]) -> Mapping[str, Metric]:
+    """Raises ValueError when two are called the same and mean something else."""
+    found: dict[str, Metric] = {}
+    for metric in metrics:
+        if found.setdefault(metric.name, metric) != metric:
+            message = f"two metrics are called {metric.name}"
+            raise ValueError(message)
+    return found
+
+
+#: Values of the key metrics.cardinality.
+CARDINALITIES: Final = tuple(str(one) for one in Cardinality)

@@ -1,0 +1,71 @@
+"""MirrorMaker 2's own metrics under the names that the usual rules of the JMX exporter give them (spec mirrormaker §8).
+
+Two forms, by ``metric.names.formats``: *legacy*, ``kafka.connect.mirror:type=MirrorSourceConnector,…``, and *new* (KIP-1280),
+``kafka.connect:type=plugins,…``. ``topic`` is the name on the target, as in Java.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mm2.metrics.metric import Kind, Metric
+
+_PLACE: Final = ("source", "target", "topic", "partition")
+_NEW_PLACE: Final = ("connector", "task", *_PLACE)
+
+#: Attribute of Java's bean, and what it says.
+SOURCE_ATTRIBUTES: Final = {
+    "record_count": "Records copied.",
+    "record_rate": "Records copied per second.",
+    "byte_count": "Bytes copied; Java counts values only, here whole batches count.",
+    "byte_rate": "Bytes copied per second.",
+    "record_age_ms": "Age of a record batch when it was fetched, the last one.",
+    "record_age_ms_min": "The least of a minute or so.",
+    "record_age_ms_max": "The greatest of a minute or so.",
+    "record_age_ms_avg": "The average of a minute or so.",
+    "replication_latency_ms": "From a record batch's timestamp until the target acknowledged it, the last one.",
+    "replication_latency_ms_min": "The least of a minute or so.",
+    "replication_latency_ms_max": "The greatest of a minute or so.",
+    "replication_latency_ms_avg": "The average of a minute or so.",
+}
+_LEGACY: Final = "kafka_connect_mirror_mirrorsourceconnector_"
+_NEW: Final = "kafka_connect_plugins_"
+
+
+def _metrics(prefix: str, labels: tuple[str, ...]) -> dict[str, Metric]:
+    return {
+        name: Metric(prefix + name, Kind.GAUGE, text, labels, is_partitions=True)
+        for name, text in SOURCE_ATTRIBUTES.items()
+    }
+
+
+LEGACY_SOURCE: Final = _metrics(_LEGACY, _PLACE)
+NEW_SOURCE: Final = _metrics(_NEW, _NEW_PLACE)
+
+#: What Java's clients of a source task tell; ``clientid`` is in quotes, as JMX has names with such characters.
+CONSUMER_LAG: Final = Metric(
+    "kafka_consumer_fetch_manager_records_lag",
+    Kind.GAUGE,
+    "Offsets between the position and the source's end, of what this process copies; topic is the name on the source.",
+    ("clientid", "topic", "partition"),
+    is_partitions=True,
+)
+INCOMING: Final = Metric(
+    "kafka_consumer_incoming_byte_total",
+    Kind.COUNTER,
+    "Bytes of record batches that the flow has read and copied in this process.",
+    ("clientid",),
+)
+OUTGOING: Final = Metric(
+    "kafka_producer_outgoing_byte_total",
+    Kind.COUNTER,
+    "Bytes of record batches that the flow has written in this process.",
+    ("clientid",),
+)
+
+MIRROR_METRICS: Final = (*LEGACY_SOURCE.values(), *NEW_SOURCE.values(), CONSUMER_LAG, INCOMING, OUTGOING)
+
+
+def client_id(source: str, target: str, role: str, task: int | None = None) -> str:
+    """Of a client of a source task, as Java's MBeans are called."""
+    return f'"{source}->{target}|MirrorSourceConnector{"" if task is None else f"-{task}"}|{role}"'

@@ -1,0 +1,99 @@
+"""docs/METRICS.md, made from the descriptions: `python -m mm2.metrics.reference` writes it, a test holds it to them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from mm2.metrics.connect import CONNECT_METRICS
+from mm2.metrics.flows import FLOW_METRICS
+from mm2.metrics.metric import Metric
+from mm2.metrics.mirror import MIRROR_METRICS
+from mm2.metrics.strimzi import PANELS
+
+FILE: Final = Path("docs/METRICS.md")
+
+_HEAD: Final = """\
+# Metrics
+
+`GET /metrics` on the REST port of connect-mirror-maker (all flows of the process), connect-distributed and connect-standalone,
+in Prometheus's text format, or as OpenMetrics for a scraper that accepts it; behind the same login as the rest of the interface,
+and the one thing beside `/health` that other machines may see without one ([SECURITY.md](SECURITY.md)). This page is made from
+the descriptions in `mm2/metrics` (`python -m mm2.metrics.reference`); a test holds it to them.
+
+- **Whatever nobody knows is missing**, never 0: a rule that alarms on a value wants an `absent()` beside it. Exceptions are on
+  purpose: what should run and does not is 0 (`mm2_task_up`, `mm2_connector_up`, `mm2_flow_cluster_up`, `mm2_spark_up`), and its
+  series stay as long as it is configured.
+- **Lag is the tool's, not a client's**: positions are those of the ledger on the target, ends are asked of the source. So all
+  partitions are there, whichever process copies them, and those that nobody copies any more. `mm2_copied_…`, latencies, batches
+  and micro-batches are this process's own.
+- **One look a second** serves all scrapes and the dashboard. It begins with the first of them and ends three minutes after the
+  last; a cluster that does not answer leaves its figures as they were, and `mm2_flow_cluster_up` at 0.
+- **Seconds at risk**: the observer remembers when the end of a partition passed which offset, so the age of what is missing is
+  known to the second without reading it. A backlog from before the first look is as old as the timestamp of the batch at its
+  beginning says, which is fetched, at most 32 batches and 4 MB a second; a timestamp of 0 or of more than an hour ahead is not
+  believed, and then it is as old as it has been seen to be.
+- **`metrics.cardinality`** of the file: `full` tells every partition; `topic` and `flow` tell sums (of ages the greatest), with
+  the labels `topic` and `partition` empty where they are summed up, which for Prometheus is as if they were not there.
+  Partitions in trouble have their `mm2_partition_state` with each of them.
+- In a MirrorMaker process Connect's metrics have the labels `source` and `target` of the flow, too, whose connectors are called
+  the same in every flow.
+- The same figures as JSON: `GET /overview`, `/overview/{source}/{target}`, and by pages `…/partitions` and `…/groups` (`search`,
+  `state`, `order`, `descending`, `offset`, `limit`).
+"""
+
+_STRIMZI: Final = """
+## Strimzi's dashboard for MirrorMaker 2
+
+The panels of `strimzi-kafka-mirror-maker-2.json`, as Strimzi publishes it, and where they have a source here. Its queries select
+by the labels that Strimzi's PodMonitor adds (`strimzi_io_cluster`, `kubernetes_pod_name`, …): a scrape config that sets them makes
+the dashboard work as it is. A panel about a JVM or a container stays empty here, or is filled by the cluster's own exporters.
+
+| panel | metrics | here |
+| --- | --- | --- |
+"""
+
+
+def page() -> str:
+    """The whole document."""
+    parts = [
+        _HEAD,
+        "\n## Flows\n\n",
+        _table(FLOW_METRICS),
+        "\n## MirrorMaker 2's own\n\n",
+        (
+            "Under the names that the usual rules of the JMX exporter give (spec: KIP-382, KIP-1280). `metric.names.formats` of the flow "
+            "chooses: `legacy` (default) the first, `new` the second, `legacy,new` both. `topic` is the name on the target. What Java "
+            "has of MirrorCheckpointConnector (`checkpoint-latency-ms`) is not there: `mm2_group_…` tells where each group is.\n\n"
+        ),
+        _table(MIRROR_METRICS),
+        "\n## Kafka Connect's\n\n",
+        (
+            "Under the names that the usual rules of the JMX exporter give. Rates are over the last minute, between scrapes; averages, "
+            "greatest values and percentages are since the task or worker began, where Java's are of a sampling window. Texts (versions, "
+            "classes, the leader's URL) are no metrics here.\n\n"
+        ),
+        _table(CONNECT_METRICS),
+        (
+            "\n## The process\n\n`process_…` as prometheus-client has them: CPU seconds, memory, file descriptors, start time; of the "
+            "main process, not of Spark's JVM and workers.\n"
+        ),
+        _STRIMZI,
+        *(
+            f"| {panel.title} | {', '.join(f'`{name}`' for name in panel.metrics)} | {panel.source} |\n"
+            for panel in PANELS
+        ),
+    ]
+    return "".join(parts)
+
+
+def _table(metrics: Iterable[Metric]) -> str:
+    rows = [f"| `{one.name}` | {one.kind} | {', '.join(one.labels) or '-'} | {one.help} |\n" for one in metrics]
+    return "".join(["| name | type | labels | |\n| --- | --- | --- | --- |\n", *rows])
+
+
+if __name__ == "__main__":
+    FILE.write_text(page(), encoding="utf-8")
+    sys.stdout.write(f"{FILE} is written.\n")

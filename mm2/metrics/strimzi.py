@@ -1,0 +1,97 @@
+"""The panels of Strimzi's dashboard for MirrorMaker 2 (as of August 2026), and which of them have a source here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+_SOURCE: Final = "kafka_connect_mirror_mirrorsourceconnector_"
+_SPREAD: Final = ("", "_avg", "_min", "_max")
+_NO_JVM: Final = "no: of a JVM that runs the worker, and there is none; `process_…` tells of the process"
+_QUOTED: Final = (
+    "the figure is there; the panel asks for connector names in quotes, which only Strimzi's own names have, so it is empty with "
+    "Java's dedicated process, too"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """``metrics`` are what it queries; ``source`` says where they come from here, or why not."""
+
+    title: str
+    metrics: tuple[str, ...]
+    is_claimed: bool
+    source: str
+
+
+PANELS: Final = (
+    Panel(
+        "Total Number of Running Connectors", ("kafka_connect_worker_connector_count",), is_claimed=True, source="yes"
+    ),
+    Panel("Total record rate", (f"{_SOURCE}record_rate",), is_claimed=True, source="yes"),
+    Panel("Record Age", tuple(f"{_SOURCE}record_age_ms{one}" for one in _SPREAD), is_claimed=True, source="yes"),
+    Panel("Total Number of Running Tasks", ("kafka_connect_worker_task_count",), is_claimed=True, source="yes"),
+    Panel("Total byte rate", (f"{_SOURCE}byte_rate",), is_claimed=True, source="yes"),
+    Panel(
+        "Consumer Lag (graph and table)",
+        ("kafka_consumer_fetch_manager_records_lag",),
+        is_claimed=True,
+        source="yes: the lag of `mm2_partition_lag_records`, of what this process copies",
+    ),
+    Panel(
+        "Incoming Bytes per Second",
+        ("kafka_consumer_incoming_byte_total",),
+        is_claimed=True,
+        source="yes: bytes of record batches, without what the protocol adds",
+    ),
+    Panel(
+        "Outgoing Bytes per Second",
+        ("kafka_producer_outgoing_byte_total",),
+        is_claimed=True,
+        source="yes: the same batches",
+    ),
+    Panel(
+        "Replication Latency",
+        tuple(f"{_SOURCE}replication_latency_ms{one}" for one in _SPREAD),
+        is_claimed=True,
+        source="yes",
+    ),
+    Panel(
+        "Consumer Group Offset Sync Latency",
+        ("kafka_connect_mirror_mirrorcheckpointconnector_checkpoint_latency_ms",),
+        is_claimed=False,
+        source="no: `mm2_group_…` tells where each group is on both sides",
+    ),
+    Panel(
+        "Source Connector - Producer Available Buffer",
+        ("kafka_producer_buffer_available_bytes",),
+        is_claimed=False,
+        source="no: what copies has no such buffer",
+    ),
+    Panel(
+        "Source Connector - Average Offset Commit Time",
+        ("kafka_connect_connector_task_offset_commit_avg_time_ms",),
+        is_claimed=True,
+        source=_QUOTED,
+    ),
+    Panel(
+        "Source Connector - Connect Outstanding Messages Queue",
+        ("kafka_connect_source_task_source_record_active_count",),
+        is_claimed=True,
+        source=_QUOTED,
+    ),
+    Panel(
+        "Assigned Connectors per Worker",
+        ("kafka_connect_coordinator_assigned_connectors",),
+        is_claimed=True,
+        source="yes",
+    ),
+    Panel("Rebalancing", ("kafka_connect_worker_rebalance_rebalancing",), is_claimed=True, source="yes"),
+    Panel("Assigned Tasks per Worker", ("kafka_connect_coordinator_assigned_tasks",), is_claimed=True, source="yes"),
+    Panel(
+        "CPU Usage", ("container_cpu_usage_seconds_total",), is_claimed=False, source="from the cluster's own exporter"
+    ),
+    Panel("JVM Memory", ("jvm_memory_used_bytes",), is_claimed=False, source=_NO_JVM),
+    Panel("Time Spent in GC", ("jvm_gc_collection_seconds_sum",), is_claimed=False, source=_NO_JVM),
+    Panel("JVM Thread Count", ("jvm_threads_current",), is_claimed=False, source=_NO_JVM),
+)

@@ -1,0 +1,245 @@
+"""A snapshot, written down as metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from mm2.copy.states import WELL, State
+from mm2.metrics import flows as names
+from mm2.metrics.metric import Cardinality, Metric, Sheet
+from mm2.metrics.mirror import CONSUMER_LAG, INCOMING, LEGACY_SOURCE, NEW_SOURCE, OUTGOING, client_id
+from mm2.observer.views import FlowState, FlowView, GroupView, PartitionView, Snapshot, Spread
+from mm2.observer.work import SOURCE_NAME
+
+_FLOW_STATES: Final = tuple(map(str, FlowState))
+_STATES: Final = tuple(map(str, State))
+_RUNNING: Final = "RUNNING"
+#: What a sentence of `mm2.mirror.translator` or the checkpoint task holds, and what it is counted as: sentences are too many for
+#: labels.
+_REASONS: Final = (
+    ("does not exist", "no_topic"),
+    ("created anew", "recreated"),
+    ("lies before", "too_old"),
+    ("knows the copy from", "too_old"),
+    ("knows of no record", "not_copied"),
+    ("no ledger", "no_ledger"),
+    ("is in use", "in_use"),
+    ("is ahead", "ahead"),
+)
+
+
+class SnapshotMetrics:
+    """Writes what ``snapshot`` gives, as much of single partitions as ``cardinality`` wants."""
+
+    def __init__(self, snapshot: Callable[[], Snapshot], cardinality: Cardinality = Cardinality.FULL) -> None:
+        self._snapshot = snapshot
+        self._cardinality = cardinality
+
+    def __call__(self, sheet: Sheet) -> None:
+        """All flows."""
+        snapshot = self._snapshot()
+        sheet.add(names.BUILD_INFO, (snapshot.version,), 1)
+        for flow in snapshot.flows:
+            _Flow(sheet, flow, self._cardinality).write()
+        if snapshot.spark is not None:
+            sheet.add(names.SPARK_UP, (), snapshot.spark.up)
+        for outcome in ("applied", "refused"):
+            sheet.add(names.RELOADS, (outcome,), snapshot.reloads.get(outcome, 0))
+        for one in snapshot.certificates:
+            sheet.add(names.CERTIFICATE, (one.source, one.target, one.cluster, one.file), one.expires_ms / 1000)
+
+
+class _Flow:
+    def __init__(self, sheet: Sheet, flow: FlowView, cardinality: Cardinality) -> None:
+        self._sheet = sheet
+        self._flow = flow
+        self._cardinality = cardinality
+        self._labels = (flow.source, flow.target)
+
+    def write(self) -> None:
+        flow, labels = self._flow, self._labels
+        self._sheet.add_states(names.FLOW_STATE, labels, _FLOW_STATES, str(flow.state))
+        self._add(names.OBSERVED, None if flow.observed_ms is None else flow.observed_ms / 1000)
+        self._add(names.SECONDS_AT_RISK, flow.risk.seconds)
+        self._add(names.RECORDS_AT_RISK, flow.risk.records)
+        self._add(names.BYTES_AT_RISK, flow.risk.bytes)
+        for cluster, error in ((flow.source, flow.source_error), (flow.target, flow.target_error)):
+            self._add(names.CLUSTER_UP, not error, cluster)
+        for state in _STATES:
+            self._add(names.PARTITIONS, flow.states.get(State(state), 0), state)
+        self._write_totals()
+        self._write_partitions()
+        self._write_groups()
+        self._write_work()
+
+    def _add(self, metric: Metric, value: float | None, *labels: str) -> None:
+        self._sheet.add(metric, (*self._labels, *labels), value)
+
+    def _write_totals(self) -> None:
+        flow = self._flow
+        for stage, latency in flow.latency.items():
+            self._sheet.add_histogram(
+                names.LATENCY, (*self._labels, stage), latency.bounds_s, latency.counts, latency.sum_s
+            )
+        for path, batches in {"passthrough": 0, **flow.batches}.items():
+            self._add(names.BATCHES, batches, path)
+        for reason, offsets in flow.gaps.items():
+            self._add(names.GAPS, offsets, reason)
+        self._add(names.LOST, flow.lost_ranges)
+        self._add(names.FOREIGN, flow.foreign_records)
+        for task, batches in flow.micro_batches.items():
+            self._add(names.MICRO_BATCHES, batches, str(task))
+        self._add(names.MICRO_BATCHES_LOST, flow.lost_micro_batches)
+        for kind, count in flow.differences.items():
+            self._add(names.DIFFERENCES, count, kind)
+        if flow.verified_records:
+            self._add(names.CHECKED, flow.verified_records)
+        for metric, role in ((INCOMING, "replication-consumer"), (OUTGOING, "replication-producer")):
+            self._sheet.add(metric, (client_id(flow.source, flow.target, role),), flow.bytes)
+        for beat in flow.heartbeats:
+            self._add(names.HEARTBEAT_AGE, beat.age_ms / 1000, beat.source, beat.target, str(beat.hops))
+
+    def _write_partitions(self) -> None:
+        flow = self._flow
+        if self._cardinality is Cardinality.FULL:
+            for view in flow.partitions:
+                self._write_partition(view)
+        elif self._cardinality is Cardinality.TOPIC:
+            topics: dict[str, list[PartitionView]] = {}
+            for view in flow.partitions:
+                topics.setdefault(view.topic, []).append(view)
+            for topic, views in topics.items():
+                self._write_sums(views, topic)
+        else:
+            self._write_sums(flow.partitions, "")
+        if self._cardinality is not Cardinality.FULL:
+            for view in flow.partitions:
+                if view.state not in WELL:
+                    self._add(names.PARTITION_STATE, 1, view.topic, str(view.partition), str(view.state))
+
+    def _write_partition(self, view: PartitionView) -> None:
+        place = (view.topic, str(view.partition))
+        self._write_common(view, place, view.remote_topic)
+        consumer = client_id(*self._labels, "replication-consumer", view.task)
+        self._sheet.add(CONSUMER_LAG, (consumer, *place), view.lag_records if view.task is not None else None)
+        self._add(names.POSITION, view.position, *place)
+        self._add(names.SOURCE_END, view.source_end, *place)
+        self._add(names.TARGET_OFFSET, view.target_offset, *place)
+        self._add(names.VERIFIED, view.verified_offset, *place)
+        self._add(names.PARTITION_STATE, 1, *place, str(view.state))
+
+    def _write_sums(self, views: Iterable[PartitionView], topic: str) -> None:
+        """Of a topic, or of the flow, whose labels for what is summed up are empty."""
+        views = list(views)
+        first = views[0] if views else None
+        remote = first.remote_topic if first is not None and topic else ""
+        total = PartitionView(
+            topic,
+            0,
+            remote,
+            State.RUNNING,
+            lag_records=_sum(view.lag_records for view in views),
+            lag_bytes=_sum(view.lag_bytes for view in views),
+            lag_seconds=max((view.lag_seconds for view in views if view.lag_seconds is not None), default=None),
+            records_per_s=sum(view.records_per_s or 0.0 for view in views),
+            bytes_per_s=sum(view.bytes_per_s or 0.0 for view in views),
+            records=sum(view.records for view in views),
+            bytes=sum(view.bytes for view in views),
+            age_ms=_spread([view.age_ms for view in views]),
+            latency_ms=_spread([view.latency_ms for view in views]),
+        )
+        self._sheet.add(CONSUMER_LAG, (client_id(*self._labels, "replication-consumer"), topic, ""), total.lag_records)
+        self._write_common(total, (topic, ""), remote)
+
+    def _write_common(self, view: PartitionView, place: tuple[str, str], remote: str) -> None:
+        self._add(names.RECORDS, view.records, *place)
+        self._add(names.BYTES, view.bytes, *place)
+        self._add(names.LAG_RECORDS, view.lag_records, *place)
+        self._add(names.LAG_BYTES, view.lag_bytes, *place)
+        self._add(names.LAG_SECONDS, view.lag_seconds, *place)
+        self._write_java(view, (remote, place[1]))
+
+    def _write_java(self, view: PartitionView, place: tuple[str, str]) -> None:
+        """As MirrorSourceConnector's beans have it. They are there for what a task of this process copies."""
+        age, latency = view.age_ms, view.latency_ms
+        values = {
+            "record_count": float(view.records),
+            "record_rate": view.records_per_s,
+            "byte_count": float(view.bytes),
+            "byte_rate": view.bytes_per_s,
+        }
+        for name, spread in (("record_age_ms", age), ("replication_latency_ms", latency)):
+            if spread is not None:
+                values |= {
+                    name: float(spread.last),
+                    f"{name}_min": float(spread.least),
+                    f"{name}_max": float(spread.greatest),
+                    f"{name}_avg": spread.average,
+                }
+        for name, value in values.items():
+            if "legacy" in self._flow.metric_formats:
+                self._add(LEGACY_SOURCE[name], value, *place)
+            if "new" in self._flow.metric_formats:
+                task = "" if view.task is None else str(view.task)
+                self._sheet.add(NEW_SOURCE[name], (SOURCE_NAME, task, *self._labels, *place), value)
+
+    def _write_groups(self) -> None:
+        flow = self._flow
+        reasons: dict[str, int] = {}
+        ends = {(view.topic, view.partition): view.source_end for view in flow.partitions}
+        sums: dict[tuple[str, str], int] = {}
+        for group in flow.groups:
+            if group.reason:
+                kind = reason_kind(group.reason)
+                reasons[kind] = reasons.get(kind, 0) + 1
+            lag = _group_lag(group, ends.get((group.topic, group.partition)))
+            if self._cardinality is Cardinality.FULL:
+                place = (group.group, group.topic, str(group.partition))
+                self._add(names.GROUP_LAG, lag, *place)
+                self._add(names.GROUP_SOURCE, group.source_offset, *place)
+                self._add(names.GROUP_TRANSLATED, group.translated, *place)
+                self._add(names.GROUP_TARGET, group.target_offset, *place)
+            elif lag is not None:
+                key = (group.group, group.topic if self._cardinality is Cardinality.TOPIC else "")
+                sums[key] = sums.get(key, 0) + lag
+        for (name, topic), lag in sums.items():
+            self._add(names.GROUP_LAG, lag, name, topic, "")
+        for kind, count in reasons.items():
+            self._add(names.GROUP_UNTRANSLATED, count, kind)
+
+    def _write_work(self) -> None:
+        for connector in self._flow.connectors:
+            self._add(names.CONNECTOR_UP, connector.state == _RUNNING, connector.name)
+            for task in connector.tasks:
+                self._add(names.TASK_UP, task.state == _RUNNING, connector.name, str(task.id))
+
+
+def reason_kind(reason: str) -> str:
+    """A sentence about a group's place as one of a few words."""
+    return next((kind for part, kind in _REASONS if part in reason), "other")
+
+
+def _group_lag(group: GroupView, end: int | None) -> int | None:
+    if end is None or group.source_offset is None:
+        return None
+    return max(0, end - group.source_offset)
+
+
+def _spread(spreads: list[Spread | None]) -> Spread | None:
+    """Of several partitions: the worst of the last, the ends of all, and the average of their averages."""
+    known = [spread for spread in spreads if spread is not None]
+    if not known:
+        return None
+    return Spread(
+        max(one.last for one in known),
+        min(one.least for one in known),
+        max(one.greatest for one in known),
+        sum(one.average for one in known) / len(known),
+    )
+
+
+def _sum(values: Iterable[int | None]) -> int | None:
+    """Of those that are known; None when none is."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None

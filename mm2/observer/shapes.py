@@ -1,0 +1,92 @@
+"""Views as JSON: a field is called as in `mm2.observer.views`, what nobody knows is null."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from typing import Any, Final
+
+from mm2.observer.views import FlowView, GroupView, PartitionView
+
+#: Of a flow: lists that have pages of their own.
+_PAGED: Final = ("partitions", "groups")
+
+
+def to_json(value: Any) -> Any:
+    """Of a view, or of anything a view holds."""
+    if isinstance(value, Enum):
+        return value.value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(to_json(key)): to_json(one) for key, one in value.items()}
+    if isinstance(value, (frozenset, set)):
+        return sorted(to_json(one) for one in value)
+    if isinstance(value, (list, tuple)):
+        return [to_json(one) for one in value]
+    return value
+
+
+def flow_json(flow: FlowView) -> dict[str, Any]:
+    """A flow without its partitions and groups, of which only the number is told."""
+    made = {
+        field.name: to_json(getattr(flow, field.name)) for field in dataclasses.fields(flow) if field.name not in _PAGED
+    }
+    return {"name": flow.name, **made, **{name: len(getattr(flow, name)) for name in _PAGED}}
+
+
+def page_json(rows: Sequence[Any], offset: int, limit: int) -> dict[str, Any]:
+    """Some of ``rows``, and how many there are."""
+    return {"total": len(rows), "offset": offset, "rows": to_json(list(rows[offset : offset + limit]))}
+
+
+def chosen_partitions(
+    flow: FlowView, search: str, states: Sequence[str], order: str, *, descending: bool
+) -> list[PartitionView]:
+    """Those whose topic, or topic-partition, has ``search`` in it, and whose state is one of ``states`` (none: any).
+
+    ``order`` is a field's name. What nobody knows comes last. Raises ValueError for an order that is none.
+    """
+    rows = [
+        view
+        for view in flow.partitions
+        if (not search or search in f"{view.topic}-{view.partition}") and (not states or str(view.state) in states)
+    ]
+    return _ordered(rows, order, _PARTITION_ORDERS, descending=descending)
+
+
+def chosen_groups(flow: FlowView, search: str, order: str, *, descending: bool) -> list[GroupView]:
+    """Those whose group or topic has ``search`` in it; see `chosen_partitions`."""
+    rows = [view for view in flow.groups if not search or search in view.group or search in view.topic]
+    return _ordered(rows, order, _GROUP_ORDERS, descending=descending)
+
+
+_PARTITION_ORDERS: Final = frozenset(
+    {
+        "topic",
+        "state",
+        "since_ms",
+        "position",
+        "lag_records",
+        "lag_bytes",
+        "lag_seconds",
+        "records_per_s",
+        "bytes_per_s",
+        "task",
+    }
+)
+_GROUP_ORDERS: Final = frozenset({"group", "topic", "source_offset", "translated", "target_offset", "reason"})
+
+
+def _ordered(rows: list[Any], order: str, known: frozenset[str], *, descending: bool) -> list[Any]:
+    if order not in known:
+        message = f"order is {order!r}; it may be {', '.join(sorted(known))}"
+        raise ValueError(message)
+
+    def by(row: Any) -> Any:
+        return getattr(row, order)
+
+    unknown: Callable[[Any], bool] = lambda row: by(row) is None  # noqa: E731
+    told = sorted((row for row in rows if not unknown(row)), key=by, reverse=descending)
+    return [*told, *filter(unknown, rows)]
