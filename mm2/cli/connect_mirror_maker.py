@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             log.warning(
                 "Nothing reads the key %s of %s.%s", key, options.config, f" Did you mean {nearest}?" if nearest else ""
             )
-        served = Served()
+        served = Served(options.config)
         served.maker = maker = MirrorMaker(config, options.clusters, stopping=stopping, apps=served.apps)
     except UnreadableFile as error:
         return _refused(error, EXIT_USAGE, stopping)

@@ -1,8 +1,9 @@
-"""What a MirrorMaker process serves beside the interfaces of its flows: /metrics and /overview, both from one observer."""
+"""What a MirrorMaker process serves beside the interfaces of its flows: /metrics, /overview and /ui, all from one observer."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from starlette.types import ASGIApp
 
@@ -19,13 +20,14 @@ class Served:
 
     maker: MirrorMaker
 
-    def __init__(self) -> None:
+    def __init__(self, file: Path) -> None:
+        self._file = file
         self.observer = Observer(self._flows, engine=lambda: self.maker.engine, reloads=lambda: self.maker.reloads)
 
     @property
     def apps(self) -> Apps:
         """By the first segment of the path."""
-        return {"metrics": self._metrics, "overview": self._overview}
+        return {"metrics": self._metrics, "overview": self._overview, "ui": self._dashboard}
 
     def stop(self) -> None:
         """Observe no more."""
@@ -61,3 +63,9 @@ class Served:
         from mm2.observer.resources import overview_app  # noqa: PLC0415
 
         return overview_app(self.observer)
+
+    def _dashboard(self, rest: ASGIApp) -> ASGIApp:
+        from mm2.ui.dashboard import Dashboard  # noqa: PLC0415
+        from mm2.ui.source import Settings, Source  # noqa: PLC0415
+
+        return Dashboard(Source(self.observer.snapshot, lambda: Settings.of(self.maker.config, self._file)), rest)

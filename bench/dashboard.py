@@ -1,0 +1,315 @@
+"""How quick the dashboard is with many partitions, in a real Chromium, on snapshots that are made up.
+
+    python -m bench.dashboard [--partitions 10000] [--groups 1000] [--viewers 5] [--results FILE]
+    python -m bench.dashboard --serve            only serve it, at 127.0.0.1:8084, to be looked at while it is worked on
+
+Measured are the times that a viewer waits for: until the page of partitions is there, until a search, another order, a filter and
+the next page are answered; and what it costs the process to keep so many viewers up to date, in CPU time a second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import math
+import os
+import random
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import uvicorn
+from starlette.responses import PlainTextResponse
+
+from bench.workers import RESULTS
+from mm2.config.mirrormaker import MirrorMakerConfig
+from mm2.copy.states import State
+from mm2.copy.tally import BOUNDS_S
+from mm2.observer.views import (
+    ConnectorView,
+    FlowState,
+    FlowView,
+    GroupView,
+    HeartbeatView,
+    LaneView,
+    Latency,
+    PartitionView,
+    Risk,
+    Snapshot,
+    SparkView,
+    TaskView,
+    WorkerView,
+)
+from mm2.ui.dashboard import Dashboard
+from mm2.ui.source import Settings, Source
+from mm2.ui.wording import RANGE
+
+PORT = 8084
+_TURNS = 5
+_CONFIG = {
+    "clusters": "A, B",
+    "A.bootstrap.servers": "a1:9092,a2:9092",
+    "B.bootstrap.servers": "b1:9092",
+    "B.sasl.jaas.config": "the password is never shown",
+    "A->B.enabled": "true",
+    "A->B.topics": "orders.*, payments",
+    "replication.factor": "3",
+}
+_TRACE = (
+    "Traceback (most recent call last):\n"
+    '  File "mm2/mirror/source_task.py", line 120, in poll\n'
+    "mm2.copy.driver.engine.CopyFailed: orders-3 cannot be read: the batch at offset 1234 is corrupt"
+)
+
+
+class MadeUp:
+    """Snapshots of two flows that change from second to second; the first one has all the partitions."""
+
+    def __init__(self, partitions: int, groups: int) -> None:
+        self._chance = random.Random(1)
+        self._partitions = partitions
+        self._groups = groups
+        self._counts = [0] * (len(BOUNDS_S) + 1)
+        self._records = 0
+        self._last: Snapshot | None = None
+
+    def snapshot(self) -> Snapshot:
+        """The one of this second."""
+        now_ms = int(time.time() * 1000)
+        if self._last is None or now_ms - self._last.at_ms >= 900:
+            self._last = self._made(now_ms)
+        return self._last
+
+    def settings(self) -> Settings:
+        """Of a small file."""
+        return Settings.of(MirrorMakerConfig(dict(_CONFIG)), Path(os.devnull))
+
+    def _made(self, now_ms: int) -> Snapshot:
+        chance = self._chance
+        rate = 12_000 + 3_000 * math.sin(now_ms / 30_000)
+        self._records += int(rate)
+        for _ in range(200):
+            index = min(len(self._counts) - 1, max(0, int(chance.gauss(6, 1.2))))
+            self._counts[index] += 1
+        views = tuple(self._partition(number, now_ms) for number in range(self._partitions))
+        states = Counter(view.state for view in views)
+        lag = sum(view.lag_records or 0 for view in views)
+        good = FlowView(
+            "A",
+            "B",
+            FlowState.RUNNING,
+            f"If A dies now you lose 0.8 seconds, {lag:,} records.",
+            Risk(0.8, lag, lag * 310),
+            now_ms,
+            records=self._records,
+            bytes=self._records * 310,
+            records_per_s=rate,
+            bytes_per_s=rate * 310,
+            states=states,
+            gaps={"compacted": 12_345, "control": 220},
+            lost_ranges=0,
+            latency={"visible": Latency(BOUNDS_S, tuple(self._counts), 0.0)},
+            partitions=views,
+            groups=tuple(map(self._group, range(self._groups))),
+            heartbeats=(HeartbeatView("A.heartbeats", "B", "A", ("A",), chance.randrange(200, 1_300)),),
+            connectors=tuple(_connector(name, 4) for name in ("MirrorSourceConnector", "MirrorCheckpointConnector")),
+            workers=(
+                WorkerView("10.0.0.1:8083", is_leader=True, is_this=True, connectors=2, tasks=5),
+                WorkerView("10.0.0.2:8083", is_leader=False, is_this=False, connectors=1, tasks=4),
+            ),
+        )
+        broken = FlowView(
+            "B",
+            "A",
+            FlowState.DEGRADED,
+            "B has not answered since 06:12:31 UTC. If it died then, you lost 12 seconds, 4,711 records.",
+            Risk(12.0, 4_711, 1_460_000),
+            now_ms - 12_000,
+            source_error="10.0.0.7:9092 refuses the connection",
+            records=10,
+            records_per_s=0.0,
+            bytes_per_s=0.0,
+            states={State.UNREACHABLE: 3},
+            troubles=(
+                "MirrorSourceConnector-0 has failed: orders-3 cannot be read: the batch at offset 1234 is corrupt",
+            ),
+            partitions=tuple(
+                PartitionView(
+                    "invoices", number, "B.invoices", State.UNREACHABLE, "its leader 10.0.0.7:9092 does not answer"
+                )
+                for number in range(3)
+            ),
+            connectors=(
+                ConnectorView(
+                    "MirrorSourceConnector",
+                    "source",
+                    "RUNNING",
+                    "10.0.0.1:8083",
+                    "",
+                    (TaskView(0, "FAILED", "10.0.0.1:8083", _TRACE),),
+                    "STARTED",
+                ),
+            ),
+        )
+        lanes = tuple(
+            LaneView(f"A->B MirrorSourceConnector-{n // 2} lane {n % 2}", n // 2, 40 + n, now_ms - 7_000 * n, 0, 25)
+            for n in range(4)
+        )
+        return Snapshot(now_ms, "0", (good, broken), SparkView(True, "", "local[512]", "local-1795327951", lanes))
+
+    def _partition(self, number: int, now_ms: int) -> PartitionView:
+        topic, lag = f"orders.{number // 16:04d}", self._chance.randrange(0, 40)
+        state, reason = State.RUNNING, ""
+        if number % 997 == 3:
+            state, reason, lag = State.CORRUPT, "the batch at offset 1234 has a wrong CRC", 50_000
+        elif number % 211 == 5:
+            state, lag = State.CATCHING_UP, 9_000
+        position = now_ms // 100 + number
+        return PartitionView(
+            topic,
+            number % 16,
+            f"A.{topic}",
+            state,
+            reason,
+            now_ms - 60_000,
+            position,
+            position + lag,
+            position,
+            lag,
+            lag * 310,
+            lag / 100,
+            3.1,
+            960.0,
+            {"compacted": 12} if number % 50 == 0 else {},
+            task=number % 4,
+        )
+
+    def _group(self, number: int) -> GroupView:
+        place = 10_000 + number
+        missing = number % 37 == 0
+        return GroupView(
+            f"billing-{number % 40:02d}",
+            f"orders.{number // 40:04d}",
+            number % 16,
+            f"A.orders.{number // 40:04d}",
+            place,
+            None if missing else place - 20,
+            None if missing else place - 20,
+            "no offset sync reaches back so far" if missing else "",
+        )
+
+
+def _connector(name: str, tasks: int) -> ConnectorView:
+    where = "10.0.0.1:8083"
+    return ConnectorView(
+        name, "source", "RUNNING", where, "", tuple(TaskView(n, "RUNNING", where) for n in range(tasks)), "STARTED"
+    )
+
+
+@contextmanager
+def served(made_up: MadeUp, port: int = 0) -> Iterator[str]:
+    """The dashboard alone; its URL."""
+    app = Dashboard(Source(made_up.snapshot, made_up.settings), PlainTextResponse("", 204))
+    server = uvicorn.Server(
+        uvicorn.Config(app, "127.0.0.1", port, lifespan="off", ws="websockets-sansio", log_level="warning")
+    )
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve()), daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.05)
+    bound = server.servers[0].sockets[0].getsockname()[1]
+    try:
+        yield f"http://127.0.0.1:{bound}/ui/"
+    finally:
+        server.should_exit = True
+        thread.join(10)
+
+
+def measured(partitions: int, groups: int, viewers: int) -> dict[str, list[float]]:
+    """Milliseconds of everything a viewer waits for, and CPU milliseconds a second of serving."""
+    from tests.browser.chromium import chromium  # noqa: PLC0415 - needs it only here
+
+    times: dict[str, list[float]] = {}
+
+    @contextmanager
+    def timed(what: str) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        times.setdefault(what, []).append((time.perf_counter() - began) * 1000)
+
+    with (
+        tempfile.TemporaryDirectory(prefix="mm2-bench-", ignore_cleanup_errors=True) as profile,
+        served(MadeUp(partitions, groups)) as url,
+        chromium(Path(profile)) as browser,
+    ):
+        browser.set_default_timeout(60_000)
+        total = f"of {partitions + 3:,} partitions"
+        pages = [browser.new_page() for _ in range(viewers)]
+        for one in pages:
+            with timed("page"):
+                one.goto(f"{url}partitions")
+                one.get_by_text(total).wait_for()
+        page = pages[0]
+        page.bring_to_front()
+        count = page.locator(".tools .count")
+        for _ in range(_TURNS):
+            head = page.get_by_role("button", name="Records behind")
+            with timed("order"):
+                head.click()
+                page.locator("th[aria-sort=descending]").wait_for()
+            head.click()
+            page.locator("th[aria-sort=ascending]").wait_for()
+            with timed("search"):
+                page.get_by_role("searchbox").fill("0123")
+                count.filter(has_text="of 16 ").wait_for()
+            page.get_by_role("searchbox").fill("")
+            count.filter(has_text=total).wait_for()
+            with timed("filter"):
+                page.get_by_label("State").select_option("CORRUPT")
+                count.filter(has_not_text=total).wait_for()
+            page.get_by_label("State").select_option("")
+            count.filter(has_text=total).wait_for()
+            with timed("next page"):
+                page.get_by_role("button", name="Next").click()
+                count.filter(has_text="51").wait_for()
+            page.get_by_role("button", name="Previous").click()
+            count.filter(has_text=f"1{RANGE}50").wait_for()
+        process = psutil.Process()
+        for _ in range(_TURNS):
+            before = sum(process.cpu_times()[:2])
+            time.sleep(2)
+            times.setdefault("CPU a second", []).append((sum(process.cpu_times()[:2]) - before) * 500)
+    return times
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--partitions", type=int, default=10_000)
+    parser.add_argument("--groups", type=int, default=1_000)
+    parser.add_argument("--viewers", type=int, default=5)
+    parser.add_argument("--serve", action="store_true")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    if options.serve:
+        with served(MadeUp(options.partitions, options.groups), PORT) as url:
+            print(url)
+            try:
+                threading.Event().wait()
+            except KeyboardInterrupt:
+                return 130
+    times = measured(options.partitions, options.groups, options.viewers)
+    print(f"{options.partitions:,} partitions, {options.viewers} viewers; milliseconds: median, greatest")
+    for what, values in times.items():
+        print(f"{what:14} {statistics.median(values):8,.0f} {max(values):8,.0f}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

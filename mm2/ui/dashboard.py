@@ -1,0 +1,67 @@
+"""What the REST server is given for ``/ui``: nothing is loaded before somebody asks."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from typing import Any, Final
+
+import structlog
+from starlette.datastructures import MutableHeaders
+from starlette.responses import RedirectResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from mm2.ui.source import Source
+
+log = structlog.get_logger(__name__)
+
+PATH: Final = "/ui"
+_SITE: Final = "mm2.ui.site"
+_KIT: Final = f"{PATH}/_nicegui/"
+
+#: Nothing comes from anywhere else, whatever a page says. Vue compiles templates in the browser, hence unsafe-eval.
+_POLICY: Final = (
+    "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data:; font-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'"
+)
+#: The path of what belongs to NiceGUI has its version in it.
+_FOR_EVER: Final = "public, max-age=31536000, immutable"
+
+
+class Dashboard:
+    """ASGI application below `PATH`; ``rest`` are the resources of the process, which its buttons ask."""
+
+    def __init__(self, source: Source, rest: ASGIApp) -> None:
+        self._source = source
+        self._rest = rest
+        self._app: ASGIApp | None = None
+        self._loading = asyncio.Lock()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        if scope["path"] == PATH:
+            # Relative, as there may be a proxy with a prefix of its own.
+            await RedirectResponse("ui/")(scope, receive, send)
+            return
+        app = self._app or await self._load()
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                if headers.get("content-type", "").startswith("text/html"):
+                    headers["Content-Security-Policy"] = _POLICY
+                elif scope["path"].startswith(_KIT) and message["status"] == 200:
+                    headers["Cache-Control"] = _FOR_EVER
+            await send(message)
+
+        await app(scope, receive, send_with_headers)
+
+    async def _load(self) -> ASGIApp:
+        async with self._loading:
+            if self._app is None:
+                # A second or so, in which the other resources are to answer.
+                site: Any = await asyncio.to_thread(importlib.import_module, _SITE)
+                self._app = await site.open_site(self._source, self._rest)
+                log.info("The dashboard is open.")
+        return self._app

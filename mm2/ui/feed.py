@@ -1,0 +1,85 @@
+"""One snapshot a second, for all who look."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+from nicegui import Client
+
+from mm2.observer.views import Snapshot
+from mm2.ui.history import History
+from mm2.ui.source import Source
+
+log = structlog.get_logger(__name__)
+
+PERIOD_S: Final = 1.0
+#: After the last page was closed: who comes back soon finds curves without a hole.
+IDLE_S: Final = 600.0
+
+
+class Feed:
+    """Runs on the event loop of the REST server, from the first question until nobody has looked for a while."""
+
+    snapshot: Snapshot
+
+    def __init__(self, source: Source) -> None:
+        self.history = History()
+        self._source = source
+        self._viewers: dict[Client, Callable[[Snapshot], None]] = {}
+        self._looked_s = 0.0
+        self._waking = asyncio.Lock()
+        self._task: asyncio.Task[None] | None = None
+
+    async def wake(self) -> None:
+        """See that there is a snapshot, and a newer one each second from now on. Raises what the source does."""
+        self._looked_s = time.monotonic()
+        async with self._waking:
+            if self._task is None or self._task.done():
+                await self._take()
+                self._task = asyncio.create_task(self._run(), name="dashboard-feed")
+
+    def show(self, client: Client, show: Callable[[Snapshot], None]) -> None:
+        """Call ``show`` now, and with each snapshot as long as the client's page is open."""
+        show(self.snapshot)
+        self._viewers[client] = show
+
+        def forget() -> None:
+            self._viewers.pop(client, None)
+
+        client.on_delete(forget)
+
+    async def _run(self) -> None:
+        while self._viewers or time.monotonic() - self._looked_s < IDLE_S:
+            began_s = time.monotonic()
+            if self._viewers:
+                self._looked_s = began_s
+            try:
+                if await self._take():
+                    await self._tell()
+            except Exception:
+                log.exception("The dashboard has missed a moment.")
+            await asyncio.sleep(max(0.1, PERIOD_S - (time.monotonic() - began_s)))
+
+    async def _take(self) -> bool:
+        """Whether it is another one than before."""
+        snapshot = await asyncio.to_thread(self._source.snapshot)
+        if getattr(self, "snapshot", None) is snapshot:
+            return False
+        self.snapshot = snapshot
+        self.history.add(snapshot)
+        return True
+
+    async def _tell(self) -> None:
+        for client, show in list(self._viewers.items()):
+            if not client.has_socket_connection:
+                continue  # it is still coming, or has gone
+            try:
+                with client:
+                    show(self.snapshot)
+            except Exception:
+                log.exception("A page of the dashboard could not be brought up to date.")
+            await asyncio.sleep(0)  # requests come in between

@@ -1,0 +1,164 @@
+"""The last minutes of each flow: what a snapshot does not have, since it is of one moment. Pure.
+
+It begins when somebody first looks, so that a process that nobody looks at keeps nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from mm2.observer.views import FlowView, HeartbeatView, Latency, Snapshot
+
+#: Of a point of the curves.
+STEP_MS: Final = 5_000
+POINTS: Final = 180
+_HOLE_MS: Final = 4 * STEP_MS
+#: Of a mark of the strip of heartbeats, and how many there are: five minutes.
+BEAT_STEP_MS: Final = 5_000
+BEATS: Final = 60
+QUANTILES: Final = (0.5, 0.95, 0.99)
+#: A heartbeat is missed when there is none for so many of its intervals.
+_PATIENCE_BEATS: Final = 3
+_LEAST_PATIENCE_MS: Final = 5_000
+_INTERVALS: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Records per second, and seconds until a record was visible on the target for half, 95 and 99 of a hundred batches; None
+    where nothing was copied."""
+
+    at_ms: int
+    records_per_s: float | None
+    latency_s: tuple[float | None, float | None, float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """Whether there was a heartbeat in these five seconds; None: nobody has looked."""
+
+    at_ms: int
+    heard: bool | None
+
+
+@dataclass
+class FlowHistory:
+    """Of one flow."""
+
+    points: deque[Point] = field(default_factory=lambda: deque(maxlen=POINTS))
+    _counts: tuple[int, ...] = ()
+    _records: int = 0
+    _at_ms: int | None = None
+    _heard: dict[int, bool] = field(default_factory=dict)
+    _newest_beat_ms: int | None = None
+    _intervals: deque[int] = field(default_factory=lambda: deque(maxlen=_INTERVALS))
+
+    def add(self, at_ms: int, flow: FlowView) -> None:
+        """A moment later."""
+        self._add_beat(at_ms, flow)
+        visible = flow.latency.get("visible", Latency())
+        if self._at_ms is None:
+            self._at_ms, self._records, self._counts = at_ms, flow.records, visible.counts
+            return
+        passed_ms = at_ms - self._at_ms
+        if passed_ms < STEP_MS:
+            return
+        if passed_ms > _HOLE_MS:  # nobody has looked meanwhile
+            self.points.append(Point(self._at_ms + STEP_MS, None, (None, None, None)))
+        # Totals begin again when the work of a process goes elsewhere and comes back.
+        copied = flow.records - self._records if flow.records >= self._records else flow.records
+        since = tuple(
+            after - before
+            for after, before in zip(visible.counts, self._counts or (0,) * len(visible.counts), strict=False)
+        )
+        if any(number < 0 for number in since):
+            since = visible.counts
+        low, middle, high = (quantile(visible.bounds_s, since, wanted) for wanted in QUANTILES)
+        self.points.append(Point(at_ms, copied * 1000 / passed_ms, (low, middle, high)))
+        self._at_ms, self._records, self._counts = at_ms, flow.records, visible.counts
+
+    def beats(self, at_ms: int) -> list[Beat]:
+        """The last five minutes, the oldest first."""
+        newest = at_ms // BEAT_STEP_MS
+        return [Beat(step * BEAT_STEP_MS, self._heard.get(step)) for step in range(newest - BEATS + 1, newest + 1)]
+
+    @property
+    def patience_ms(self) -> int:
+        """How old the newest heartbeat may be before one is missed: three of their intervals, as far as they are known."""
+        if not self._intervals:
+            return _LEAST_PATIENCE_MS
+        middle = sorted(self._intervals)[len(self._intervals) // 2]
+        return max(_LEAST_PATIENCE_MS, _PATIENCE_BEATS * middle)
+
+    def _add_beat(self, at_ms: int, flow: FlowView) -> None:
+        newest = heartbeat_of(flow)
+        if newest is None and self._newest_beat_ms is None:
+            return  # none yet: nothing is missed
+        if newest is not None:
+            beat_ms = at_ms - newest.age_ms
+            before = self._newest_beat_ms
+            if before is not None and beat_ms > before:
+                self._intervals.append(beat_ms - before)
+            self._newest_beat_ms = max(beat_ms, before or beat_ms)
+        step = at_ms // BEAT_STEP_MS
+        heard = self._newest_beat_ms is not None and at_ms - self._newest_beat_ms <= self.patience_ms
+        # One moment without is enough: what was missed stays to be seen.
+        self._heard[step] = heard and self._heard.get(step, True)
+        for old in [known for known in self._heard if known <= step - BEATS]:
+            del self._heard[old]
+
+
+class History:
+    """Of all flows, by name."""
+
+    def __init__(self) -> None:
+        self._flows: dict[str, FlowHistory] = {}
+        self.since_ms: int | None = None
+
+    def add(self, snapshot: Snapshot) -> None:
+        """A moment later."""
+        if self.since_ms is None:
+            self.since_ms = snapshot.at_ms
+        names = {flow.name for flow in snapshot.flows}
+        for gone in self._flows.keys() - names:
+            del self._flows[gone]
+        for flow in snapshot.flows:
+            self.flow(flow.name).add(snapshot.at_ms, flow)
+
+    def flow(self, name: str) -> FlowHistory:
+        """Empty for one that was never seen."""
+        return self._flows.setdefault(name, FlowHistory())
+
+
+def heartbeat_of(flow: FlowView) -> HeartbeatView | None:
+    """The newest heartbeat that the flow has copied; where it copies none, since nobody writes any on its source, the newest that
+    its own worker has written on the target. None when there is neither."""
+    copied = [beat for beat in flow.heartbeats if beat.route[:1] == (flow.source,)]
+    own = [
+        beat for beat in flow.heartbeats if not beat.route and (beat.source, beat.target) == (flow.source, flow.target)
+    ]
+    return min(copied or own, key=lambda beat: beat.age_ms, default=None)
+
+
+def quantile(bounds_s: Sequence[float], counts: Sequence[int], wanted: float) -> float | None:
+    """The value below which ``wanted`` (0 to 1) of what was counted lies, evenly spread within its bucket; of the last bucket, which
+    has no upper end, the lower one. None when nothing was counted.
+
+    ``counts`` has one bucket more than ``bounds_s`` (as Prometheus's histogram_quantile).
+    """
+    total = sum(counts)
+    if not total:
+        return None
+    rank = wanted * total
+    below = 0
+    for index, number in enumerate(counts):
+        if number and below + number >= rank:
+            low = bounds_s[index - 1] if index else 0.0
+            if index >= len(bounds_s):
+                return low
+            return low + (bounds_s[index] - low) * (rank - below) / number
+        below += number
+    return bounds_s[-1] if bounds_s else None

@@ -1,0 +1,308 @@
+"""What pages are made of: HTML elements that send to browsers only what has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from nicegui import ui
+from nicegui.elements.mixins.text_element import TextElement
+
+from mm2.copy.states import WELL, State
+from mm2.observer.views import FlowState
+from mm2.ui.listing import Query, page_of
+from mm2.ui.wording import RANGE, UNKNOWN
+
+#: Rows of a table that are shown at once.
+PAGE_ROWS: Final = 50
+
+#: Tone by state; the stylesheet gives each a shape.
+TONES: Final[Mapping[str, str]] = {
+    FlowState.RUNNING: "well",
+    FlowState.CATCHING_UP: "busy",
+    FlowState.PAUSED: "held",
+    FlowState.DEGRADED: "bad",
+    FlowState.STOPPED: "halt",
+    FlowState.UNKNOWN: "unknown",
+    **dict.fromkeys(State, "bad"),
+    **dict.fromkeys(WELL, "well"),
+    State.CATCHING_UP: "busy",
+    State.THROTTLED: "care",
+    State.BLOCKED_BY_OPEN_TXN: "care",
+    State.PAUSED: "held",
+    # Of connectors and tasks
+    "STOPPED": "held",
+    "RESTARTING": "busy",
+    "UNASSIGNED": "care",
+    "FAILED": "bad",
+    "DESTROYED": "unknown",
+}
+
+
+class Part(TextElement):
+    """Any HTML element with a text, classes and attributes."""
+
+    def __init__(self, tag: str, text: str = "", classes: str = "", **attributes: str | bool) -> None:
+        """``attributes`` by their names with ``_`` for ``-``; True for one without a value."""
+        super().__init__(tag=tag, text=text)
+        self._names = ""
+        if classes:
+            self.show_classes(classes)
+        for name, value in attributes.items():
+            self.attribute(name, value)
+
+    def show(self, text: str) -> None:
+        """Have this text."""
+        self.text = text  # compares by itself
+
+    def show_classes(self, classes: str) -> None:
+        """Have these classes and no others."""
+        if classes != self._names:
+            self._names = classes
+            self.classes(replace=classes)
+
+    def show_state(self, state: str, also: str = "") -> None:
+        """A state: its word, in its tone."""
+        self.show(state or UNKNOWN)
+        self.show_classes(f"{also} {tone_of(state)}".strip())
+
+    def attribute(self, name: str, value: str | bool | None) -> None:
+        """Have an attribute; None and False take it away."""
+        key = name.strip("_").replace("_", "-")
+        if value is None or value is False:
+            if key in self.props:
+                del self.props[key]
+        elif self.props.get(key) != value:
+            self.props[key] = value
+
+
+def tone_of(state: str) -> str:
+    """The classes of a state."""
+    return f"state {TONES.get(state, 'unknown')}"
+
+
+def within(tag: str, classes: str = "", **attributes: str | bool) -> Part:
+    """An element without a text of its own, for others to be put into."""
+    return Part(tag, "", classes, **attributes)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """``sort`` is the name of a sorting of the listing, "" for none. ``kind``: number, word (never broken), head (what a row is about),
+    action, or "" for text."""
+
+    title: str
+    kind: str = ""
+    sort: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One cell. ``state``: the text is a state and looks like one. ``hint`` is shown when pointed at."""
+
+    text: str
+    state: bool = False
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row; ``key`` is what its button is about."""
+
+    cells: Sequence[Cell | str]
+    key: Any = None
+
+
+class Table:
+    """A table of at most ``rows`` rows at a time, whose cells change where they stand."""
+
+    def __init__(
+        self,
+        columns: Sequence[Column],
+        *,
+        caption: str,
+        nothing: str,
+        rows: int = PAGE_ROWS,
+        on_sort: Callable[[str], None] | None = None,
+        action: tuple[str, Callable[[Any], Any]] | None = None,
+    ) -> None:
+        """``nothing`` is said when there are no rows. ``action``: a word for a button in the last column, and what it does."""
+        self._columns = columns
+        self._rows: list[tuple[Part, list[Part]]] = []
+        self._keys: list[Any] = []
+        self._most = rows
+        self._action = action
+        self._heads: dict[str, Part] = {}
+        self._nothing = Part("p", nothing, "nothing", role="status")
+        with within("table") as self._table:
+            Part("caption", caption, "unseen")
+            with within("thead"), within("tr"):
+                for column in columns:
+                    if column.sort and on_sort is not None:
+                        with within("th", column.kind, scope="col") as head:
+                            button = Part("button", column.title, type="button")
+                            button.on("click", lambda _, name=column.sort: on_sort(name), args=[])
+                        self._heads[column.sort] = head
+                    else:
+                        Part("th", column.title, column.kind, scope="col")
+            self._body = within("tbody")
+
+    def show(self, rows: Sequence[Row]) -> None:
+        """These rows, at most as many as there is room for."""
+        rows = rows[: self._most]
+        while len(self._rows) < len(rows):
+            self._add()
+        for index, row in enumerate(rows):
+            element, cells = self._rows[index]
+            element.show_classes("")
+            self._keys[index] = row.key
+            for column, part, cell in zip(self._columns, cells, row.cells, strict=False):
+                _show(part, column, cell if isinstance(cell, Cell) else Cell(cell))
+        for element, _ in self._rows[len(rows) :]:
+            element.show_classes("gone")
+        self._nothing.show_classes("gone" if rows else "nothing")
+        self._table.show_classes("" if rows else "gone")
+
+    def show_order(self, query: Query) -> None:
+        """Which column it is sorted by."""
+        for name, head in self._heads.items():
+            order = "descending" if query.descending else "ascending"
+            head.attribute("aria_sort", order if query.sort == name else "none")
+
+    def _add(self) -> None:
+        index = len(self._rows)
+        with self._body, within("tr") as element:
+            cells = [
+                Part("td", "", column.kind, data_label=column.title)
+                for column in self._columns
+                if column.kind != "action"
+            ]
+            if self._action is not None:
+                word, do = self._action
+                with within("td", "action"):
+                    button = Part("button", word, "plain", type="button")
+                    button.on("click", lambda: do(self._keys[index]), args=[])
+        self._rows.append((element, cells))
+        self._keys.append(None)
+
+
+def _show(part: Part, column: Column, cell: Cell) -> None:
+    if cell.state:
+        part.show_state(cell.text, column.kind)
+        return
+    part.show(cell.text)
+    part.show_classes(f"{column.kind}{'' if cell.text else ' none'}".strip())
+    part.attribute("title", cell.hint or None)
+
+
+class Browser:
+    """A table with search, filters, order and pages over all rows there are.
+
+    ``select(query)`` answers with all rows that fit, sorted; ``row_of`` makes a row of one of them.
+    """
+
+    def __init__(
+        self,
+        columns: Sequence[Column],
+        select: Callable[[Query], Sequence[Any]],
+        row_of: Callable[[Any], Row],
+        *,
+        query: Query,
+        noun: str,
+        caption: str,
+        nothing: str,
+        search: str,
+        kinds: Mapping[str, str] | None = None,
+        flows: Sequence[str] = (),
+    ) -> None:
+        """``search`` describes the field, ``kinds`` are the choices of the filter by their names in a query; ``flows`` to choose from,
+        when there are several."""
+        self._select = select
+        self._row_of = row_of
+        self._noun = noun
+        self.query = query
+        with within("div", "tools", role="search"):
+            # Not its value: Vue would set that again with each change of the page, under the hands of who types.
+            field = within(
+                "input", "field", type="search", placeholder=search, aria_label=search, defaultValue=query.text
+            )
+            field.on(
+                "input",
+                lambda event: self._change(text=event.args),
+                throttle=0.25,
+                leading_events=False,
+                js_handler="(event) => emit(event.target.value)",
+            )
+            if len(flows) > 1:
+                self._choice("Flow", {"": "All flows", **{name: name for name in flows}}, query.flow, "flow")
+            if kinds:
+                self._choice("State", kinds, query.kind, "kind")
+            self._count = Part("span", "", "count", role="status")
+            with within("span", "pager"):
+                self._before = Part("button", "Previous", "plain", type="button")
+                self._before.on("click", lambda: self._change(page=self.query.page - 1), args=[])
+                self._after = Part("button", "Next", "plain", type="button")
+                self._after.on("click", lambda: self._change(page=self.query.page + 1), args=[])
+        self._table = Table(columns, caption=caption, nothing=nothing, on_sort=self._sort)
+
+    def show(self) -> None:
+        """As things are now."""
+        found = self._select(self.query)
+        page = page_of(found, self.query.page, PAGE_ROWS)
+        number = page.first // PAGE_ROWS
+        if number != self.query.page:
+            self._set(page=number)
+        self._table.show_order(self.query)
+        self._table.show([self._row_of(row) for row in page.rows])
+        last = page.first + len(page.rows)
+        shown = f"{page.first + 1:,}{RANGE}{last:,} of {page.total:,} {self._noun}"
+        self._count.show(shown if page.rows else f"0 {self._noun}")
+        self._before.attribute("disabled", page.first == 0)
+        self._after.attribute("disabled", last >= page.total)
+
+    def _choice(self, label: str, choices: Mapping[str, str], chosen: str, name: str) -> None:
+        select = within("select", aria_label=label)
+        select.on(
+            "change", lambda event: self._change(**{name: event.args}), js_handler="(event) => emit(event.target.value)"
+        )
+        with select:
+            for value, words in choices.items():
+                Part("option", words, value=value, selected=value == chosen)
+
+    def _sort(self, column: str) -> None:
+        self.query = self.query.sorted_by(column)
+        self.show()
+
+    def _change(self, **changes: Any) -> None:
+        # What a browser sends is anybody's: texts stay texts, whatever they say.
+        checked = {name: value if name == "page" else str(value)[:200] for name, value in changes.items()}
+        self._set(**{"page": 0, **checked})
+        self.show()
+
+    def _set(self, **changes: Any) -> None:
+        self.query = replace(self.query, **changes)
+
+
+class Confirmation:
+    """The dialog of a page: the first button agrees, Cancel and Escape do not."""
+
+    def __init__(self) -> None:
+        with ui.dialog() as self._dialog, within("div", "ask", role="alertdialog", aria_labelledby="question"):
+            self._question = Part("h2", id="question")
+            self._words = Part("p")
+            with within("div", "buttons"):
+                no = Part("button", "Cancel", "plain", type="button", data_autofocus=True)
+                self._yes = Part("button", "", "plain first", type="button")
+        no.on("click", self._dialog.close, args=[])
+        self._yes.on("click", lambda: self._dialog.submit(True), args=[])
+
+    async def ask(self, question: str, words: str, verb: str, *, is_grave: bool) -> bool:
+        """Whether the viewer agrees."""
+        self._question.show(question)
+        self._words.show(words)
+        self._yes.show(verb)
+        self._yes.show_classes("plain first grave" if is_grave else "plain first")
+        agreed = await self._dialog
+        self._dialog.close()
+        return bool(agreed)

@@ -1,0 +1,46 @@
+"""What the pages are about."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mm2.config.configdef import ConfigException
+from mm2.config.mirrormaker import MirrorMakerConfig
+from mm2.config.origins import Section, UnreadKey, flow_settings, process_settings, unread
+from mm2.config.properties import UnreadableFile, parse_properties, property_lines, read_text
+from mm2.observer.views import Snapshot
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The configuration in effect: that of the process (its name is "") and of each flow (``A->B``), and keys nobody reads."""
+
+    sections: Mapping[str, Sequence[Section]]
+    unread: Sequence[UnreadKey] = ()
+
+    @classmethod
+    def of(cls, config: MirrorMakerConfig, file: Path) -> Settings:
+        """What is in effect, with the lines of the file as long as it still says what is in effect."""
+        lines: Mapping[str, int] = {}
+        with contextlib.suppress(UnreadableFile, ConfigException):
+            text = read_text(file)
+            if parse_properties(text, source=str(file)) == config.originals:
+                lines = property_lines(text, source=str(file))
+        return cls(
+            {
+                "": [process_settings(config, lines)],
+                **{str(pair): flow_settings(config, pair, lines) for pair in config.cluster_pairs()},
+            },
+            unread(config, lines),
+        )
+
+
+@dataclass(frozen=True)
+class Source:
+    """Both are called on threads of their own and may block for a moment."""
+
+    snapshot: Callable[[], Snapshot]
+    settings: Callable[[], Settings]

@@ -1,0 +1,125 @@
+"""The configuration in effect: every value, and where it comes from."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from nicegui import ui
+
+from mm2.config.origins import Level, Setting
+from mm2.observer.views import Snapshot
+from mm2.ui.listing import Listing, Query
+from mm2.ui.parts import Browser, Cell, Column, Part, Row
+from mm2.ui.source import Settings
+
+_PROCESS: Final = "process"
+_GIVEN: Final = "given"
+_KINDS: Final = {_GIVEN: "What is set", "": "Defaults as well"}
+_ORIGINS: Final[Mapping[Level, str]] = {
+    Level.DERIVED: "made of the names of the flow",
+    Level.DEFAULT: "default",
+}
+_COLUMNS: Final = (
+    Column("Key", "head", "key"),
+    Column("Value"),
+    Column("From", "", "origin"),
+    Column("For", "word", "part"),
+)
+#: The file may change while somebody looks.
+_AGAIN_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    flow: str
+    part: str
+    setting: Setting
+
+    @property
+    def origin(self) -> str:
+        setting = self.setting
+        if not setting.origin:
+            return _ORIGINS.get(setting.level, "")
+        line = "" if setting.line is None else f"line {setting.line}: "
+        over = f", instead of {', '.join(setting.overrides)}" if setting.overrides else ""
+        return f"{line}{setting.origin}{over}"
+
+
+_LISTING: Final = Listing[_Entry](
+    flow=lambda entry: entry.flow,
+    text=lambda entry: f"{entry.setting.key} {entry.setting.value} {entry.setting.origin} {entry.part}",
+    kind=lambda entry, _: entry.setting.level is not Level.DEFAULT,
+    keys={
+        "key": lambda entry: (entry.setting.key, entry.flow, entry.part),
+        "origin": lambda entry: (entry.setting.line is None, entry.setting.line or 0, entry.origin),
+        "part": lambda entry: (entry.flow, entry.part, entry.setting.key),
+    },
+)
+
+
+class ConfigurationView:
+    """Of the process and of all flows, or one of them."""
+
+    def __init__(self, settings: Callable[[], Settings], wanted: Mapping[str, str]) -> None:
+        self._settings = settings
+        self._wanted = wanted
+        self._entries: Sequence[_Entry] = ()
+        Part("h1", "Configuration")
+        self._lead = Part("p", "Reading …", "lead", role="status")
+        self._unread = Part("p", "", "said bad")
+        self._place = ui.element("div")
+        self._browser: Browser | None = None
+        ui.timer(_AGAIN_S, self._read)
+
+    def show(self, snapshot: Snapshot) -> None:
+        """See View; it changes with the file, not with the snapshot."""
+
+    async def _read(self) -> None:
+        settings = await asyncio.to_thread(self._settings)
+        self._entries = [
+            _Entry(flow or _PROCESS, section.name, setting)
+            for flow, sections in settings.sections.items()
+            for section in sections
+            for setting in section.settings
+        ]
+        self._lead.show(
+            "What is in effect, and the line of the file or the default that it comes from. Secrets are hidden; what a provider keeps "
+            "is shown as its reference."
+        )
+        self._unread.show(
+            "Nothing reads "
+            + "; ".join(
+                f"{one.key}{f' (line {one.line})' if one.line else ''}"
+                f"{f', did you mean {one.nearest}?' if one.nearest else ''}"
+                for one in settings.unread
+            )
+            if settings.unread
+            else ""
+        )
+        self._unread.set_visibility(bool(settings.unread))
+        if self._browser is None:
+            with self._place:
+                self._browser = self._make([flow or _PROCESS for flow in settings.sections])
+        self._browser.show()
+
+    def _make(self, flows: Sequence[str]) -> Browser:
+        return Browser(
+            _COLUMNS,
+            lambda query: _LISTING.select(self._entries, query),
+            _row,
+            query=Query(self._wanted.get("flow", ""), _GIVEN, self._wanted.get("search", "")),
+            noun="settings",
+            caption="Settings in effect and their origins",
+            nothing="No setting fits.",
+            search="Key, value or origin",
+            kinds=_KINDS,
+            flows=flows,
+        )
+
+
+def _row(entry: _Entry) -> Row:
+    where = entry.part if entry.flow == _PROCESS else f"{entry.flow} {entry.part}"
+    return Row((entry.setting.key, Cell(entry.setting.value), entry.origin, where))

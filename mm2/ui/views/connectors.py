@@ -1,0 +1,143 @@
+"""Connectors and their tasks: what runs where, what has failed and how, and what one can do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from nicegui import ui
+
+from mm2.config.mirrormaker import SourceAndTarget
+from mm2.observer.views import ConnectorView, FlowView, Snapshot
+from mm2.ui.actions import RESTART_TASK, VERBS, Actions, Subject, Verb
+from mm2.ui.parts import Cell, Column, Confirmation, Part, Row, Table, within
+
+_TASKS: Final = (
+    Column("Task", "head"),
+    Column("State", "word"),
+    Column("Worker"),
+    Column("Trouble"),
+    Column("", "action"),
+)
+_MOST_TASKS: Final = 1_000
+_Ask = Callable[[Verb, Subject], Awaitable[None]]
+
+
+class ConnectorsView:
+    """One block a connector."""
+
+    def __init__(self, actions: Actions) -> None:
+        self._actions = actions
+        self._blocks: dict[tuple[str, str], _ConnectorBlock] = {}
+        Part("h1", "Connectors")
+        Part(
+            "p",
+            "Each flow is three connectors: the source connector copies, the checkpoint connector translates the positions of "
+            "groups, the heartbeat connector writes signs of life.",
+            "lead",
+        )
+        self._said = Part("p", "", "said", role="status")
+        self._confirmation = Confirmation()
+        self._nothing = Part("p", "No connector is configured yet.", "nothing", role="status")
+        self._place = within("div")
+
+    def show(self, snapshot: Snapshot) -> None:
+        """See View."""
+        there = {(flow.name, connector.name) for flow in snapshot.flows for connector in flow.connectors}
+        for gone in self._blocks.keys() - there:
+            self._blocks.pop(gone).element.delete()
+        for flow in snapshot.flows:
+            for connector in flow.connectors:
+                key = (flow.name, connector.name)
+                if key not in self._blocks:
+                    with self._place:
+                        self._blocks[key] = _ConnectorBlock(flow, connector, self._ask)
+                self._blocks[key].show(connector)
+        self._nothing.set_visibility(not there)
+
+    async def _ask(self, verb: Verb, subject: Subject) -> None:
+        client = ui.context.client
+        if not await self._confirmation.ask(
+            f"{verb.name} {subject}?", verb.consequence, verb.name, is_grave=verb.is_grave
+        ):
+            return
+        self._said.show(f"{verb.name} {subject} …")
+        self._said.show_classes("said")
+        went_well, words = await self._actions.do(verb, subject, client.ip)
+        self._said.show(words)
+        self._said.show_classes("said well" if went_well else "said bad")
+
+
+class _ConnectorBlock:
+    def __init__(self, flow: FlowView, connector: ConnectorView, ask: _Ask) -> None:
+        pair = SourceAndTarget(flow.source, flow.target)
+        self._subject = Subject(pair, connector.name)
+        with within("section", "connector", aria_label=str(self._subject)) as self.element:
+            with within("div", "line"):
+                Part("h3", connector.name)
+                Part("span", f"{flow.source} → {flow.target}", "soft")
+                self._state = Part("span", role="status")
+                self._wanted = Part("span", "", "soft")
+                with within("span", "buttons"):
+                    for verb in VERBS:
+                        button = Part(
+                            "button",
+                            verb.name,
+                            "plain grave" if verb.is_grave else "plain",
+                            type="button",
+                            aria_label=f"{verb.name} {self._subject}",
+                        )
+                        button.on("click", lambda _, verb=verb: ask(verb, self._subject), args=[])
+            self._trace = _Trace("What failed")
+            self._tasks = Table(
+                _TASKS,
+                caption=f"Tasks of {self._subject}",
+                nothing="It has no tasks.",
+                rows=_MOST_TASKS,
+                action=(RESTART_TASK.name, lambda task: ask(RESTART_TASK, Subject(pair, connector.name, task))),
+            )
+            self._traces = within("div")
+            self._shown: dict[int, _Trace] = {}
+
+    def show(self, connector: ConnectorView) -> None:
+        """As it is now."""
+        self._state.show_state(connector.state)
+        wanted = {"PAUSED": "somebody has paused it", "STOPPED": "somebody has stopped it"}
+        self._wanted.show(wanted.get(connector.target_state, ""))
+        self._trace.show(connector.trace)
+        self._tasks.show(
+            [
+                Row((str(task.id), Cell(task.state, state=True), task.worker_id, _reason(task.trace)), key=task.id)
+                for task in connector.tasks
+            ]
+        )
+        failed = {task.id: task.trace for task in connector.tasks if task.trace}
+        for gone in self._shown.keys() - failed.keys():
+            self._shown.pop(gone).element.delete()
+        for number, trace in failed.items():
+            if number not in self._shown:
+                with self._traces:
+                    self._shown[number] = _Trace(f"Trace of task {number}")
+            self._shown[number].show(trace)
+
+
+class _Trace:
+    """What an error looked like, for who wants to see it."""
+
+    def __init__(self, title: str) -> None:
+        with within("details", "trace") as self.element:
+            Part("summary", title)
+            self._text = Part("pre", tabindex="0")
+        self.element.set_visibility(False)
+
+    def show(self, trace: str) -> None:
+        self._text.show(trace)
+        self.element.set_visibility(bool(trace))
+
+
+def _reason(trace: str) -> str:
+    """The line of a trace that says what it was: the last one, as Python has it; of Java's, the first."""
+    lines = [line for line in trace.splitlines() if line.strip()]
+    if not lines:
+        return ""
+    return lines[-1] if lines[0].startswith("Traceback") else lines[0]

@@ -1,0 +1,251 @@
+"""The first page: of each flow one sentence, and what makes it believable."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+from urllib.parse import quote
+
+from nicegui import ui
+
+from mm2.observer.views import FlowState, FlowView, Snapshot
+from mm2.ui.history import BEAT_STEP_MS, Beat, FlowHistory, History, Point, heartbeat_of
+from mm2.ui.parts import TONES, Part, within
+from mm2.ui.wording import UNKNOWN, clock, count, plural, rate, seconds, size
+
+_CURVES: Final = (("half of the batches within", "solid", 2.4), ("95 %", "dashed", 1.8), ("99 %", "dotted", 1.8))
+_SHORT: Final = ("50 %", "95 %", "99 %")
+_OLD_MS: Final = 10_000
+
+
+class FlowsView:
+    """One block a flow, in the order of the snapshot."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._blocks: dict[str, _FlowBlock] = {}
+        Part("h1", "Flows", "unseen")
+        self._nothing = Part("p", "This process has no flows yet.", "nothing", role="status")
+        self._place = within("div")
+
+    def show(self, snapshot: Snapshot) -> None:
+        """See View."""
+        for gone in self._blocks.keys() - {flow.name for flow in snapshot.flows}:
+            self._blocks.pop(gone).element.delete()
+        for flow in snapshot.flows:
+            if flow.name not in self._blocks:
+                with self._place:
+                    self._blocks[flow.name] = _FlowBlock(flow)
+            self._blocks[flow.name].show(snapshot.at_ms, flow, self._history.flow(flow.name))
+        self._nothing.set_visibility(not snapshot.flows)
+
+
+class _FlowBlock:
+    def __init__(self, flow: FlowView) -> None:
+        heading = f"flow-{quote(flow.name)}"
+        with within("section", "flow", aria_labelledby=heading) as self.element:
+            with within("div", "which"):
+                Part("h2", f"{flow.source} → {flow.target}", id=heading)
+                self._state = Part("span", role="status")
+                self._observed = Part("span", "", "soft")
+            self._sentence = Part("p", "", "sentence")
+            self._troubles = within("ul", "troubles")
+            self._said: Sequence[str] = ()
+            with within("dl", "figures"):
+                self._rate = _figure("Copied")
+                self._bytes = _figure("Volume")
+                self._lag = _figure("Not on the target")
+                self._latency = _figure("Visible after, 50 % · 99 %")
+                with within("div"):
+                    Part("dt", "Partitions")
+                    with within("dd"):
+                        self._partitions = Part("a", href=f"partitions?flow={quote(flow.name)}")
+                self._beat = _figure("Newest heartbeat")
+            with within("div", "curves"):
+                with within("figure"):
+                    Part("figcaption", "Records per second")
+                    self._rates = ui.echart(_rate_options(), renderer="svg")
+                with within("figure"):
+                    Part(
+                        "figcaption",
+                        "Seconds until a record was visible on the target: 50, 95 and 99 of a hundred batches",
+                    )
+                    self._latencies = ui.echart(_latency_options(), renderer="svg")
+            with within("div", "beats"):
+                self._beats_said = Part("span", "", "soft")
+                self._strip = ui.html("", sanitize=False, tag="div").classes("strip").props("aria-hidden=true")
+        self._drawn: int | None = None
+        self._marks: tuple[bool | None, ...] = ()
+
+    def show(self, at_ms: int, flow: FlowView, history: FlowHistory) -> None:
+        tone = TONES[flow.state]
+        self._state.show_state(flow.state)
+        self._sentence.show(flow.sentence)
+        self._sentence.show_classes(f"sentence {tone}" if flow.state in _ALARMING else "sentence")
+        old = flow.observed_ms is not None and at_ms - flow.observed_ms > _OLD_MS
+        self._observed.show(f"last seen at {clock(flow.observed_ms)} UTC" if old else "")
+        self._show_troubles(flow)
+        self._rate.show(rate(flow.records_per_s))
+        self._bytes.show(rate_of_bytes(flow.bytes_per_s))
+        records, behind = flow.risk.records, flow.risk.bytes
+        self._lag.show(count(records) + (f" · {size(behind)}" if behind else ""))
+        newest = next((point for point in reversed(history.points) if point.latency_s[0] is not None), None)
+        self._latency.show(
+            UNKNOWN if newest is None else f"{seconds(newest.latency_s[0])} · {seconds(newest.latency_s[2])}"
+        )
+        self._partitions.show(_partitions(flow))
+        self._show_beats(at_ms, flow, history)
+        self._show_curves(history.points)
+
+    def _show_troubles(self, flow: FlowView) -> None:
+        said = (
+            *(f"{name}: {error}" for name, error in _errors(flow) if error and error not in flow.sentence),
+            *flow.troubles,
+        )
+        if said != self._said:
+            self._said = said
+            self._troubles.clear()
+            with self._troubles:
+                for sentence in said:
+                    Part("li", sentence)
+        self._troubles.set_visibility(bool(said))
+
+    def _show_beats(self, at_ms: int, flow: FlowView, history: FlowHistory) -> None:
+        newest = heartbeat_of(flow)
+        self._beat.show(UNKNOWN if newest is None else f"{seconds(newest.age_ms / 1000)} ago")
+        beats = history.beats(at_ms)
+        marks = tuple(beat.heard for beat in beats)
+        if marks != self._marks:
+            self._marks = marks
+            self._strip.set_content("".join(map(_mark, beats)))
+        missed, seen = marks.count(False), len(marks) - marks.count(None)
+        if not seen:
+            words = "No heartbeats have been seen."
+        else:
+            copied = newest is not None and newest.hops
+            words = (
+                f"Heartbeats {'copied' if copied else 'written'} by this flow, five minutes: "
+                f"{f'missed in {missed} of' if missed else 'heard in all'} {plural(seen, 'interval')} of "
+                f"{BEAT_STEP_MS // 1000} seconds"
+            )
+        self._beats_said.show(words)
+
+    def _show_curves(self, points: Sequence[Point]) -> None:
+        newest = points[-1].at_ms if points else None
+        if newest is None or newest == self._drawn:
+            return
+        first = self._drawn is None
+        self._drawn = newest
+        rates = {"series": [{"data": [[point.at_ms, _rounded(point.records_per_s)] for point in points]}]}
+        latencies = {
+            "series": [
+                {"data": [[point.at_ms, _rounded(point.latency_s[index])] for point in points]}
+                for index in range(len(_CURVES))
+            ]
+        }
+        for chart, change in ((self._rates, rates), (self._latencies, latencies)):
+            if first:
+                for series, new in zip(chart.options["series"], change["series"], strict=True):
+                    series.update(new)
+                chart.update()
+            else:
+                # What is drawn goes on: only the points are new.
+                chart.run_chart_method("setOption", change)
+
+
+_ALARMING: Final = frozenset({FlowState.DEGRADED, FlowState.STOPPED})
+
+
+def rate_of_bytes(value: float | None) -> str:
+    """Bytes per second."""
+    return UNKNOWN if value is None else f"{size(value)}/s"
+
+
+def _figure(title: str) -> Part:
+    with within("div"):
+        Part("dt", title)
+        return Part("dd", UNKNOWN)
+
+
+def _errors(flow: FlowView) -> list[tuple[str, str]]:
+    return [(flow.source, flow.source_error), (flow.target, flow.target_error)]
+
+
+def _partitions(flow: FlowView) -> str:
+    total = sum(flow.states.values())
+    others = [f"{number:,} {state}" for state, number in flow.states.items() if number and state != "RUNNING"]
+    return " · ".join([f"{total:,}", *others]) if total else UNKNOWN
+
+
+def _mark(beat: Beat) -> str:
+    kind = {True: "", False: ' class="missed"', None: ' class="nobody"'}[beat.heard]
+    return f"<i{kind}></i>"
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.4g}")
+
+
+def _axis_text() -> dict[str, Any]:
+    return {"color": "var(--soft)", "fontSize": 12, "hideOverlap": True}
+
+
+def _options(series: list[dict[str, Any]], unit: str) -> dict[str, Any]:
+    line = {"lineStyle": {"color": "var(--line)"}}
+    return {
+        "animation": False,
+        "grid": {"left": 8, "right": 44, "top": 12, "bottom": 4, "containLabel": True},
+        "xAxis": {
+            "type": "time",
+            "axisLine": line,
+            "axisTick": {"show": False},
+            "axisLabel": {**_axis_text(), "formatter": "{HH}:{mm}"},
+            "splitNumber": 4,
+            "minInterval": 60_000,
+        },
+        "yAxis": {
+            "type": "value",
+            "min": 0,
+            "splitNumber": 3,
+            "splitLine": line,
+            "axisLabel": {**_axis_text(), "formatter": f"{{value}}{unit}"},
+        },
+        "tooltip": {
+            "trigger": "axis",
+            "confine": True,
+            "transitionDuration": 0,
+            "backgroundColor": "var(--raised)",
+            "borderColor": "var(--line)",
+            "textStyle": {"color": "var(--ink)", "fontSize": 13},
+        },
+        "series": series,
+    }
+
+
+def _series(name: str, color: str, kind: str, width: float, label: str) -> dict[str, Any]:
+    return {
+        "type": "line",
+        "name": name,
+        "data": [],
+        "showSymbol": False,
+        "silent": True,
+        "connectNulls": False,
+        "color": color,
+        "lineStyle": {"color": color, "type": kind, "width": width},
+        "endLabel": {"show": bool(label), "formatter": label, "color": color, "fontSize": 12},
+        "labelLayout": {"moveOverlap": "shiftY"},
+    }
+
+
+def _rate_options() -> dict[str, Any]:
+    return _options([_series("records/s", "var(--curve-1)", "solid", 2.0, "")], "")
+
+
+def _latency_options() -> dict[str, Any]:
+    return _options(
+        [
+            _series(name, f"var(--curve-{index + 1})", kind, width, _SHORT[index])
+            for index, (name, kind, width) in enumerate(_CURVES)
+        ],
+        " s",
+    )

@@ -1,0 +1,122 @@
+"""The gap ledger: source offsets that are not on the target, each with its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from mm2.observer.views import PartitionView, Snapshot
+from mm2.ui.listing import Listing, Query, Shared
+from mm2.ui.parts import Browser, Column, Part, Row, Table
+from mm2.ui.wording import count
+
+Entry = tuple[str, PartitionView]
+
+#: What the ledger's reasons mean.
+MEANINGS: Final[Mapping[str, str]] = {
+    "compacted": "The source's cleaner had removed them: there was a newer record of the same key.",
+    "control": "Markers of transactions, which are no records; the target has its own.",
+    "aborted": "Records of aborted transactions, which nobody is meant to read.",
+    "quarantined": "Could not be copied; they lie in the topic of dead letters.",
+    "retention": "The source had deleted them, by age or size, before they were copied.",
+    "truncated": "The source lost its end in an election after they were copied: the target has them, the source other ones.",
+    "recreated": "They went when the topic was deleted and created anew on the source.",
+}
+
+
+def _gaps(entry: Entry) -> int:
+    return sum(entry[1].gaps.values())
+
+
+GAPS: Final = Shared[Snapshot, Entry](
+    Listing[Entry](
+        flow=lambda entry: entry[0],
+        text=lambda entry: f"{entry[1].topic}-{entry[1].partition} {' '.join(entry[1].gaps)}",
+        kind=lambda entry, kind: bool(entry[1].gaps.get(kind)),
+        keys={
+            "topic": lambda entry: (entry[1].topic, entry[1].partition),
+            "offsets": _gaps,
+            "lost": lambda entry: entry[1].lost_ranges,
+            "foreign": lambda entry: entry[1].foreign_records,
+        },
+    ),
+    lambda snapshot: [
+        (flow.name, view)
+        for flow in snapshot.flows
+        for view in flow.partitions
+        if view.lost_ranges or view.foreign_records or any(view.gaps.values())
+    ],
+)
+_REASONS: Final = (
+    Column("Flow", "head"),
+    Column("Reason", "word"),
+    Column("Offsets", "number"),
+    Column("What that means"),
+)
+_COLUMNS: Final = (
+    Column("Topic and partition", "head", "topic"),
+    Column("Offsets", "number", "offsets"),
+    Column("By reason"),
+    Column("Lost ranges", "number", "lost"),
+    Column("Records of others", "number", "foreign"),
+)
+
+
+class GapsView:
+    """By reason, then by partition."""
+
+    def __init__(self, snapshot: Snapshot, wanted: Mapping[str, str]) -> None:
+        flows = [flow.name for flow in snapshot.flows]
+        self._several = len(flows) > 1
+        self._snapshot = snapshot
+        Part("h1", "Gaps")
+        self._lead = Part("p", "", "lead")
+        Part("h2", "By reason")
+        self._reasons = Table(
+            _REASONS, caption="Missing offsets by reason", nothing="Every source offset has a record on the target."
+        )
+        Part("h2", "By partition")
+        kinds = sorted({reason for flow in snapshot.flows for reason in flow.gaps})
+        self._browser = Browser(
+            _COLUMNS,
+            lambda query: GAPS.select(self._snapshot, query),
+            self._row,
+            query=Query(wanted.get("flow", ""), wanted.get("reason", ""), wanted.get("search", "")),
+            noun="partitions",
+            caption="Missing offsets by partition",
+            nothing="No partition has gaps that fit.",
+            search="Topic, partition or reason",
+            kinds={"": "All reasons", **{reason: reason for reason in kinds}},
+            flows=flows,
+        )
+
+    def show(self, snapshot: Snapshot) -> None:
+        """See View."""
+        self._snapshot = snapshot
+        lost = sum(flow.lost_ranges for flow in snapshot.flows)
+        self._lead.show(
+            "Offsets of the source without a record on the target, and why. "
+            + (f"{count(lost)} ranges are lost: the source no longer had them." if lost else "Nothing is lost.")
+        )
+        rows = [
+            Row((flow.name, reason, count(number), MEANINGS.get(reason, "")))
+            for flow in snapshot.flows
+            for reason, number in sorted(flow.gaps.items(), key=lambda item: -item[1])
+            if number
+        ]
+        self._reasons.show(rows)
+        self._browser.show()
+
+    def _row(self, entry: Entry) -> Row:
+        flow, view = entry
+        where = f"{view.topic}-{view.partition}"
+        reasons = ", ".join(f"{count(number)} {reason}" for reason, number in sorted(view.gaps.items()) if number)
+        return Row(
+            (
+                f"{flow}  {where}" if self._several else where,
+                count(_gaps(entry)),
+                reasons,
+                count(view.lost_ranges),
+                count(view.foreign_records),
+            )
+        )

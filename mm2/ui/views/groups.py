@@ -1,0 +1,91 @@
+"""Consumer groups: where each is on the source, where that is on the target, and why not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from mm2.observer.views import GroupView, Snapshot
+from mm2.ui.listing import Listing, Query, Shared
+from mm2.ui.parts import Browser, Cell, Column, Part, Row
+from mm2.ui.wording import count, plural
+
+Entry = tuple[str, GroupView]
+_UNTRANSLATED: Final = "untranslated"
+_KINDS: Final = {"": "All positions", _UNTRANSLATED: "Not on the target yet", "translated": "Translated"}
+
+GROUPS: Final = Shared[Snapshot, Entry](
+    Listing[Entry](
+        flow=lambda entry: entry[0],
+        text=lambda entry: f"{entry[1].group} {entry[1].topic}-{entry[1].partition} {entry[1].reason}",
+        kind=lambda entry, kind: (entry[1].translated is None) == (kind == _UNTRANSLATED),
+        keys={
+            "group": lambda entry: (entry[1].group, entry[1].topic, entry[1].partition),
+            "topic": lambda entry: (entry[1].topic, entry[1].partition, entry[1].group),
+            "source": lambda entry: entry[1].source_offset,
+            "translated": lambda entry: entry[1].translated,
+            "target": lambda entry: entry[1].target_offset,
+            "reason": lambda entry: entry[1].reason or None,
+        },
+    ),
+    lambda snapshot: [(flow.name, view) for flow in snapshot.flows for view in flow.groups],
+)
+_COLUMNS: Final = (
+    Column("Group", "head", "group"),
+    Column("Topic and partition", "", "topic"),
+    Column("Offset on the source", "number", "source"),
+    Column("Translated", "number", "translated"),
+    Column("Offset on the target", "number", "target"),
+    Column("Why not", "", "reason"),
+)
+
+
+class GroupsView:
+    """Of all flows, or one."""
+
+    def __init__(self, snapshot: Snapshot, wanted: Mapping[str, str]) -> None:
+        flows = [flow.name for flow in snapshot.flows]
+        self._several = len(flows) > 1
+        self._snapshot = snapshot
+        Part("h1", "Groups")
+        self._lead = Part("p", "", "lead")
+        self._browser = Browser(
+            _COLUMNS,
+            lambda query: GROUPS.select(self._snapshot, query),
+            self._row,
+            query=Query(wanted.get("flow", ""), wanted.get("state", ""), wanted.get("search", "")),
+            noun="positions",
+            caption="Consumer groups and their positions on both clusters",
+            nothing="No group fits.",
+            search="Group, topic or reason",
+            kinds=_KINDS,
+            flows=flows,
+        )
+
+    def show(self, snapshot: Snapshot) -> None:
+        """See View."""
+        self._snapshot = snapshot
+        views = [view for flow in snapshot.flows for view in flow.groups]
+        groups = len({(flow.name, view.group) for flow in snapshot.flows for view in flow.groups})
+        missing = sum(view.translated is None for view in views)
+        self._lead.show(
+            f"{plural(groups, 'group')} with {plural(len(views), 'position')}; "
+            f"{f'{missing:,} of them have no place on the target yet' if missing else 'all have a place on the target'}. "
+            "A group that goes over to the target reads on from the translated offset: nothing is skipped, a little may come twice."
+            if views
+            else "No consumer group of the source has a position in what is copied."
+        )
+        self._browser.show()
+
+    def _row(self, entry: Entry) -> Row:
+        flow, view = entry
+        return Row(
+            (
+                f"{flow}  {view.group}" if self._several else view.group,
+                Cell(f"{view.topic}-{view.partition}", hint=f"to {view.remote_topic}"),
+                count(view.source_offset),
+                count(view.translated),
+                count(view.target_offset),
+                view.reason,
+            )
+        )

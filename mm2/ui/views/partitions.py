@@ -1,0 +1,111 @@
+"""Topics and partitions: how far each is, in what state, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from mm2.copy.states import WELL, State
+from mm2.observer.views import FlowView, PartitionView, Snapshot
+from mm2.ui.listing import Listing, Query, Shared
+from mm2.ui.parts import Browser, Cell, Column, Part, Row
+from mm2.ui.wording import UNKNOWN, count, moment, plural, rate, seconds, size
+
+#: A flow's name and one of its partitions.
+Entry = tuple[str, PartitionView]
+_NOT_WELL: Final = "not-well"
+_KINDS: Final = {"": "All states", _NOT_WELL: "Whatever is not well", **{state.value: state.value for state in State}}
+
+
+def _is_kind(entry: Entry, kind: str) -> bool:
+    state = entry[1].state
+    return state not in WELL if kind == _NOT_WELL else state == kind
+
+
+_LISTING: Final = Listing[Entry](
+    flow=lambda entry: entry[0],
+    text=lambda entry: (
+        f"{entry[1].topic} {entry[1].topic}-{entry[1].partition} {entry[1].remote_topic} {entry[1].reason}"
+    ),
+    kind=_is_kind,
+    keys={
+        "topic": lambda entry: (entry[1].topic, entry[1].partition),
+        "state": lambda entry: (entry[1].state in WELL, entry[1].state, entry[1].topic, entry[1].partition),
+        "records": lambda entry: entry[1].lag_records,
+        "bytes": lambda entry: entry[1].lag_bytes,
+        "seconds": lambda entry: entry[1].lag_seconds,
+        "rate": lambda entry: entry[1].records_per_s,
+        "position": lambda entry: entry[1].position,
+        "verified": lambda entry: entry[1].verified_offset,
+    },
+)
+PARTITIONS: Final = Shared[Snapshot, Entry](
+    _LISTING, lambda snapshot: [(flow.name, view) for flow in snapshot.flows for view in flow.partitions]
+)
+_COLUMNS: Final = (
+    Column("Topic and partition", "head", "topic"),
+    Column("State", "word", "state"),
+    Column("Why"),
+    Column("Records behind", "number", "records"),
+    Column("Bytes behind", "number", "bytes"),
+    Column("Behind", "number", "seconds"),
+    Column("Copied", "number", "rate"),
+    Column("Next offset", "number", "position"),
+    Column("Verified up to", "number", "verified"),
+)
+
+
+class PartitionsView:
+    """Of all flows, or one."""
+
+    def __init__(self, snapshot: Snapshot, wanted: Mapping[str, str]) -> None:
+        flows = [flow.name for flow in snapshot.flows]
+        self._several = len(flows) > 1
+        Part("h1", "Partitions")
+        self._lead = Part("p", "", "lead")
+        self._snapshot = snapshot
+        query = Query(wanted.get("flow", ""), wanted.get("state", ""), wanted.get("search", ""))
+        self._browser = Browser(
+            _COLUMNS,
+            lambda query: PARTITIONS.select(self._snapshot, query),
+            self._row,
+            query=query,
+            noun="partitions",
+            caption="Partitions of the source and how far they are copied",
+            nothing="No partition fits.",
+            search="Topic, partition or reason",
+            kinds=_KINDS,
+            flows=flows,
+        )
+
+    def show(self, snapshot: Snapshot) -> None:
+        """See View."""
+        self._snapshot = snapshot
+        self._lead.show(lead(snapshot.flows))
+        self._browser.show()
+
+    def _row(self, entry: Entry) -> Row:
+        flow, view = entry
+        where = f"{view.topic}-{view.partition}"
+        since = f"since {moment(view.since_ms)}" if view.since_ms is not None else ""
+        verified = UNKNOWN if view.verified_offset is None else count(view.verified_offset)
+        return Row(
+            (
+                Cell(f"{flow}  {where}" if self._several else where, hint=f"to {view.remote_topic}"),
+                Cell(view.state, state=True),
+                Cell(". ".join(filter(None, (view.reason, view.note))), hint=since),
+                count(view.lag_records),
+                size(view.lag_bytes),
+                seconds(view.lag_seconds),
+                rate(view.records_per_s),
+                Cell(count(view.position), hint=f"the source ends at {count(view.source_end)}"),
+                Cell(verified, hint=f"at {moment(view.verified_at_ms)}" if view.verified_at_ms is not None else ""),
+            )
+        )
+
+
+def lead(flows: Sequence[FlowView]) -> str:
+    """How many there are, and how many of them are not well."""
+    total = sum(sum(flow.states.values()) for flow in flows)
+    ill = sum(number for flow in flows for state, number in flow.states.items() if state not in WELL)
+    return f"{plural(total, 'partition')}, {f'{ill:,} of them not well' if ill else 'all of them well'}."

@@ -1,0 +1,80 @@
+"""Spark, as this process uses it: lanes, each one micro-batch after the other."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mm2.observer.views import Snapshot
+from mm2.ui.parts import Column, Part, Row, Table, within
+from mm2.ui.wording import UNKNOWN, count, seconds
+
+_COLUMNS: Final = (
+    Column("Lane", "head"),
+    Column("Micro-batch", "number"),
+    Column("Running for", "number"),
+    Column("Lost", "number"),
+    Column("Partitions", "number"),
+    Column("What holds it up"),
+)
+_MOST: Final = 600
+
+
+class SparkPage:
+    """The Spark of this process."""
+
+    def __init__(self) -> None:
+        Part("h1", "Spark")
+        Part(
+            "p",
+            "Copying is done in lanes. Each is a Spark job of one task after another; the next stands by before the last one ends. "
+            "Shown are the lanes of this process; others have their own page.",
+            "lead",
+        )
+        with within("dl", "figures"):
+            self._state = _figure("State")
+            self._master = _figure("Master")
+            self._application = _figure("Application")
+            self._lanes = _figure("Lanes")
+            self._lost = _figure("Micro-batches lost")
+        self._trouble = Part("p", "", "said bad", role="status")
+        self._table = Table(
+            _COLUMNS, caption="Lanes and their micro-batches", nothing="Nothing is copied by this process.", rows=_MOST
+        )
+
+    def show(self, snapshot: Snapshot) -> None:
+        """See View."""
+        spark = snapshot.spark
+        lanes = () if spark is None else spark.lanes
+        if spark is None:
+            self._state.show_state("")
+        else:
+            # A Spark that nobody needs yet is not up, and nothing is wrong with that.
+            self._state.show("up" if spark.up else "not up")
+            self._state.show_classes("state well" if spark.up else "state bad" if spark.trouble else "state unknown")
+        self._master.show((spark.master if spark else "") or UNKNOWN)
+        self._application.show((spark.application_id if spark else "") or UNKNOWN)
+        self._lanes.show(count(len(lanes)))
+        self._lost.show(count(sum(lane.lost_batches for lane in lanes)))
+        self._trouble.show(spark.trouble if spark else "")
+        self._trouble.set_visibility(bool(spark and spark.trouble))
+        self._table.show(
+            [
+                Row(
+                    (
+                        lane.name,
+                        count(lane.batch) if lane.batch else UNKNOWN,
+                        seconds(None if lane.since_ms is None else max(0, snapshot.at_ms - lane.since_ms) / 1000),
+                        count(lane.lost_batches),
+                        count(lane.partitions),
+                        lane.trouble,
+                    )
+                )
+                for lane in lanes
+            ]
+        )
+
+
+def _figure(title: str) -> Part:
+    with within("div"):
+        Part("dt", title)
+        return Part("dd", UNKNOWN)

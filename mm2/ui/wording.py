@@ -1,0 +1,76 @@
+"""Numbers as people read them. What nobody knows is a dash, never a zero."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Final
+
+UNKNOWN: Final = "–"  # noqa: RUF001 - the dash of a table
+RANGE: Final = UNKNOWN
+
+_BYTES: Final = ((1_000_000_000_000, "TB"), (1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB"))
+_MINUTE: Final = 60
+_HOUR: Final = 3_600
+_DAY: Final = 86_400
+
+
+def count(value: float | None) -> str:
+    """``12,345``."""
+    return UNKNOWN if value is None else f"{value:,.0f}"
+
+
+def size(value: float | None) -> str:
+    """Bytes in powers of a thousand: ``1.2 MB``."""
+    if value is None:
+        return UNKNOWN
+    for unit, name in _BYTES:
+        if value >= unit:
+            return f"{value / unit:,.1f} {name}"
+    return f"{value:,.0f} B"
+
+
+def rate(value: float | None) -> str:
+    """Per second: ``12,400/s``; below ten with one decimal."""
+    if value is None:
+        return UNKNOWN
+    return f"{value:,.1f}/s" if 0 < value < 10 else f"{value:,.0f}/s"
+
+
+def seconds(value: float | None) -> str:
+    """``0.4 s``, ``42 s``, ``12 min 5 s``, ``5 h 12 min``, ``3 d 4 h``."""
+    if value is None:
+        return UNKNOWN
+    if not value:
+        return "0 s"
+    if value < 1:
+        return f"{value * 1000:,.0f} ms"
+    if value < 10:
+        return f"{value:.1f} s"
+    whole = round(value)
+    if whole < _MINUTE:
+        return f"{whole} s"
+    if whole < _HOUR:
+        return _two(whole, _MINUTE, "min", 1, "s")
+    if whole < _DAY:
+        return _two(whole, _HOUR, "h", _MINUTE, "min")
+    return _two(whole, _DAY, "d", _HOUR, "h")
+
+
+def clock(at_ms: int | None) -> str:
+    """The time of day in UTC, as logs have it: ``06:12:31``."""
+    return UNKNOWN if at_ms is None else f"{datetime.fromtimestamp(at_ms / 1000, UTC):%H:%M:%S}"
+
+
+def moment(at_ms: int | None) -> str:
+    """Day and time in UTC: ``2026-11-22 06:12:31 UTC``."""
+    return UNKNOWN if at_ms is None else f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def plural(number: int, noun: str) -> str:
+    """``1 record``, ``2 records``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _two(whole: int, large: int, large_name: str, small: int, small_name: str) -> str:
+    rest = whole % large // small
+    return f"{whole // large} {large_name}" + (f" {rest} {small_name}" if rest else "")

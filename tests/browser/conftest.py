@@ -1,0 +1,48 @@
+"""One process that copies and one Chromium for all tests of a module; what a page must never do is looked at after each test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import BrowserContext, Page, expect
+
+from tests.browser.chromium import chromium
+from tests.browser.shop import Shop, open_shop
+
+expect.set_options(timeout=20_000)
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+    """Runs, and has something to show."""
+    with open_shop(tmp_path_factory.mktemp("shop")) as shop:
+        yield shop
+
+
+@pytest.fixture(scope="module")
+def context(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrowserContext]:
+    """An empty browser."""
+    profile: Path = tmp_path_factory.mktemp("chromium")
+    with chromium(profile) as context:
+        context.set_default_timeout(20_000)
+        yield context
+
+
+@pytest.fixture
+def page(context: BrowserContext, shop: Shop) -> Iterator[Page]:
+    """An empty page. Afterwards: it has asked nobody but the process, and its console has no error."""
+    asked: list[str] = []
+    errors: list[str] = []
+    page = context.new_page()
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("websocket", lambda socket: asked.append(socket.url.replace("ws://", "http://")))
+    page.on("console", lambda message: errors.append(message.text) if message.type in {"error", "warning"} else None)
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    yield page
+    page.close()
+    elsewhere = [url for url in asked if not url.startswith((shop.url, "data:", "blob:"))]
+    assert not elsewhere
+    assert asked
+    assert not errors

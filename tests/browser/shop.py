@@ -1,0 +1,153 @@
+"""What the dashboard is looked at with: two brokers, flows between them, traffic, transactions, groups, and something that has failed.
+
+``shop`` is copied to ``vault``; heartbeats come back round. Used by the tests and by the script that takes the pictures.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Self
+
+import httpx
+from confluent_kafka import Consumer, TopicPartition
+
+from mm2.sandbox.kafka import LocalKafka
+from tests.integration.copy_flow import create, eventually, producer_of
+from tests.integration.mirror_process import MirrorProcess, write_config
+
+SOURCE, TARGET = "shop", "vault"
+FLOW = f"{SOURCE}->{TARGET}"
+TOPICS = ("orders", "payments", "clicks")
+GROUP = "billing"
+SECRET = "correct-horse-battery"
+_BROKEN = "ArchiveSink"
+
+
+class Traffic:
+    """A few hundred records a second to the source, in a thread of its own, and a transaction now and then, every other one aborted."""
+
+    def __init__(self, broker: LocalKafka) -> None:
+        self._broker = broker
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="traffic", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ends.set()
+        self._thread.join(20)
+
+    def _run(self) -> None:
+        plain = producer_of(self._broker)
+        careful = producer_of(self._broker, transactional__id="shop-payments")
+        careful.init_transactions(30)
+        turn = 0
+        while not self._ends.wait(0.1):
+            turn += 1
+            for number in range(30):
+                plain.produce("orders", f"order {turn}-{number}".encode(), key=str(number).encode())
+            plain.produce("clicks", b"click")
+            plain.poll(0)
+            if turn % 20 == 0:
+                with contextlib.suppress(Exception):  # the source may be gone
+                    careful.begin_transaction()
+                    careful.produce("payments", f"payment {turn}".encode())
+                    careful.flush(2)
+                    if turn % 40:
+                        careful.commit_transaction(2)
+                    else:
+                        careful.abort_transaction(2)
+        with contextlib.suppress(Exception):
+            plain.flush(2)
+
+
+class Shop:
+    """A process that copies, at ``url``."""
+
+    def __init__(self, source: LocalKafka, target: LocalKafka, process: MirrorProcess) -> None:
+        self.source = source
+        self.target = target
+        self.process = process
+        self.url = str(process.says("REST server listening.")["advertised_url"]).rstrip("/")
+        self.ui = f"{self.url}/ui/"
+
+    def ask(self, method: str, path: str, **how: object) -> httpx.Response:
+        """REST of the flow."""
+        return httpx.request(method, f"{self.url}/{SOURCE}/{TARGET}{path}", timeout=60, trust_env=False, **how)  # type: ignore[arg-type]
+
+    def state(self, connector: str) -> str:
+        """Of a connector, as REST has it."""
+        answer = self.ask("GET", f"/connectors/{connector}/status")
+        return str(answer.json()["connector"]["state"]) if answer.is_success else ""
+
+    def commit(self, count: int) -> None:
+        """Have the group consume so many records of the orders."""
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.source.bootstrap,
+                "group.id": GROUP,
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+            }
+        )
+        try:
+            consumer.commit(offsets=[TopicPartition("orders", index, count) for index in range(4)], asynchronous=False)
+        finally:
+            consumer.close()
+
+    def break_a_connector(self) -> None:
+        """One whose task cannot start: its folder does not exist."""
+        config = {
+            "connector.class": "FileStreamSink",
+            "topics": "shop.clicks",
+            "file": "/nowhere/to/be/found/archive.txt",
+            "tasks.max": "1",
+        }
+        assert self.ask("PUT", f"/connectors/{_BROKEN}/config", json=config).is_success
+        eventually(lambda: "FAILED" in self.ask("GET", f"/connectors/{_BROKEN}/status").text, 60, why=self.process.tail)
+
+
+@contextlib.contextmanager
+def open_shop(folder: Path) -> Iterator[Shop]:
+    """Everything, copying."""
+    source, target = LocalKafka("shop", folder / "shop"), LocalKafka("vault", folder / "vault")
+    with source, target:
+        for topic, partitions in zip(TOPICS, (4, 2, 12), strict=True):
+            create(source, topic, partitions)
+        file = write_config(
+            folder / "mm2.properties",
+            {
+                "clusters": f"{SOURCE}, {TARGET}",
+                f"{SOURCE}.bootstrap.servers": source.bootstrap,
+                f"{TARGET}.bootstrap.servers": target.bootstrap,
+                f"{FLOW}.enabled": "true",
+                f"{FLOW}.topics": ", ".join(TOPICS),
+                f"{FLOW}.sync.group.offsets.enabled": "true",
+                "sync.group.offsets.interval.seconds": "1",
+                "isolation.level": "read_committed",
+                "offset-syncs.topic.location": "target",
+                f"{SOURCE}.ssl.keystore.password": SECRET,
+                "worker.of.nobody": "7",
+            },
+        )
+        process = MirrorProcess(file, folder / "mm2.log", variables={"XDG_STATE_HOME": str(folder)})
+        try:
+            shop = Shop(source, target, process)
+            with Traffic(source):
+                eventually(lambda: shop.state("MirrorSourceConnector") == "RUNNING", 120, why=process.tail)
+                shop.commit(20)
+                yield shop
+        finally:
+            process.clean_up()
+
+
+def wait_until_copied(shop: Shop, seconds: float = 5.0) -> None:
+    """Until something was copied for a while, so that there is something to see."""
+    shop.process.eventually(lambda: shop.process.lines(event="Copied so far."), 120)
+    time.sleep(seconds)

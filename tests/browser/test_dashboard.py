@@ -1,0 +1,367 @@
+"""The dashboard of a process that copies between real brokers, in Debian's Chromium."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from playwright.sync_api import BrowserContext, Locator, Page, expect
+
+from tests.browser.shop import FLOW, GROUP, SECRET, Shop
+from tests.integration.copy_flow import eventually
+
+pytestmark = pytest.mark.timeout(240)
+
+VIEWS = ("", "partitions", "groups", "gaps", "connectors", "workers", "spark", "configuration")
+HEARTBEAT = "MirrorHeartbeatConnector"
+
+
+def mapped(shop: Shop, library: str) -> bool:
+    """Whether a process has loaded an extension module."""
+    return library in Path(f"/proc/{shop.process.pid}/maps").read_text()
+
+
+def connector(page: Page, name: str, flow: str = FLOW) -> Locator:
+    return page.get_by_role("region", name=f"{name} of {flow}", exact=True)
+
+
+def row(page: Page, text: str) -> Locator:
+    return page.locator("tbody tr:not(.gone)").filter(has_text=text)
+
+
+def test_nothing_of_it_is_loaded_before_somebody_asks(shop: Shop, page: Page) -> None:
+    assert httpx.get(f"{shop.url}/health", trust_env=False).is_success
+    assert not mapped(shop, "orjson")  # which only NiceGUI uses
+    page.goto(f"{shop.url}/ui")
+    expect(page).to_have_url(shop.ui)
+    expect(page).to_have_title("Flows · MirrorMaker")
+    assert mapped(shop, "orjson")
+
+
+def test_the_first_page_says_what_would_be_lost(shop: Shop, page: Page) -> None:
+    page.goto(shop.ui)
+    flow = page.get_by_role("region", name="shop → vault")
+    sentence = flow.locator(".sentence")
+    expect(sentence).to_contain_text("If shop dies now you lose", timeout=60_000)
+    expect(flow.locator(".state").first).to_have_text(re.compile("RUNNING|CATCHING_UP"))
+    expect(flow.locator("dd").first).to_have_text(re.compile(r"[\d,]+/s"), timeout=60_000)
+    expect(flow.get_by_role("link", name=re.compile(r"\d+"))).to_have_attribute("href", re.compile("partitions"))
+    assert font_px(sentence) == max(font_px(page.locator(one).first) for one in (".sentence", "h2", "dd", "nav a"))
+    # Curves have lines, heartbeats marks, and both without anybody's doing anything.
+    expect(flow.locator("figure").first.locator("svg path[d*=L]").first).to_be_attached(timeout=60_000)
+    expect(flow.locator(".strip i:not(.nobody):not(.missed)").first).to_be_attached(timeout=60_000)
+    expect(page.locator("#as-of")).not_to_have_text(str(page.locator("#as-of").text_content()), timeout=10_000)
+    expect(page.get_by_role("alert")).to_be_hidden()
+
+
+def test_what_is_drawn_stays_while_it_is_brought_up_to_date(shop: Shop, page: Page) -> None:
+    page.goto(shop.ui)
+    expect(page.locator("figure svg").first).to_be_attached(timeout=60_000)
+    page.evaluate(
+        "() => document.querySelectorAll('figure svg, .sentence, dd').forEach((part) => { part.dataset.mark = 'same'; })"
+    )
+    before = page.locator("#as-of").text_content()
+    time.sleep(7)  # a new point each five seconds
+    assert page.locator("#as-of").text_content() != before
+    assert page.evaluate("() => [...document.querySelectorAll('figure svg')].every((part) => part.dataset.mark)")
+    assert page.evaluate("() => [...document.querySelectorAll('.sentence')].every((part) => part.dataset.mark)")
+
+
+def test_partitions_are_found_filtered_and_sorted(shop: Shop, page: Page) -> None:
+    page.goto(f"{shop.ui}partitions?flow={FLOW}")
+    count = page.locator(".tools .count")
+    expect(count).to_contain_text("18 partitions", timeout=60_000)
+    page.get_by_role("searchbox").fill("orders")
+    expect(count).to_contain_text("1–4 of 4")  # noqa: RUF001
+    expect(row(page, "orders-2").locator(".state")).to_have_text(re.compile("RUNNING|CATCHING_UP"))
+    expect(row(page, "orders-2").locator("td").nth(7)).to_have_text(re.compile(r"\d"))
+    page.get_by_role("searchbox").fill("")
+    expect(count).to_contain_text("18 partitions")
+    page.get_by_label("State").select_option("CORRUPT")
+    expect(page.get_by_text("No partition fits.")).to_be_visible()
+    page.get_by_label("State").select_option("")
+    page.get_by_role("button", name="Topic and partition").click()
+    expect(page.locator("th[aria-sort=descending]")).to_have_text("Topic and partition")
+    expect(page.locator("tbody tr").first).to_contain_text("payments-1")
+
+
+def test_groups_are_shown_on_both_sides(shop: Shop, page: Page) -> None:
+    page.goto(f"{shop.ui}groups")
+    found = row(page, GROUP).filter(has_text="orders-1")
+    expect(found.locator("td").nth(2)).to_have_text("20", timeout=60_000)
+    expect(found.locator("td").nth(3)).to_have_text(re.compile(r"\d+"), timeout=60_000)
+
+
+def test_gaps_have_reasons(shop: Shop, page: Page) -> None:
+    page.goto(f"{shop.ui}gaps")
+    expect(row(page, "aborted").first).to_be_visible(timeout=60_000)
+    expect(row(page, "control").first).to_contain_text("Markers of transactions")
+    expect(row(page, "payments-").first).to_contain_text(re.compile(r"\d+ (aborted|control)"))
+    expect(page.get_by_text("Nothing is lost.")).to_be_visible()
+
+
+def test_workers_and_spark(shop: Shop, page: Page) -> None:
+    page.goto(f"{shop.ui}workers")
+    expect(row(page, FLOW)).to_contain_text("leads · this process", timeout=60_000)
+    page.goto(f"{shop.ui}spark")
+    expect(page.get_by_text("up", exact=True)).to_be_visible(timeout=60_000)
+    expect(row(page, "MirrorSourceConnector-0").first).to_contain_text(re.compile(r"\d+"), timeout=60_000)
+
+
+def test_every_setting_has_its_origin_and_no_secret_is_shown(shop: Shop, page: Page) -> None:
+    page.goto(f"{shop.ui}configuration")
+    page.get_by_role("searchbox").fill("isolation.level")
+    found = row(page, "isolation.level").filter(has_text="read_committed").first
+    expect(found).to_contain_text(re.compile(r"line \d+: isolation\.level"))
+    page.get_by_role("searchbox").fill("keystore.password")
+    expect(row(page, "[hidden]").first).to_be_visible()
+    expect(page.get_by_text("worker.of.nobody")).to_be_visible()
+    assert SECRET not in page.content()
+    page.get_by_role("searchbox").fill("replication.policy.class")
+    page.get_by_label("State").select_option("")
+    expect(row(page, "default").first).to_be_visible()
+
+
+def test_traces_of_what_has_failed(shop: Shop, page: Page) -> None:
+    shop.break_a_connector()
+    page.goto(f"{shop.ui}connectors")
+    broken = connector(page, "ArchiveSink")
+    expect(broken.locator("td.state, td .state, .state.bad").first).to_have_text("FAILED", timeout=60_000)
+    broken.get_by_text("Trace of task 0").click()
+    expect(broken.locator("pre").last).to_contain_text("/nowhere/to/be/found")
+    shop.ask("DELETE", "/connectors/ArchiveSink")
+    expect(broken).to_be_hidden(timeout=30_000)
+
+
+def test_connectors_are_paused_resumed_restarted_and_stopped(shop: Shop, page: Page) -> None:
+    page.goto(f"{shop.ui}connectors")
+    block = connector(page, HEARTBEAT)
+    expect(block.locator(".line .state")).to_have_text("RUNNING", timeout=60_000)
+    for verb, said, state in (
+        ("Pause", "is paused", "PAUSED"),
+        ("Resume", "goes on", "RUNNING"),
+        ("Stop", "is stopped", "STOPPED"),
+        ("Resume", "goes on", "RUNNING"),
+        ("Restart", "is being restarted", "RUNNING"),
+    ):
+        block.get_by_role("button", name=f"{verb} {HEARTBEAT}").click()
+        dialog = page.get_by_role("alertdialog")
+        expect(dialog).to_contain_text(f"{verb} {HEARTBEAT} of {FLOW}?")
+        dialog.get_by_role("button", name=verb).click()
+        expect(page.locator(".said")).to_have_text(f"{HEARTBEAT} of {FLOW} {said}.")
+        wait_for_state(shop, HEARTBEAT, state)
+        expect(block.locator(".line .state")).to_have_text(state, timeout=30_000)
+    asked = shop.process.lines(event="Asked for on the dashboard.", subject=HEARTBEAT)
+    assert [line["action"] for line in asked] == ["pause", "resume", "stop", "resume", "restart"]
+
+
+def test_a_task_is_restarted(shop: Shop, page: Page) -> None:
+    page.goto(f"{shop.ui}connectors")
+    block = connector(page, HEARTBEAT)
+    before = len(shop.process.lines(subject=f"task 0 of {HEARTBEAT}"))
+    block.locator("tbody").get_by_role("button", name="Restart").click()
+    page.get_by_role("alertdialog").get_by_role("button", name="Restart").click()
+    expect(page.locator(".said")).to_have_text(f"Task 0 of {HEARTBEAT} of {FLOW} is being restarted.")
+    assert len(shop.process.lines(subject=f"task 0 of {HEARTBEAT}")) == before + 1
+
+
+def test_who_does_not_agree_has_done_nothing(shop: Shop, page: Page) -> None:
+    page.goto(f"{shop.ui}connectors")
+    dialog = page.get_by_role("alertdialog")
+    for leave in ("Escape", "Cancel"):
+        connector(page, HEARTBEAT).get_by_role("button", name="Stop").click()
+        expect(dialog).to_be_visible()
+        if leave == "Escape":
+            page.keyboard.press("Escape")
+        else:
+            dialog.get_by_role("button", name="Cancel").click()
+        expect(dialog).to_be_hidden()
+    assert shop.state(HEARTBEAT) == "RUNNING"
+    expect(page.locator(".said")).to_have_text("")
+
+
+def test_what_cannot_be_done_is_said(shop: Shop, page: Page) -> None:
+    shop.break_a_connector()
+    page.goto(f"{shop.ui}connectors")
+    connector(page, "ArchiveSink").get_by_role("button", name="Pause").click(timeout=60_000)
+    dialog = page.get_by_role("alertdialog")
+    expect(dialog).to_be_visible()
+    assert shop.ask("DELETE", "/connectors/ArchiveSink").is_success
+    dialog.get_by_role("button", name="Pause").click()
+    expect(page.locator(".said.bad")).to_contain_text("Pause ArchiveSink")
+
+
+def test_everything_is_done_by_keyboard_alone(shop: Shop, page: Page) -> None:
+    page.goto(f"{shop.ui}connectors")
+    expect(connector(page, HEARTBEAT)).to_be_visible(timeout=60_000)
+    page.keyboard.press("Tab")
+    expect(page.get_by_text("Skip to the content")).to_be_focused()
+    reached: list[str] = []
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        reached.append(
+            str(page.evaluate("() => document.activeElement.ariaLabel || document.activeElement.textContent"))
+        )
+        if reached[-1] == f"Pause {HEARTBEAT} of {FLOW}":
+            break
+    assert {"Theme: system", "Flows", "Partitions", "Groups", "Gaps", "Workers", "Spark"} <= set(reached)
+    page.keyboard.press("Enter")
+    cancel = page.get_by_role("alertdialog").get_by_role("button", name="Cancel")
+    expect(cancel).to_be_focused()
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    eventually(lambda: shop.state(HEARTBEAT) == "PAUSED", 60, why=shop.process.tail)
+    assert shop.ask("PUT", f"/connectors/{HEARTBEAT}/resume").is_success
+    page.goto(f"{shop.ui}partitions")
+    head = page.get_by_role("button", name="Records behind")
+    head.focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("th[aria-sort=descending]")).to_have_text("Records behind")
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+def test_no_page_is_wider_than_its_window(shop: Shop, page: Page, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 780})
+    for view in VIEWS:
+        page.goto(f"{shop.ui}{view}")
+        expect(page.locator("main")).to_be_visible()
+        time.sleep(0.3)
+        assert page.evaluate("() => document.documentElement.scrollWidth") <= width, view
+        unnamed = page.evaluate(
+            "() => [...document.querySelectorAll('button, a, input, select')].filter("
+            "(part) => !(part.ariaLabel || part.textContent.trim() || part.title)).length"
+        )
+        assert not unnamed, view
+
+
+def test_light_and_dark_follow_the_system_and_can_be_chosen(shop: Shop, page: Page) -> None:
+    def paper() -> str:
+        return str(page.evaluate("() => getComputedStyle(document.body).backgroundColor"))
+
+    page.emulate_media(color_scheme="light")
+    page.goto(shop.ui)
+    light = paper()
+    page.emulate_media(color_scheme="dark")
+    dark = paper()
+    assert light != dark
+    theme = page.get_by_role("button", name="Theme: system")
+    theme.click()
+    assert paper() == light
+    page.reload()
+    expect(page.get_by_role("button", name="Theme: light")).to_be_visible()
+    assert paper() == light
+    page.emulate_media(color_scheme="light")
+    page.get_by_role("button", name="Theme: light").click()
+    assert paper() == dark
+    page.get_by_role("button", name="Theme: dark").click()
+    assert paper() == light
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_words_can_be_read_on_their_paper(shop: Shop, page: Page, scheme: str) -> None:
+    page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+    page.goto(shop.ui)
+    ratios = page.evaluate(
+        """() => {
+          const names = ["ink", "soft", "well", "busy", "care", "bad", "curve-1", "curve-2", "curve-3"];
+          const probe = document.body.appendChild(document.createElement("i"));
+          const light = (name) => {
+            probe.style.color = `var(--${name})`;
+            const parts = getComputedStyle(probe).color.match(/[\\d.]+/g).slice(0, 3).map((part) => part / 255);
+            const [r, g, b] = parts.map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4));
+            return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+          };
+          const paper = light("paper");
+          return names.map((name) => {
+            const [high, low] = [light(name), paper].sort((a, b) => b - a);
+            return [name, (high + 0.05) / (low + 0.05)];
+          });
+        }"""
+    )
+    assert all(ratio >= 4.5 for _, ratio in ratios), ratios  # WCAG 2.2 AA
+
+
+@contextmanager
+def frozen(shop: Shop) -> Iterator[None]:
+    os.kill(shop.process.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(shop.process.pid, signal.SIGCONT)
+
+
+def test_a_page_says_that_it_is_old(shop: Shop, context: BrowserContext) -> None:
+    page = context.new_page()  # not the fixture's: its console tells of the connection that is lost
+    page.goto(shop.ui)
+    expect(page.locator(".sentence").first).to_be_visible()
+    alarm = page.locator("#alarm")
+    expect(alarm).to_be_hidden()
+    with frozen(shop):
+        expect(alarm).to_contain_text(re.compile("seconds old, as of .* UTC"), timeout=15_000)
+    expect(alarm).to_be_hidden(timeout=60_000)
+    expect(page.locator(".sentence").first).to_be_visible()
+    page.close()
+
+
+def test_only_its_own_pages_may_speak_to_it(shop: Shop, page: Page) -> None:
+    page.goto(shop.ui)
+    host = shop.url.removeprefix("http://")
+    handshake = {
+        "Connection": "Upgrade",
+        "Upgrade": "websocket",
+        "Sec-WebSocket-Version": "13",
+        "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+    }
+    socket = f"{shop.url}/ui/_nicegui_ws/socket.io/?EIO=4&transport=websocket"
+
+    def answer(url: str, **headers: str) -> int:
+        with httpx.Client(trust_env=False, timeout=20) as client, client.stream("GET", url, headers=headers) as got:
+            return got.status_code
+
+    assert answer(socket, **handshake, Origin="http://elsewhere.example") == 403
+    assert answer(socket, **handshake, Origin=f"http://{host}") == 101
+    assert answer(socket, **handshake, Origin="http://elsewhere.example", Host="elsewhere.example") == 421
+    assert answer(shop.ui, Host="elsewhere.example") == 421
+    policy = httpx.get(shop.ui, trust_env=False).headers["content-security-policy"]
+    assert "default-src 'self'" in policy
+    assert "frame-ancestors 'none'" in policy
+
+
+def test_a_flow_that_breaks_is_red_within_ten_seconds(shop: Shop, page: Page) -> None:
+    page.goto(shop.ui)
+    flow = page.get_by_role("region", name="shop → vault")
+    expect(flow.locator(".sentence:not(.bad):not(.halt)")).to_be_visible(timeout=60_000)
+    shop.source.kill9()
+    expect(flow.locator(".sentence.bad, .sentence.halt")).to_be_visible(timeout=10_000)
+    expect(flow.locator(".state").first).to_have_text(re.compile("DEGRADED|STOPPED"))
+    expect(flow.locator(".sentence")).to_contain_text("shop has not answered")
+    color = flow.locator(".sentence").evaluate("(part) => getComputedStyle(part).color")
+    red, green, blue = map(int, re.findall(r"\d+", color)[:3])
+    assert red > 2 * max(green, blue)
+
+
+def test_the_process_ends_in_time_though_pages_are_open(shop: Shop, context: BrowserContext) -> None:
+    """The last one: afterwards the process is gone."""
+    page = context.new_page()
+    page.goto(shop.ui)
+    expect(page.locator(".sentence").first).to_be_visible()
+    code, seconds = shop.process.stop()
+    assert code == 0
+    assert seconds < 15
+    expect(page.locator("#alarm")).to_contain_text("Connection lost", timeout=15_000)
+    page.close()
+
+
+def wait_for_state(shop: Shop, name: str, state: str) -> None:
+    eventually(lambda: shop.state(name) == state, 60, why=shop.process.tail)
+
+
+def font_px(part: Locator) -> float:
+    return float(part.evaluate("(part) => parseFloat(getComputedStyle(part).fontSize)"))

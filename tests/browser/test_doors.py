@@ -1,0 +1,87 @@
+"""The dashboard behind TLS and a password, over HTTP and over WebSockets; the real REST server, no flows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from playwright.sync_api import expect
+
+from mm2.connect.rest.binding import Binding
+from mm2.connect.rest.server import RestServer
+from mm2.connect.rest.settings import RestSettings
+from mm2.mirror.flow_resources import FlowResources
+from mm2.observer.views import Snapshot
+from mm2.sandbox.certificates import PASSWORD, issue
+from mm2.ui.dashboard import Dashboard
+from mm2.ui.source import Settings, Source
+from tests.browser.chromium import chromium
+
+USER, WORD = "admin", "open-sesame"
+_MODULE = "org.apache.kafka.connect.rest.basic.auth.extension"
+
+
+@pytest.fixture
+def door(tmp_path: Path) -> Iterator[str]:
+    """Its address."""
+    authority = issue("an authority")
+    issue("worker", authority, address="127.0.0.1").pkcs12(tmp_path / "worker.p12", authority)
+    credentials, login = tmp_path / "credentials.properties", tmp_path / "login.conf"
+    credentials.write_text(f"{USER}={WORD}\n")
+    login.write_text(f'KafkaConnect {{\n  {_MODULE}.PropertyFileLoginModule required\n  file="{credentials}";\n}};\n')
+    settings = RestSettings.of(
+        {
+            "listeners": "https://127.0.0.1:0",
+            "listeners.https.ssl.keystore.location": str(tmp_path / "worker.p12"),
+            "listeners.https.ssl.keystore.password": PASSWORD,
+            "listeners.https.ssl.keystore.type": "PKCS12",
+            "rest.extension.classes": f"{_MODULE}.BasicAuthSecurityRestExtension",
+            "java.security.auth.login.config": str(login),
+        }
+    )
+    source = Source(lambda: Snapshot(int(time.time() * 1000), "1", ()), lambda: Settings({}))
+    binding = Binding(settings)
+    server = RestServer(binding)
+    resources = FlowResources({}, settings, internal=False, apps={"ui": lambda rest: Dashboard(source, rest)})
+    server.serve(resources.main, resources.admin)
+    try:
+        yield f"https://127.0.0.1:{binding.main[0].number}/ui/"
+    finally:
+        server.stop(2.0)
+        resources.requests.close()
+
+
+def test_password_and_tls_hold_for_pages_and_websockets(door: str, tmp_path: Path) -> None:
+    socket = door + "_nicegui_ws/socket.io/?EIO=4&transport=websocket"
+    upgrade = {
+        "Connection": "Upgrade",
+        "Upgrade": "websocket",
+        "Sec-WebSocket-Version": "13",
+        "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+    }
+    with httpx.Client(trust_env=False, verify=False) as client:  # noqa: S501 - of a certificate made above
+        for url, headers in (
+            (door, {}),
+            (socket, upgrade),
+            (door + "_nicegui_ws/socket.io/?EIO=4&transport=polling", {}),
+        ):
+            for auth in (None, (USER, "wrong")):
+                with client.stream("GET", url, headers=headers, auth=auth) as answer:
+                    assert answer.status_code == 401
+        with client.stream("GET", socket, headers=upgrade, auth=(USER, WORD)) as answer:
+            assert answer.status_code == 101
+    profile = tmp_path / "profile"
+    profile.mkdir()
+    with chromium(profile, ignore_https_errors=True, http_credentials={"username": USER, "password": WORD}) as context:
+        page = context.new_page()
+        transports: list[str] = []
+        page.on("websocket", lambda opened: transports.append(opened.url))
+        page.goto(door)
+        expect(page.get_by_text("This process has no flows yet.")).to_be_visible()
+        before = str(page.locator("#as-of").text_content())
+        expect(page.locator("#as-of")).not_to_have_text(before, timeout=20_000)
+        assert transports
+        assert transports[0].startswith("wss://")

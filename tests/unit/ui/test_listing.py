@@ -1,0 +1,80 @@
+from dataclasses import dataclass
+
+import pytest
+
+from mm2.ui.listing import Listing, Query, Shared, page_of
+
+
+@dataclass(frozen=True)
+class Line:
+    flow: str
+    name: str
+    lag: int | None
+    state: str = "RUNNING"
+
+
+ROWS = (
+    Line("A->B", "orders", 5),
+    Line("A->B", "payments", None, "CORRUPT"),
+    Line("B->A", "orders-archive", 700),
+    Line("B->A", "clicks", 0),
+)
+LISTING = Listing[Line](
+    flow=lambda row: row.flow,
+    text=lambda row: f"{row.name} {row.state}",
+    kind=lambda row, kind: row.state == kind,
+    keys={"lag": lambda row: row.lag},
+)
+
+
+@pytest.mark.parametrize(
+    ("query", "names"),
+    [
+        (Query(), "orders payments orders-archive clicks"),
+        (Query(flow="B->A"), "orders-archive clicks"),
+        (Query(kind="CORRUPT"), "payments"),
+        (Query(text="ORDERS"), "orders orders-archive"),
+        (Query(text="orders arch"), "orders-archive"),
+        (Query(text="nothing"), ""),
+        (Query(sort="lag"), "clicks orders orders-archive payments"),
+        (Query(sort="lag", descending=True), "orders-archive orders clicks payments"),
+        (Query(sort="no such column"), "orders payments orders-archive clicks"),
+    ],
+)
+def test_search_filter_and_order(query: Query, names: str) -> None:
+    assert " ".join(row.name for row in LISTING.select(ROWS, query)) == names
+
+
+def test_the_same_column_again_turns_the_order_round() -> None:
+    once = Query(page=3).sorted_by("lag")
+    assert (once.descending, once.page) == (True, 0)
+    assert not once.sorted_by("lag").descending
+    assert once.sorted_by("name").descending
+
+
+def test_rows_are_gathered_and_selected_once_for_all_who_look() -> None:
+    gathered: list[object] = []
+
+    def gather(source: tuple[Line, ...]) -> tuple[Line, ...]:
+        gathered.append(source)
+        return source
+
+    shared = Shared(LISTING, gather)
+    first = shared.select(ROWS, Query(text="orders"))
+    assert shared.select(ROWS, Query(text="orders", page=7)) is first
+    assert shared.select(ROWS, Query()) == ROWS
+    assert len(gathered) == 1
+    assert shared.select(ROWS[:1], Query(text="orders")) == [ROWS[0]]
+    assert len(gathered) == 2
+
+
+@pytest.mark.parametrize(
+    ("number", "first", "count"), [(0, 0, 50), (1, 50, 50), (2, 100, 20), (9, 100, 20), (-1, 0, 50)]
+)
+def test_pages(number: int, first: int, count: int) -> None:
+    page = page_of(range(120), number, 50)
+    assert (page.first, len(page.rows), page.total) == (first, count, 120)
+
+
+def test_no_rows_are_a_page_too() -> None:
+    assert page_of((), 4, 50).first == 0
