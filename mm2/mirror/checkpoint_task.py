@@ -39,6 +39,7 @@ from mm2.mirror.filters import TopicFilter
 from mm2.mirror.formats import Checkpoint, FormatError, OffsetSync
 from mm2.mirror.group_offsets import ASSIGNED_SHARE_GROUPS_KEY, GROUPS_PER_CALL, GroupOffsets
 from mm2.mirror.offset_sync_store import OffsetSyncStore
+from mm2.mirror.promotions import promoted
 from mm2.mirror.scheduler import Scheduler
 from mm2.mirror.syncs_topic import syncs_side, syncs_topic
 from mm2.mirror.translator import TopicIds, Translator, Untranslated
@@ -404,13 +405,14 @@ class MirrorCheckpointTask(SourceTask):
             checkpoints = {group: self._checkpoints.of(group) for group in groups}
         topics = {partition.topic for found in checkpoints.values() for partition in found}
         on_target = self._topic_ids(self._target_admin, topics)
+        handed_over = self._handed_over()
         for group in groups:
             state = group_state(described[group])
             present = {} if state == "dead" else committed.get(group)
             wanted = {
                 tp: found
                 for tp, found in checkpoints[group].items()
-                if on_target.get(tp.topic, "") is not None and self._is_remote(tp)
+                if on_target.get(tp.topic, "") is not None and self._is_remote(tp) and tp.topic not in handed_over
             }
             if state not in {"dead", "empty"} or present is None or isinstance(present, KafkaFailure):
                 failure = present or described[group]
@@ -425,9 +427,14 @@ class MirrorCheckpointTask(SourceTask):
                 tp: f"on {self._clients.target_alias} the group is ahead, at {present[tp].offset}"
                 for tp, found in wanted.items()
                 if tp in present and present[tp].offset > found.downstream_offset
-            }
+            } | {tp: handed_over[tp.topic] for tp in checkpoints[group] if tp.topic in handed_over}
             if moved := offsets_to_sync(wanted, present):
                 self._commit(group, moved)
+
+    def _handed_over(self) -> dict[str, str]:
+        """Why no offsets are written for these remote topics: their groups are no longer at home on the source."""
+        ledger = self._translator.ledger
+        return {} if ledger is None else {one.remote_topic: str(one.pause) for one in promoted(ledger).values()}
 
     def _is_remote(self, partition: TopicPartition) -> bool:
         """Of what came home the checkpoints are all there is: what a group has on the source may be no more than what the

@@ -16,6 +16,7 @@ from mm2.kafka.records.record import Record
 from mm2.kafka.structs import LATEST, TopicPartition
 from mm2.mirror.clients import Kind, MirrorClients, Side
 from mm2.mirror.discovery import vanished
+from mm2.mirror.promotions import PROMOTED_NOTE
 
 ACL_NOTE: Final = "acl"
 PROVENANCE_NOTE: Final = "provenance"
@@ -23,6 +24,7 @@ PROVENANCE_NOTE: Final = "provenance"
 Notes = Mapping[tuple[str, ...], Mapping[str, Any]]
 """Of one kind, by name."""
 
+_NOTED: Final = (ACL_NOTE, PROVENANCE_NOTE, PROMOTED_NOTE)
 _TIMEOUT_S: Final = 15.0
 _LEDGER: Final = re.compile(r"mm2-ledger\..+\.internal")
 
@@ -62,7 +64,7 @@ class Ledgers:
             state = (info.topic_id, end.offset)
             if name not in self._read_before or self._read_before[name][0] != state:
                 ledger = self.read(Side.SOURCE, name, source_admin)
-                self._read_before[name] = (state, {noted: ledger.notes(noted) for noted in (ACL_NOTE, PROVENANCE_NOTE)})
+                self._read_before[name] = (state, {noted: ledger.notes(noted) for noted in _NOTED})
             yield self._read_before[name][1][kind]
 
     def read(self, side: Side, topic: str, admin: Admin) -> Ledger:

@@ -16,6 +16,7 @@ other; whoever has only just claimed and sees a loop waits until the other has d
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ from mm2.mirror.complaints import Complaints
 from mm2.mirror.discovery import vanished
 from mm2.mirror.ledgers import PROVENANCE_NOTE, Ledgers, Notes
 from mm2.mirror.policy import DefaultReplicationPolicy
+from mm2.mirror.promotions import PROMOTED_NOTE, promoted, promotions
 from mm2.mirror.selection import TopicSelection
 
 log = structlog.get_logger(__name__)
@@ -75,6 +77,8 @@ class Provenance:
     ledgers: Ledgers
     complaints: Complaints
     pause: Callable[[float], bool]
+    handed_over: set[str] = field(default_factory=set, init=False)
+    """Of the topics last asked for, those whose remote topics have writers of their own (`mm2.mirror.promotions`)."""
     _claims: dict[str, tuple[Path, ...]] | None = field(default=None, init=False)  # by remote topic
     _until_ms: int = field(default=0, init=False)
 
@@ -86,23 +90,20 @@ class Provenance:
         source_id = self.source_admin.describe_cluster().cluster_id
         target_id = self.target_admin.describe_cluster().cluster_id
         named = type(self.selection.policy) is DefaultReplicationPolicy
+        self.handed_over = self._promoted(must_know=not named) & set(topics)
         if not source_id or not target_id or (named and source_id != target_id):
             return set(topics), True
         claims = self._load()
         established = set(claims)
         origins = self._origins()
-        wanted = {}
-        for topic in topics:
-            upstream, remote = origins.get(topic, ()), self.selection.remote(topic)
-            since_ms = claims[remote][0][0][1] if remote in claims else _after(upstream)
-            refused = any(gives_way(loop, (source_id, since_ms)) for loop in loops(upstream, target_id))
-            if not refused and not (topic == remote and source_id == target_id):
-                wanted[remote] = extended(upstream, source_id, target_id, since_ms)
+        # Those that were handed over stay with their tasks, which hold them, and are in nobody's way.
+        topics = set(topics) - self.handed_over - self._not_turned(topics)
+        wanted = self._wanted(topics, claims, origins, source_id, target_id)
         self._write(wanted)
         if wanted.keys() - established:
             self.pause(_SETTLE_S)
             origins = self._origins()
-        allowed, waiting = set(), False
+        allowed, waiting = set(self.handed_over), False
         for topic in topics:
             remote = self.selection.remote(topic)
             found = loops(origins.get(topic, ()), target_id)
@@ -117,6 +118,44 @@ class Provenance:
         self._write(wanted)
         return allowed, not waiting
 
+    def foreseen(self, topics: Collection[str]) -> set[str]:
+        """Those that `allowed` would let through as things are now; nothing is claimed, and who is refused is complained of.
+
+        Raises KafkaFailure when a ledger of the source cannot be read.
+        """
+        source_id = self.source_admin.describe_cluster().cluster_id
+        target_id = self.target_admin.describe_cluster().cluster_id
+        named = type(self.selection.policy) is DefaultReplicationPolicy
+        if not source_id or not target_id or (named and source_id != target_id):
+            return set(topics)
+        claims: dict[str, tuple[Path, ...]] = {}
+        with contextlib.suppress(KafkaFailure):  # without a ledger there is no claim either
+            notes = self.ledgers.own().notes(PROVENANCE_NOTE)
+            claims = _claims(notes) if _now_ms() < _lease(notes) else {}
+        wanted = self._wanted(topics, claims, self._origins(), source_id, target_id)
+        allowed = {topic for topic in topics if self.selection.remote(topic) in wanted}
+        for topic in set(topics) - allowed:
+            self._complain(topic, self.selection.remote(topic))
+        return allowed
+
+    def _wanted(
+        self,
+        topics: Collection[str],
+        claims: Mapping[str, tuple[Path, ...]],
+        origins: Mapping[str, list[Path]],
+        source_id: str,
+        target_id: str,
+    ) -> dict[str, tuple[Path, ...]]:
+        """What is claimed, by remote topic, of those that close no loop that this flow has to give way in."""
+        wanted = {}
+        for topic in topics:
+            upstream, remote = origins.get(topic, ()), self.selection.remote(topic)
+            since_ms = claims[remote][0][0][1] if remote in claims else _after(upstream)
+            refused = any(gives_way(loop, (source_id, since_ms)) for loop in loops(upstream, target_id))
+            if not refused and not (topic == remote and source_id == target_id):
+                wanted[remote] = extended(upstream, source_id, target_id, since_ms)
+        return wanted
+
     def renew(self) -> bool:
         """Hold the claims for another while. False when they have lapsed already, and `allowed` has to be asked."""
         if not self._claims:
@@ -125,6 +164,32 @@ class Provenance:
             return False
         self._write(self._claims)
         return True
+
+    def _promoted(self, *, must_know: bool) -> set[str]:
+        """Topics that the flow's ledger says were handed over. Raises KafkaFailure when that is not known, but may be soon."""
+        try:
+            return set(promoted(self.ledgers.own()))
+        except KafkaFailure as failure:
+            if must_know:
+                self._do_without(failure)
+            return self.handed_over
+
+    def _not_turned(self, topics: Collection[str]) -> set[str]:
+        """Topics that came from the target and were handed over to this cluster: to send all of them back would double there
+        what has come from there, and where to begin says `mm2 failback`."""
+        waiting = set()
+        for notes in self.ledgers.notes_of_source(PROMOTED_NOTE, self.source_admin):
+            waiting |= {one.remote_topic for one in promotions(notes).values() if not one.turned}
+        waiting &= set(topics)
+        source, target = self.selection.source_alias, self.selection.target_alias
+        for topic in waiting:
+            self.complaints.say(
+                f"turn of topic {topic}",
+                f"Topic {topic} was handed over from cluster {target} to {source} and is not copied back before "
+                f"`mm2 failback FILE '{target}->{source}'` has said from which offset on.",
+            )
+        self.complaints.keep_only("turn of topic ", {f"turn of topic {topic}" for topic in waiting})
+        return waiting
 
     def _complain(self, topic: str, remote: str) -> None:
         source, target = self.selection.source_alias, self.selection.target_alias

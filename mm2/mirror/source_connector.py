@@ -60,6 +60,7 @@ class MirrorSourceConnector(MirrorConnector):
         self._source: dict[str, int] = {}
         self._target: dict[str, int] = {}
         self._allowed: set[str] = set()  # of the source's topics, those that are no loop
+        self._handed_over: set[str] = set()  # of these, those whose remote topics are others' now
         # Partitions whose remote partition is there; None until both clusters have been seen once.
         self._ready: tuple[TopicPartition, ...] | None = None
         self._deal = Deal(self._stored_shares)
@@ -132,7 +133,9 @@ class MirrorSourceConnector(MirrorConnector):
         if refresh_s < 0:
             scheduler.once("Loading topics", refresh)
         scheduler.every(refresh_s, "Refreshing topics", refresh)
-        hold = self._reaching(self._hold_provenance, self._source_admin, self._target_admin)
+        # The target is enough: a source that is away for longer than a lease must not come back to find that the flow the
+        # other way has taken its topics.
+        hold = self._reaching(self._hold_provenance, self._target_admin)
         scheduler.every(RENEW_S, "Holding what is said of where topics came from", hold, delay_s=RENEW_S)
         scheduler.every(acls_s, "Syncing topic ACLs", self._sync_acls)
         scheduler.every(configs_s, "Syncing topic configs", self._sync_configs)
@@ -178,7 +181,9 @@ class MirrorSourceConnector(MirrorConnector):
         creatable = {
             topic: count
             for topic, count in source.items()
-            if topic in allowed and self._selection.remote(topic) not in seen_target.unknown
+            if topic in allowed
+            and topic not in self._provenance.handed_over
+            and self._selection.remote(topic) not in seen_target.unknown
         }
         target = self._remote_topics.ensure(creatable, seen_target.partitions)
         ready = tuple(
@@ -189,6 +194,7 @@ class MirrorSourceConnector(MirrorConnector):
         with self._lock:
             changed = ready != self._ready
             self._source, self._target, self._allowed, self._ready = source, target, allowed, ready
+            self._handed_over = self._provenance.handed_over
         if changed:
             log.info(
                 "Partitions to replicate have changed.", partitions=len(ready), topics=len({tp.topic for tp in ready})
@@ -196,8 +202,9 @@ class MirrorSourceConnector(MirrorConnector):
             self.context.request_task_reconfiguration()
         if new and not first and self._configs_s >= 0:
             # Those that were there before their source get its configs now, not an interval later.
-            self._sync_configs_of([topic for topic in new if topic in allowed])
-        complete = len(ready) == sum(source[topic] for topic in allowed)
+            self._sync_configs_of([topic for topic in new if topic in allowed - self._provenance.handed_over])
+        ours = allowed - self._provenance.handed_over
+        complete = sum(tp.topic in ours for tp in ready) == sum(source[topic] for topic in ours)
         return decided and complete and not seen_source.unknown and not seen_target.unknown
 
     def _hold_provenance(self) -> bool:
@@ -217,7 +224,7 @@ class MirrorSourceConnector(MirrorConnector):
         with self._lock:
             if self._ready is None:
                 return False
-            topics = sorted(self._allowed)
+            topics = sorted(self._allowed - self._handed_over)
         return self._sync_configs_of(topics)
 
     def _sync_configs_of(self, topics: Iterable[str]) -> bool:
@@ -237,7 +244,8 @@ class MirrorSourceConnector(MirrorConnector):
         with self._lock:
             if self._ready is None:
                 return False
-            topics, refused = sorted(self._allowed), self._source.keys() - self._allowed
+            topics = sorted(self._allowed - self._handed_over)
+            refused = self._source.keys() - set(topics)
         return self._topic_acls.sync(topics, refused)
 
     def _weigh(self) -> None:

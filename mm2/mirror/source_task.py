@@ -35,6 +35,7 @@ from mm2.mirror.complaints import Complaints
 from mm2.mirror.internal_topics import create_kept_topic
 from mm2.mirror.own_topics import dead_letter_topic, kept_dead_letters, kept_ledger
 from mm2.mirror.plugins import replication_policy
+from mm2.mirror.promotions import holds
 from mm2.mirror.start_from import START_FROM_KEY, parse_start_from
 from mm2.mirror.syncs_topic import EMIT_SYNCS_KEY, syncs_side, syncs_topic
 
@@ -68,6 +69,7 @@ class MirrorSourceTask(SourceTask):
         self._ledger_deadline = 0.0
         self._said_limits: dict[str, int] = {}
         self._said_pauses: Pauses = {}
+        self._held: Pauses = {}  # topics that were handed over, as of when copying last began, and since then
         self._job: CopyJob | None = None
         self._own_engine: CopyEngine | None = None
         self._next_report = 0.0
@@ -105,7 +107,7 @@ class MirrorSourceTask(SourceTask):
             message = f"No partition can be copied any more: {failure}"
             raise ConnectError(message) from failure
         self._follow_limits(job)
-        self._follow_pauses(job)
+        job = self._follow_pauses(job)
         status = job.status()
         self.context.report(status)
         self._complain(status["troubles"])
@@ -156,17 +158,33 @@ class MirrorSourceTask(SourceTask):
         job.throttle(rate, topics)
 
     def _pauses(self) -> Pauses:
-        """What ``mm2 pause`` has written to the ledger."""
-        return {} if self._ledger is None else self._ledger.ledger.pauses()
+        """What ``mm2 pause`` has written to the ledger, and topics that were handed over."""
+        if self._ledger is None:
+            return {}
+        return {**self._ledger.ledger.pauses(), **self._held, **holds(self._ledger.ledger)}
 
-    def _follow_pauses(self, job: CopyJob) -> None:
-        """What is paused, or goes on, does so at once."""
+    def _follow_pauses(self, job: CopyJob) -> CopyJob:
+        """What is paused, or goes on, does so at once.
+
+        A topic that was handed over and is taken back goes on where the offsets topic says by then, so copying begins anew:
+        meanwhile `mm2 failback` may have moved it past what came from the target.
+        """
+        if self._ledger is not None:
+            held, self._held = self._held, {**self._held, **holds(self._ledger.ledger)}
+            if held.keys() - holds(self._ledger.ledger).keys():
+                log.info("Topics that were handed over are taken back, so copying begins anew.")
+                if not job.stop(_STOP_TIMEOUT_S):
+                    log.warning("The copying did not stop in time; its last positions may be copied again.")
+                self._held = {}
+                self._said_limits = {}
+                self._job = job = self._engine.open(self._spec, self._starts, self._pauses)
         pauses = self._pauses()
         if pauses != self._said_pauses:
             self._said_pauses = pauses
             named = [topic if partition is None else f"{topic}-{partition}" for topic, partition in pauses]
             log.info("What is paused has changed.", paused=sorted(named))
             job.follow_pauses()
+        return job
 
     def _starts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Start]:
         """Where partitions go on, as the ledger and Connect's offsets topic say now (`mm2.copy.driver.lane.Starts`)."""

@@ -38,9 +38,11 @@ class Translated:
 
 @dataclass(frozen=True, slots=True)
 class Untranslated:
-    """Why there is no offset for the target: a sentence without its subject."""
+    """Why there is no offset for the target: a sentence without its subject. ``was_undone``: what was said before does not hold
+    any more either, since the topics are others now."""
 
     reason: str
+    was_undone: bool = False
 
 
 class Translator:
@@ -85,13 +87,18 @@ class Translator:
             return self._back(partition, home, offset, on_source, on_target)
         remote = self.topic_on_target(partition.topic)
         if on_target.get(remote, "") is None:
-            return Untranslated(f"topic {remote} does not exist on {self._target_alias}")
+            return Untranslated(f"topic {remote} does not exist on {self._target_alias}", was_undone=True)
         known = self._standing(self.ledger, partition, back=False)
         if known and (changed := _changed(known[0], on_source.get(partition.topic, ""), on_target.get(remote, ""))):
-            return Untranslated(changed)  # and so are the offset syncs, which do not know of it
+            return Untranslated(changed, was_undone=True)  # and so are the offset syncs, which do not know of it
         found, reason = (None, "") if known is None else _by_ledger(known[1], offset)
         if found is not None and found.is_exact:
             return Translated(remote, found.offset, is_exact=True)
+        if remote == partition.topic and self._standing(self.home_ledger, partition, back=True):
+            # Under identity naming the flow the other way has brought it here while this one did not copy it.
+            back = self._back(partition, partition.topic, offset, on_source, on_target)
+            if isinstance(back, Translated) and (found is None or back.is_exact):
+                return back
         by_syncs = self._by_syncs(partition, offset)
         if isinstance(by_syncs, int):
             if found is None:
@@ -120,7 +127,7 @@ class Translator:
         self, partition: TopicPartition, home: str, offset: int, on_source: TopicIds, on_target: TopicIds
     ) -> Translated | Untranslated:
         if on_target.get(home, "") is None:
-            return Untranslated(f"topic {home} does not exist on {self._target_alias}")
+            return Untranslated(f"topic {home} does not exist on {self._target_alias}", was_undone=True)
         known = self._standing(self.home_ledger, TopicPartition(home, partition.partition), back=True)
         if known is None:
             flow = f"{self._target_alias}->{self._source_alias}"
@@ -130,7 +137,7 @@ class Translator:
             return Untranslated(f"the copy of {home} is {entry.remote_topic}")
         # Seen from the flow that brought it, its source is this flow's target.
         if changed := _changed(entry, on_target.get(home, ""), on_source.get(partition.topic, "")):
-            return Untranslated(changed)
+            return Untranslated(changed, was_undone=True)
         found = translation.to_source(offset)
         if found is None:
             return Untranslated(f"its offset {offset} lies before the copying that the ledger knows")

@@ -97,6 +97,19 @@ class Inspector:
                 records = max(records, count_after(last, known))
         return records
 
+    def end_of(self, partition: TopicPartition, first: int, end: int, identity: ProducerIdentity) -> int:
+        """The target offset behind the producer's last batch at ``first .. end-1``; ``first`` when it has none there. Raises
+        KafkaFailure."""
+        behind = first
+        for _, batch in self._batches({partition: (first, end)}):
+            header = batch.view.header
+            if header is not None and (header.producer_id, header.producer_epoch) == (
+                identity.producer_id,
+                identity.producer_epoch,
+            ):
+                behind = header.last_offset + 1
+        return behind
+
     def fingerprints(self, partition: TopicPartition, first: int, end: int, identity: ProducerIdentity) -> list[int]:
         """Hashes of our records at target offsets ``first .. end-1``, in order; equal content gives an equal hash in
         this process only. Raises KafkaFailure or Unmatchable."""

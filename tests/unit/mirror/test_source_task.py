@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -13,10 +14,11 @@ from structlog.testing import capture_logs
 
 from mm2.connect.api import ConnectError, SourceTaskContext, WorkerView
 from mm2.copy.executor.positions import offset_value
-from mm2.copy.ledger import Ledger, LedgerLog, Pause, entry_record, pause_record
+from mm2.copy.ledger import Ledger, LedgerLog, Pause, entry_record, pause_record, paused
 from mm2.copy.session import Entry, Mark, Session, Start
 from mm2.kafka.errors import AuthenticationFailure, BrokerFailure, DisconnectedFailure, KafkaFailure, TlsFailure
 from mm2.kafka.structs import ProducerIdentity, TopicPartition
+from mm2.mirror.promotions import Promotion, withdrawn
 from mm2.mirror.source_task import MirrorSourceTask, _offsets_elsewhere, copy_spec
 from mm2.mirror.start_from import StartFrom
 
@@ -114,6 +116,46 @@ def test_what_the_ledger_pauses_is_followed_once_each_time_it_changes() -> None:
         follow()
         follow()
         assert job.followed == times
+    assert scene.task._pauses() == {}
+
+
+def test_a_topic_that_was_handed_over_is_held_and_when_it_is_taken_back_positions_are_read_anew() -> None:
+    class Job:
+        stopped = followed = 0
+
+        def stop(self, _timeout_s: float) -> bool:
+            self.stopped += 1
+            assert paused(scene.task._pauses(), T0), "held until nobody copies any more"
+            return True
+
+        def follow_pauses(self) -> None:
+            self.followed += 1
+
+    class Engine:
+        opened = 0
+
+        def open(self, *_: Any) -> Job:
+            self.opened += 1
+            return second
+
+    scene, first, second, engine = Scene(ENTRY), Job(), Job(), Engine()
+    scene.task._engine, scene.task._spec = cast(Any, engine), cast(Any, None)
+    follow = cast(Any, scene.task._follow_pauses)
+    scene.starts()
+    promotion = Promotion("t", "A.t", "failover", 1_700_000_000_000)
+    row = promotion.record()
+    scene.ledger.apply(row.key, row.value)
+    assert str(paused(scene.task._pauses(), T0)) == (
+        "paused by mm2 failover at 2023-11-14 22:13:20 UTC: promoted, until mm2 failback"
+    )
+    assert (follow(first), first.stopped, first.followed) == (first, 0, 1)
+    row = dataclasses.replace(promotion, turned=True).record()
+    scene.ledger.apply(row.key, row.value)
+    assert (follow(first), first.stopped, engine.opened) == (first, 0, 0), "still handed over"
+    row = withdrawn("t")
+    scene.ledger.apply(row.key, row.value)
+    assert paused(scene.task._pauses(), T0) is not None
+    assert (follow(first), first.stopped, engine.opened) == (second, 1, 1)
     assert scene.task._pauses() == {}
 
 

@@ -112,6 +112,28 @@ def test_under_identity_naming_the_way_home_is_told_by_the_ledgers() -> None:
     assert known.translate(P0, 5, {}, {}) == Translated("t", 5, is_exact=True), "this flow copies it"
 
 
+def test_under_identity_naming_what_the_other_flow_has_brought_before_is_translated_by_its_ledger() -> None:
+    """B->A has copied 100 records of A's that lie on B from 7 on; then applications wrote on B, and this flow took over at 107."""
+    policy = IdentityReplicationPolicy()
+    policy.configure({"source.cluster.alias": "A"})
+    home = ledger([Segment(0, 7, 100)], Mark(100, 107, 0), remote="t")
+    known = translator(ledger([Segment(107, 130, 50)], Mark(157, 180, 0), remote="t"), home=home, policy=policy)
+    assert known.translate(P0, 57, {}, {}) == Translated("t", 50, is_exact=True), "before: where it came from"
+    assert known.translate(P0, 110, {}, {}) == Translated("t", 133, is_exact=True), "since: where it was copied to"
+    assert known.translate(P0, 107, {}, {}) == Translated("t", 130, is_exact=True)
+
+
+def test_what_was_undone_says_so_for_an_older_answer_does_not_hold_then() -> None:
+    known = translator(ledger([Segment(0, 0, 100)], Mark(100, 100, 0)))
+    for topics in (({"t": "other"}, {}), ({}, {"A.t": "other"}), ({}, {"A.t": None})):
+        found = known.translate(P0, 50, *topics)
+        assert isinstance(found, Untranslated)
+        assert found.was_undone
+    before = translator(ledger([Segment(500, 450, 100)], Mark(600, 550, 0))).translate(P0, 200, {}, {})
+    assert isinstance(before, Untranslated)
+    assert not before.was_undone
+
+
 def test_the_ledger_is_asked_again_when_it_says_more() -> None:
     found = ledger([Segment(0, 0, 100)], Mark(100, 100, 0))
     known = translator(found)
