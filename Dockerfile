@@ -1,23 +1,29 @@
-# docker build -t mm2 . && docker run -v $PWD/conf:/etc/mm2 mm2 /etc/mm2/connect-mirror-maker.properties --clusters B
-FROM python:3.11-slim-bookworm
-
-RUN apt-get update \
-    && apt-get install --yes --no-install-recommends openjdk-17-jre-headless \
-    && rm -rf /var/lib/apt/lists/*
-
-WORKDIR /opt/mm2
-COPY constraints.txt ./
-# In a layer of their own: they change far less often than the code. The second line is for old JKS key stores; twofish,
-# which pyjks asks for but only BKS stores would use, needs a compiler and is left out.
-RUN export PIP_CONSTRAINT=constraints.txt PIP_NO_CACHE_DIR=1 \
-    && pip install pyspark kafka-python configargparse structlog javaproperties crc32c cramjam cryptography httpx rich setuptools \
-    && pip install --no-deps pyjks javaobj-py3 pyasn1 pyasn1_modules pycryptodomex
-COPY setup.cfg pyproject.toml README.md ./
+# MirrorMaker as an image, for every architecture of Debian that the packages have wheels for (amd64, arm64):
+#
+#     docker build --tag mm2 .
+#     docker run --volume "$PWD/mm2.properties:/etc/mm2/mm2.properties:ro" mm2 /etc/mm2/mm2.properties --clusters B
+#
+# The steps are in conf/docker, and tests/integration/test_image.py carries this file out without Docker.
+FROM debian:bookworm-slim AS build
+WORKDIR /build
+COPY constraints.txt setup.cfg ./
+COPY conf/docker/packages.sh conf/docker/
+# In a layer of their own: packages change far less often than the code.
+RUN conf/docker/packages.sh
+COPY pyproject.toml README.md ./
+COPY conf/docker/install.sh conf/docker/
 COPY mm2 mm2
-# The classes of Spark's JVM in one file: it starts twice as fast.
-RUN pip install --no-cache-dir --no-deps --no-build-isolation . && python -P -m mm2.copy.driver.archive
+RUN conf/docker/install.sh
 
-RUN useradd --system --create-home mm2
-USER mm2
+FROM debian:bookworm-slim
+COPY conf/docker/runtime.sh /root/
+RUN /root/runtime.sh
+COPY --from=build /opt/mm2 /opt/mm2
+# The classes of Spark's JVM in one file, for this very Java: it starts twice as fast.
+RUN /opt/mm2/bin/python -P -m mm2.copy.driver.archive
+ENV PATH=/opt/mm2/bin:/usr/local/bin:/usr/bin:/bin PYTHONUNBUFFERED=1
+USER 10001:10001
 WORKDIR /home/mm2
-ENTRYPOINT ["connect-mirror-maker"]
+EXPOSE 8083
+HEALTHCHECK --interval=15s --timeout=15s --start-period=60s --retries=3 CMD ["mm2-health"]
+ENTRYPOINT ["tini", "--", "connect-mirror-maker"]

@@ -1,0 +1,85 @@
+"""mm2-health: how a MirrorMaker process on this machine is, for those who ask every few seconds: containers, supervisors.
+
+A program of its own, of the standard library only: `mm2` takes longer to load than the answer takes to come. It asks
+``GET /health`` (`mm2.mirror.flow_resources`). Exit codes: 0 well, 1 not well or no answer, which is what Docker and Kubernetes
+understand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from typing import Any, Final
+
+from mm2 import __version__
+
+EXIT_WELL: Final = 0
+EXIT_NOT_WELL: Final = 1
+_URL: Final = "http://127.0.0.1:8083/health"
+#: What /health answers when a flow's worker had started and does not answer any more. All other refusals come from a process that
+#: lives: 503 while a target is away, 401 to who has no password.
+_HANGS: Final = 500
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(
+        prog="mm2-health",
+        description="Asks a MirrorMaker process on this machine how its flows are.",
+        epilog="Exit code: 0 well, 1 not well or no answer.",
+    )
+    made.add_argument("url", nargs="?", default=_URL, help="where it answers (default: %(default)s)")
+    made.add_argument(
+        "--alive",
+        action="store_true",
+        help="only whether it would be wrong to kill it: a process whose flows are still starting, because a cluster is away, "
+        "is as well as it can be, and so is one that asks for a password",
+    )
+    made.add_argument("--timeout", metavar="SECONDS", type=float, default=12.0, help="(default: %(default)s)")
+    made.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prints one sentence; the exit code."""
+    options = parser().parse_args(arguments)
+    if not options.url.startswith(("http://", "https://")):
+        parser().error(f"{options.url} is no http address.")
+    # No proxy: this machine is asked.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(options.url, timeout=options.timeout) as answer:
+            return _say(EXIT_WELL, _body(answer.read()))
+    except urllib.error.HTTPError as error:
+        well = options.alive and error.code != _HANGS
+        return _say(EXIT_WELL if well else EXIT_NOT_WELL, _body(error.read()) or {"message": f"HTTP {error.code}."})
+    except (OSError, ValueError) as error:
+        return _say(EXIT_NOT_WELL, {"message": f"No answer from {options.url}: {getattr(error, 'reason', error)}."})
+
+
+def _body(data: bytes) -> dict[str, Any]:
+    try:
+        body = json.loads(data)
+    except ValueError:
+        return {}
+    return body if isinstance(body, dict) else {}
+
+
+def _say(code: int, body: dict[str, Any]) -> int:
+    flows = body.get("flows")
+    unwell = {
+        name: state.get("message")
+        for name, state in (flows.items() if isinstance(flows, dict) else ())
+        if isinstance(state, dict) and state.get("status") != "healthy"
+    }
+    for sentence in [f"{name}: {text}" for name, text in unwell.items()] or [body.get("message") or "Well."]:
+        sys.stdout.write(f"{sentence}\n")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
