@@ -39,6 +39,7 @@ class Served:
         return [
             WatchedFlow(pair, plan.resolved[SOURCE_NAME], herder=herders.get(pair))
             for pair, plan in maker.plans.items()
+            if plan.replicates
         ]
 
     def _metrics(self, _rest: ASGIApp) -> ASGIApp:

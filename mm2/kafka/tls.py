@@ -11,8 +11,9 @@ import functools
 import os
 import re
 import ssl
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -71,6 +72,43 @@ def build_server_ssl_context(tls: Tls, client_certificates: ssl.VerifyMode) -> s
     if client_certificates is not ssl.CERT_NONE:
         _set_trust(context, tls)
     return context
+
+
+def expiries(tls: Tls) -> Mapping[str, datetime]:
+    """When the certificates of the settings' stores expire: of the key its own, of what is trusted the first that does.
+
+    By the file's name without its folder, or by the key that holds PEM. Raises ConfigException as `build_ssl_context` does.
+    """
+    return _expiries(tls, tuple(_stamp(key, location) for key, location in _locations(tls)))
+
+
+@functools.lru_cache(maxsize=32)
+def _expiries(tls: Tls, stamps: tuple[tuple[int, int, int], ...]) -> Mapping[str, datetime]:
+    del stamps  # only part of the cache key
+    found: dict[str, datetime] = {}
+    if tls.keystore_certificate_chain:
+        chain = _pem_blocks(tls.keystore_certificate_chain, "CERTIFICATE")
+        _note_expiry(found, "ssl.keystore.certificate.chain", chain.encode(), own=True)
+    elif tls.keystore_location:
+        store = _read_store("ssl.keystore.location", tls.keystore_location, tls.keystore_password, tls.key_password)
+        _note_expiry(found, Path(tls.keystore_location).name, store.chain_pem, own=True)
+    if tls.truststore_certificates:
+        trusted = _pem_blocks(tls.truststore_certificates, "CERTIFICATE")
+        _note_expiry(found, "ssl.truststore.certificates", trusted.encode(), own=False)
+    elif tls.truststore_location:
+        store = _read_store("ssl.truststore.location", tls.truststore_location, tls.truststore_password, None)
+        _note_expiry(found, Path(tls.truststore_location).name, store.trusted_pem.encode(), own=False)
+    return found
+
+
+def _note_expiry(found: dict[str, datetime], name: str, pem: bytes, *, own: bool) -> None:
+    """``own``: the first certificate is the key's, the others are above it."""
+    try:
+        ends = [certificate.not_valid_after_utc for certificate in x509.load_pem_x509_certificates(pem)]
+    except ValueError:
+        return  # none in it, which is said where it is used
+    end = ends[0] if own else min(ends)
+    found[name] = min(end, found.get(name, end))
 
 
 def _locations(tls: Tls) -> Iterator[tuple[str, str]]:

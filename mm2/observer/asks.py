@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
+from mm2.config.configdef import ConfigException
 from mm2.copy.ledger import Ledger, LedgerLog, ledger_topic
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
@@ -20,6 +21,7 @@ from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.log import KafkaBasedLog, LogRecord
 from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import LATEST, OffsetAndMetadata, OffsetInfo, TopicPartition
+from mm2.kafka.tls import expiries
 from mm2.mirror.client.freshness import Freshness, FreshnessWatch
 from mm2.mirror.client.mirror_client import MirrorClient
 from mm2.mirror.clients import Kind, MirrorClients, Side
@@ -28,6 +30,7 @@ from mm2.mirror.formats import Checkpoint, FormatError
 from mm2.mirror.group_offsets import SHARE, GroupOffsets
 from mm2.mirror.plugins import replication_policy
 from mm2.observer.stamps import Stamp, StampReader
+from mm2.observer.views import CertificateView
 
 #: For one question.
 ANSWER_S: Final = 4.0
@@ -57,6 +60,10 @@ class FlowClients:
             connection_setup_timeout_max_ms=min(found.connection_setup_timeout_max_ms, limit_ms),
         )
 
+    def alias(self, side: Side) -> str:
+        """Of the cluster on that side."""
+        return self._clients.alias(side)
+
     def cluster(self, side: Side) -> Cluster:
         """Connections, nothing opened yet; the caller closes them."""
         return Cluster(self.settings(side), name=self._clients.alias(side))
@@ -69,6 +76,21 @@ class FlowClients:
         limit_ms = int(ANSWER_S * 1000)
         props["request.timeout.ms"] = str(min(limit_ms, int(props.get("request.timeout.ms", limit_ms))))
         return MirrorClient(props)
+
+
+def certificates(clients: FlowClients) -> tuple[CertificateView, ...]:
+    """Those of a flow's clients on both sides. A store that cannot be read is left out: the clients say so themselves."""
+    found = []
+    for side in Side:
+        tls = clients.settings(side).tls
+        if tls is None:
+            continue
+        with contextlib.suppress(ConfigException):
+            found += [
+                CertificateView(clients.source, clients.target, clients.alias(side), name, int(end.timestamp() * 1000))
+                for name, end in expiries(tls).items()
+            ]
+    return tuple(found)
 
 
 class SourceAsk:
@@ -93,7 +115,9 @@ class SourceAsk:
         """Ask. Raises KafkaFailure when the cluster as a whole does not answer."""
         wanted = self.partitions
         if not wanted:
+            began_s = time.monotonic()
             self._cluster.preflight(ANSWER_S)
+            self.ends_at_s = began_s
             return
         began_s = time.monotonic()
         answers = self._admin.list_offsets(dict.fromkeys(wanted, LATEST))

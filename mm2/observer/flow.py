@@ -16,10 +16,10 @@ from mm2.copy.ledger import Ledger, Verified
 from mm2.copy.tally import BOUNDS_S
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror.clients import Side
-from mm2.observer.asks import FlowClients, GroupsAsk, GroupsSeen, HeartbeatsAsk, LedgerAsk, SourceAsk
+from mm2.observer.asks import FlowClients, GroupsAsk, GroupsSeen, HeartbeatsAsk, LedgerAsk, SourceAsk, certificates
 from mm2.observer.partitions import Look, PartitionBook, Partitions
 from mm2.observer.verdict import Standing, sentence_of, state_of
-from mm2.observer.views import FlowView, GroupView, HeartbeatView, Latency, PartitionView
+from mm2.observer.views import CertificateView, FlowView, GroupView, HeartbeatView, Latency, PartitionView
 from mm2.observer.watch import Watch
 from mm2.observer.work import HerderWork, NoWork, StoredWork, Work, Works
 
@@ -29,7 +29,7 @@ _MOST_S: Final = 10.0
 _HEARTBEATS_S: Final = 2.0
 _GROUPS_S: Final = 5.0
 _GROUPS_PER_S: Final = 500
-#: An error is one when it has lasted: a broker that was restarted a moment ago is none.
+_CERTIFICATES_AGAIN_S: Final = 60.0
 _TROUBLES_SHOWN: Final = 20
 _STALLED_SHOWN: Final = 5
 
@@ -64,8 +64,10 @@ class FlowObserver:
         self._heartbeats_watch = Watch(f"{name}-heartbeats", self._heartbeats, _HEARTBEATS_S)
         self._groups_watch = Watch(f"{name}-groups", self._groups, self._groups_interval_s)
         self._watches = (self._source_watch, self._target_watch, self._heartbeats_watch, self._groups_watch)
-        self._book = PartitionBook()
+        self._book = PartitionBook(rates=engine is not None)
         self._metric_formats = _formats(flow.props)
+        self._certificates: tuple[CertificateView, ...] = ()
+        self._certificates_at_s: float | None = None
 
     def start(self) -> None:
         """Begin to ask; returns at once."""
@@ -100,6 +102,14 @@ class FlowObserver:
         for watch in (self._heartbeats_watch, self._groups_watch):
             watch.await_first(max(0.0, deadline - time.monotonic()))
         return self.view()
+
+    def certificates(self) -> tuple[CertificateView, ...]:
+        """Of the flow's clients, looked at once a minute: one that is replaced is another file."""
+        now_s = time.monotonic()
+        if self._certificates_at_s is None or now_s - self._certificates_at_s > _CERTIFICATES_AGAIN_S:
+            self._certificates_at_s = now_s
+            self._certificates = certificates(self._clients)
+        return self._certificates
 
     def view(self) -> FlowView:
         """As much as is known now."""
@@ -154,9 +164,9 @@ class FlowObserver:
             troubles.append(
                 f"{pair.target} has no ledger of what comes from {pair.source}: nothing is known of its copy"
             )
-        seen = (ledger is not None and self._source.ends_at_s > 0) or (
-            self._ledger.is_missing and source.answered_s is not None
-        )
+        # The ledger alone tells where the source ended when it was last read.
+        known = self._source.ends_at_s > 0 or partitions.risk.records is not None
+        seen = (ledger is not None and known) or (self._ledger.is_missing and source.answered_s is not None)
         standing = Standing(
             pair.source,
             pair.target,

@@ -21,7 +21,7 @@ from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
 from mm2.config.providers import ConfigTransformer
 from mm2.copy.driver.engine import CopyEngine
 from mm2.observer.flow import FlowObserver, WatchedFlow
-from mm2.observer.views import CertificateView, LaneView, Snapshot, SparkView
+from mm2.observer.views import LaneView, Snapshot, SparkView
 
 log = structlog.get_logger(__name__)
 
@@ -40,13 +40,11 @@ class Observer:
         engine: Callable[[], CopyEngine],
         *,
         reloads: Callable[[], Mapping[str, int]] = dict,
-        certificates: Callable[[], tuple[CertificateView, ...]] = tuple,
         idle_s: float = IDLE_S,
     ) -> None:
         self._flows = flows
         self._engine = engine
         self._reloads = reloads
-        self._certificates = certificates
         self._idle_s = idle_s
         self._lock = threading.Lock()
         self._news = threading.Condition(self._lock)
@@ -121,14 +119,14 @@ class Observer:
             tuple(observer.view() for observer in observers.values()),
             spark_view(self._engine(), [str(pair) for pair in observers]),
             dict(self._reloads()),
-            self._certificates(),
+            tuple(one for observer in observers.values() for one in observer.certificates()),
         )
 
 
 def observe_once(config: MirrorMakerConfig, flows: Sequence[str] | None = None, *, timeout_s: float = 15.0) -> Snapshot:
     """One look at flows of a MirrorMaker file from outside, whether a process runs them or not; for `mm2 status`.
 
-    ``flows`` are names ``A->B`` (None: all that are switched on; those named may be switched off). All are looked at side by side
+    ``flows`` are names ``A->B`` (None: all that are to copy; those named may be switched off). All are looked at side by side
     and within ``timeout_s`` seconds: a cluster that has not answered by then is in ``source_error`` or ``target_error`` of the
     view. Nothing is written. What only a running process knows is empty: latencies, batches, lanes, Spark, records and bytes
     copied; rates are from the ledger.
@@ -136,9 +134,7 @@ def observe_once(config: MirrorMakerConfig, flows: Sequence[str] | None = None, 
     Raises ConfigException for a flow that the file does not have, or settings that lead to no cluster.
     """
     pairs = {str(pair): pair for pair in config.possible_pairs()}
-    names = (
-        [str(pair) for pair in config.cluster_pairs()] if flows is None else ["".join(name.split()) for name in flows]
-    )
+    names = _copying(config) if flows is None else ["".join(name.split()) for name in flows]
     for name in names:
         if name not in pairs:
             raise ConfigException(f"The file has no flow {name}; its flows are {', '.join(pairs) or 'none'}.")
@@ -159,6 +155,15 @@ def observe_once(config: MirrorMakerConfig, flows: Sequence[str] | None = None, 
         for observer in observers:
             observer.stop()
     return Snapshot(int(time.time() * 1000), __version__, views)
+
+
+def _copying(config: MirrorMakerConfig) -> list[str]:
+    """Flows that are switched on; others are there for their heartbeats alone, and copy nothing."""
+    return [
+        str(pair)
+        for pair in config.cluster_pairs()
+        if config.connector_config(pair, SOURCE_CONNECTOR)["enabled"].strip().lower() == "true"
+    ]
 
 
 def spark_view(engine: CopyEngine, flows: Sequence[str]) -> SparkView:

@@ -6,6 +6,7 @@ is something else.
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -99,9 +100,10 @@ class Partitions:
 
 
 class PartitionBook:
-    """Of one flow; used by one thread."""
+    """Of one flow; used by one thread. ``rates``: it is read again and again, so records per second can be told."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, rates: bool = True) -> None:
+        self._rates = rates
         self._known: dict[TopicPartition, _Known] = {}
         self._order: list[TopicPartition] = []
         self._record_bytes: float | None = None  # of an average record lately
@@ -135,7 +137,8 @@ class PartitionBook:
                 if view.state in WELL and not look.held and look.as_of_s - known.moved_s > STALLED_S:
                     stalled.append(tp)
         self._record_bytes = total.record_bytes or self._record_bytes
-        return total.partitions(tuple(views), tuple(wanted), tuple(stalled), known_at_all=look.ends_at_s > 0)
+        found = total.partitions(tuple(views), tuple(wanted), tuple(stalled), known_at_all=look.ends_at_s > 0)
+        return found if self._rates else dataclasses.replace(found, records_per_s=None)
 
     @staticmethod
     def _is_due(tp: TopicPartition, known: _Known, look: Look) -> bool:
@@ -227,7 +230,7 @@ class PartitionBook:
             lag,
             0 if lag == 0 else None if lag is None or own is None else int(lag * own),
             None if seconds is None else round(seconds, 1),
-            round(known.records_per_s, 2),
+            round(known.records_per_s, 2) if self._rates else None,
             None if known.bytes_per_s is None else round(known.bytes_per_s, 1),
             gaps,
             max(0 if row is None else row.lost, 0 if entry is None else len(entry.lost)),

@@ -49,7 +49,7 @@ def state_of(standing: Standing) -> FlowState:
     """The worst that can be said."""
     if standing.idle_reason and not standing.held:
         return FlowState.STOPPED
-    if not standing.seen:
+    if not standing.seen or standing.risk.records is None:
         error = standing.source_error or standing.target_error
         return FlowState.DEGRADED if error else FlowState.UNKNOWN
     if standing.source_error or standing.target_error:

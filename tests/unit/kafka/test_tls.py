@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import os
 import ssl
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from mm2.config.configdef import ConfigException
 from mm2.kafka.settings import Tls
-from mm2.kafka.tls import build_ssl_context
+from mm2.kafka.tls import build_ssl_context, expiries
 from mm2.sandbox import certificates
 from mm2.sandbox.certificates import KEY_PASSWORD, PASSWORD
 
@@ -132,3 +133,26 @@ def test_truststore_without_certificates_is_refused(tmp_path: Path) -> None:
     path.write_text(CLIENT.key_pem())
     with pytest.raises(ConfigException, match="no certificate"):
         build_ssl_context(Tls(truststore_location=str(path)))
+
+
+def test_the_ends_of_certificates_are_told_by_file_and_as_they_are_now(tmp_path: Path) -> None:
+    trust = tmp_path / "trust.pem"
+    trust.write_text(AUTHORITY.certificate_pem + certificates.issue("Old Authority", is_expired=True).certificate_pem)
+    tls = Tls(
+        keystore_key=CLIENT.key_pem(None),
+        keystore_certificate_chain=" ".join(CLIENT.certificate_pem.split("\n")),
+        truststore_location=str(trust),
+    )
+    ends = expiries(tls)
+    assert ends["ssl.keystore.certificate.chain"] == CLIENT.certificate.not_valid_after_utc
+    assert ends["trust.pem"] < datetime.now(UTC)
+    trust.write_text(AUTHORITY.certificate_pem)
+    os.utime(trust, ns=(1, 1))
+    assert expiries(tls)["trust.pem"] == AUTHORITY.certificate.not_valid_after_utc
+    assert expiries(Tls()) == {}
+
+
+def test_the_end_of_a_pkcs12_store_is_that_of_its_key(tmp_path: Path) -> None:
+    store = CLIENT.pkcs12(tmp_path / "client.p12", AUTHORITY)
+    ends = expiries(Tls(keystore_location=str(store), keystore_password=PASSWORD))
+    assert ends == {"client.p12": CLIENT.certificate.not_valid_after_utc}

@@ -1,0 +1,109 @@
+"""When the observer of a process works, and for whom."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from mm2.config.configdef import ConfigException
+from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
+from mm2.copy.driver.engine import CopyEngine
+from mm2.mirror.clients import SOURCE_ALIAS_KEY, TARGET_ALIAS_KEY
+from mm2.observer.flow import WatchedFlow
+from mm2.observer.observer import Observer, observe_once
+from mm2.observer.views import FlowState
+from mm2.sandbox.ports import free_ports
+
+PAIR = SourceAndTarget("A", "B")
+
+
+def away() -> WatchedFlow:
+    """A flow whose clusters nobody serves."""
+    ports = free_ports(2)
+    props = {
+        "name": "MirrorSourceConnector",
+        SOURCE_ALIAS_KEY: "A",
+        TARGET_ALIAS_KEY: "B",
+        "source.cluster.bootstrap.servers": f"127.0.0.1:{ports[0]}",
+        "target.cluster.bootstrap.servers": f"127.0.0.1:{ports[1]}",
+    }
+    return WatchedFlow(PAIR, props)
+
+
+@pytest.fixture
+def engine() -> CopyEngine:
+    return CopyEngine({})
+
+
+@pytest.fixture
+def observer(engine: CopyEngine) -> Iterator[Observer]:
+    flow = away()
+    made = Observer(lambda: [flow], lambda: engine, reloads=lambda: {"applied": 2}, idle_s=1.0)
+    yield made
+    made.stop()
+
+
+def threads() -> set[str]:
+    return {thread.name for thread in threading.enumerate() if thread.name.startswith(("observer", "watch-"))}
+
+
+def test_nobody_asked_nothing_runs(observer: Observer) -> None:
+    assert not observer.is_running
+    assert not threads()
+
+
+def test_clusters_that_are_away_hold_up_nobody_and_are_told(observer: Observer) -> None:
+    began_s = time.monotonic()
+    snapshot = observer.snapshot(5)
+    assert time.monotonic() - began_s < 6
+    (flow,) = snapshot.flows
+    assert (flow.name, flow.state, flow.risk.records) == ("A->B", FlowState.DEGRADED, None)
+    assert "127.0.0.1" in flow.source_error + flow.target_error
+    assert "not known" in flow.sentence
+    assert snapshot.reloads == {"applied": 2}
+    assert snapshot.spark is not None
+    assert not snapshot.spark.up
+    # The next one is there at once: whoever asks is shown the same.
+    began_s = time.monotonic()
+    assert observer.snapshot(5).flow("A->B") is not None
+    assert time.monotonic() - began_s < 0.5
+
+
+def test_it_ends_when_nobody_asks_any_more_and_begins_again(observer: Observer) -> None:
+    observer.snapshot(5)
+    assert threads()
+    deadline = time.monotonic() + 30
+    while (observer.is_running or threads()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not observer.is_running
+    assert not threads()
+    assert observer.snapshot(5).flows
+
+
+def test_a_look_from_outside_at_clusters_that_are_away_ends_in_time() -> None:
+    ports = free_ports(2)
+    config = MirrorMakerConfig(
+        {
+            "clusters": "A, B",
+            "A.bootstrap.servers": f"127.0.0.1:{ports[0]}",
+            "B.bootstrap.servers": f"127.0.0.1:{ports[1]}",
+            "A->B.enabled": "true",
+        }
+    )
+    began_s = time.monotonic()
+    (flow,) = observe_once(config, timeout_s=5).flows
+    assert time.monotonic() - began_s < 15
+    assert flow.source_error or flow.target_error
+    assert flow.records_per_s is None
+
+
+def test_flows_that_copy_nothing_are_not_looked_at_and_unknown_ones_refused() -> None:
+    config = MirrorMakerConfig(
+        {"clusters": "A, B", "A.bootstrap.servers": "127.0.0.1:1", "B.bootstrap.servers": "127.0.0.1:1"}
+    )
+    assert observe_once(config).flows == ()  # for heartbeats alone
+    with pytest.raises(ConfigException, match="The file has no flow A->C; its flows are A->B, B->A"):
+        observe_once(config, ["A->C"])
