@@ -30,7 +30,7 @@ from mm2.ui.wording import clock
 _HERE: Final = Path(__file__).parent
 _NAME: Final = "MirrorMaker"
 #: A page that is gone for longer has to be loaded again, which it does by itself.
-_RECONNECT_S: Final = 5.0
+_RECONNECT_S: Final = 20.0
 
 
 async def open_site(source: Source, rest: ASGIApp) -> ASGIApp:

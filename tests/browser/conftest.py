@@ -9,9 +9,9 @@ import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 
 from tests.browser.chromium import chromium
-from tests.browser.shop import Shop, open_shop
+from tests.browser.shop import PATIENCE_S, Shop, open_shop
 
-expect.set_options(timeout=20_000)
+expect.set_options(timeout=PATIENCE_S * 1000 / 3)
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def context(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrowserContext
     """An empty browser."""
     profile: Path = tmp_path_factory.mktemp("chromium")
     with chromium(profile) as context:
-        context.set_default_timeout(20_000)
+        context.set_default_timeout(PATIENCE_S * 1000)
         yield context
 
 

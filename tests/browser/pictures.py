@@ -18,7 +18,7 @@ from typing import Literal
 from playwright.sync_api import BrowserContext, Page
 
 from tests.browser.chromium import chromium
-from tests.browser.shop import FLOW, Shop, open_shop
+from tests.browser.shop import FLOW, PATIENCE_S, Shop, open_shop
 
 _VIEWS = {
     "flows": "",
@@ -80,7 +80,7 @@ def main() -> int:
         profile.mkdir()
         place.mkdir()
         with open_shop(place) as shop, chromium(profile) as context:
-            context.set_default_timeout(60_000)
+            context.set_default_timeout(PATIENCE_S * 1000)
             take_all(shop, context, options.folder, options.seconds)
     return 0
 

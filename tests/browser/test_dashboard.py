@@ -14,10 +14,10 @@ import httpx
 import pytest
 from playwright.sync_api import BrowserContext, Locator, Page, expect
 
-from tests.browser.shop import FLOW, GROUP, SECRET, Shop
+from tests.browser.shop import FLOW, GROUP, PATIENCE_S, SECRET, Shop
 from tests.integration.copy_flow import eventually
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(max(240, PATIENCE_S * 4))
 
 VIEWS = ("", "partitions", "groups", "gaps", "connectors", "workers", "spark", "configuration")
 HEARTBEAT = "MirrorHeartbeatConnector"
@@ -49,21 +49,21 @@ def test_the_first_page_says_what_would_be_lost(shop: Shop, page: Page) -> None:
     page.goto(shop.ui)
     flow = page.get_by_role("region", name="shop → vault")
     sentence = flow.locator(".sentence")
-    expect(sentence).to_contain_text("If shop dies now you lose", timeout=60_000)
+    expect(sentence).to_contain_text("If shop dies now you lose", timeout=PATIENCE_S * 1000)
     expect(flow.locator(".state").first).to_have_text(re.compile("RUNNING|CATCHING_UP"))
-    expect(flow.locator("dd").first).to_have_text(re.compile(r"[\d,]+/s"), timeout=60_000)
+    expect(flow.locator("dd").first).to_have_text(re.compile(r"[\d,]+/s"), timeout=PATIENCE_S * 1000)
     expect(flow.get_by_role("link", name=re.compile(r"\d+"))).to_have_attribute("href", re.compile("partitions"))
     assert font_px(sentence) == max(font_px(page.locator(one).first) for one in (".sentence", "h2", "dd", "nav a"))
     # Curves have lines, heartbeats marks, and both without anybody's doing anything.
-    expect(flow.locator("figure").first.locator("svg path[d*=L]").first).to_be_attached(timeout=60_000)
-    expect(flow.locator(".strip i:not(.nobody):not(.missed)").first).to_be_attached(timeout=60_000)
+    expect(flow.locator("figure").first.locator("svg path[d*=L]").first).to_be_attached(timeout=PATIENCE_S * 1000)
+    expect(flow.locator(".strip i:not(.nobody):not(.missed)").first).to_be_attached(timeout=PATIENCE_S * 1000)
     expect(page.locator("#as-of")).not_to_have_text(str(page.locator("#as-of").text_content()), timeout=10_000)
     expect(page.get_by_role("alert")).to_be_hidden()
 
 
 def test_what_is_drawn_stays_while_it_is_brought_up_to_date(shop: Shop, page: Page) -> None:
     page.goto(shop.ui)
-    expect(page.locator("figure svg").first).to_be_attached(timeout=60_000)
+    expect(page.locator("figure svg").first).to_be_attached(timeout=PATIENCE_S * 1000)
     page.evaluate(
         "() => document.querySelectorAll('figure svg, .sentence, dd').forEach((part) => { part.dataset.mark = 'same'; })"
     )
@@ -77,7 +77,7 @@ def test_what_is_drawn_stays_while_it_is_brought_up_to_date(shop: Shop, page: Pa
 def test_partitions_are_found_filtered_and_sorted(shop: Shop, page: Page) -> None:
     page.goto(f"{shop.ui}partitions?flow={FLOW}")
     count = page.locator(".tools .count")
-    expect(count).to_contain_text("18 partitions", timeout=60_000)
+    expect(count).to_contain_text("18 partitions", timeout=PATIENCE_S * 1000)
     page.get_by_role("searchbox").fill("orders")
     expect(count).to_contain_text("1–4 of 4")  # noqa: RUF001
     expect(row(page, "orders-2").locator(".state")).to_have_text(re.compile("RUNNING|CATCHING_UP"))
@@ -95,13 +95,13 @@ def test_partitions_are_found_filtered_and_sorted(shop: Shop, page: Page) -> Non
 def test_groups_are_shown_on_both_sides(shop: Shop, page: Page) -> None:
     page.goto(f"{shop.ui}groups")
     found = row(page, GROUP).filter(has_text="orders-1")
-    expect(found.locator("td").nth(2)).to_have_text("20", timeout=60_000)
-    expect(found.locator("td").nth(3)).to_have_text(re.compile(r"\d+"), timeout=60_000)
+    expect(found.locator("td").nth(2)).to_have_text("20", timeout=PATIENCE_S * 1000)
+    expect(found.locator("td").nth(3)).to_have_text(re.compile(r"\d+"), timeout=PATIENCE_S * 1000)
 
 
 def test_gaps_have_reasons(shop: Shop, page: Page) -> None:
     page.goto(f"{shop.ui}gaps")
-    expect(row(page, "aborted").first).to_be_visible(timeout=60_000)
+    expect(row(page, "aborted").first).to_be_visible(timeout=PATIENCE_S * 1000)
     expect(row(page, "control").first).to_contain_text("Markers of transactions")
     expect(row(page, "payments-").first).to_contain_text(re.compile(r"\d+ (aborted|control)"))
     expect(page.get_by_text("Nothing is lost.")).to_be_visible()
@@ -109,10 +109,10 @@ def test_gaps_have_reasons(shop: Shop, page: Page) -> None:
 
 def test_workers_and_spark(shop: Shop, page: Page) -> None:
     page.goto(f"{shop.ui}workers")
-    expect(row(page, FLOW)).to_contain_text("leads · this process", timeout=60_000)
+    expect(row(page, FLOW)).to_contain_text("leads · this process", timeout=PATIENCE_S * 1000)
     page.goto(f"{shop.ui}spark")
-    expect(page.get_by_text("up", exact=True)).to_be_visible(timeout=60_000)
-    expect(row(page, "MirrorSourceConnector-0").first).to_contain_text(re.compile(r"\d+"), timeout=60_000)
+    expect(page.get_by_text("up", exact=True)).to_be_visible(timeout=PATIENCE_S * 1000)
+    expect(row(page, "MirrorSourceConnector-0").first).to_contain_text(re.compile(r"\d+"), timeout=PATIENCE_S * 1000)
 
 
 def test_every_setting_has_its_origin_and_no_secret_is_shown(shop: Shop, page: Page) -> None:
@@ -133,17 +133,17 @@ def test_traces_of_what_has_failed(shop: Shop, page: Page) -> None:
     shop.break_a_connector()
     page.goto(f"{shop.ui}connectors")
     broken = connector(page, "ArchiveSink")
-    expect(broken.locator("td.state, td .state, .state.bad").first).to_have_text("FAILED", timeout=60_000)
+    expect(broken.locator("td.state, td .state, .state.bad").first).to_have_text("FAILED", timeout=PATIENCE_S * 1000)
     broken.get_by_text("Trace of task 0").click()
     expect(broken.locator("pre").last).to_contain_text("/nowhere/to/be/found")
     shop.ask("DELETE", "/connectors/ArchiveSink")
-    expect(broken).to_be_hidden(timeout=30_000)
+    expect(broken).to_be_hidden(timeout=PATIENCE_S * 500)
 
 
 def test_connectors_are_paused_resumed_restarted_and_stopped(shop: Shop, page: Page) -> None:
     page.goto(f"{shop.ui}connectors")
     block = connector(page, HEARTBEAT)
-    expect(block.locator(".line .state")).to_have_text("RUNNING", timeout=60_000)
+    expect(block.locator(".line .state")).to_have_text("RUNNING", timeout=PATIENCE_S * 1000)
     for verb, said, state in (
         ("Pause", "is paused", "PAUSED"),
         ("Resume", "goes on", "RUNNING"),
@@ -157,7 +157,7 @@ def test_connectors_are_paused_resumed_restarted_and_stopped(shop: Shop, page: P
         dialog.get_by_role("button", name=verb).click()
         expect(page.locator(".said")).to_have_text(f"{HEARTBEAT} of {FLOW} {said}.")
         wait_for_state(shop, HEARTBEAT, state)
-        expect(block.locator(".line .state")).to_have_text(state, timeout=30_000)
+        expect(block.locator(".line .state")).to_have_text(state, timeout=PATIENCE_S * 500)
     asked = shop.process.lines(event="Asked for on the dashboard.", subject=HEARTBEAT)
     assert [line["action"] for line in asked] == ["pause", "resume", "stop", "resume", "restart"]
 
@@ -190,7 +190,7 @@ def test_who_does_not_agree_has_done_nothing(shop: Shop, page: Page) -> None:
 def test_what_cannot_be_done_is_said(shop: Shop, page: Page) -> None:
     shop.break_a_connector()
     page.goto(f"{shop.ui}connectors")
-    connector(page, "ArchiveSink").get_by_role("button", name="Pause").click(timeout=60_000)
+    connector(page, "ArchiveSink").get_by_role("button", name="Pause").click(timeout=PATIENCE_S * 1000)
     dialog = page.get_by_role("alertdialog")
     expect(dialog).to_be_visible()
     assert shop.ask("DELETE", "/connectors/ArchiveSink").is_success
@@ -200,7 +200,7 @@ def test_what_cannot_be_done_is_said(shop: Shop, page: Page) -> None:
 
 def test_everything_is_done_by_keyboard_alone(shop: Shop, page: Page) -> None:
     page.goto(f"{shop.ui}connectors")
-    expect(connector(page, HEARTBEAT)).to_be_visible(timeout=60_000)
+    expect(connector(page, HEARTBEAT)).to_be_visible(timeout=PATIENCE_S * 1000)
     page.keyboard.press("Tab")
     expect(page.get_by_text("Skip to the content")).to_be_focused()
     reached: list[str] = []
@@ -217,7 +217,7 @@ def test_everything_is_done_by_keyboard_alone(shop: Shop, page: Page) -> None:
     expect(cancel).to_be_focused()
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
-    eventually(lambda: shop.state(HEARTBEAT) == "PAUSED", 60, why=shop.process.tail)
+    eventually(lambda: shop.state(HEARTBEAT) == "PAUSED", PATIENCE_S, why=shop.process.tail)
     assert shop.ask("PUT", f"/connectors/{HEARTBEAT}/resume").is_success
     page.goto(f"{shop.ui}partitions")
     head = page.get_by_role("button", name="Records behind")
@@ -305,7 +305,7 @@ def test_a_page_says_that_it_is_old(shop: Shop, context: BrowserContext) -> None
     expect(alarm).to_be_hidden()
     with frozen(shop):
         expect(alarm).to_contain_text(re.compile("seconds old, as of .* UTC"), timeout=15_000)
-    expect(alarm).to_be_hidden(timeout=60_000)
+    expect(alarm).to_be_hidden(timeout=PATIENCE_S * 1000)
     expect(page.locator(".sentence").first).to_be_visible()
     page.close()
 
@@ -337,7 +337,7 @@ def test_only_its_own_pages_may_speak_to_it(shop: Shop, page: Page) -> None:
 def test_a_flow_that_breaks_is_red_within_ten_seconds(shop: Shop, page: Page) -> None:
     page.goto(shop.ui)
     flow = page.get_by_role("region", name="shop → vault")
-    expect(flow.locator(".sentence:not(.bad):not(.halt)")).to_be_visible(timeout=60_000)
+    expect(flow.locator(".sentence:not(.bad):not(.halt)")).to_be_visible(timeout=PATIENCE_S * 1000)
     shop.source.kill9()
     expect(flow.locator(".sentence.bad, .sentence.halt")).to_be_visible(timeout=10_000)
     expect(flow.locator(".state").first).to_have_text(re.compile("DEGRADED|STOPPED"))
@@ -360,7 +360,7 @@ def test_the_process_ends_in_time_though_pages_are_open(shop: Shop, context: Bro
 
 
 def wait_for_state(shop: Shop, name: str, state: str) -> None:
-    eventually(lambda: shop.state(name) == state, 60, why=shop.process.tail)
+    eventually(lambda: shop.state(name) == state, PATIENCE_S, why=shop.process.tail)
 
 
 def font_px(part: Locator) -> float:

@@ -62,7 +62,7 @@ def test_password_and_tls_hold_for_pages_and_websockets(door: str, tmp_path: Pat
         "Sec-WebSocket-Version": "13",
         "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
     }
-    with httpx.Client(trust_env=False, verify=False) as client:  # noqa: S501 - of a certificate made above
+    with httpx.Client(trust_env=False, verify=False, timeout=60) as client:  # noqa: S501 - of a certificate made above
         for url, headers in (
             (door, {}),
             (socket, upgrade),

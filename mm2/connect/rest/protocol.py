@@ -86,7 +86,13 @@ def websocket_protocol(*args: Any, **kwargs: Any) -> asyncio.Protocol:
     """The protocol (uvicorn's) for a connection that becomes a WebSocket; loaded when there is one."""
     from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol  # noqa: PLC0415
 
-    return WebSocketsSansIOProtocol(*args, **kwargs)
+    class RefusingProtocol(WebSocketsSansIOProtocol):
+        async def send(self, message: Any) -> None:
+            await super().send(message)
+            if message["type"] == "websocket.http.response.body" and not message.get("more_body", False):
+                self.handshake_complete = True  # or a refusal that is through is logged as an error of the application
+
+    return RefusingProtocol(*args, **kwargs)
 
 
 _NO_REQUEST: Final[dict[str, Any]] = {

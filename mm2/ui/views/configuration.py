@@ -19,7 +19,7 @@ _PROCESS: Final = "process"
 _GIVEN: Final = "given"
 _KINDS: Final = {_GIVEN: "What is set", "": "Defaults as well"}
 _ORIGINS: Final[Mapping[Level, str]] = {
-    Level.DERIVED: "made of the names of the flow",
+    Level.DERIVED: "MirrorMaker",
     Level.DEFAULT: "default",
 }
 _COLUMNS: Final = (
