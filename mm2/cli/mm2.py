@@ -7,7 +7,20 @@ from collections.abc import Sequence
 from typing import Any
 
 from mm2 import __version__
-from mm2.cli import client, config, gaps, groups, heartbeats, offsets, processes, status, throttle
+from mm2.cli import (
+    client,
+    config,
+    failback,
+    failover,
+    gaps,
+    groups,
+    heartbeats,
+    offsets,
+    processes,
+    promote,
+    status,
+    throttle,
+)
 from mm2.cli.flow import EXIT_TROUBLE, Trouble
 from mm2.cli.logs import configure_logging
 from mm2.cli.verbs import VerbParser
@@ -25,7 +38,20 @@ def parser() -> Any:
     )
     made.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     verbs = made.add_subparsers(metavar="VERB", required=True)
-    for verb in (client, config, gaps, groups, heartbeats, offsets, processes, status, throttle):
+    for verb in (
+        client,
+        config,
+        failback,
+        failover,
+        gaps,
+        groups,
+        heartbeats,
+        offsets,
+        processes,
+        promote,
+        status,
+        throttle,
+    ):
         verb.add(verbs)
     return made
 

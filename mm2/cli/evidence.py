@@ -1,0 +1,156 @@
+"""How `mm2 failover`, `failback` and `promote` are told what to do, and tell what they found and did."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, TextIO
+
+from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, Trouble, number, pair_of, table
+from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
+from mm2.config.properties import load_properties
+from mm2.failover.evidence import GroupEvidence, PartitionEvidence, Report
+from mm2.failover.groups import Choice
+from mm2.failover.sides import FlowConfig, Refused
+from mm2.mirror.filters import pattern_list
+
+EXIT_CODES = "Exit code: 0 done, and seen to be; 1 something could not be done, it is named, the rest is done; 2 nothing was changed, and why."
+
+
+def add_choice(parser: Any, *, groups: bool) -> None:
+    """The arguments that say what of a flow is meant, and how to tell."""
+    parser.add_argument(
+        "--topic", metavar="PATTERNS", help="only these topics of the source: Java patterns, with commas between them"
+    )
+    if groups:
+        parser.add_argument("--group", metavar="PATTERNS", help="only these consumer groups, likewise")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="show what is known and would be done, and change nothing"
+    )
+
+
+def choice_of(options: Any) -> Choice:
+    """Raises ConfigException for what is no pattern, Trouble for an empty list."""
+    patterns = []
+    for name in ("topic", "group"):
+        said = getattr(options, name, None)
+        pattern = None if said is None else pattern_list(f"--{name}", said)
+        if said is not None and pattern is None:
+            raise Trouble(f"--{name} names nothing; leave it out to have all.")
+        patterns.append(pattern)
+    return Choice(*patterns)
+
+
+def flow_of(options: Any, *, reverse: bool = False) -> FlowConfig:
+    """The flow that is named, or the one the other way. Raises Trouble or ConfigException."""
+    config = MirrorMakerConfig(load_properties(options.config))
+    pair = pair_of(config, options.config, options.flow)
+    return FlowConfig.of(config, SourceAndTarget(pair.target, pair.source) if reverse else pair)
+
+
+def carried_out(verb: Callable[[], Report], options: Any) -> int:
+    """Do it and tell; the exit code. Raises Trouble when nothing was changed."""
+    try:
+        report = verb()
+    except Refused as refusal:
+        raise Trouble(str(refusal)) from refusal
+    if options.json:
+        sys.stdout.write(json.dumps(report.to_json(), indent=2, ensure_ascii=False) + "\n")
+    else:
+        tell(sys.stdout, report)
+    return EXIT_WELL if report.is_well else EXIT_NOT_WELL
+
+
+def tell(out: TextIO, report: Report) -> None:
+    """For people."""
+    source, _, target = report.flow.partition("->")
+    out.write(f"{report.verb} {report.flow}{', dry run: nothing is changed' if report.dry_run else ''}\n")
+    if report.source_trouble:
+        out.write(f"{source} does not answer: {report.source_trouble}\n")
+        silent = (
+            "never heard of"
+            if report.silent_s is None
+            else f"{_time(report.last_sign_ms)}, {report.silent_s:,.1f} s ago"
+        )
+        out.write(f"newest sign of {source} on {target}: {silent}; what {source} took since then is not known here\n")
+    if report.partitions:
+        out.write("\n")
+        header = (
+            "PARTITION",
+            "COPIED UP TO",
+            f"END ON {source}",
+            "MISSING",
+            f"ENDS ON {target}",
+            "BY OTHERS",
+            "REMOTE",
+            "",
+        )
+        table(out, header, [_partition(one) for one in report.partitions])
+        missing = "not known" if report.missing is None else number(report.missing)
+        out.write(f"{len(report.partitions)} partitions, on {source} only: {missing} records\n")
+        for one in report.partitions:
+            if one.missing:
+                out.write(f"  {one.source}: {_range(one.copied + one.unmarked, one.end)}\n")
+    if report.groups:
+        out.write("\n")
+        header = ("GROUP", "PARTITION", f"ON {source}", f"ON {target}", "BEFORE", "AFTER", "FOUND BY", "OUTCOME")
+        table(out, header, [_group(one) for one in report.groups], left=2)
+    if report.starts:
+        out.write("\n")
+        rows = [
+            (f"{one.topic}-{one.partition}", number(one.offset), number(one.before), "yes" if one.verified else "no")
+            for one in report.starts
+        ]
+        table(out, (f"{target}->{source} BEGINS WITH", "AT", "BEFORE", "READ BACK"), rows)
+    out.write("\n")
+    for heading, sentences in (
+        ("ACL", report.acls),
+        ("done", report.done),
+        ("NOT DONE", report.problems),
+        ("next", report.advice),
+    ):
+        out.writelines(f"{heading}: {sentence}\n" for sentence in sentences)
+
+
+def _partition(one: PartitionEvidence) -> tuple[str, ...]:
+    end = number(one.end)
+    if one.end_ms is not None:
+        end += f" at {_time(one.end_ms)}"
+    state = " ".join(part for part in (one.state, one.note) if part)
+    return (
+        str(one.source),
+        number(one.copied),
+        end,
+        number(one.missing),
+        number(one.target_offset),
+        number(one.others),
+        str(one.target),
+        state,
+    )
+
+
+def _group(one: GroupEvidence) -> tuple[str, ...]:
+    told = number(one.source_offset) + ("" if one.told_by == "source" else f" ({one.told_by})")
+    outcome = str(one.outcome) + (f": {one.reason}" if one.reason else "")
+    partition = f"{one.remote_topic}-{one.partition}"
+    return (
+        one.group,
+        partition,
+        told,
+        number(one.translated),
+        number(one.before),
+        number(one.after),
+        str(one.found),
+        outcome,
+    )
+
+
+def _range(first: int, end: int | None) -> str:
+    last = (end or 0) - 1
+    return f"offset {first}" if first == last else f"offsets {first}-{last}"
+
+
+def _time(at_ms: int | None) -> str:
+    return "-" if at_ms is None else datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

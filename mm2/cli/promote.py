@@ -1,0 +1,51 @@
+"""`mm2 promote`: remote topics become topics of the target's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mm2.cli.evidence import EXIT_CODES, add_choice, carried_out, choice_of, flow_of
+from mm2.cli.flow import add_flow
+from mm2.cli.verbs import examples
+from mm2.failover.promote import promote
+
+
+def add(verbs: Any) -> None:
+    """The verb's own arguments."""
+    parser = verbs.add_parser(
+        "promote",
+        help="hand topics over to the target, for applications to write",
+        description="Remote topics become topics of the target's own: the flow copies no more of them, also when the source comes "
+        "back or a process is started again. Groups are left alone (that is mm2 failover). MirrorMaker does not copy the right "
+        "to write: who has it on the source is shown, and with --create-acls gets it. " + EXIT_CODES,
+        epilog=examples(
+            ("look first", "mm2 promote mm2.properties 'A->B' --topic orders --dry-run"),
+            ("with the rights to write", "mm2 promote mm2.properties 'A->B' --topic orders --create-acls"),
+        ),
+    )
+    add_flow(parser)
+    add_choice(parser, groups=False)
+    parser.add_argument(
+        "--create-acls", action="store_true", help="who may write a topic on the source may write its remote topic"
+    )
+    parser.add_argument(
+        "--leave-behind",
+        action="store_true",
+        help="go although the source answers and has records that the target has not",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(options: Any) -> int:
+    """Exit code. Raises Trouble, ConfigException or KafkaFailure."""
+    choice, config = choice_of(options), flow_of(options)
+    return carried_out(
+        lambda: promote(
+            config,
+            choice,
+            dry_run=options.dry_run,
+            leave_behind=options.leave_behind,
+            create_acls=options.create_acls,
+        ),
+        options,
+    )

@@ -1,0 +1,301 @@
+"""failback A->B: A is there again, and the flow is turned to where applications are now.
+
+What A has behind the last record that was copied before it was lost (the divergent tail) is on A only: it is shown, range by
+range, and kept. `DeleteRecords` takes records from the beginning of a log, never from its end, so nothing can take it away
+but deleting the topic.
+
+==== names tell where a topic came from ============================ they do not (identity naming) =====================
+  A->B goes on: the tail comes to B behind what is there. What was     B->A takes the topic over, from the offset behind
+  written on B under the topic's own name goes to A by B->A as         what came from A, so that A does not get its own
+  always.                                                              records back. The tail stays on A, before them.
+========================================================================================================================
+
+Applications go home by `failover B->A` in either case.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Final
+
+from mm2.connect.stores import internal_json
+from mm2.connect.stores.config_records import RESTART_PREFIX
+from mm2.connect.stores.config_state import RestartRequest
+from mm2.connect.stores.offset_survey import KeptOffset, kept_offsets
+from mm2.copy.executor.positions import offset_key, offset_value
+from mm2.copy.ledger import ledger_topic, note_record
+from mm2.failover.evidence import PartitionEvidence, Report, StartEvidence, counted
+from mm2.failover.failover import chosen_partitions
+from mm2.failover.groups import Choice
+from mm2.failover.hold import take_back
+from mm2.failover.partitions import last_sign_ms, partitions_of
+from mm2.failover.sides import READ_S, SOURCE_NAME, WRITE_S, FlowConfig, Refused, Sides, now_ms
+from mm2.kafka.cluster import Cluster
+from mm2.kafka.errors import KafkaFailure
+from mm2.kafka.partitioner import partition_for
+from mm2.kafka.producer import Producer
+from mm2.kafka.records.record import Record
+from mm2.kafka.structs import TopicPartition
+from mm2.mirror.clients import Kind, Side
+from mm2.mirror.ledgers import PROVENANCE_NOTE
+from mm2.mirror.promotions import Promotion, promoted, withdrawn
+
+VERB: Final = "failback"
+#: A connector that was told to start again looks at its topics at once; tasks follow a rebalance later.
+TAKEN_UP_S: Final = 90.0
+_LOOK_S: Final = 0.5
+
+
+@dataclass(frozen=True)
+class Options:
+    """``keep``: go on although records are on the source only."""
+
+    choice: Choice
+    dry_run: bool = False
+    keep: bool = False
+
+
+def failback(config: FlowConfig, reverse: FlowConfig, options: Options) -> Report:
+    """``reverse`` is the flow the other way. Raises Refused or KafkaFailure when nothing was changed."""
+    with Sides.opened(config) as sides:
+        if sides.source is None:
+            raise Refused(f"Cluster {config.pair.source} does not answer yet: {sides.source_trouble}")
+        over = promoted(sides.ledger)
+        chosen = [tp for tp in chosen_partitions(sides, options.choice) if tp.topic in over]
+        if not chosen:
+            raise Refused(
+                f"No chosen topic of {config.pair} was handed over, so there is nothing to turn back: see mm2 failover, mm2 promote."
+            )
+        partitions, sign = partitions_of(sides, chosen), last_sign_ms(sides)
+        done: list[str] = []
+        problems: list[str] = []
+        starts: list[StartEvidence] = []
+        tail = [one for one in partitions if one.missing and not over[one.topic].turned]
+        if tail and not options.keep:
+            problems.append(
+                f"on {config.pair.source} only: {counted(sum(one.missing or 0 for one in tail), 'record')} in {counted(len(tail), 'partition')}, and "
+                "nothing was changed: look at them, then say --divergent keep"
+            )
+        names = {one.topic: sides.is_same_name(one.topic) for one in partitions}
+        named = {topic for topic, same in names.items() if not same}
+        unnamed = {topic for topic, same in names.items() if same and not over[topic].turned}
+        if unnamed:
+            turn = _Turn(sides, reverse, [one for one in partitions if one.topic in unnamed], over)
+            starts = turn.starts() if problems or options.dry_run else turn.carried_out(done, problems)
+        if already := [topic for topic, same in names.items() if same and over[topic].turned]:
+            done.append(f"{reverse.pair} had taken over {counted(len(already), 'topic')} before, first {already[0]}")
+        if named and not problems and not options.dry_run:
+            back, left = take_back(sides, named)
+            done += back
+            problems += left
+        return Report(
+            VERB,
+            str(config.pair),
+            options.dry_run,
+            now_ms(),
+            "",
+            sign,
+            partitions,
+            starts=starts,
+            done=done,
+            problems=problems,
+            advice=_advice(sides, tail, named, unnamed, partitions),
+        )
+
+
+class _Turn:
+    """The flow the other way takes topics over that have the same name on both clusters."""
+
+    def __init__(
+        self,
+        sides: Sides,
+        reverse: FlowConfig,
+        partitions: Sequence[PartitionEvidence],
+        over: Mapping[str, Promotion],
+    ) -> None:
+        self._sides = sides
+        self._reverse = reverse
+        self._partitions = partitions
+        self._topics = {one.topic for one in partitions}
+        self._over = over
+        self._offsets_topic = reverse.worker["offset.storage.topic"]
+        for one in partitions:
+            if one.target_offset is None:
+                raise Refused(
+                    f"Where what came from {sides.pair.source} ends in {one.target} is not known, so {reverse.pair} cannot be told "
+                    "where to begin: set its position by hand (PATCH /connectors/MirrorSourceConnector/offsets)."
+                )
+
+    def starts(self, before: Sequence[StartEvidence] | None = None) -> list[StartEvidence]:
+        """Where the flow is to begin with each partition, and where it would as it is; with what was there ``before`` it was
+        written, and is checked. Raises Refused when it has no offsets topic."""
+        kept = self._kept()
+        rows = []
+        for index, one in enumerate(self._partitions):
+            wanted, found = one.target_offset or 0, _position(kept.get(one.source))
+            was = found if before is None else before[index].before
+            rows.append(StartEvidence(one.topic, one.partition, wanted, was, before is not None and found == wanted))
+        return rows
+
+    def carried_out(self, done: list[str], problems: list[str]) -> list[StartEvidence]:
+        """Positions first, then leave to begin, then a knock at the door. Raises Refused before any of it."""
+        planned = self.starts()
+        try:
+            self._write_positions()
+            after = self.starts(planned)
+            if wrong := [one for one in after if not one.verified]:
+                problems.append(
+                    f"the position of {wrong[0].topic}-{wrong[0].partition} was written and is another one when read back: "
+                    f"somebody else writes positions of {self._reverse.pair}; it is not let begin"
+                )
+                return after
+            done.append(
+                f"{counted(len(after), 'position')} of {self._reverse.pair} written, and read back as they were written"
+            )
+            self._give_leave()
+        except KafkaFailure as failure:
+            problems.append(f"{self._reverse.pair} is not let begin, say the same again: {failure}")
+            return planned
+        done.append(
+            f"{self._reverse.pair} may have {counted(len(self._topics), 'topic')} that {self._sides.pair} copied before"
+        )
+        try:
+            self._have_taken_up(done, problems)
+        except (Refused, KafkaFailure) as failure:
+            problems.append(f"whether {self._reverse.pair} has begun is not known: {failure}")
+        return after
+
+    def _kept(self) -> dict[TopicPartition, KeptOffset]:
+        with self._source(Kind.CONSUMER) as cluster:
+            if self._offsets_topic not in cluster.metadata([self._offsets_topic]).topics:
+                raise Refused(
+                    f"Cluster {self._reverse.pair.target} has no topic {self._offsets_topic}, so the flow {self._reverse.pair} has never "
+                    f"run: set {self._reverse.pair}.enabled = true and let it start once, then come back."
+                )
+            kept = kept_offsets(cluster, self._offsets_topic, READ_S)
+        found = {}
+        for one in kept:
+            place = one.partition or {}
+            if one.connector == SOURCE_NAME and place.get("cluster") == self._reverse.pair.source:
+                found[TopicPartition(str(place.get("topic")), int(place.get("partition", -1)))] = one
+        return found
+
+    def _source(self, kind: Kind) -> AbstractContextManager[Cluster]:
+        """The cluster that is followed from now on: the flow's source, the reverse one's target."""
+        return self._sides.client(Side.SOURCE, kind)
+
+    def _write_positions(self) -> None:
+        kept = self._kept()
+        with self._source(Kind.PRODUCER) as cluster:
+            count = len(cluster.metadata([self._offsets_topic]).topics[self._offsets_topic].partitions)
+            batches: dict[int, list[Record]] = {}
+            for one in self._partitions:
+                key = offset_key(SOURCE_NAME, self._reverse.pair.source, one.source)
+                known = kept.get(one.source)
+                place = partition_for(key, count) if known is None else known.log_partition
+                record = Record(key if known is None else known.key, offset_value(one.target_offset or 0))
+                batches.setdefault(place, []).append(record)
+            producer = Producer(cluster)
+            for place, records in batches.items():
+                producer.send(self._offsets_topic, records, place, timeout_s=WRITE_S)
+
+    def _give_leave(self) -> None:
+        """The flow the other way is not held any more, and this one claims the topics no longer."""
+        lifted = [topic for topic in self._topics if self._home_promoted(topic)]
+        if lifted:
+            self._write_home([withdrawn(topic) for topic in lifted])
+        turned = [
+            Promotion(one.topic, one.remote_topic, one.verb, one.at_ms, turned=True)
+            for topic, one in self._over.items()
+            if topic in self._topics
+        ]
+        claims = [note_record(PROVENANCE_NOTE, [one.remote_topic], None) for one in turned]
+        self._sides.write_ledger([*claims, *(one.record() for one in turned)])
+
+    def _home_promoted(self, topic: str) -> bool:
+        return self._sides.home_ledger is not None and topic in promoted(self._sides.home_ledger)
+
+    def _write_home(self, records: Sequence[Record]) -> None:
+        with self._source(Kind.PRODUCER) as cluster:
+            Producer(cluster).send(ledger_topic(self._reverse.pair.source), list(records), 0, timeout_s=WRITE_S)
+
+    def _have_taken_up(self, done: list[str], problems: list[str]) -> None:
+        """Have the other flow's source connector look at its topics now, by Connect's own record for that (KIP-745)."""
+        with Sides.opened(self._reverse) as other:
+            if not other.workers:
+                done.append(f"no process of {self._reverse.pair} runs; one that is started begins there")
+                return
+            request = RestartRequest(SOURCE_NAME, only_failed=False, include_tasks=False)
+            with other.client(Side.TARGET, Kind.PRODUCER) as cluster:
+                _send_json(
+                    cluster,
+                    self._reverse.worker["config.storage.topic"],
+                    RESTART_PREFIX + SOURCE_NAME,
+                    request.to_json(),
+                )
+            deadline = time.monotonic() + TAKEN_UP_S
+            wanted = {one.source: one.target_offset or 0 for one in self._partitions}
+            while True:
+                other.refresh()
+                waiting = [tp for tp, offset in wanted.items() if not self._taken_up(other, tp, offset)]
+                if not waiting:
+                    done.append(
+                        f"{self._reverse.pair} copies {counted(len(wanted), 'partition')}, from the offsets it was told"
+                    )
+                    return
+                if time.monotonic() > deadline:
+                    problems.append(
+                        f"{counted(len(waiting), 'partition')}, first {waiting[0]}, not copied by {self._reverse.pair} after {TAKEN_UP_S:.0f} s; "
+                        "it finds them when it next looks at its topics (refresh.topics.interval.seconds)"
+                    )
+                    return
+                time.sleep(_LOOK_S)
+
+    @staticmethod
+    def _taken_up(other: Sides, tp: TopicPartition, offset: int) -> bool:
+        """It has claimed the topic and, unless its first transaction is still to come, written where it is."""
+        if (other.selection.remote(tp.topic),) not in other.ledger.notes(PROVENANCE_NOTE):
+            return False
+        entry = other.ledger.entry(tp)
+        if entry is None or entry.session is None:
+            return other.config.worker.get("exactly.once.source.support") == "enabled"
+        return entry.trouble is None and entry.mark.source >= offset
+
+
+def _position(kept: KeptOffset | None) -> int | None:
+    """The next offset to be copied; None where nothing is kept."""
+    done = None if kept is None else (kept.offset or {}).get("offset")
+    return done + 1 if isinstance(done, int) else None
+
+
+def _send_json(cluster: Cluster, topic: str, key: str, value: Mapping[str, bool]) -> None:
+    Producer(cluster).send(topic, [Record(key.encode(), internal_json.encode(value))], 0, timeout_s=WRITE_S)
+
+
+def _advice(
+    sides: Sides,
+    tail: Sequence[PartitionEvidence],
+    named: Collection[str],
+    unnamed: Collection[str],
+    partitions: Sequence[PartitionEvidence],
+) -> list[str]:
+    source, target = sides.pair.source, sides.pair.target
+    said = []
+    if any(one.topic in unnamed for one in tail):
+        said.append(
+            f"what is on {source} only stays there, before all that comes from {target}; groups that go home go on behind it. To "
+            f"have it, read it from {source} by partition and offset"
+        )
+    if any(one.topic in named for one in tail):
+        said.append(f"what is on {source} only comes to {target} as {sides.pair} goes on, behind what is there")
+    foreign = [one for one in partitions if one.topic in named and one.others]
+    if foreign:
+        said.append(
+            f"{counted(sum(one.others or 0 for one in foreign), 'record')} of others lie in {foreign[0].remote_topic} on {target} behind what came "
+            f"from {source}, and in {counted(len(foreign), 'partition')} in all; no flow brings them to {source}"
+        )
+    said.append(f"to go home: stop applications on {target}, then mm2 failover FILE '{target}->{source}' --wait 60")
+    return said

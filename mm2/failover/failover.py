@@ -1,0 +1,176 @@
+"""failover A->B: applications go to B. The topics are handed over, and every group gets its place there."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from mm2.failover.evidence import DONE, GroupEvidence, Outcome, PartitionEvidence, Report, counted
+from mm2.failover.groups import Choice, Groups
+from mm2.failover.hold import hand_over
+from mm2.failover.partitions import last_sign_ms, partitions_of, source_ends
+from mm2.failover.sides import FlowConfig, Refused, Sides, now_ms
+from mm2.kafka.errors import KafkaFailure
+from mm2.kafka.structs import TopicPartition
+from mm2.mirror.promotions import promoted
+
+VERB: Final = "failover"
+_LOOK_S: Final = 0.5
+
+
+@dataclass(frozen=True)
+class Options:
+    """``wait_s``: so long for the flow to have nothing left to copy, with writers stopped; None: as it is.
+    ``leave_behind``: records that a source which answers has and the target has not may stay behind."""
+
+    choice: Choice
+    dry_run: bool = False
+    wait_s: float | None = None
+    leave_behind: bool = False
+
+
+def failover(config: FlowConfig, options: Options) -> Report:
+    """Raises Refused or KafkaFailure when nothing was changed."""
+    with Sides.opened(config) as sides:
+        chosen = chosen_partitions(sides, options.choice)
+        if options.wait_s is not None:
+            _wait_for_nothing_left(sides, chosen, options.wait_s)
+        before, sign = partitions_of(sides, chosen), last_sign_ms(sides)
+        if not options.leave_behind and not options.dry_run:
+            refuse_to_leave_behind(sides, before)
+        groups = Groups(sides, options.choice)
+        done: list[str] = []
+        problems: list[str] = []
+        if options.dry_run:
+            rows, after = groups.found(), before
+            if sides.source is not None and (missing := sum(one.missing or 0 for one in before)):
+                problems.append(
+                    f"{sides.pair.source} answers and has {missing} records that are not on {sides.pair.target}: without --wait "
+                    "or --leave-behind this would be refused"
+                )
+        else:
+            done, problems = hand_over(sides, {one.topic for one in before}, VERB)
+            rows, after = [], before
+            try:
+                sides.refresh()
+                # Now that nothing is copied any more: the last word.
+                after = [
+                    replace(one, end_ms=was.end_ms)
+                    for one, was in zip(partitions_of(sides, chosen), before, strict=True)
+                ]
+                rows = groups.write(groups.found())
+            except KafkaFailure as failure:
+                problems.append(f"no offsets of groups are known to be written, say the same again: {failure}")
+        problems += _left_from_before(sides)
+        written, failed = _told(rows)
+        return Report(
+            VERB,
+            str(config.pair),
+            options.dry_run,
+            now_ms(),
+            sides.source_trouble,
+            sign,
+            after,
+            rows,
+            done=[*done, *written],
+            problems=[*problems, *groups.troubles, *failed],
+            advice=_advice(sides, after),
+        )
+
+
+def chosen_partitions(sides: Sides, choice: Choice) -> list[TopicPartition]:
+    """Of the ledger. Raises Refused when there are none, and none that groups could go home to either."""
+    chosen = [tp for tp in sides.known_partitions() if choice.has_topic(tp.topic)]
+    home = [] if sides.home_ledger is None else sides.home_ledger.partitions()
+    if not chosen and not any(choice.has_topic(tp.topic) for tp in home):
+        known = sorted({tp.topic for tp in sides.known_partitions()})
+        some = ", ".join(known[:5]) or "none"
+        raise Refused(f"No topic of {sides.pair} fits --topic; its ledger knows {len(known)}: {some}.")
+    return chosen
+
+
+def refuse_to_leave_behind(sides: Sides, partitions: Sequence[PartitionEvidence]) -> None:
+    """Raises Refused when the source answers and has records that the target has not."""
+    if sides.source is None:
+        return
+    behind = [one for one in partitions if one.missing]
+    if behind:
+        first = behind[0]
+        raise Refused(
+            f"Cluster {sides.pair.source} answers and has {sum(one.missing or 0 for one in behind)} records that are not on "
+            f"{sides.pair.target} yet ({first.source}: {first.copied} of {first.end}). Stop its writers and say --wait SECONDS, or "
+            "leave these records behind with --leave-behind."
+        )
+
+
+def _left_from_before(sides: Sides) -> list[str]:
+    """Topics that the flow the other way handed over to where applications leave now, and still holds."""
+    held = {} if sides.home_ledger is None else promoted(sides.home_ledger)
+    left = sorted(topic for topic, one in held.items() if one.remote_topic != topic)
+    if not left:
+        return []
+    way = f"{sides.pair.target}->{sides.pair.source}"
+    return [
+        f"{way} still copies nothing of {', '.join(left[:5])}, which were handed over: say mm2 failback FILE '{way}'"
+    ]
+
+
+def _wait_for_nothing_left(sides: Sides, chosen: Sequence[TopicPartition], wait_s: float) -> None:
+    """Until everything is on the target and the source has stood still for two looks. Raises Refused."""
+    deadline = time.monotonic() + wait_s
+    seen: dict[TopicPartition, int] = {}
+    while True:
+        ends = source_ends(sides, chosen)
+        sides.refresh()
+        entries = {tp: sides.ledger.entry(tp) for tp in chosen}
+        left = sum(
+            max(0, ends[tp] - entry.mark.source) for tp, entry in entries.items() if entry is not None and tp in ends
+        )
+        still = ends == seen
+        if still and not left:
+            return
+        if time.monotonic() > deadline:
+            why = f"{left} records are left to copy" if still else "it is still being written to"
+            raise Refused(f"Cluster {sides.pair.source} was waited for {wait_s:g} s: {why}. Nothing was changed.")
+        seen = ends
+        time.sleep(_LOOK_S)
+
+
+def _told(rows: Sequence[GroupEvidence]) -> tuple[list[str], list[str]]:
+    """What was done for groups, and what was not."""
+    outcomes = Counter(row.outcome for row in rows)
+    done = []
+    if count := outcomes[Outcome.WRITTEN]:
+        groups = len({row.group for row in rows if row.outcome is Outcome.WRITTEN})
+        done.append(
+            f"{counted(count, 'offset')} of {counted(groups, 'group')} written, and read back as they were written"
+        )
+    if count := outcomes[Outcome.TO_WRITE]:
+        done.append(f"{counted(count, 'offset')} would be written")
+    if count := outcomes[Outcome.THERE] + outcomes[Outcome.AHEAD]:
+        done.append(f"{counted(count, 'offset')} there already, or further on")
+    problems = [
+        f"group {row.group}, {row.topic}-{row.partition}: {row.outcome}: {row.reason}"
+        for row in rows
+        if row.outcome not in DONE
+    ]
+    return done, problems
+
+
+def _advice(sides: Sides, partitions: Sequence[PartitionEvidence]) -> list[str]:
+    source, target = sides.pair.source, sides.pair.target
+    same = any(sides.is_same_name(one.topic) for one in partitions)
+    renamed = next((one for one in partitions if not sides.is_same_name(one.topic)), None)
+    said = []
+    if renamed is not None:
+        said.append(
+            f"start consumers on {target}; they read {renamed.remote_topic} (what came from {source}) and {renamed.topic} (what is "
+            f"written on {target} now); producers write {renamed.topic}, which goes back to {source} by the flow {target}->{source}"
+        )
+    if same:
+        said.append(f"start consumers and producers on {target}, with the topics they know")
+    said.append(f"when {source} is there again: mm2 failback FILE '{sides.pair}' --dry-run")
+    return said

@@ -1,0 +1,294 @@
+"""Groups on their way to the other cluster: where each goes on, found, written and read back.
+
+Their commits are asked of the source while it answers, else taken from their last checkpoints on the target. Either is
+translated anew with what the ledger knows at the very end, which may be more than it was at the last checkpoint.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from mm2.copy.translation import Translation
+from mm2.failover.evidence import Found, GroupEvidence, Outcome
+from mm2.failover.sides import READ_S, Sides
+from mm2.kafka.admin import Admin
+from mm2.kafka.errors import KafkaFailure
+from mm2.kafka.log import KafkaBasedLog, LogRecord
+from mm2.kafka.structs import GroupListing, OffsetAndMetadata, TopicPartition
+from mm2.mirror import plugins
+from mm2.mirror.checkpoint_connector import GROUP_TYPES, PROTOCOL_TYPES
+from mm2.mirror.checkpoint_task import group_state, is_wanted
+from mm2.mirror.clients import Kind, Side
+from mm2.mirror.discovery import vanished
+from mm2.mirror.formats import Checkpoint, FormatError, OffsetSync
+from mm2.mirror.group_offsets import SHARE, GroupOffsets
+from mm2.mirror.offset_sync_store import OffsetSyncStore
+from mm2.mirror.syncs_topic import syncs_side, syncs_topic
+from mm2.mirror.translator import TopicIds, Translated, Translator
+
+SOURCE: Final = "source"
+CHECKPOINT: Final = "checkpoint"
+_IDLE: Final = frozenset({"empty", "dead"})
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which groups and topics; None chooses all that the flow's filters do."""
+
+    topics: re.Pattern[str] | None = None
+    groups: re.Pattern[str] | None = None
+
+    def has_topic(self, topic: str) -> bool:
+        return self.topics is None or self.topics.fullmatch(topic) is not None
+
+    def has_group(self, group: str) -> bool:
+        return self.groups is None or self.groups.fullmatch(group) is not None
+
+
+class Groups:
+    """Of one flow. All methods raise KafkaFailure when the target does not answer."""
+
+    def __init__(self, sides: Sides, choice: Choice) -> None:
+        self._sides = sides
+        self._choice = choice
+        self._filter = plugins.group_filter(sides.config.checkpoint_connector)
+        self._translator = Translator(sides.policy, sides.pair.source, sides.pair.target)
+        self._translator.ledger = sides.ledger
+        self._translator.home_ledger = sides.home_ledger
+        self._translator.syncs = self._syncs()
+        self._shared: frozenset[str] = frozenset()
+        self.troubles: list[str] = []
+
+    def found(self) -> list[GroupEvidence]:
+        """Every chosen group in every partition, with its place on the target; nothing is written."""
+        checkpoints = self._checkpoints()
+        commits = (
+            self._of_checkpoints(checkpoints) if self._sides.source is None else self._of_source(self._sides.source)
+        )
+        topics = {tp.topic for offsets in commits.values() for tp in offsets}
+        on_source = {} if self._sides.source is None else _topic_ids(self._sides.source, topics)
+        on_target = _topic_ids(self._sides.target, {self._translator.topic_on_target(topic) for topic in topics})
+        told_by = CHECKPOINT if self._sides.source is None else SOURCE
+        rows = []
+        for group, offsets in sorted(commits.items()):
+            for tp, offset in sorted(offsets.items()):
+                row = self._placed(group, tp, offset, checkpoints, (on_source, on_target))
+                rows.append(replace(row, told_by=told_by))
+        return self._compared(rows)
+
+    def write(self, rows: Sequence[GroupEvidence]) -> list[GroupEvidence]:
+        """Commit what is to be written, read it back, and say of each what became of it."""
+        target = GroupOffsets(self._sides.target, self._shared)
+        answers: dict[tuple[str, TopicPartition], KafkaFailure | None] = {}
+        for group, wanted in _by_group(rows, Outcome.TO_WRITE).items():
+            offsets = {row.target: OffsetAndMetadata(row.translated or 0) for row in wanted}
+            answers.update({(group, tp): answer for tp, answer in target.write(group, offsets).items()})
+        back = target.read(sorted({row.group for row in rows}))
+        return [self._settled(row, answers, back) for row in rows]
+
+    # -- where they are
+
+    def _of_source(self, source: Admin) -> dict[str, dict[TopicPartition, int]]:
+        """Commits of the groups that the flow follows, as the source tells them."""
+        listed = [group for group in source.list_groups() if self._is_followed(group)]
+        self._shared = frozenset(group.group_id for group in listed if group.group_type.lower() == SHARE)
+        found: dict[str, dict[TopicPartition, int]] = {}
+        for group, offsets in GroupOffsets(source, self._shared).read(sorted(one.group_id for one in listed)).items():
+            if isinstance(offsets, KafkaFailure):
+                self.troubles.append(
+                    f"the offsets of group {group} cannot be read on {self._sides.pair.source}: {offsets}"
+                )
+                continue
+            wanted = {
+                tp: committed.offset for tp, committed in offsets.items() if self._is_chosen(tp, committed.offset)
+            }
+            if wanted:
+                found[group] = wanted
+        return found
+
+    def _of_checkpoints(
+        self, checkpoints: Mapping[tuple[str, TopicPartition], Checkpoint]
+    ) -> dict[str, dict[TopicPartition, int]]:
+        """The newest that is known on the target, of partitions by their names on the source."""
+        listed = self._sides.target.list_groups()
+        self._shared = frozenset(group.group_id for group in listed if group.group_type.lower() == SHARE)
+        found: dict[str, dict[TopicPartition, int]] = {}
+        for (group, remote), checkpoint in checkpoints.items():
+            tp = TopicPartition(self._on_source(remote.topic), remote.partition)
+            if self._choice.has_group(group) and self._is_chosen(tp, checkpoint.upstream_offset):
+                found.setdefault(group, {})[tp] = checkpoint.upstream_offset
+        return found
+
+    def _on_source(self, remote: str) -> str:
+        """What a topic of the target that groups have checkpoints in is called on the source."""
+        policy, pair = self._sides.policy, self._sides.pair
+        if policy.topic_source(remote) == pair.source:
+            return policy.upstream_topic(remote) or remote
+        came = policy.format_remote_topic(pair.target, remote)
+        # Under identity naming names say nothing: it is called the same.
+        return came if policy.topic_source(came) == pair.target else remote
+
+    def _is_followed(self, group: GroupListing) -> bool:
+        return (
+            group.group_type.lower() in GROUP_TYPES
+            and group.protocol_type in PROTOCOL_TYPES
+            and self._filter.should_replicate_group(group.group_id)
+            and self._choice.has_group(group.group_id)
+        )
+
+    def _is_chosen(self, tp: TopicPartition, offset: int) -> bool:
+        home = self._translator.home_of(tp.topic)
+        named = self._choice.has_topic(tp.topic) or (home is not None and self._choice.has_topic(home))
+        return offset >= 0 and named and is_wanted(tp.topic, self._sides.selection.topic_filter, self._translator)
+
+    # -- where they go on
+
+    def _placed(
+        self,
+        group: str,
+        tp: TopicPartition,
+        offset: int,
+        checkpoints: Mapping[tuple[str, TopicPartition], Checkpoint],
+        ids: tuple[TopicIds, TopicIds],
+    ) -> GroupEvidence:
+        found = self._translator.translate(tp, offset, *ids)
+        row = GroupEvidence(group, tp.topic, tp.partition, self._translator.topic_on_target(tp.topic), offset, SOURCE)
+        if isinstance(found, Translated):
+            row = replace(row, remote_topic=found.topic, translated=found.offset, found=Found.CONSERVATIVE)
+            if found.is_exact:
+                return replace(row, found=Found.EXACT)
+        elif found.was_undone:
+            return replace(row, reason=found.reason)
+        elif (end := self._of_nothing(tp, offset)) is not None:
+            return replace(row, translated=end, found=Found.EXACT)
+        else:
+            row = replace(row, reason=found.reason)
+        known = checkpoints.get((group, row.target))
+        if known is None or known.upstream_offset > offset or known.downstream_offset <= (row.translated or -1):
+            return row
+        # It was safe when it was told, and the group has not gone back since.
+        return replace(row, translated=known.downstream_offset, found=Found.CHECKPOINT, reason="")
+
+    def _of_nothing(self, tp: TopicPartition, offset: int) -> int | None:
+        """Where the first record to be copied of a partition will lie, if that is the group's next one."""
+        entry = self._sides.ledger.entry(tp)
+        if entry is None or offset != entry.mark.source or entry.mark.target < 0:
+            return None
+        return entry.mark.target if Translation(self._sides.ledger.chunks(tp), entry.mark).is_empty else None
+
+    def _compared(self, rows: Sequence[GroupEvidence]) -> list[GroupEvidence]:
+        """With what the groups have on the target, and so what is to be done."""
+        groups = sorted({row.group for row in rows})
+        described = self._sides.target.describe_groups(groups)
+        present = GroupOffsets(self._sides.target, self._shared).read(groups)
+        return [self._judged(row, group_state(described[row.group]), present[row.group]) for row in rows]
+
+    def _judged(
+        self, row: GroupEvidence, state: str, present: Mapping[TopicPartition, OffsetAndMetadata] | KafkaFailure
+    ) -> GroupEvidence:
+        target = self._sides.pair.target
+        if isinstance(present, KafkaFailure):
+            return replace(row, outcome=Outcome.FAILED, reason=f"its offsets on {target} cannot be read: {present}")
+        before = present[row.target].offset if row.target in present else None
+        row = replace(row, before=before, after=before)
+        if row.translated is None:
+            return row
+        if before is not None and before >= row.translated:
+            ahead = before > row.translated
+            reason = f"on {target} it has gone on to {before}, and is not rewound" if ahead else ""
+            return replace(row, outcome=Outcome.AHEAD if ahead else Outcome.THERE, reason=reason)
+        if state not in _IDLE:
+            return replace(row, outcome=Outcome.IN_USE, reason=f"it has members on {target} ({state}): stop them first")
+        return replace(row, outcome=Outcome.TO_WRITE)
+
+    def _settled(
+        self,
+        row: GroupEvidence,
+        answers: Mapping[tuple[str, TopicPartition], KafkaFailure | None],
+        back: Mapping[str, Mapping[TopicPartition, OffsetAndMetadata] | KafkaFailure],
+    ) -> GroupEvidence:
+        if row.outcome is not Outcome.TO_WRITE:
+            return row
+        failure = answers.get((row.group, row.target))
+        read = back[row.group]
+        if failure is None and isinstance(read, KafkaFailure):
+            failure = read
+        if failure is not None or isinstance(read, KafkaFailure):
+            return replace(row, outcome=Outcome.FAILED, reason=str(failure))
+        after = read[row.target].offset if row.target in read else None
+        if after != row.translated:
+            reason = f"{row.translated} was written, {after} was read back: somebody else commits for it"
+            return replace(row, after=after, outcome=Outcome.FAILED, reason=reason)
+        return replace(row, after=after, outcome=Outcome.WRITTEN)
+
+    # -- what is known of them
+
+    def _checkpoints(self) -> dict[tuple[str, TopicPartition], Checkpoint]:
+        """The newest of every group and partition of the target."""
+        newest: dict[tuple[str, TopicPartition], Checkpoint] = {}
+
+        def take(record: LogRecord) -> None:
+            try:
+                group, topic, partition = Checkpoint.decode_key(record.key)
+                key = (group, TopicPartition(topic, partition))
+                if record.value is None:
+                    newest.pop(key, None)
+                else:
+                    newest[key] = Checkpoint.decode(record.key, record.value)
+            except FormatError:
+                return
+
+        topic = self._sides.policy.checkpoints_topic(self._sides.pair.source)
+        if not vanished(self._sides.target.describe_topics([topic])[topic]):
+            self._read(Side.TARGET, topic, take)
+        return newest
+
+    def _syncs(self) -> OffsetSyncStore | None:
+        """None where they cannot be read: on a source that is gone, or where none are emitted."""
+        props = self._sides.config.source_connector
+        side, topic = syncs_side(props), syncs_topic(props)
+        admin = self._sides.target if side is Side.TARGET else self._sides.source
+        if admin is None or isinstance(admin.describe_topics([topic])[topic], KafkaFailure):
+            return None
+        # What was emitted before is the target's checkpoints' matter: here no group goes back by an older one.
+        store = OffsetSyncStore(must_read_to_end=False)
+
+        def take(record: LogRecord) -> None:
+            try:
+                store.update(OffsetSync.decode(record.key, record.value))
+            except FormatError:
+                return
+
+        self._read(side, topic, take)
+        store.first_read_done()
+        return store
+
+    def _read(self, side: Side, topic: str, take: Callable[[LogRecord], None]) -> None:
+        with self._sides.client(side, Kind.CONSUMER) as cluster:
+            log = KafkaBasedLog(cluster, topic, on_record=take, partitions=(0,))
+            try:
+                log.start(READ_S)
+            finally:
+                log.stop()
+
+
+def _by_group(rows: Iterable[GroupEvidence], outcome: Outcome) -> dict[str, list[GroupEvidence]]:
+    found: dict[str, list[GroupEvidence]] = {}
+    for row in rows:
+        if row.outcome is outcome:
+            found.setdefault(row.group, []).append(row)
+    return found
+
+
+def _topic_ids(admin: Admin, topics: Iterable[str]) -> TopicIds:
+    """Of those that are there; None of those that are not."""
+    found: dict[str, str | None] = {}
+    for topic, answer in admin.describe_topics(sorted(set(topics))).items():
+        if vanished(answer):
+            found[topic] = None
+        elif not isinstance(answer, KafkaFailure):
+            found[topic] = answer.topic_id
+    return found

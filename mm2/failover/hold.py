@@ -1,0 +1,94 @@
+"""Handing topics over: the flow copies no more of them, and is seen not to."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from typing import Final
+
+from mm2.copy.session import Entry
+from mm2.failover.evidence import counted
+from mm2.failover.partitions import is_held
+from mm2.failover.sides import Sides, now_ms
+from mm2.kafka.errors import KafkaFailure
+from mm2.kafka.structs import TopicPartition
+from mm2.mirror.promotions import Promotion, promoted, withdrawn
+
+#: Tasks look every second, and need up to a drain of eight to stop what is under way.
+CONFIRM_S: Final = 60.0
+_LOOK_S: Final = 0.3
+
+
+def hand_over(sides: Sides, topics: Collection[str], verb: str) -> tuple[list[str], list[str]]:
+    """Write that these topics were handed over, and wait until whoever copies them has stopped: (done, problems).
+
+    Raises KafkaFailure when it cannot be written.
+    """
+    known, flow = promoted(sides.ledger), str(sides.pair)
+    new = [
+        Promotion(topic, sides.selection.remote(topic), verb, now_ms())
+        for topic in sorted(topics)
+        if topic not in known
+    ]
+    done, problems = [], []
+    if new:
+        sides.write_ledger([promotion.record() for promotion in new])
+        done.append(f"{counted(len(new), 'topic')} handed over: {flow} copies no more of them, also after a restart")
+    if already := len(topics) - len(new):
+        done.append(f"{counted(already, 'topic')} had been handed over before")
+    try:
+        workers = sides.workers
+        left = _wait(sides, topics, held=True) if workers else []
+    except KafkaFailure as failure:
+        problems.append(f"whether tasks of {flow} still copy is not known: {failure}")
+        return done, problems
+    if not workers:
+        done.append(f"no process of {flow} runs; one that is started finds out")
+    elif left:
+        problems.append(
+            f"{counted(len(left), 'partition')}, first {left[0]}, not seen to be held after {CONFIRM_S:.0f} s, and {flow} has "
+            f"{workers} in its group of workers: stop what copies (Java's MirrorMaker and older versions do not obey), or look at its tasks"
+        )
+    else:
+        done.append(f"all tasks of {flow} have stopped copying them, as they say in the ledger")
+    return done, problems
+
+
+def take_back(sides: Sides, topics: Collection[str]) -> tuple[list[str], list[str]]:
+    """The flow copies these topics again: (done, problems). Raises KafkaFailure when it cannot be written."""
+    known = [topic for topic in sorted(topics) if topic in promoted(sides.ledger)]
+    if not known:
+        return [], []
+    sides.write_ledger([withdrawn(topic) for topic in known])
+    done = [f"{counted(len(known), 'topic')} taken back: {sides.pair} may copy them again"]
+    try:
+        left = _wait(sides, known, held=False) if sides.workers else []
+    except KafkaFailure as failure:
+        return done, [f"whether {sides.pair} copies them again is not known: {failure}"]
+    if left:
+        return done, [f"{counted(len(left), 'partition')}, first {left[0]}, still held after {CONFIRM_S:.0f} s"]
+    return done, []
+
+
+def _wait(sides: Sides, topics: Collection[str], *, held: bool) -> list[TopicPartition]:
+    """Those that are not as wanted when the time is over."""
+    reasons = {topic: str(promotion.pause) for topic, promotion in promoted(sides.ledger).items()}
+    assigned = sides.assigned()
+    deadline = time.monotonic() + CONFIRM_S
+    while True:
+        sides.refresh()
+        left = []
+        for tp in sides.ledger.partitions():
+            entry = sides.ledger.entry(tp) if tp.topic in topics and tp in assigned else None
+            if entry is None:
+                continue
+            if _is_held(entry, reasons.get(tp.topic)) is not held:
+                left.append(tp)
+        if not left or time.monotonic() > deadline:
+            return left
+        time.sleep(_LOOK_S)
+
+
+def _is_held(entry: Entry, reason: str | None) -> bool:
+    """By this promotion, or by any pause."""
+    return is_held(entry) and (reason is None or (entry.trouble is not None and entry.trouble.reason == reason))

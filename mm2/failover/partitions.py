@@ -1,0 +1,149 @@
+"""How far a flow's topics were copied, by the ledger, by the target itself, and by the source while it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from mm2.connect.stores.offset_survey import kept_offsets
+from mm2.copy.executor.standing import Inspector, Standing
+from mm2.copy.session import Entry
+from mm2.copy.states import State
+from mm2.failover.evidence import PartitionEvidence
+from mm2.failover.sides import READ_S, SOURCE_NAME, Refused, Sides
+from mm2.kafka.admin import Admin
+from mm2.kafka.errors import KafkaFailure
+from mm2.kafka.structs import LATEST, OffsetInfo, TopicPartition
+from mm2.mirror.client.freshness import FreshnessWatch
+from mm2.mirror.client.mirror_client import MirrorClient
+from mm2.mirror.clients import Kind, Side
+
+
+def partitions_of(sides: Sides, chosen: Iterable[TopicPartition]) -> list[PartitionEvidence]:
+    """What is known of these source partitions now. Raises KafkaFailure when the target does not tell."""
+    entries = [entry for tp in chosen if (entry := sides.ledger.entry(tp)) is not None]
+    entries = _without_undone(sides, entries)
+    source_ends = {} if sides.source is None else _ends(sides.source, [entry.source for entry in entries])
+    target_ends = _ends(sides.target, [entry.target for entry in entries])
+    with sides.client(Side.TARGET, Kind.CONSUMER) as cluster:
+        inspector = Inspector(cluster)
+        standings = inspector.standings(
+            {
+                entry.target: (entry.session.producer, entry.mark.records, entry.mark.target)
+                for entry in entries
+                if entry.session is not None and entry.target in target_ends and not is_held(entry)
+            }
+        )
+        found = []
+        for entry in entries:
+            behind, unmarked, note = _behind(entry, standings.get(entry.target), inspector)
+            end, end_ms = source_ends.get(entry.source), None
+            if end is None and entry.end >= 0:
+                end, end_ms = entry.end, _heard_ms(sides, entry)
+            found.append(
+                PartitionEvidence(
+                    entry.topic,
+                    entry.partition,
+                    entry.remote_topic,
+                    entry.mark.source,
+                    behind,
+                    end,
+                    end_ms,
+                    target_ends.get(entry.target),
+                    unmarked,
+                    "" if entry.trouble is None else entry.trouble.state,
+                    note or ("" if entry.trouble is None else entry.trouble.reason),
+                )
+            )
+    return found
+
+
+def is_held(entry: Entry) -> bool:
+    """Its task says that it is paused, and all that it had read by then is on the target: the ledger has the last word."""
+    trouble = entry.trouble
+    return trouble is not None and trouble.state == State.PAUSED and entry.mark.source >= trouble.offset
+
+
+def source_ends(sides: Sides, chosen: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    """Where these partitions of the source end now. Raises Refused when it does not answer."""
+    if sides.source is None:
+        raise Refused(f"Cluster {sides.pair.source} does not answer: {sides.source_trouble}")
+    return _ends(sides.source, chosen)
+
+
+def last_sign_ms(sides: Sides) -> int | None:
+    """The time of the newest thing on the target that came from the source: a heartbeat, or what the ledger says of a
+    partition. None when there is none."""
+    entries = [entry for tp in sides.ledger.partitions() if (entry := sides.ledger.entry(tp)) is not None]
+    signs = [heard for entry in entries if (heard := _heard_ms(sides, entry)) is not None]
+    props = {
+        **sides.config.source_connector,
+        **sides.clients.client_props(Side.TARGET, Kind.CONSUMER, "mm2-cli-heartbeats"),
+    }
+    try:
+        with MirrorClient(props) as client:
+            seen = FreshnessWatch(client).look()
+        signs += [one.heartbeat.timestamp_ms for one in seen if one.route[:1] == (sides.pair.source,)]
+    except KafkaFailure:
+        pass  # the ledger is what counts
+    return max((sign for sign in signs if sign >= 0), default=None)
+
+
+def _heard_ms(sides: Sides, entry: Entry) -> int | None:
+    """When the source was last heard of in a partition: its entry is also written because of what is wrong since then, and by
+    whoever holds it."""
+    if entry.trouble is None:
+        return sides.ledger.written_ms(entry.source)
+    return None if entry.trouble.state == State.PAUSED else entry.trouble.since_ms
+
+
+def _ends(admin: Admin, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    answers = admin.list_offsets(dict.fromkeys(partitions, LATEST))
+    return {tp: answer.offset for tp, answer in answers.items() if isinstance(answer, OffsetInfo)}
+
+
+def _behind(
+    entry: Entry, standing: Standing | KafkaFailure | None, inspector: Inspector
+) -> tuple[int | None, int, str]:
+    """The target offset behind the last record of the flow, how many of them the ledger does not know, and what to add."""
+    marked = entry.mark.target if entry.mark.target >= 0 else None
+    if standing is None or entry.session is None:
+        return marked, 0, ""
+    if isinstance(standing, KafkaFailure):
+        return marked, 0, f"what lies behind the ledger's mark cannot be looked at: {standing}"
+    unmarked = standing.records - entry.mark.records
+    if unmarked < 0:
+        return standing.end, 0, f"the target has lost {-unmarked} records that it had acknowledged"
+    if not unmarked or marked is None:
+        return marked, max(0, unmarked), ""
+    # Whoever was killed had not written down yet what the target has of it.
+    behind = inspector.end_of(entry.target, marked, standing.end, entry.session.producer)
+    return behind, unmarked, f"{unmarked} records lie on the target behind what the ledger says"
+
+
+def _without_undone(sides: Sides, entries: Sequence[Entry]) -> list[Entry]:
+    """With exactly-once an entry may speak of a transaction that was never committed; Connect's offsets topic tells."""
+    if all(entry.before is None for entry in entries):
+        return list(entries)
+    committed = source_offsets(sides)
+    return [entry.undone() if entry.is_undone(_next(committed.get(entry.source))) else entry for entry in entries]
+
+
+def source_offsets(sides: Sides) -> Mapping[TopicPartition, int]:
+    """What Connect's offsets topic has of the flow: the last offset that is done. Raises KafkaFailure."""
+    with sides.client(Side.TARGET, Kind.CONSUMER) as cluster:
+        kept = kept_offsets(cluster, sides.config.worker["offset.storage.topic"], READ_S)
+    found = {}
+    for one in kept:
+        partition, offset = one.partition or {}, one.offset or {}
+        if one.connector == SOURCE_NAME and partition.get("cluster") == sides.pair.source:
+            place, done = (
+                TopicPartition(str(partition.get("topic")), partition.get("partition", -1)),
+                offset.get("offset"),
+            )
+            if isinstance(done, int):
+                found[place] = done
+    return found
+
+
+def _next(done: int | None) -> int | None:
+    return None if done is None else done + 1

@@ -1,0 +1,119 @@
+"""promote A->B: remote topics become topics of B's own. Nothing is copied to them any more; who may write is shown."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from mm2.failover.evidence import Report
+from mm2.failover.failover import chosen_partitions, refuse_to_leave_behind
+from mm2.failover.groups import Choice
+from mm2.failover.hold import hand_over
+from mm2.failover.partitions import last_sign_ms, partitions_of
+from mm2.failover.sides import FlowConfig, Sides, now_ms
+from mm2.kafka.error_codes import ErrorCode
+from mm2.kafka.errors import BrokerFailure, KafkaFailure
+from mm2.kafka.structs import AclBinding, AclOperation, AclPermission, PatternType, ResourceType
+from mm2.mirror.acl_sync import acl_filter
+
+VERB: Final = "promote"
+_WRITING: Final = frozenset({AclOperation.WRITE, AclOperation.ALL})
+
+
+def promote(
+    config: FlowConfig, choice: Choice, *, dry_run: bool, leave_behind: bool = False, create_acls: bool = False
+) -> Report:
+    """Raises Refused or KafkaFailure when nothing was changed."""
+    with Sides.opened(config) as sides:
+        chosen = chosen_partitions(sides, choice)
+        before, sign = partitions_of(sides, chosen), last_sign_ms(sides)
+        if not leave_behind and not dry_run:
+            refuse_to_leave_behind(sides, before)
+        topics = {one.topic: one.remote_topic for one in before}
+        wanted, trouble = _write_acls(sides, topics)
+        done, problems = ([], []) if dry_run else hand_over(sides, topics, VERB)
+        shown = [_text(acl) for acl in wanted]
+        if trouble:
+            (problems if create_acls else done).append(trouble)
+        elif wanted and create_acls and not dry_run:
+            answers = sides.target.create_acls(wanted)
+            failed = {acl: answer for acl, answer in answers.items() if isinstance(answer, KafkaFailure)}
+            there = set(sides.target.describe_acls(acl_filter(ResourceType.TOPIC)))
+            problems += [f"ACL {_text(acl)}: {failure}" for acl, failure in failed.items()]
+            problems += [f"ACL {_text(acl)} is not there" for acl in wanted if acl not in failed and acl not in there]
+            done.append(f"{sum(acl in there for acl in wanted)} of {len(wanted)} ACLs to write are there")
+        elif wanted:
+            done.append(f"{len(wanted)} ACLs to write are missing on {config.pair.target}; --create-acls creates them")
+        return Report(
+            VERB,
+            str(config.pair),
+            dry_run,
+            now_ms(),
+            sides.source_trouble,
+            sign,
+            before,
+            acls=shown,
+            done=done,
+            problems=problems,
+            advice=_advice(sides, topics),
+        )
+
+
+def _write_acls(sides: Sides, topics: Mapping[str, str]) -> tuple[list[AclBinding], str]:
+    """ALLOW WRITE of these topics on the source, as ACLs of their remote topics, where they are not there yet; or why not.
+
+    MirrorMaker copies all ACLs but those to write. A prefix or `*` becomes one for each of the topics: on the target it would
+    speak of others, too.
+    """
+    if sides.source is None:
+        return (
+            [],
+            f"who may write on {sides.pair.source} is not known, since it does not answer; give the rights by hand",
+        )
+    try:
+        here = sides.source.describe_acls(acl_filter(ResourceType.TOPIC))
+        there = set(sides.target.describe_acls(acl_filter(ResourceType.TOPIC)))
+    except BrokerFailure as failure:
+        if failure.code == ErrorCode.SECURITY_DISABLED:
+            return [], "a cluster has no authorizer, so there are no ACLs"
+        return [], f"the ACLs cannot be read: {failure}"
+    wanted = {
+        dataclasses.replace(
+            acl,
+            resource_name=remote,
+            pattern_type=PatternType.LITERAL,
+            operation=AclOperation.WRITE if acl.permission == AclPermission.ALLOW else acl.operation,
+        )
+        for acl in here
+        if acl.operation in _WRITING and acl.permission == AclPermission.ALLOW
+        for topic, remote in topics.items()
+        if _speaks_of(acl, topic)
+    }
+    return sorted(wanted - there, key=_text), ""
+
+
+def _speaks_of(acl: AclBinding, topic: str) -> bool:
+    if acl.pattern_type == PatternType.PREFIXED:
+        return topic.startswith(acl.resource_name)
+    return acl.pattern_type == PatternType.LITERAL and acl.resource_name in {topic, "*"}
+
+
+def _text(acl: AclBinding) -> str:
+    return f"{acl.permission.name} {acl.principal} {acl.operation.name} topic {acl.resource_name} from host {acl.host}"
+
+
+def _advice(sides: Sides, topics: Collection[str]) -> list[str]:
+    source, target = sides.pair.source, sides.pair.target
+    renamed = [topic for topic in topics if not sides.is_same_name(topic)]
+    said = []
+    if renamed:
+        remote = sides.selection.remote(min(renamed))
+        said.append(
+            f"applications may write {remote} on {target} now. What they write there does not go back to {source}: the flow "
+            f"{target}->{source} copies {min(renamed)} and not {remote}, which has come from {source}"
+        )
+    if len(renamed) < len(topics):
+        said.append(f"applications may write on {target} now, with the topics they know")
+    said.append(f"when {source} is to follow: mm2 failback FILE '{sides.pair}' --dry-run")
+    return said

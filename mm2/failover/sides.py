@@ -1,0 +1,212 @@
+"""A flow as the verbs see it: its target, which must answer, and its source, which may be gone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from typing import Final
+
+from mm2.config.configdef import ConfigException
+from mm2.config.mirror_keys import CHECKPOINT_CONNECTOR, SOURCE_CONNECTOR
+from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
+from mm2.config.providers import ConfigTransformer
+from mm2.connect.stores.config_fold import ConfigFold
+from mm2.connect.stores.config_state import TargetState
+from mm2.copy.ledger import Ledger, LedgerLog, ledger_topic
+from mm2.kafka.admin import Admin
+from mm2.kafka.cluster import Cluster
+from mm2.kafka.errors import BrokerFailure, KafkaFailure
+from mm2.kafka.log import KafkaBasedLog
+from mm2.kafka.producer import Producer
+from mm2.kafka.records.record import Record
+from mm2.kafka.structs import TopicPartition
+from mm2.mirror.assigned_partitions import ASSIGNED_PARTITIONS_KEY, decode_partitions
+from mm2.mirror.checkpoint_task import group_state
+from mm2.mirror.clients import Kind, MirrorClients, Side
+from mm2.mirror.discovery import vanished
+from mm2.mirror.source_connector import topic_selection
+
+SOURCE_NAME: Final = "MirrorSourceConnector"
+PREFLIGHT_S: Final = 5.0
+READ_S: Final = 60.0
+WRITE_S: Final = 30.0
+_WORKING: Final = frozenset({"stable", "preparingrebalance", "completingrebalance"})
+
+
+class Refused(Exception):
+    """Nothing was changed, and why: a sentence for the user."""
+
+
+@dataclass(frozen=True)
+class FlowConfig:
+    """What the file says of a flow, references resolved. Holds secrets."""
+
+    pair: SourceAndTarget
+    source_connector: dict[str, str]
+    checkpoint_connector: dict[str, str]
+    worker: dict[str, str]
+
+    @classmethod
+    def of(cls, config: MirrorMakerConfig, pair: SourceAndTarget) -> FlowConfig:
+        """Raises ConfigException."""
+        transformer = ConfigTransformer.from_props(config.originals)
+        for alias in (pair.source, pair.target):
+            if not config.client_config(alias).get("bootstrap.servers"):
+                raise ConfigException(f'Missing required configuration "{alias}.bootstrap.servers".')
+        return cls(
+            pair,
+            transformer.transform(config.connector_config(pair, SOURCE_CONNECTOR)),
+            transformer.transform(config.connector_config(pair, CHECKPOINT_CONNECTOR)),
+            config.worker_config(pair),
+        )
+
+
+class Sides:
+    """Of one flow, opened by `opened`. ``source`` is None when it does not answer, for the reason in ``source_trouble``.
+
+    ``ledger`` is that of the flow, ``home_ledger`` that of the flow the other way, None when there is none to be had; both are
+    followed, and `refresh` waits for what has been written to them.
+    """
+
+    target: Admin
+    _ledger_log: LedgerLog
+
+    def __init__(self, config: FlowConfig) -> None:
+        self.config = config
+        self.pair = config.pair
+        self.clients = MirrorClients(config.source_connector)
+        self.selection = topic_selection(config.source_connector)
+        self.policy = self.selection.policy
+        self.source: Admin | None = None
+        self.source_trouble = ""
+        self._home_log: LedgerLog | None = None
+
+    @classmethod
+    @contextmanager
+    def opened(cls, config: FlowConfig) -> Iterator[Sides]:
+        """Raises KafkaFailure when the target does not answer, Refused when nothing was ever copied there."""
+        sides = cls(config)
+        with ExitStack() as stack:
+            cluster, sides.target = sides.clients.admin(Side.TARGET, "mm2-cli-target-admin")
+            stack.callback(cluster.close)
+            cluster.preflight(PREFLIGHT_S)
+            away, source = sides.clients.admin(Side.SOURCE, "mm2-cli-source-admin")
+            stack.callback(away.close)
+            try:
+                away.preflight(PREFLIGHT_S)
+                sides.source = source
+            except KafkaFailure as failure:
+                sides.source_trouble = str(failure)
+            ledger = sides._follow(Side.TARGET)
+            if ledger is None:
+                raise Refused(
+                    f"Cluster {config.pair.target} has no ledger {ledger_topic(config.pair.source)}: nothing has been copied "
+                    "there yet, not by this version, or the topic was deleted."
+                )
+            sides._ledger_log = ledger
+            stack.callback(ledger.stop)
+            with suppress(KafkaFailure):  # what then has no place says so, row by row
+                sides._home_log = sides._follow(Side.SOURCE)
+            if sides._home_log is not None:
+                stack.callback(sides._home_log.stop)
+            yield sides
+
+    def _follow(self, side: Side) -> LedgerLog | None:
+        """The ledger that lies on a side, read to its end; None when there is none."""
+        other = self.pair.source if side is Side.TARGET else self.pair.target
+        admin = self.target if side is Side.TARGET else self.source
+        topic = ledger_topic(other)
+        if admin is None:
+            return None
+        found = admin.describe_topics([topic])[topic]
+        if vanished(found):
+            return None  # a reader would wait for it
+        if isinstance(found, KafkaFailure):
+            raise found
+        settings = self.clients.settings(side, Kind.CONSUMER, "ledger-consumer")
+        log = LedgerLog(settings, topic, name=self.clients.alias(side))
+        try:
+            log.start(READ_S)
+        except BaseException:
+            log.stop()
+            raise
+        return log
+
+    @property
+    def ledger(self) -> Ledger:
+        """As far as it has been read."""
+        return self._ledger_log.ledger
+
+    @property
+    def home_ledger(self) -> Ledger | None:
+        """As far as it has been read."""
+        return None if self._home_log is None else self._home_log.ledger
+
+    def refresh(self) -> None:
+        """Read both ledgers to their present ends. Raises KafkaFailure, but not for a source that has just gone."""
+        self._ledger_log.read_to_end(READ_S)
+        if self._home_log is not None:
+            with suppress(KafkaFailure):
+                self._home_log.read_to_end(PREFLIGHT_S)
+
+    def write_ledger(self, records: Sequence[Record]) -> None:
+        """Append to the flow's ledger and read it back. Raises KafkaFailure."""
+        with self.client(Side.TARGET, Kind.PRODUCER) as cluster:
+            Producer(cluster).send(ledger_topic(self.pair.source), list(records), 0, timeout_s=WRITE_S)
+        self.refresh()
+
+    @contextmanager
+    def client(self, side: Side, kind: Kind) -> Iterator[Cluster]:
+        """Connections with the settings of a kind of client, closed afterwards."""
+        cluster = self.clients.cluster(side, kind, f"mm2-cli-{side.value}-{kind.value}")
+        try:
+            yield cluster
+        finally:
+            cluster.close()
+
+    @property
+    def workers(self) -> int:
+        """How many processes are in the flow's worker group on the target. Raises KafkaFailure."""
+        group = self.config.worker["group.id"]
+        found = self.target.describe_groups([group])[group]
+        if isinstance(found, KafkaFailure) and not isinstance(found, BrokerFailure):
+            raise found
+        if group_state(found) not in _WORKING or isinstance(found, KafkaFailure):
+            return 0
+        return len(found.members or ())
+
+    def assigned(self) -> set[TopicPartition]:
+        """The partitions that the tasks of the source connector have, by the flow's config topic; none when it is paused or
+        stopped. Raises KafkaFailure."""
+        fold = ConfigFold()
+        with self.client(Side.TARGET, Kind.CONSUMER) as cluster:
+            log = KafkaBasedLog(
+                cluster,
+                self.config.worker["config.storage.topic"],
+                on_record=lambda record: fold.apply(record.offset, record.key, record.value),
+                read_committed=True,
+            )
+            try:
+                log.start(READ_S, to_stable=True)
+            finally:
+                log.stop()
+        state = fold.snapshot()
+        if state.target_state(SOURCE_NAME) not in {None, TargetState.STARTED}:
+            return set()
+        dealt = [task.get(ASSIGNED_PARTITIONS_KEY) for task in state.all_task_configs(SOURCE_NAME)]
+        return {tp for text in dealt if text for tp in decode_partitions(text)}
+
+    def is_same_name(self, topic: str) -> bool:
+        """The remote topic has the name of its source, so that it cannot tell where it came from."""
+        return self.selection.remote(topic) == topic
+
+    def known_partitions(self) -> list[TopicPartition]:
+        """Source partitions that the ledger knows, without heartbeats."""
+        return [tp for tp in self.ledger.partitions() if not self.policy.is_heartbeats_topic(tp.topic)]
+
+
+def now_ms() -> int:
+    """Milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,291 @@
+"""`mm2 failover`, `promote` and `failback` on a flow whose ledger, checkpoints and groups were left by nobody who still runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer
+
+from mm2.copy.ledger import LEDGER_CONFIGS, chunk_record, entry_record, ledger_topic
+from mm2.copy.segments import Chunk, Segment
+from mm2.copy.session import Entry, Mark
+from mm2.mirror.formats import Checkpoint
+from mm2.sandbox.kafka import LocalKafka
+from tests.integration.asking import asked
+from tests.integration.mirror_flow import commit, committed, create, write
+from tests.integration.mirror_process import ends, table, write_config
+
+GONE = "127.0.0.1:1"
+NUMBER = b"1"
+
+
+def properties(tmp_path: Path, unique: str, source: str, target: str, **more: str) -> Path:
+    """Of a flow whose source has an alias of its own, so that its topics are nobody else's."""
+    props = {"clusters": f"{unique},B", f"{unique}.bootstrap.servers": source, "B.bootstrap.servers": target}
+    return write_config(tmp_path / "mm2.properties", {**props, "topics": "t-.*", **more})
+
+
+def left_behind(broker: LocalKafka, alias: str, remote: str, topic: str) -> None:
+    """1,000 records of partition 0 were copied, of partition 1 none, from offset 50 on; the source had 1,010 and 50."""
+    create(broker, remote, 2)
+    write(broker, remote, [(None, NUMBER)] * 1_000, 0)
+    create(broker, ledger_topic(alias), config=LEDGER_CONFIGS)
+    full = Entry(topic, 0, remote, Mark(1_200, 1_000, 1_000), 1_200, end=1_210)
+    rows = [
+        entry_record(full),
+        chunk_record(full.source, Chunk(0, [Segment(0, 0, 400), Segment(600, 400, 600)])),
+        entry_record(Entry(topic, 1, remote, Mark(50, 0, 0), 50, end=50)),
+    ]
+    write(broker, ledger_topic(alias), [(row.key, row.value) for row in rows], 0)
+
+
+def checkpointed(broker: LocalKafka, alias: str, checkpoints: list[Checkpoint]) -> None:
+    topic = f"{alias}.checkpoints.internal"
+    create(broker, topic, config={"cleanup.policy": "compact"})
+    write(broker, topic, [(one.key(), one.value()) for one in checkpoints], 0)
+
+
+def everything(broker: LocalKafka, alias: str, groups: Mapping[str, str]) -> tuple[Any, ...]:
+    """What a verb could change: ledger, ends of the other topics, offsets of groups."""
+    offsets = [committed(broker, group, topic, part) for group, topic in groups.items() for part in (0, 1)]
+    others = [ends(broker, topic) for topic in (*groups.values(), f"{alias}.checkpoints.internal")]
+    return table(broker, ledger_topic(alias)), others, offsets
+
+
+def outcomes(out: str) -> dict[tuple[str, int], tuple[int | None, str, str]]:
+    """(place on the target, found by, outcome) by group and partition."""
+    return {
+        (row["group"], row["partition"]): (row["translated"], row["found_by"], row["outcome"])
+        for row in json.loads(out)["groups"]
+    }
+
+
+def test_groups_of_a_source_that_is_gone_go_on_where_the_ledger_knows(
+    kafka_b: LocalKafka, unique: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topic, flow = "t-" + unique, f"{unique}->B"
+    remote = f"{unique}.{topic}"
+    file = properties(tmp_path, unique, GONE, kafka_b.bootstrap)
+    left_behind(kafka_b, unique, remote, topic)
+    exact, ahead, behind, first = (f"{unique}-{name}" for name in ("exact", "ahead", "behind", "first"))
+    groups = dict.fromkeys((exact, ahead, behind, first), remote)
+    # The checkpoints are older than what the ledger knows: the last word on the exact one is 500, not 450.
+    checkpointed(
+        kafka_b,
+        unique,
+        [
+            Checkpoint(exact, remote, 0, 700, 450, ""),
+            Checkpoint(ahead, remote, 0, 700, 500, ""),
+            Checkpoint(behind, remote, 0, 450, 400, ""),
+            Checkpoint(first, remote, 1, 50, 0, ""),
+        ],
+    )
+    commit(kafka_b, ahead, {(remote, 0): 900})
+    before = everything(kafka_b, unique, groups)
+    code, out, err = asked(capsys, "failover", file, flow, "--json", "--dry-run")
+    told = json.loads(out)
+    assert (code, err, told["source_answers"], told["records_at_risk"]) == (0, "", False, 10)
+    assert told["seconds_at_risk"] < 120
+    assert everything(kafka_b, unique, groups) == before, "a dry run changes nothing"
+    assert {row[2] for row in outcomes(out).values()} == {"to be written", "ahead"}
+
+    code, out, err = asked(capsys, "failover", file, flow, "--json")
+    assert (code, err) == (0, "")
+    assert outcomes(out) == {
+        (exact, 0): (500, "segments", "written"),
+        (ahead, 0): (500, "segments", "ahead"),
+        (behind, 0): (400, "conservative", "written"),  # the records behind 400 have no place that is known
+        (first, 1): (0, "segments", "written"),
+    }
+    assert [committed(kafka_b, group, remote) for group in (exact, ahead, behind)] == [500, 900, 400]
+    held = [
+        json.loads(value or b"")
+        for key, (value, _) in table(kafka_b, ledger_topic(unique)).items()
+        if b'"promoted"' in key
+    ]
+    assert [(one["verb"], one["remote_topic"], one["turned"]) for one in held] == [("failover", remote, False)]
+
+    code, out, err = asked(capsys, "failover", file, flow)
+    assert (code, err) == (0, ""), "once more: nothing is left to be done"
+    lines = out.splitlines()
+    assert lines[0] == f"failover {flow}"
+    assert lines[1].startswith(f"{unique} does not answer: ")
+    assert f"  {topic}-0: offsets 1200-1209" in lines
+    assert "done: 1 topic had been handed over before" in lines
+    assert f"done: no process of {flow} runs; one that is started finds out" in lines
+    assert "done: 4 offsets there already, or further on" in lines
+
+
+def test_a_group_in_use_is_named_and_left_alone_and_the_others_are_moved(
+    kafka_b: LocalKafka, unique: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topic, flow = "t-" + unique, f"{unique}->B"
+    remote = f"{unique}.{topic}"
+    file = properties(tmp_path, unique, GONE, kafka_b.bootstrap)
+    left_behind(kafka_b, unique, remote, topic)
+    idle, busy = f"{unique}-idle", f"{unique}-busy"
+    checkpointed(kafka_b, unique, [Checkpoint(group, remote, 0, 700, 450, "") for group in (idle, busy)])
+    consumer = Consumer({"bootstrap.servers": kafka_b.bootstrap, "group.id": busy, "enable.auto.commit": False})
+    consumer.subscribe([remote])
+    try:
+        while not consumer.assignment():
+            consumer.poll(0.1)
+        code, out, _ = asked(capsys, "failover", file, flow, "--json", "--group", f"{unique}-.*")
+        told = json.loads(out)
+        assert code == 1
+        assert outcomes(out) == {(idle, 0): (500, "segments", "written"), (busy, 0): (500, "segments", "in use")}
+        assert told["problems"] == [f"group {busy}, {topic}-0: in use: it has members on B (stable): stop them first"]
+        assert committed(kafka_b, idle, remote) == 500
+        code, out, _ = asked(capsys, "failover", file, flow, "--json", "--group", idle)
+        assert (code, outcomes(out)) == (0, {(idle, 0): (500, "segments", "there already")})
+    finally:
+        consumer.close()
+
+
+def test_a_source_that_answers_is_not_left_with_records_of_its_own_by_accident(
+    kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topic, flow = "t-" + unique, f"{unique}->B"
+    remote, group = f"{unique}.{topic}", f"{unique}-group"
+    file = properties(tmp_path, unique, kafka_a.bootstrap, kafka_b.bootstrap)
+    left_behind(kafka_b, unique, remote, topic)
+    create(kafka_a, topic, 2)
+    write(kafka_a, topic, [(None, NUMBER)] * 1_210, 0)
+    commit(kafka_a, group, {(topic, 0): 700})
+    known = table(kafka_b, ledger_topic(unique))
+    code, out, err = asked(capsys, "failover", file, flow, "--group", group)
+    assert (code, out) == (2, "")
+    assert err == (
+        f"mm2: Cluster {unique} answers and has 10 records that are not on B yet ({topic}-0: 1200 of 1210). Stop its writers and "
+        "say --wait SECONDS, or leave these records behind with --leave-behind.\n"
+    )
+    code, _, err = asked(capsys, "failover", file, flow, "--wait", "1")
+    assert (code, err) == (
+        2,
+        f"mm2: Cluster {unique} was waited for 1 s: 10 records are left to copy. Nothing was changed.\n",
+    )
+    code, _, err = asked(capsys, "promote", file, flow)
+    assert code == 2
+    assert err.endswith("leave these records behind with --leave-behind.\n")
+    assert table(kafka_b, ledger_topic(unique)) == known
+    code, _, err = asked(capsys, "failback", file, flow)
+    assert (code, err) == (
+        2,
+        f"mm2: No chosen topic of {flow} was handed over, so there is nothing to turn back: see mm2 failover, mm2 promote.\n",
+    )
+
+    code, out, err = asked(capsys, "promote", file, flow, "--leave-behind", "--json")
+    told = json.loads(out)
+    assert (code, err, told["records_at_risk"], told["groups"]) == (0, "", 10, [])
+    assert "a cluster has no authorizer, so there are no ACLs" in told["done"]
+    assert told["advice"][0].startswith(
+        f"applications may write {remote} on B now. What they write there does not go back"
+    )
+    code, out, _ = asked(capsys, "failover", file, flow, "--leave-behind", "--json", "--group", group)
+    assert (code, outcomes(out)) == (0, {(group, 0): (500, "segments", "written")})
+    assert json.loads(out)["groups"][0]["told_by"] == "source"
+
+    # Somebody writes the promoted topic; the source has ten records that nobody else has.
+    write(kafka_b, remote, [(None, NUMBER)] * 7, 0)
+    code, out, _ = asked(capsys, "failback", file, flow, "--json")
+    told = json.loads(out)
+    assert code == 1
+    assert told["problems"] == [
+        f"on {unique} only: 10 records in 1 partition, and nothing was changed: look at them, then say --divergent keep"
+    ]
+    assert [(row["missing"], row["others"]) for row in told["partitions"]] == [(10, 7), (0, 0)]
+    assert any(sentence.startswith(f"7 records of others lie in {remote} on B") for sentence in told["advice"])
+    code, out, _ = asked(capsys, "failback", file, flow, "--divergent", "keep")
+    assert code == 0
+    assert f"done: 1 topic taken back: {flow} may copy them again" in out.splitlines()
+    assert not any(b'"promoted"' in key for key, (value, _) in table(kafka_b, ledger_topic(unique)).items() if value)
+
+
+def test_what_is_wrong_is_said_in_a_sentence_and_changes_nothing(
+    kafka_b: LocalKafka, unique: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flow = f"{unique}->B"
+    file = properties(tmp_path, unique, GONE, kafka_b.bootstrap)
+    for arguments, sentence in (
+        (("failover", file, "X->B"), f"mm2: {file} has no flow X->B; its flows are"),
+        (
+            ("failover", file, flow),
+            f"mm2: Cluster B has no ledger mm2-ledger.{unique}.internal: nothing has been copied",
+        ),
+        (("failover", file, flow, "--topic", "["), "mm2: Invalid value [ for configuration --topic"),
+        (("failover", file, flow, "--group", ""), "mm2: --group names nothing; leave it out to have all."),
+        (("failover", file, flow, "--wait", "-1"), "mm2: --wait -1 is no number of seconds."),
+        (("failback", file, flow, "--divergent", "truncate"), "mm2: A log cannot be cut off at its end: DeleteRecords"),
+    ):
+        code, out, err = asked(capsys, *arguments)
+        assert (code, out) == (2, ""), arguments
+        assert err.startswith(sentence), err
+        assert err.count("\n") == 1, err
+    left_behind(kafka_b, unique, f"{unique}.t-{unique}", "t-" + unique)
+    known = table(kafka_b, ledger_topic(unique))
+    for arguments, sentence in (
+        (
+            ("failover", file, flow, "--topic", "other"),
+            f"mm2: No topic of {flow} fits --topic; its ledger knows 1: t-{unique}.",
+        ),
+        (("failover", file, flow, "--wait", "5"), f"mm2: Cluster {unique} does not answer: "),
+        (("failback", file, flow), f"mm2: Cluster {unique} does not answer yet: "),
+    ):
+        code, out, err = asked(capsys, *arguments)
+        assert (code, out) == (2, ""), arguments
+        assert err.startswith(sentence), err
+    assert table(kafka_b, ledger_topic(unique)) == known
+
+
+def test_under_identity_naming_the_flow_the_other_way_begins_behind_what_came_from_the_source(
+    kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topic, a, b = "t-" + unique, f"{unique}-a", f"{unique}-b"
+    there, back = f"{a}->{b}", f"{b}->{a}"
+    props = {
+        "clusters": f"{a},{b}",
+        f"{a}.bootstrap.servers": kafka_a.bootstrap,
+        f"{b}.bootstrap.servers": kafka_b.bootstrap,
+        "topics": "t-.*",
+        "replication.policy.class": "org.apache.kafka.connect.mirror.IdentityReplicationPolicy",
+    }
+    file = write_config(tmp_path / "mm2.properties", props)
+    left_behind(kafka_b, a, topic, topic)
+    create(kafka_a, topic, 2)
+    write(kafka_a, topic, [(None, NUMBER)] * 1_210, 0)
+    code, _, err = asked(capsys, "failover", file, there, "--leave-behind", "--group", f"{unique}-nobody")
+    assert (code, err) == (0, "")
+    write(kafka_b, topic, [(None, NUMBER)] * 30, 0)  # applications are on B now
+    code, _, err = asked(capsys, "failback", file, there, "--divergent", "keep")
+    assert code == 2
+    assert err == (
+        f"mm2: Cluster {a} has no topic mm2-offsets.{b}.internal, so the flow {back} has never run: set {back}.enabled = true and "
+        "let it start once, then come back.\n"
+    )
+    create(kafka_a, f"mm2-offsets.{b}.internal", 5, {"cleanup.policy": "compact"})
+    create(kafka_a, ledger_topic(b), config=LEDGER_CONFIGS)
+    code, out, _ = asked(capsys, "failback", file, there, "--json")
+    told = json.loads(out)
+    assert (code, [start["offset"] for start in told["starts"]]) == (1, [1_000, 0])
+    assert ends(kafka_a, f"mm2-offsets.{b}.internal") == [0] * 5, "not before the tail was agreed to"
+    code, out, _ = asked(capsys, "failback", file, there, "--divergent", "keep", "--json")
+    told = json.loads(out)
+    assert code == 0
+    assert [(start["offset"], start["offset_before"], start["verified"]) for start in told["starts"]] == [
+        (1_000, None, True),
+        (0, None, True),
+    ]
+    positions = {
+        json.loads(key)[1]["partition"]: json.loads(value or b"")["offset"]
+        for key, (value, _) in table(kafka_a, f"mm2-offsets.{b}.internal").items()
+    }
+    assert positions == {0: 999, 1: -1}, "the last offset that is done"
+    code, out, _ = asked(capsys, "failback", file, there)
+    assert code == 0
+    assert f"done: {back} had taken over 1 topic before, first {topic}" in out.splitlines()
+    (note,) = [value for key, (value, _) in table(kafka_b, ledger_topic(a)).items() if b'"promoted"' in key]
+    assert json.loads(note or b"")["turned"]

@@ -1,0 +1,50 @@
+"""What follows from what is known, and what stays unknown."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+
+from mm2.cli.evidence import tell
+from mm2.failover.evidence import Found, GroupEvidence, Outcome, PartitionEvidence, Report
+
+P0 = PartitionEvidence("t", 0, "A.t", 90, 80, 100, None, 85)
+REPORT = Report("failover", "A->B", False, 20_000, "connection refused", 5_000, [P0])
+
+
+def test_what_is_missing_and_what_others_wrote() -> None:
+    assert (P0.missing, P0.others) == (10, 5)
+    assert dataclasses.replace(P0, unmarked=4).missing == 6, "the target has more than the ledger says"
+    assert dataclasses.replace(P0, end=80).missing == 0, "an end that is older than the copy"
+    assert (dataclasses.replace(P0, end=None).missing, dataclasses.replace(P0, target_end=None).others) == (None, None)
+
+
+def test_one_partition_of_which_nothing_is_known_leaves_the_sum_unknown() -> None:
+    assert REPORT.missing == 10
+    assert dataclasses.replace(REPORT, partitions=[P0, dataclasses.replace(P0, end=None)]).missing is None
+
+
+def test_seconds_count_from_the_newest_sign_of_a_source_that_is_silent() -> None:
+    assert REPORT.silent_s == 15.0
+    assert dataclasses.replace(REPORT, source_trouble="").silent_s is None
+    assert dataclasses.replace(REPORT, last_sign_ms=None).silent_s is None
+
+
+def test_a_report_is_well_when_nothing_was_left_undone() -> None:
+    assert REPORT.is_well
+    assert not dataclasses.replace(REPORT, problems=["x"]).is_well
+
+
+def test_people_are_told_ranges_places_and_what_was_not_done() -> None:
+    group = GroupEvidence("g", "t", 0, "A.t", 70, "checkpoint", 60, Found.EXACT, 50, 60, Outcome.WRITTEN)
+    out = io.StringIO()
+    tell(out, dataclasses.replace(REPORT, groups=[group], problems=["the roof"], done=["the floor"]))
+    lines = [" ".join(line.split()) for line in out.getvalue().splitlines()]
+    assert lines[:3] == [
+        "failover A->B",
+        "A does not answer: connection refused",
+        "newest sign of A on B: 1970-01-01 00:00:05 UTC, 15.0 s ago; what A took since then is not known here",
+    ]
+    assert "t-0: offsets 90-99" in lines
+    assert "g A.t-0 70 (checkpoint) 60 50 60 segments written" in lines
+    assert lines[-2:] == ["done: the floor", "NOT DONE: the roof"]
