@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, Trouble, number, table
+from mm2.cli.verbs import examples
 from mm2.config.configdef import ConfigException
 from mm2.config.java_regex import compile_java
 from mm2.config.mirrormaker import MirrorMakerConfig
@@ -24,6 +25,23 @@ _TOPICS: Final = {
     "heartbeat-topics": ("the heartbeats topics of the cluster", MirrorClient.heartbeat_topics),
     "checkpoint-topics": ("the checkpoints topics of the cluster", MirrorClient.checkpoint_topics),
     "upstream-clusters": ("aliases of the clusters from which heartbeats arrive", MirrorClient.upstream_clusters),
+}
+
+_EXAMPLES: Final = {
+    "heartbeat-topics": [
+        ("at a cluster of MirrorMaker's file", "mm2 client heartbeat-topics mm2.properties --cluster B")
+    ],
+    "checkpoint-topics": [("with the properties of a client", "mm2 client checkpoint-topics client.properties")],
+    "upstream-clusters": [("whose records arrive at B?", "mm2 client upstream-clusters mm2.properties --cluster B")],
+    "remote-topics": [("what of A is on B?", "mm2 client remote-topics mm2.properties --cluster B --source A")],
+    "hops": [("how far is A from C?", "mm2 client hops mm2.properties A --cluster C")],
+    "translate-offsets": [
+        ("where billing goes on at B", "mm2 client translate-offsets mm2.properties A billing --cluster B"),
+        (
+            "for kafka-consumer-groups --reset-offsets --from-file",
+            "mm2 client translate-offsets mm2.properties A --groups '.*' --cluster B --csv > offsets.csv",
+        ),
+    ],
 }
 
 Offsets = Mapping[str, Mapping[TopicPartition, OffsetAndMetadata]]
@@ -82,7 +100,9 @@ def add(verbs: Any) -> None:
 
 
 def _add(actions: Any, name: str, text: str) -> Any:
-    parser = actions.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}. {_CODES}")
+    parser = actions.add_parser(
+        name, help=text, description=f"{text[0].upper()}{text[1:]}. {_CODES}", epilog=examples(*_EXAMPLES[name])
+    )
     parser.add_argument("config", metavar="FILE", type=Path, help="properties file of a client, or MirrorMaker's")
     parser.add_argument("--cluster", metavar="ALIAS", help="the cluster that is asked, where FILE is MirrorMaker's")
     parser.add_argument("--json", action="store_true", help="for programs rather than people")

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any, Final
 
 import configargparse
 from rich.console import Console
@@ -18,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 import mm2
+from mm2.cli.verbs import examples
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure
@@ -134,18 +136,39 @@ class Demo:
         yield show
 
 
+_DESCRIPTION: Final = "Replicates a live stream between two brokers on this machine and compares both sides."
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code: 0 all equal, 1 not equal or failed, 130 interrupted."""
-    parser = configargparse.ArgumentParser(
-        prog="bin/demo",
-        description="Replicates a live stream between two brokers on this machine and compares both sides.",
-        auto_env_var_prefix="MM2_DEMO_",
+    parser = configargparse.ArgumentParser(prog="bin/demo", description=_DESCRIPTION, auto_env_var_prefix="MM2_DEMO_")
+    _add_options(parser)
+    return run(parser.parse_args(arguments))
+
+
+def add(verbs: Any) -> None:
+    """`mm2 demo`."""
+    parser = verbs.add_parser(
+        "demo",
+        help="two brokers, a live stream, a copy, and a verdict record by record",
+        description=f"{_DESCRIPTION} Kafka is fetched the first time; everything runs in a folder for temporary files, reachable "
+        "from this machine only, and is gone afterwards. Exit code: 0 all equal, 1 not equal or failed, 130 interrupted.",
+        epilog=examples(
+            ("half a minute of records", "mm2 demo"), ("to look around while it runs", "mm2 demo --seconds 5 --keep")
+        ),
     )
+    _add_options(parser)
+    parser.set_defaults(run=run)
+
+
+def _add_options(parser: Any) -> None:
     parser.add_argument("--seconds", type=float, default=30.0, help="how long the stream runs (default: %(default)g)")
     parser.add_argument("--rate", type=float, default=5000.0, help="records per second (default: %(default)g)")
     parser.add_argument("--keep", action="store_true", help="go on after the verdict until Ctrl-C")
-    options = parser.parse_args(arguments)
 
+
+def run(options: Any) -> int:
+    """Exit code."""
     console = Console()
     folder = Path(tempfile.mkdtemp(prefix="mm2-demo-"))
     # Whoever ends us politely gets the same clean end as Ctrl-C, which a shell ignores for what it runs in background.

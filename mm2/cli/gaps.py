@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, TextIO
 
 from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, Flow, Trouble, add_flow, number
+from mm2.cli.verbs import examples
 from mm2.copy.ledger import Ledger
 from mm2.copy.segments import Gap
 from mm2.copy.session import Entry
@@ -80,6 +81,10 @@ def add(verbs: Any) -> None:
         help="which source offsets are not on the target, and why",
         description="Which source offsets are not on the target, and why. Exit code: 0 all that should be there is "
         "there, 1 some of it is lost, 2 the question could not be answered.",
+        epilog=examples(
+            ("all topics", "mm2 gaps mm2.properties 'A->B'"),
+            ("one topic, for a script", "mm2 gaps mm2.properties 'A->B' --topic orders --json"),
+        ),
     )
     add_flow(parser)
     parser.add_argument("--topic", metavar="T", help="only this topic of the source")

@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, Flow, add_flow, table
+from mm2.cli.verbs import examples
 
 
 def add(verbs: Any) -> None:
@@ -17,6 +18,10 @@ def add(verbs: Any) -> None:
         description="Offsets of consumer groups that have no checkpoint (partitions of the source), or that "
         "sync.group.offsets.enabled does not write (partitions of the target), each with its reason, as the tasks said "
         "last. Exit code: 0 all are there, 1 some are not, 2 the question could not be answered.",
+        epilog=examples(
+            ("all groups", "mm2 groups mm2.properties 'A->B'"),
+            ("one group", "mm2 groups mm2.properties 'A->B' --group billing"),
+        ),
     )
     add_flow(parser)
     parser.add_argument("--group", metavar="G", help="only this group")

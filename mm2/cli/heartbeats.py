@@ -12,6 +12,7 @@ from typing import Any
 
 from mm2.cli.client import client_props
 from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, Trouble, table
+from mm2.cli.verbs import examples
 from mm2.config.mirror_keys import HEARTBEAT_CONNECTOR, SOURCE_CONNECTOR
 from mm2.config.mirrormaker import MirrorMakerConfig
 from mm2.config.properties import load_properties
@@ -67,6 +68,10 @@ def add(verbs: Any) -> None:
         "on C that is how old all is that comes from A by way of B. Clocks of two machines that differ show up in it. "
         "A flow that has not been heard of for a day is silent. "
         "Exit code: 0 all flows of the file are heard of and fresh, 1 one is not, 2 a cluster could not be asked.",
+        epilog=examples(
+            ("at all clusters of the file", "mm2 heartbeats mm2.properties"),
+            ("what arrives at B may be ten seconds old", "mm2 heartbeats mm2.properties B --max-age 10"),
+        ),
     )
     parser.add_argument("config", metavar="mm2.properties", type=Path, help="MirrorMaker 2's properties file")
     parser.add_argument("clusters", metavar="CLUSTER", nargs="*", help="where to look (default: at all clusters)")

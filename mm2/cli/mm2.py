@@ -6,20 +6,25 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+import argcomplete
+
 from mm2 import __version__
 from mm2.cli import (
     client,
+    completion,
     config,
-    failback,
-    failover,
+    control,
+    demo,
     gaps,
     groups,
     heartbeats,
+    lag,
     offsets,
+    plan,
     processes,
-    promote,
     status,
     throttle,
+    version,
 )
 from mm2.cli.flow import EXIT_TROUBLE, Trouble
 from mm2.cli.logs import configure_logging
@@ -40,17 +45,20 @@ def parser() -> Any:
     verbs = made.add_subparsers(metavar="VERB", required=True)
     for verb in (
         client,
+        completion,
         config,
-        failback,
-        failover,
+        control,
+        demo,
         gaps,
         groups,
         heartbeats,
+        lag,
         offsets,
+        plan,
         processes,
-        promote,
         status,
         throttle,
+        version,
     ):
         verb.add(verbs)
     return made
@@ -58,7 +66,9 @@ def parser() -> Any:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Answer one question; the exit code."""
-    options = parser().parse_args(arguments)
+    command_line = parser()
+    argcomplete.autocomplete(command_line)  # ends the process when it is a shell that asks
+    options = command_line.parse_args(arguments)
     configure_logging("console", "error")
     try:
         return int(options.run(options))

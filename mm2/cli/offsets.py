@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, TextIO
 
 from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, Trouble, number, pair_of, table
+from mm2.cli.verbs import examples
 from mm2.config.configdef import ConfigException
 from mm2.config.mirrormaker import MirrorMakerConfig
 from mm2.config.properties import load_properties
@@ -121,6 +122,10 @@ def add(verbs: Any) -> None:
         help="every key with its offset and age",
         description="Every key that has an offset, with its age and whether its connector is configured. Exit code: 0 "
         "answered, 2 the question could not be answered.",
+        epilog=examples(
+            ("of a flow", "mm2 offsets list mm2.properties 'A->B'"),
+            ("of a Connect worker, one connector", "mm2 offsets list worker.properties --connector files"),
+        ),
     )
     _add_choice(listing)
     listing.set_defaults(run=run_list)
@@ -130,6 +135,13 @@ def add(verbs: Any) -> None:
         description="Removes the keys that fit by writing tombstones, reads back that they are gone, and prints what it has "
         "removed. Keys of a connector that is configured and not stopped are left alone, since it would begin at the start "
         "again. Exit code: 0 all that fits is gone, 1 some of it is kept, 2 it could not be done.",
+        epilog=examples(
+            (
+                "what has not been written for a month: look first",
+                "mm2 offsets delete mm2.properties 'A->B' --older-than 30d --dry-run",
+            ),
+            ("of a topic that is gone", "mm2 offsets delete mm2.properties 'A->B' --where topic=orders"),
+        ),
     )
     _add_choice(deleting)
     deleting.add_argument("--dry-run", action="store_true", help="say what would be removed, and remove nothing")

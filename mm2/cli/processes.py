@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from mm2.cli.flow import EXIT_WELL, table
+from mm2.cli.verbs import examples
 from mm2.mirror.whereabouts import processes
 
 
@@ -17,7 +18,12 @@ def add(verbs: Any) -> None:
     parser = verbs.add_parser(
         "processes",
         help="where the REST interfaces of the processes on this machine are",
-        description="The MirrorMaker processes of this user on this machine, with the address of their REST interface.",
+        description="The MirrorMaker processes of this user on this machine, with the address of their REST interface. "
+        "Exit code: 0.",
+        epilog=examples(
+            ("where to look", "mm2 processes"),
+            ("the first address", "mm2 processes --json | jq -r '.processes[0].url'"),
+        ),
     )
     parser.add_argument("--json", action="store_true", help="as JSON")
     parser.set_defaults(run=run)

@@ -1,141 +1,224 @@
-"""`mm2 status`: how far each partition of a flow has been copied, from the ledger and the source's ends."""
+"""`mm2 status`: what would be lost if the source died now, and how each flow and each of its partitions is."""
 
 from __future__ import annotations
 
+import dataclasses
+import io
 import json
 import sys
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any, TextIO
+from typing import Any, Final, TextIO
 
-from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, Flow, add_flow, number, table
-from mm2.copy.session import Entry
-from mm2.kafka.errors import KafkaFailure
-from mm2.kafka.structs import LATEST, OffsetInfo, TopicPartition
-from mm2.mirror.clients import Side
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
 
+from mm2.cli.flow import EXIT_NOT_WELL, EXIT_TROUBLE, EXIT_WELL, Trouble, add_file, number, pair_of, table
+from mm2.cli.verbs import examples
+from mm2.config.mirrormaker import MirrorMakerConfig
+from mm2.config.properties import load_properties
+from mm2.copy.states import WELL
+from mm2.observer.observer import observe_once
+from mm2.observer.views import FlowState, FlowView, PartitionView, Snapshot
 
-@dataclass(frozen=True)
-class PartitionStatus:
-    """One partition; ``end`` is the next offset that the source will give away, None when it could not be asked.
-
-    ``rate`` is bytes per second lately.
-    """
-
-    entry: Entry
-    end: int | None
-    rate: int
-
-    @property
-    def lag(self) -> int | None:
-        """Source offsets still to be copied; None while it is not known."""
-        position = self.entry.mark.source
-        return None if self.end is None or position < 0 else max(0, self.end - position)
-
-    def to_json(self) -> dict[str, Any]:
-        entry = self.entry
-        session = None
-        if entry.session is not None:
-            session = {
-                "producer_id": entry.session.producer.producer_id,
-                "producer_epoch": entry.session.producer.producer_epoch,
-                "start": {"source": entry.session.start.source, "target": entry.session.start.target},
-                "records": entry.mark.records,
-            }
-        return {
-            "topic": entry.topic,
-            "partition": entry.partition,
-            "remote_topic": entry.remote_topic,
-            "position": _known(entry.mark.source),
-            "source_end": self.end,
-            "lag": self.lag,
-            "target_offset": _known(entry.mark.target),
-            "bytes_per_s": self.rate,
-            "foreign_records": entry.foreign,
-            "session": session,
-            "trouble": None if entry.trouble is None else entry.trouble._asdict(),
-            "note": entry.note,
-        }
+_WATCH_S: Final = 2.0
+_FINE: Final = frozenset({FlowState.RUNNING, FlowState.CATCHING_UP})
+_COLOURS: Final = {
+    "green": ("RUNNING",),
+    "yellow": ("CATCHING_UP", "PAUSED", "THROTTLED", "UNKNOWN", "BLOCKED_BY_OPEN_TXN"),
+    "bold red": (
+        "DEGRADED", "STOPPED", "UNREACHABLE", "UNAUTHORIZED", "CORRUPT", "TOO_LARGE", "LOST_RANGE", "DELETED",
+        "RECREATED", "TARGET_FULL", "REFUSED", "FAILED",
+    ),
+}  # fmt: skip
 
 
 def add(verbs: Any) -> None:
     """The verb's own arguments."""
     parser = verbs.add_parser(
         "status",
-        help="how far each partition of a flow has been copied",
-        description="How far each partition of a flow has been copied. Exit code: 0 answered in full, 1 a partition does "
-        "not go on or the source could not say where it ends, 2 the question could not be answered.",
+        help="what would be lost if the source died now, and how each flow is",
+        description="What would be lost if the source died now, and how each flow is, as its two clusters say at this moment; it "
+        "does not matter where it runs. With a flow, each of its partitions, too. Exit code: 0 all is copied or catching up, 1 "
+        "something is not, 2 the question could not be answered, for instance because a target does not answer.",
+        epilog=examples(
+            ("all flows of the file", "mm2 status mm2.properties"),
+            ("one flow, partition by partition", "mm2 status mm2.properties 'A->B'"),
+            ("look again every two seconds, until Ctrl-C", "mm2 status mm2.properties --watch"),
+            ("for a script", "mm2 status mm2.properties --json | jq '.flows[] | {name, state, risk}'"),
+        ),
     )
-    add_flow(parser)
+    add_file(parser, flow="?")
+    parser.add_argument(
+        "--watch",
+        metavar="SECONDS",
+        nargs="?",
+        type=float,
+        const=_WATCH_S,
+        help=f"look again every so many seconds (default: {_WATCH_S:g}), until Ctrl-C",
+    )
+    add_timeout(parser)
     parser.set_defaults(run=run)
+
+
+def add_timeout(parser: Any) -> None:
+    """How long a look may take."""
+    parser.add_argument(
+        "--timeout", metavar="SECONDS", type=float, default=15.0, help="how long clusters may take (default: 15)"
+    )
+
+
+def look(options: Any) -> Snapshot:
+    """At the flows that a command line names. Raises Trouble, ConfigException or KafkaFailure."""
+    config = MirrorMakerConfig(load_properties(options.config))
+    file, name = options.config, options.flow
+    pairs = config.replicating_pairs() if name is None else [pair_of(config, file, name)]
+    if not pairs:
+        raise Trouble(f"{file} has no flow that is switched on; switch one on with SOURCE->TARGET.enabled = true.")
+    return observe_once(config, [str(pair) for pair in pairs], timeout_s=options.timeout)
 
 
 def run(options: Any) -> int:
     """Exit code. Raises Trouble, ConfigException or KafkaFailure."""
-    flow = Flow.of(options.config, options.flow)
-    ledger = flow.ledger()
-    entries = [entry for source in ledger.partitions() if (entry := ledger.entry(source)) is not None]
-    ends, trouble = ends_of(flow, [entry.source for entry in entries])
-    rates = ledger.rates()
-    rows = [PartitionStatus(entry, ends.get(entry.source), int(rates.get(entry.source, 0))) for entry in entries]
+    if options.watch is None:
+        return _show(look(options), options, sys.stdout)
+    return _watch(lambda: look(options), options)
+
+
+def exit_code(snapshot: Snapshot) -> int:
+    """The worst of its flows."""
+    if any(flow.target_error or flow.state is FlowState.UNKNOWN for flow in snapshot.flows):
+        return EXIT_TROUBLE
+    return EXIT_WELL if all(flow.state in _FINE for flow in snapshot.flows) else EXIT_NOT_WELL
+
+
+def document(snapshot: Snapshot) -> dict[str, Any]:
+    """The snapshot as JSON has it: `mm2.observer.views`, field by field, and the name of each flow."""
+    told = dataclasses.asdict(snapshot)
+    told["flows"] = [{"name": flow.name, **fields} for flow, fields in zip(snapshot.flows, told["flows"], strict=True)]
+    return told
+
+
+def print_json(told: object, out: TextIO | None = None) -> None:
+    """Sets become sorted lists."""
+    (out or sys.stdout).write(json.dumps(told, indent=2, ensure_ascii=False, default=sorted) + "\n")
+
+
+def _show(snapshot: Snapshot, options: Any, out: TextIO) -> int:
     if options.json:
-        document = {"flow": str(flow.pair), "partitions": [row.to_json() for row in rows], "trouble": trouble}
-        sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+        print_json(document(snapshot), out)
     else:
-        _tell(sys.stdout, flow, rows)
-    for sentence in trouble:
-        sys.stderr.write(f"mm2: {sentence}\n")
-    return EXIT_NOT_WELL if trouble or any(row.entry.trouble for row in rows) else EXIT_WELL
+        tell(out, snapshot.flows, partitions=options.flow is not None)
+    return exit_code(snapshot)
 
 
-def ends_of(flow: Flow, sources: Iterable[TopicPartition]) -> tuple[Mapping[TopicPartition, int], list[str]]:
-    """Where partitions of the source end, and what kept others from being known."""
-    wanted = dict.fromkeys(sources, LATEST)
-    if not wanted:
-        return {}, []
+def _watch(ask: Callable[[], Snapshot], options: Any) -> int:
+    """Look again and again; Ctrl-C ends it with the exit code of the last look."""
+    console, code = Console(), EXIT_WELL
     try:
-        with flow.cluster(Side.SOURCE) as admin:
-            answers = admin.list_offsets(wanted)
-    except KafkaFailure as failure:
-        return {}, [str(failure)]
-    ends = {tp: answer.offset for tp, answer in answers.items() if isinstance(answer, OffsetInfo)}
-    return ends, sorted({str(answer) for answer in answers.values() if isinstance(answer, KafkaFailure)})
+        if options.json or not console.is_terminal:
+            while True:
+                code = _show(ask(), options, sys.stdout)
+                sys.stdout.write("" if options.json else "\n")
+                sys.stdout.flush()
+                time.sleep(options.watch)
+        with Live(console=console, auto_refresh=False) as live:
+            while True:
+                snapshot = ask()
+                code = exit_code(snapshot)
+                live.update(_coloured(snapshot, partitions=options.flow is not None), refresh=True)
+                time.sleep(options.watch)
+    except (KeyboardInterrupt, BrokenPipeError):
+        return code
 
 
-def _tell(out: TextIO, flow: Flow, rows: list[PartitionStatus]) -> None:
-    header = ("PARTITION", "POSITION", "SOURCE END", "LAG", "TARGET OFFSET", "BYTES/S", "SESSION")
-    cells = [
+def _coloured(snapshot: Snapshot, *, partitions: bool) -> Text:
+    out = io.StringIO()
+    out.write(f"{_time(snapshot.at_ms)}\n")
+    tell(out, snapshot.flows, partitions=partitions)
+    text = Text(out.getvalue(), no_wrap=True, overflow="ellipsis")
+    for style, words in _COLOURS.items():
+        text.highlight_regex(rf"\b({'|'.join(words)})\b", style)
+    return text
+
+
+def tell(out: TextIO, flows: Sequence[FlowView], *, partitions: bool) -> None:
+    """Sentences first, then what they rest on."""
+    out.writelines(f"{flow.name}  {flow.state}  {flow.sentence}\n" for flow in flows)
+    out.write("\n")
+    header = ("FLOW", "PARTITIONS", "NOT WELL", "LAG", "SECONDS", "BYTES", "BYTES/S", "LOST", "FOREIGN", "TASKS")
+    table(out, header, [_flow_row(flow) for flow in flows])
+    for flow in flows:
+        if partitions and flow.partitions:
+            out.write("\n")
+            _tell_partitions(out, flow.partitions)
+        for one in flow.partitions:
+            if one.state not in WELL:
+                since = f" since {_time(one.since_ms)}" if one.since_ms is not None else ""
+                out.write(f"{flow.name}  {one.topic}-{one.partition}  {one.state}{since}: {one.reason}\n")
+            elif one.note:
+                out.write(f"{flow.name}  {one.topic}-{one.partition}  {one.note}\n")
+        _tell_troubles(out, flow)
+
+
+def _flow_row(flow: FlowView) -> tuple[str, ...]:
+    tasks = [task for connector in flow.connectors for task in connector.tasks]
+    running = sum(task.state == "RUNNING" for task in tasks)
+    return (
+        flow.name,
+        number(len(flow.partitions)),
+        number(sum(one.state not in WELL for one in flow.partitions)),
+        number(flow.risk.records),
+        _seconds(flow.risk.seconds),
+        number(flow.risk.bytes),
+        _whole(flow.bytes_per_s),
+        number(flow.lost_ranges),
+        number(flow.foreign_records),
+        f"{running} of {len(tasks)} running" if flow.connectors else "-",
+    )
+
+
+def _tell_partitions(out: TextIO, partitions: Sequence[PartitionView]) -> None:
+    header = ("PARTITION", "POSITION", "SOURCE END", "LAG", "SECONDS", "TARGET OFFSET", "BYTES/S", "STATE")
+    rows = [
         (
-            str(row.entry.source),
-            number(_known(row.entry.mark.source)),
-            number(row.end),
-            number(row.lag),
-            number(_known(row.entry.mark.target)),
-            number(row.rate),
-            _session(row.entry),
+            f"{one.topic}-{one.partition}",
+            number(one.position),
+            number(one.source_end),
+            number(one.lag_records),
+            _seconds(one.lag_seconds),
+            number(one.target_offset),
+            _whole(one.bytes_per_s),
+            str(one.state),
         )
-        for row in rows
+        for one in partitions
     ]
-    if cells:
-        table(out, header, cells)
-    for entry in (row.entry for row in rows):
-        if entry.trouble is not None:
-            since = datetime.fromtimestamp(entry.trouble.since_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-            out.write(f"{entry.source}  {entry.trouble.state} since {since}: {entry.trouble.reason}\n")
-        elif entry.note:
-            out.write(f"{entry.source}  {entry.note}\n")
-    behind = sum(row.lag or 0 for row in rows)
-    count = f"{number(len(rows))} partition{'' if len(rows) == 1 else 's'}"
-    out.write(f"{count} of {flow.pair}, {number(behind)} offsets to go\n")
+    table(out, header, rows)
 
 
-def _session(entry: Entry) -> str:
-    if entry.session is None:
-        return "none"
-    producer = entry.session.producer
-    return f"producer {producer.producer_id} epoch {producer.producer_epoch}, {number(entry.mark.records)} records"
+def _tell_troubles(out: TextIO, flow: FlowView) -> None:
+    for connector in flow.connectors:
+        for name, state, trace in (
+            (connector.name, connector.state, connector.trace),
+            *((f"{connector.name}-{task.id}", task.state, task.trace) for task in connector.tasks),
+        ):
+            if state != "RUNNING":
+                why = next(iter(trace.splitlines()), "")
+                out.write(f"{flow.name}  {name}  {state}{': ' if why else ''}{why}\n")
+    for trouble in (*flow.troubles, flow.source_error, flow.target_error):
+        if trouble:
+            out.write(f"{flow.name}  {trouble}\n")
 
 
-def _known(offset: int) -> int | None:
-    return offset if offset >= 0 else None
+def _seconds(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds:,.1f}"
+
+
+def _whole(value: float | None) -> str:
+    return number(None if value is None else int(value))
+
+
+def _time(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

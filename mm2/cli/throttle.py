@@ -8,6 +8,7 @@ import sys
 from typing import Any, Final
 
 from mm2.cli.flow import EXIT_WELL, Flow, Trouble, add_flow, number
+from mm2.cli.verbs import examples
 from mm2.copy.ledger import ledger_topic, throttle_record
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.producer import Producer
@@ -34,7 +35,14 @@ def add(verbs: Any) -> None:
         "throttle",
         help="limit a running flow, or one of its topics, in bytes per second",
         description="Shows the limits given this way; with LIMIT, sets one for the flow or with --topic for a topic; with "
-        "--reset, what the properties file says holds again. Running tasks follow within seconds.",
+        "--reset, what the properties file says holds again. Running tasks follow within seconds. Exit code: 0 done, 2 it could "
+        "not be done.",
+        epilog=examples(
+            ("what holds now", "mm2 throttle mm2.properties 'A->B'"),
+            ("20 MB a second for the flow", "mm2 throttle mm2.properties 'A->B' 20MB"),
+            ("one topic", "mm2 throttle mm2.properties 'A->B' 500k --topic orders"),
+            ("as the file says again", "mm2 throttle mm2.properties 'A->B' --reset"),
+        ),
     )
     add_flow(parser)
     parser.add_argument("limit", metavar="LIMIT", nargs="?", help="bytes per second: 500000, 500k, 20MB, or none")

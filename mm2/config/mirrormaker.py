@@ -183,6 +183,10 @@ class MirrorMakerConfig:
         """Every ordered pair of two different clusters."""
         return [SourceAndTarget(s, t) for s in self.clusters for t in self.clusters if s != t]
 
+    def replicating_pairs(self) -> list[SourceAndTarget]:
+        """The flows that copy topics; the others of :meth:`cluster_pairs` are there for their heartbeats."""
+        return [pair for pair in self.possible_pairs() if self._replicates(pair)]
+
     def unknown_clusters(self, aliases: Iterable[str]) -> list[str]:
         """Those of ``aliases`` that ``clusters`` does not name."""
         return [alias for alias in aliases if alias not in self.clusters]

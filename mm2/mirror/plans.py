@@ -86,7 +86,7 @@ def plan_flows(
     """The flows into ``targets`` (None: all), each tried out. Raises ConfigException."""
     pairs = chosen_pairs(config, targets)
     config.validate({pair.target for pair in pairs})
-    return {pair: _plan(config, pair, plugins) for pair in pairs}
+    return {pair: plan_flow(config, pair, plugins) for pair in pairs}
 
 
 def chosen_pairs(config: MirrorMakerConfig, targets: Sequence[str] | None) -> list[SourceAndTarget]:
@@ -106,8 +106,9 @@ def chosen_pairs(config: MirrorMakerConfig, targets: Sequence[str] | None) -> li
     return chosen
 
 
-def _plan(config: MirrorMakerConfig, pair: SourceAndTarget, plugins: Plugins) -> FlowPlan:
-    """Tries out whatever a worker or connector of the flow would refuse later, when nobody looks any more."""
+def plan_flow(config: MirrorMakerConfig, pair: SourceAndTarget, plugins: Plugins) -> FlowPlan:
+    """Tries out whatever a worker or connector of the flow would refuse later, when nobody looks any more. Raises
+    ConfigException."""
     written, resolved = {}, {}
     try:
         transformer = ConfigTransformer.from_props(config.originals)

@@ -8,7 +8,7 @@ from typing import Any
 
 from mm2.connect.api import ConnectError
 from mm2.connect.stores.config_fold import ConfigFold
-from mm2.connect.stores.config_state import TargetState
+from mm2.connect.stores.config_state import ClusterConfigState, TargetState
 from mm2.connect.stores.offset_json import OffsetJson
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.log import KafkaBasedLog, LogRecord
@@ -64,6 +64,12 @@ def kept_offsets(cluster: Cluster, topic: str, timeout_s: float) -> list[KeptOff
 
 def configured_connectors(cluster: Cluster, config_topic: str, timeout_s: float) -> dict[str, TargetState]:
     """The connectors that a config topic knows, with the states they are meant to be in. Raises KafkaFailure."""
+    state = stored_configs(cluster, config_topic, timeout_s)
+    return {name: state.target_state(name) or TargetState.STARTED for name in state.connectors()}
+
+
+def stored_configs(cluster: Cluster, config_topic: str, timeout_s: float) -> ClusterConfigState:
+    """All that a config topic says now. Raises KafkaFailure, also when it does not exist."""
     fold = ConfigFold()
     log = KafkaBasedLog(
         cluster,
@@ -72,8 +78,7 @@ def configured_connectors(cluster: Cluster, config_topic: str, timeout_s: float)
         read_committed=True,
     )
     _read(log, timeout_s)
-    state = fold.snapshot()
-    return {name: state.target_state(name) or TargetState.STARTED for name in state.connectors()}
+    return fold.snapshot()
 
 
 def remove(cluster: Cluster, topic: str, kept: Collection[KeptOffset], timeout_s: float) -> None:

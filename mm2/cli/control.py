@@ -1,0 +1,304 @@
+"""`mm2 pause`, `resume`, `restart` and `stop`: of a flow, one of its connectors or tasks, a topic or a partition.
+
+Connectors and tasks are asked through REST of a running process, as Connect has it. A topic or a partition is a word in the
+flow's ledger, which the copying tasks follow; so it needs no process that answers, and holds until it is taken back.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any, Final
+
+from mm2.cli.config import part_named
+from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, Flow, Trouble, add_file, pair_of
+from mm2.cli.rest import FlowRest, add_access
+from mm2.cli.verbs import examples
+from mm2.config.mirrormaker import MirrorMakerConfig
+from mm2.config.properties import load_properties
+from mm2.copy.ledger import Ledger, Pause, ledger_topic, pause_record, paused
+from mm2.copy.states import State
+from mm2.kafka.cluster import Cluster
+from mm2.kafka.producer import Producer
+from mm2.kafka.structs import TopicPartition
+from mm2.mirror.clients import Kind, MirrorClients, Side
+
+_WRITE_S: Final = 30.0
+_LOOK_EVERY_S: Final = 0.25
+#: What is restarted was RUNNING before, too: until the statuses say that it has begun.
+_RESTART_SEEN_S: Final = 1.5
+
+
+@dataclass(frozen=True)
+class _Action:
+    """What a verb does to a connector: method and path of REST, and the states that its connector and tasks are in afterwards."""
+
+    verb: str
+    method: str
+    path: str
+    done: str
+    connector: str
+    tasks: str
+
+
+_PAUSE: Final = _Action("pause", "PUT", "pause", "paused", "PAUSED", "PAUSED")
+_RESUME: Final = _Action("resume", "PUT", "resume", "resumed", "RUNNING", "RUNNING")
+_STOP: Final = _Action("stop", "PUT", "stop", "stopped", "STOPPED", "")
+_RESTART: Final = _Action(
+    "restart", "POST", "restart?includeTasks=true&onlyFailed=false", "restarted", "RUNNING", "RUNNING"
+)
+
+
+def add(verbs: Any) -> None:
+    """The four verbs."""
+    pause = _add(
+        verbs,
+        _PAUSE,
+        "pause a flow, a connector, a topic or a partition",
+        "Pauses the connectors of a flow: tasks stay and do nothing. With --topic, a topic of the source (with --partition, one "
+        "of its partitions) is not read any more; all others go on. Positions stay where they are, and nothing is lost as long "
+        "as the source keeps it. Who paused a topic, when and why (--reason) is the reason of its state PAUSED. A topic stays "
+        "paused, restarts or not, until mm2 resume takes that back.",
+        ("the whole flow", "mm2 pause mm2.properties 'A->B'"),
+        ("group offsets only", "mm2 pause mm2.properties 'A->B' --connector checkpoint"),
+        ("one topic", "mm2 pause mm2.properties 'A->B' --topic orders --reason 'ticket 4711'"),
+        ("one partition", "mm2 pause mm2.properties 'A->B' --topic orders --partition 3"),
+    )
+    _add_topic(pause)
+    pause.add_argument("--reason", metavar="TEXT", default="", help="why a topic is paused, for those who look at it")
+    resume = _add(
+        verbs,
+        _RESUME,
+        "go on with what was paused or stopped",
+        "Takes back what mm2 pause and mm2 stop have done: of the connectors of a flow, or with --topic of a topic and all its "
+        "partitions, or with --partition of one. Topics that are paused stay so when the flow is resumed, and are named.",
+        ("the whole flow", "mm2 resume mm2.properties 'A->B'"),
+        ("one topic", "mm2 resume mm2.properties 'A->B' --topic orders"),
+    )
+    _add_topic(resume)
+    restart = _add(
+        verbs,
+        _RESTART,
+        "restart a flow, a connector or a task",
+        "Restarts the connectors of a flow with all their tasks, or with --task one task. Copying goes on where it was.",
+        ("the whole flow", "mm2 restart mm2.properties 'A->B'"),
+        ("one task", "mm2 restart mm2.properties 'A->B' --connector source --task 2"),
+    )
+    restart.add_argument("--task", metavar="N", type=int, help="only this task of the connector")
+    _add(
+        verbs,
+        _STOP,
+        "stop a flow or a connector: its tasks are gone until it is resumed",
+        "Stops the connectors of a flow: their tasks are shut down, and their offsets may be altered through REST. mm2 resume "
+        "starts them again.",
+        ("the whole flow", "mm2 stop mm2.properties 'A->B'"),
+        ("heartbeats only", "mm2 stop mm2.properties 'A->B' --connector heartbeat"),
+    )
+
+
+def _add(verbs: Any, action: _Action, text: str, description: str, *rows: tuple[str, str]) -> Any:
+    codes = "Exit code: 0 done, 1 asked for but not seen to be done in time, 2 it could not be done."
+    parser = verbs.add_parser(action.verb, help=text, description=f"{description} {codes}", epilog=examples(*rows))
+    add_file(parser)
+    parser.add_argument(
+        "--connector", metavar="C", help="only this connector: source, checkpoint or heartbeat (default: all three)"
+    )
+    parser.add_argument(
+        "--timeout", metavar="SECONDS", type=float, default=30.0, help="how long to wait until it is so (default: 30)"
+    )
+    add_access(parser)
+    parser.set_defaults(run=lambda options: run(options, action), topic=None, partition=None, task=None, reason="")
+    return parser
+
+
+def _add_topic(parser: Any) -> None:
+    parser.add_argument("--topic", metavar="T", help="a topic of the source instead of connectors")
+    parser.add_argument("--partition", metavar="P", type=int, help="only this partition of the topic")
+
+
+def run(options: Any, action: _Action) -> int:
+    """Exit code. Raises Trouble, ConfigException or KafkaFailure."""
+    if options.partition is not None and options.topic is None:
+        raise Trouble("--partition needs the --topic that it belongs to.")
+    if options.task is not None and options.connector is None:
+        raise Trouble("--task needs the --connector that it belongs to.")
+    if options.reason and options.topic is None:
+        raise Trouble("--reason is kept for a --topic; Connect keeps none for connectors.")
+    if options.topic is None:
+        return _control(options, action)
+    if options.connector is not None:
+        raise Trouble("Say --connector or --topic, not both.")
+    return _mark(options, action)
+
+
+# -- topics and partitions, through the ledger
+
+
+def _mark(options: Any, action: _Action) -> int:
+    flow = Flow.of(options.config, options.flow)
+    ledger = flow.ledger()
+    topic, partition = options.topic, options.partition
+    known = [tp for tp in ledger.partitions() if tp.topic == topic and partition in {None, tp.partition}]
+    before = {name for name in ledger.pauses() if name[0] == topic}
+    if action is _PAUSE:
+        if not known:
+            what = topic if partition is None else TopicPartition(topic, partition)
+            raise Trouble(f"The ledger of {flow.pair} has no {what}: nothing of it is copied.")
+        pause = Pause(_who(), int(time.time() * 1000), options.reason)
+        records = [pause_record(topic, partition, pause)]
+    else:
+        if partition is not None and (topic, None) in before:
+            raise Trouble(f"All of {topic} is paused: resume the topic, then pause the partitions that are to stay so.")
+        taken_back = [name for name in sorted(before, key=str) if partition in {None, name[1]}]
+        records = [pause_record(*name, None) for name in taken_back]
+    if records:
+        settings = MirrorClients(flow.props).settings(Side.TARGET, Kind.PRODUCER, "ledger-producer")
+        cluster = Cluster(settings, name=flow.pair.target)
+        try:
+            Producer(cluster).send(ledger_topic(flow.pair.source), records, 0, timeout_s=_WRITE_S)
+        finally:
+            cluster.close()
+        for record in records:
+            ledger.apply(record.key, record.value)
+    deadline = time.monotonic() + options.timeout
+    wrong = _not_yet(ledger, known)
+    while wrong and time.monotonic() < deadline:
+        time.sleep(_LOOK_EVERY_S)
+        wrong = _not_yet(flow.ledger(), known)
+    pauses = {name: pause for name, pause in ledger.pauses().items() if name[0] == topic}
+    if options.json:
+        rows = [
+            {"topic": name[0], "partition": name[1], **pause._asdict()}
+            for name, pause in sorted(pauses.items(), key=str)
+        ]
+        waiting = [{"topic": tp.topic, "partition": tp.partition} for tp in wrong]
+        _print({"flow": str(flow.pair), "topic": topic, "paused": rows, "waiting": waiting})
+    else:
+        sys.stdout.writelines(f"{_name(name)}: {pause}\n" for name, pause in sorted(pauses.items(), key=str))
+        if not records:
+            sys.stdout.write(f"{topic if partition is None else TopicPartition(topic, partition)}: was not paused\n")
+        elif action is _RESUME:
+            sys.stdout.writelines(f"{_name(name)}: resumed\n" for name in taken_back)
+    if wrong:
+        names = ", ".join(map(str, wrong[:8])) + (f" and {len(wrong) - 8} more" if len(wrong) > 8 else "")
+        sys.stderr.write(
+            f"mm2: it is written down, but after {options.timeout:g} s these have not followed: {names}; does the flow run?\n"
+        )
+    return EXIT_NOT_WELL if wrong else EXIT_WELL
+
+
+def _not_yet(ledger: Ledger, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
+    """Partitions whose entry, which the copier writes, is not as it should be by the pauses."""
+    pauses = ledger.pauses()
+    found = []
+    for tp in partitions:
+        entry = ledger.entry(tp)
+        trouble = None if entry is None else entry.trouble
+        told = trouble.reason if trouble is not None and trouble.state == State.PAUSED else ""
+        wanted = paused(pauses, tp)
+        if told != ("" if wanted is None else str(wanted)) and not (
+            wanted is None and not told.startswith("paused by ")
+        ):
+            found.append(tp)
+    return found
+
+
+def _who() -> str:
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):  # a container's user may have no name
+        user = f"uid {os.getuid()}"
+    return f"{user}@{socket.gethostname()}"
+
+
+def _name(name: tuple[str, int | None]) -> str:
+    return name[0] if name[1] is None else str(TopicPartition(name[0], name[1]))
+
+
+# -- connectors and tasks, through REST
+
+
+def _control(options: Any, action: _Action) -> int:
+    config = MirrorMakerConfig(load_properties(options.config))
+    pair = pair_of(config, options.config, options.flow)
+    rest = FlowRest.of(options, config, pair)
+    names = rest.connectors()
+    if options.connector is not None:
+        wanted = part_named(options.connector)
+        if wanted not in names:
+            raise Trouble(f"{pair} has no connector {wanted} there; it has {', '.join(names) or 'none'}.")
+        names = [wanted]
+    since = {name: rest.status(name) for name in names}
+    if options.task is not None:
+        tasks = [task["id"] for task in since[names[0]]["tasks"]]
+        if options.task not in tasks:
+            raise Trouble(f"{names[0]} has no task {options.task}; it has {', '.join(map(str, tasks)) or 'none'}.")
+        rest.change("POST", names[0], f"tasks/{options.task}/restart")
+    else:
+        for name in names:
+            rest.change(action.method, name, action.path)
+    statuses, done = _await(rest, names, action, options.task, options.timeout)
+    if options.json:
+        _print({"flow": str(pair), "action": action.verb, "done": done, "connectors": statuses})
+    else:
+        for status in statuses:
+            each = ", ".join(f"task {task['id']} {task['state']}" for task in status["tasks"]) or "no tasks"
+            sys.stdout.write(f"{status['name']}: {status['connector']['state']}, {each}\n")
+        what = f"{action.done}{'' if options.task is None else f', task {options.task}'}"
+        sys.stdout.write(f"{pair} is {what}\n" if done and options.connector is None else "")
+    if not done:
+        sys.stderr.write(f"mm2: it is asked for, but after {options.timeout:g} s not all of it is {action.done}.\n")
+    elif action is _RESUME:
+        _remind(options)
+    return EXIT_WELL if done else EXIT_NOT_WELL
+
+
+def _await(
+    rest: FlowRest, names: Collection[str], action: _Action, task: int | None, timeout_s: float
+) -> tuple[list[dict[str, Any]], bool]:
+    """The statuses when they are as they should be, or when the time is up; and whether they are."""
+    deadline = time.monotonic() + timeout_s
+    if action is _RESTART:
+        time.sleep(min(_RESTART_SEEN_S, timeout_s))
+
+    def is_so(status: dict[str, Any]) -> bool:
+        tasks = [one["state"] for one in status["tasks"] if task in {None, one["id"]}]
+        if action.tasks == "":
+            return status["connector"]["state"] == action.connector and not tasks
+        return status["connector"]["state"] == action.connector and {*tasks} <= {action.tasks}
+
+    def patiently(ask: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
+        try:
+            return ask()
+        except Trouble:  # for a moment nobody leads, or has the connector
+            if time.monotonic() >= deadline:
+                raise
+            return None
+
+    while True:
+        found = [patiently(lambda name=name: rest.status(name)) for name in names]  # type: ignore[misc]
+        statuses = [status for status in found if status is not None]
+        done = len(statuses) == len(names) and all(map(is_so, statuses))
+        if done or time.monotonic() >= deadline:
+            return statuses, done
+        time.sleep(_LOOK_EVERY_S)
+
+
+def _remind(options: Any) -> None:
+    """Of topics that stay paused, if the ledger can be read."""
+    try:
+        pauses = Flow.of(options.config, options.flow).ledger().pauses()
+    except Exception:  # noqa: BLE001 - it was but a courtesy
+        return
+    for name, pause in sorted(pauses.items(), key=str):
+        sys.stderr.write(f"mm2: {_name(name)} stays {pause}. Go on with it: mm2 resume … --topic {name[0]}\n")
+
+
+def _print(document: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")

@@ -1,0 +1,174 @@
+"""`mm2 lag`: how far the partitions of a flow are behind, in records, bytes and seconds, the worst first."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from mm2.cli.flow import EXIT_NOT_WELL, EXIT_TROUBLE, EXIT_WELL, Trouble, add_file, number, table
+from mm2.cli.status import add_timeout, look, print_json
+from mm2.cli.verbs import examples
+from mm2.observer.views import FlowView, PartitionView
+
+_TOP: Final = 20
+_THRESHOLD: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|b|kb|mb|gb|)", re.IGNORECASE)
+_UNITS: Final[dict[str, tuple[str, float]]] = {
+    "": ("lag_records", 1),
+    "s": ("lag_seconds", 1),
+    "m": ("lag_seconds", 60),
+    "h": ("lag_seconds", 3600),
+    "b": ("lag_bytes", 1),
+    "kb": ("lag_bytes", 10**3),
+    "mb": ("lag_bytes", 10**6),
+    "gb": ("lag_bytes", 10**9),
+}
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """The most that a partition may be behind: ``field`` of PartitionView."""
+
+    field: str
+    most: float
+
+    @classmethod
+    def of(cls, text: str) -> Threshold:
+        """``1000`` records, ``30s``, ``5m``, ``20MB``. Raises Trouble."""
+        match = _THRESHOLD.fullmatch(text.strip())
+        if match is None:
+            raise Trouble(f"{text!r} is no lag; write for instance 1000 (records), 30s, 5m or 20MB.")
+        field, factor = _UNITS[match[2].lower()]
+        return cls(field, float(match[1]) * factor)
+
+    def is_exceeded(self, partition: PartitionView) -> bool:
+        """Or not known, which may be anything."""
+        value = getattr(partition, self.field)
+        return value is None or value > self.most
+
+
+def add(verbs: Any) -> None:
+    """The verb's own arguments."""
+    parser = verbs.add_parser(
+        "lag",
+        help="how far partitions are behind: records, bytes, seconds",
+        description="How far the partitions of the source are behind on the target, the worst first. Seconds are the age of the "
+        "oldest record that is not on the target; bytes are estimated from those copied lately. Exit code: 0 answered and within "
+        "the threshold, 1 a partition is behind by more, or it is not known, 2 the question could not be answered.",
+        epilog=examples(
+            ("the worst of all flows", "mm2 lag mm2.properties"),
+            ("all partitions of one flow", "mm2 lag mm2.properties 'A->B' --top 0"),
+            ("in a script: is anything behind by more than a minute?", "mm2 lag mm2.properties --threshold 1m"),
+        ),
+    )
+    add_file(parser, flow="?")
+    parser.add_argument(
+        "--top",
+        metavar="N",
+        type=int,
+        default=_TOP,
+        help=f"so many partitions of each flow, 0 for all (default: {_TOP})",
+    )
+    parser.add_argument(
+        "--threshold", metavar="LAG", help="the most that a partition may be behind: 1000 (records), 30s, 5m, 20MB"
+    )
+    add_timeout(parser)
+    parser.set_defaults(run=run)
+
+
+def run(options: Any) -> int:
+    """Exit code. Raises Trouble, ConfigException or KafkaFailure."""
+    threshold = None if options.threshold is None else Threshold.of(options.threshold)
+    if options.top < 0:
+        raise Trouble(f"--top {options.top}: write how many partitions, or 0 for all.")
+    snapshot = look(options)
+    worst = {flow.name: worst_first(flow.partitions) for flow in snapshot.flows}
+    over = {
+        flow: [one for one in rows if threshold is not None and threshold.is_exceeded(one)]
+        for flow, rows in worst.items()
+    }
+    if options.json:
+        flows = [
+            {
+                "name": flow.name,
+                "records": flow.risk.records,
+                "bytes": flow.risk.bytes,
+                "seconds": flow.risk.seconds,
+                "over_threshold": len(over[flow.name]) if threshold is not None else None,
+                "partitions": [_json(one) for one in _first(worst[flow.name], options.top)],
+            }
+            for flow in snapshot.flows
+        ]
+        print_json({"at_ms": snapshot.at_ms, "flows": flows})
+    else:
+        for flow in snapshot.flows:
+            _tell(
+                flow,
+                worst[flow.name],
+                options.top,
+                over[flow.name] if threshold is not None else None,
+                options.threshold,
+            )
+    for flow in snapshot.flows:
+        for error in filter(None, (flow.source_error, flow.target_error)):
+            sys.stderr.write(f"mm2: {flow.name}: {error}\n")
+    if any(flow.target_error for flow in snapshot.flows):
+        return EXIT_TROUBLE
+    unknown = any(
+        flow.source_error or any(one.lag_records is None for one in flow.partitions) for flow in snapshot.flows
+    )
+    return EXIT_NOT_WELL if unknown or any(over.values()) else EXIT_WELL
+
+
+def worst_first(partitions: Sequence[PartitionView]) -> list[PartitionView]:
+    """What is not known first, then by age, by records, by name."""
+
+    def rank(one: PartitionView) -> tuple[bool, float, int, str, int]:
+        known = one.lag_records is not None
+        return known, -(one.lag_seconds or 0.0), -(one.lag_records or 0), one.topic, one.partition
+
+    return sorted(partitions, key=rank)
+
+
+def _first(partitions: Sequence[PartitionView], top: int) -> Sequence[PartitionView]:
+    return partitions[:top] if top else partitions
+
+
+def _json(one: PartitionView) -> dict[str, Any]:
+    return {
+        "topic": one.topic,
+        "partition": one.partition,
+        "records": one.lag_records,
+        "bytes": one.lag_bytes,
+        "seconds": one.lag_seconds,
+        "state": str(one.state),
+    }
+
+
+def _tell(
+    flow: FlowView, partitions: Sequence[PartitionView], top: int, over: Sequence[PartitionView] | None, threshold: str
+) -> None:
+    shown = _first(partitions, top)
+    if shown:
+        rows = [
+            (
+                f"{one.topic}-{one.partition}",
+                number(one.lag_records),
+                number(one.lag_bytes),
+                "-" if one.lag_seconds is None else f"{one.lag_seconds:,.1f}",
+                str(one.state),
+            )
+            for one in shown
+        ]
+        table(sys.stdout, ("PARTITION", "RECORDS", "BYTES", "SECONDS", "STATE"), rows)
+    left = len(partitions) - len(shown)
+    more = f" ({number(left)} more: --top 0)" if left else ""
+    risk = flow.risk
+    seconds = "-" if risk.seconds is None else f"{risk.seconds:,.1f}"
+    said = "" if over is None else f", {number(len(over))} over {threshold}"
+    count = f"{number(len(partitions))} partition{'' if len(partitions) == 1 else 's'}{more}"
+    sys.stdout.write(
+        f"{flow.name}: {count}, {number(risk.records)} records, {number(risk.bytes)} bytes, {seconds} seconds behind{said}\n"
+    )

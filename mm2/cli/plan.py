@@ -1,0 +1,152 @@
+"""`mm2 plan`: what a start would create or change, the rights it needs, and what would go wrong; nothing is changed by asking."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any, Final, TextIO
+
+from mm2.cli.flow import EXIT_NOT_WELL, EXIT_TROUBLE, EXIT_WELL, add_file, number, pair_of, table
+from mm2.cli.status import print_json
+from mm2.cli.verbs import examples
+from mm2.config.mirrormaker import MirrorMakerConfig
+from mm2.config.properties import load_properties
+from mm2.mirror.maker import connect_plugins
+from mm2.mirror.needs import Allowed, Right
+from mm2.mirror.plans import FlowPlan, plan_flow
+from mm2.mirror.preview import Preview, Step, preview
+
+_NAMED: Final = 4
+
+
+def add(verbs: Any) -> None:
+    """The verb's own arguments."""
+    parser = verbs.add_parser(
+        "plan",
+        help="what a start would create or change, and which rights are missing; changes nothing",
+        description="What connect-mirror-maker would do to both clusters of a flow if it were started now, or what it will do next: "
+        "topics and partitions to create, configs to alter, ACLs to create or remove, connector configurations to write. Then the "
+        "rights that it needs there, and which of them are missing, as the brokers tell; what they do not tell is said. Nothing is "
+        "changed: brokers are asked what they would answer. Exit code: 0 nothing stands in the way, 1 something does, 2 the file "
+        "cannot be used, or a cluster does not answer.",
+        epilog=examples(
+            ("all flows of the file", "mm2 plan mm2.properties"),
+            ("one flow, every right", "mm2 plan mm2.properties 'A->B' --rights"),
+            ("before a change of the file goes live", "mm2 plan new.properties --json | jq '.flows[].steps'"),
+        ),
+    )
+    add_file(parser, flow="?")
+    parser.add_argument("--rights", action="store_true", help="show the rights that are there, too")
+    parser.set_defaults(run=run)
+
+
+def run(options: Any) -> int:
+    """Exit code. Raises Trouble, ConfigException or ConnectError."""
+    config = MirrorMakerConfig(load_properties(options.config))
+    named = options.flow is not None
+    pairs = [pair_of(config, options.config, options.flow)] if named else config.cluster_pairs()
+    config.validate({pair.target for pair in pairs})
+    plugins = connect_plugins()
+    plans: dict[Any, FlowPlan] = {pair: plan_flow(config, pair, plugins) for pair in pairs}
+    found = [preview(pair, plan) for pair, plan in plans.items()]
+    if options.json:
+        print_json({"flows": [_json(one) for one in found]})
+    else:
+        for index, one in enumerate(found):
+            sys.stdout.write("\n" if index else "")
+            _tell(sys.stdout, one, every_right=options.rights)
+    if any(one.unreachable for one in found):
+        return EXIT_TROUBLE
+    return EXIT_WELL if all(one.is_well for one in found) else EXIT_NOT_WELL
+
+
+def _json(one: Preview) -> dict[str, Any]:
+    return {
+        "name": one.flow,
+        "well": one.is_well,
+        "steps": [
+            {
+                "cluster": step.cluster,
+                "action": step.action,
+                "subject": step.subject,
+                "details": dict(step.details),
+                "trouble": step.trouble or None,
+            }
+            for step in one.steps
+        ],
+        "rights": [
+            {
+                "cluster": one.alias(right.need.side),
+                "resource": right.need.kind.name,
+                "names": list(right.need.names),
+                "operation": right.need.operation.name,
+                "purpose": right.need.purpose,
+                "allowed": str(right.allowed),
+                "missing": list(right.missing),
+                "unknown": list(right.unknown),
+                "note": right.note or None,
+            }
+            for right in one.rights
+        ],
+        "troubles": list(one.troubles),
+        "notes": list(one.notes),
+        "unreachable": list(one.unreachable),
+    }
+
+
+def _tell(out: TextIO, one: Preview, *, every_right: bool) -> None:
+    out.write(f"{one.flow}\n")
+    for step in one.steps:
+        out.write(f"  {_step(step)}\n")
+        if step.trouble:
+            out.write(f"      would fail: {step.trouble}\n")
+    if not one.steps:
+        out.write(
+            "  nothing to create or change\n"
+            if not one.unreachable
+            else "  nothing is known to be created or changed\n"
+        )
+    shown = [right for right in one.rights if every_right or right.allowed is not Allowed.YES]
+    if shown:
+        out.write("\n")
+        header = ("CLUSTER", "RIGHT", "RESOURCE", "ON", "FOR", "IS")
+        table(out, header, [_right(one, right) for right in shown], left=len(header))
+    out.writelines(f"! {trouble}\n" for trouble in one.troubles)
+    out.writelines(f"- {note}\n" for note in one.notes)
+    out.write(f"{one.flow}: {_summary(one)}\n")
+
+
+def _step(step: Step) -> str:
+    told = ", ".join(f"{key}={value}" if key else value for key, value in step.details.items())
+    return f"{step.cluster}: {step.action} {step.subject}{f': {told}' if told else ''}"
+
+
+def _right(one: Preview, right: Right) -> tuple[str, ...]:
+    need = right.need
+    names = right.missing or right.unknown or need.names
+    why = f" ({right.note})" if right.note else ""
+    return (
+        one.alias(need.side),
+        need.operation.name,
+        need.kind.name,
+        _names(names),
+        need.purpose,
+        f"{right.allowed}{why}",
+    )
+
+
+def _names(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_NAMED])
+    return shown if len(names) <= _NAMED else f"{shown} and {number(len(names) - _NAMED)} more"
+
+
+def _summary(one: Preview) -> str:
+    fails = sum(bool(step.trouble) for step in one.steps)
+    missing = sum(bool(right.missing) for right in one.rights)
+    unknown = sum(right.allowed is Allowed.UNKNOWN for right in one.rights)
+    parts = [f"{number(len(one.steps))} step{'' if len(one.steps) == 1 else 's'}"]
+    parts += [f"{number(fails)} of them would fail"] if fails else []
+    parts += [f"{number(missing)} right{'' if missing == 1 else 's'} missing"] if missing else []
+    parts += [f"{number(unknown)} not known"] if unknown else []
+    parts += [f"{number(len(one.troubles))} in the way"] if one.troubles else []
+    return ", ".join(parts) + ("" if not one.is_well else "; nothing stands in the way")

@@ -1,0 +1,103 @@
+"""docs/COMMANDS.md, made from the parsers: ``python -m mm2.cli.reference > docs/COMMANDS.md``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from typing import Any, Final
+
+from mm2.cli.mm2 import parser
+from mm2.cli.verbs import examples_of
+
+_HEAD: Final = """# Commands of mm2
+
+Made from the parsers by `python -m mm2.cli.reference`; a test holds it to them. `mm2 VERB --help` says the same in a terminal. In a
+clone of the repository the command is `bin/mm2`.
+
+A flow stands in quotes, `'A->B'`, or the shell takes `>` for its own. Where a verb shows something, `--json` has the same for
+programs.
+
+| exit code | means, unless a verb says otherwise |
+| --- | --- |
+| 0 | well: answered, and nothing is wrong |
+| 1 | not well: answered, and something is wrong |
+| 2 | trouble: wrong usage, a file that cannot be used, a cluster that does not answer |
+"""
+
+
+def reference() -> str:
+    """The page."""
+    found = verbs()
+    index = "".join(f"| [{name}](#{_anchor(name)}) | {text} |\n" for name, _, text in found if name.count(" ") == 1)
+    sections = (_section(name, verb) for name, verb, _ in found)
+    return f"{_HEAD}\n| verb | |\n| --- | --- |\n{index}\n{chr(10).join(sections)}"
+
+
+def verbs() -> list[tuple[str, Any, str]]:
+    """(name, parser, help) of all verbs, and of their own verbs behind each, by name."""
+    return list(_verbs(parser(), "mm2"))
+
+
+def _verbs(of: Any, name: str) -> Iterator[tuple[str, Any, str]]:
+    for action in of._actions:  # noqa: SLF001 - argparse has no other way to ask for them
+        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
+            helps = {choice.dest: choice.help or "" for choice in action._choices_actions}  # noqa: SLF001
+            for verb, made in sorted(action.choices.items()):
+                yield f"{name} {verb}", made, helps.get(verb, "")
+                yield from _verbs(made, f"{name} {verb}")
+
+
+def _section(name: str, verb: Any) -> str:
+    arguments = [action for action in verb._actions if not isinstance(action, argparse._HelpAction)]  # noqa: SLF001
+    parts = [f"## {name}\n", f"{verb.description}\n"]
+    if not any(isinstance(action, argparse._SubParsersAction) for action in arguments):  # noqa: SLF001
+        parts.append(f"```\n{name}{''.join(map(_usage, sorted(arguments, key=_is_option)))}\n```\n")
+        if arguments:
+            rows = "".join(f"| {_named(action)} | {_escaped(_help(action))} |\n" for action in arguments)
+            parts.append(f"| argument | |\n| --- | --- |\n{rows}")
+    if shown := examples_of(verb.epilog):
+        parts.append("".join(f"```\n# {why}\n{command}\n```\n" for why, command in shown))
+    return "\n".join(parts)
+
+
+def _is_option(action: Any) -> bool:
+    return bool(action.option_strings)
+
+
+def _usage(action: Any) -> str:
+    if not action.option_strings:
+        name = _value(action)
+        return f" [{name}{' …' if action.nargs == '*' else ''}]" if action.nargs in {"?", "*"} else f" {name}"
+    text = action.option_strings[-1] + (f" {_value(action)}" if _takes_value(action) else "")
+    return f" {text}" if action.required else f" [{text}]"
+
+
+def _named(action: Any) -> str:
+    names = ", ".join(action.option_strings) or _value(action)
+    return f"`{names}{f' {_value(action)}' if action.option_strings and _takes_value(action) else ''}`"
+
+
+def _takes_value(action: Any) -> bool:
+    return bool(action.nargs != 0)
+
+
+def _value(action: Any) -> str:
+    shown = action.metavar or ("|".join(map(str, action.choices)) if action.choices else action.dest.upper())
+    return f"[{shown}]" if action.option_strings and action.nargs == "?" else str(shown)
+
+
+def _help(action: Any) -> str:
+    return (action.help or "") % {"default": action.default, "prog": "mm2"} if action.help else ""
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "&lt;")
+
+
+def _anchor(name: str) -> str:
+    return name.replace(" ", "-")
+
+
+if __name__ == "__main__":
+    sys.stdout.write(reference())

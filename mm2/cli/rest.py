@@ -1,0 +1,123 @@
+"""The REST interface of a running MirrorMaker process, as the verbs that change something use it."""
+
+from __future__ import annotations
+
+import os
+import urllib.parse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import httpx
+
+from mm2.cli.flow import Trouble
+from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
+from mm2.connect.tls import client_context
+from mm2.mirror.rest import encoded, flow_path
+from mm2.mirror.whereabouts import processes
+
+PASSWORD_VARIABLE: Final = "MM2_REST_PASSWORD"  # noqa: S105 - its name, not a password
+_TIMEOUT_S: Final = 30.0
+#: The process cannot do it, another one of the same flow may: it does not lead, or is about to stop.
+_ASK_ANOTHER: Final = frozenset({409, 500, 502, 503})
+
+
+def add_access(parser: Any) -> None:
+    """The arguments that say which process, and how to get in."""
+    parser.add_argument(
+        "--url",
+        metavar="URL",
+        help="the REST interface of the process, http://host:8083; default: that of your processes on this machine that run the "
+        "flow (mm2 processes)",
+    )
+    parser.add_argument(
+        "--user", metavar="NAME", help=f"who to log in as; the password is read from {PASSWORD_VARIABLE}"
+    )
+
+
+@dataclass(frozen=True)
+class FlowRest:
+    """The connectors of one flow, through whichever of its processes does it. ``props`` lead to keys and certificates of TLS."""
+
+    pair: SourceAndTarget
+    urls: Sequence[str]
+    props: Mapping[str, str] = field(repr=False)
+    login: tuple[str, str] | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(cls, options: Any, config: MirrorMakerConfig, pair: SourceAndTarget) -> FlowRest:
+        """As `add_access` has it. Raises Trouble or ConfigException."""
+        login = None
+        if options.user is not None:
+            if PASSWORD_VARIABLE not in os.environ:
+                raise Trouble(
+                    f"The password of {options.user} has to stand in the environment variable {PASSWORD_VARIABLE}."
+                )
+            login = (options.user, os.environ[PASSWORD_VARIABLE])
+        if options.url is not None:
+            return cls(pair, [_checked(options.url)], config.rest_props(), login)
+        urls = [process.url for process in processes() if str(pair) in process.flows]
+        if not urls:
+            raise Trouble(
+                f"None of your processes on this machine runs {pair}, or it has no REST interface: name one with --url."
+            )
+        return cls(pair, urls, config.rest_props(), login)
+
+    def connectors(self) -> list[str]:
+        """Their names. Raises Trouble."""
+        return sorted(self._ask("GET", "/connectors"))
+
+    def status(self, connector: str) -> dict[str, Any]:
+        """As REST has it: name, connector, tasks, type. Raises Trouble."""
+        return dict(self._ask("GET", f"/connectors/{encoded(connector)}/status"))
+
+    def change(self, method: str, connector: str, action: str) -> None:
+        """``PUT pause`` and the like. Raises Trouble."""
+        self._ask(method, f"/connectors/{encoded(connector)}/{action}")
+
+    def _ask(self, method: str, path: str) -> Any:
+        refusals: list[str] = []
+        for url in self.urls:
+            place = f"{url.rstrip('/')}{flow_path(self.pair)}{path}"
+            try:
+                response = self._send(method, place)
+            except (httpx.HTTPError, httpx.InvalidURL) as error:
+                refusals.append(f"Nothing answers at {url}: {error or type(error).__name__}.")
+                continue
+            if response.is_success:
+                return response.json() if response.content else None
+            refusals.append(f"{url} answers {response.status_code}: {_said(response)}")
+            if response.status_code not in _ASK_ANOTHER:
+                break
+        raise Trouble(" ".join(refusals))
+
+    def _send(self, method: str, place: str) -> httpx.Response:
+        verify = client_context(self.props) if place.startswith("https:") else False
+        # A proxy of the environment is for the world outside.
+        with httpx.Client(verify=verify, timeout=_TIMEOUT_S, trust_env=False, auth=self.login) as client:
+            return client.request(method, place, headers={"Accept": "application/json"})
+
+
+def _said(response: httpx.Response) -> str:
+    if response.status_code == 401:
+        return f"it wants a login; say --user, with the password in {PASSWORD_VARIABLE}."
+    try:
+        message = str(response.json()["message"])
+    except (ValueError, KeyError, TypeError):
+        return (
+            "it is no MirrorMaker process that runs this flow."
+            if response.status_code == 404
+            else response.reason_phrase
+        )
+    return message
+
+
+def _checked(url: str) -> str:
+    parts = urllib.parse.urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise Trouble(f"--url {url}: write it as http://host:8083.")
+    if parts.username or parts.password:
+        raise Trouble(
+            f"--url holds a login, which others on this machine can see: say --user, and the password in {PASSWORD_VARIABLE}."
+        )
+    return url

@@ -1,0 +1,67 @@
+"""`mm2 version`: what runs here: ours, what it speaks, and what it stands on."""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+import sys
+from importlib import metadata
+from typing import Any, Final
+
+from mm2 import __version__
+from mm2.cli.flow import EXIT_WELL
+from mm2.cli.verbs import examples
+from mm2.connect.rest.version import KAFKA_VERSION
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def versions() -> dict[str, Any]:
+    """What is installed: ``mm2``, ``kafka`` (whose behaviour and protocol it has), ``spark``, ``python``, ``platform``, and
+    ``dependencies`` by name, None for one that is missing."""
+    needed = sorted({_NAME.match(line)[0] for line in metadata.requires("mm2") or () if "extra ==" not in line})  # type: ignore[index]
+    dependencies = {name: _version(name) for name in needed}
+    return {
+        "mm2": __version__,
+        "kafka": KAFKA_VERSION,
+        "spark": dependencies.get("pyspark"),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "dependencies": dependencies,
+    }
+
+
+def add(verbs: Any) -> None:
+    """The verb's own arguments."""
+    parser = verbs.add_parser(
+        "version",
+        help="versions of this program, Kafka's protocol, Spark, Python and what else it needs",
+        description="Which version this is, whose Kafka it behaves as, and the versions of Spark, Python and all packages that "
+        "it needs: what to write into a report of an error. Exit code: 0.",
+        epilog=examples(("for a report", "mm2 version"), ("for a script", "mm2 version --json | jq -r .mm2")),
+    )
+    parser.add_argument("--json", action="store_true", help="for programs rather than people")
+    parser.set_defaults(run=run)
+
+
+def run(options: Any) -> int:
+    """Exit code."""
+    told = versions()
+    if options.json:
+        sys.stdout.write(json.dumps(told, indent=2) + "\n")
+        return EXIT_WELL
+    sys.stdout.write(
+        f"mm2 {told['mm2']}, speaks and behaves as Kafka {told['kafka']}; Spark {told['spark'] or 'missing'}, "
+        f"Python {told['python']}, {told['platform']}\n"
+    )
+    for name, version in told["dependencies"].items():
+        sys.stdout.write(f"  {name} {version or 'missing'}\n")
+    return EXIT_WELL
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,137 @@
+"""Which rights a flow needs on its two clusters, and for what. Pure.
+
+The table that follows is what the code asks of brokers (spec mirrormaker §10); what a switch turns off is not needed.
+
+=======  =====================================================================  ============================================
+cluster  right                                                                  for
+=======  =====================================================================  ============================================
+source   DESCRIBE, READ, DESCRIBE_CONFIGS on the topics to replicate            copying, configs of remote topics
+source   DESCRIBE, CREATE, WRITE on the offset-syncs topic, when it is there    offset syncs
+source   DESCRIBE on the cluster                                                ACLs (sync.topic.acls.enabled)
+source   DESCRIBE on groups                                                     checkpoints
+target   DESCRIBE, CREATE, WRITE, READ on remote topics                         copying, and copying once (READ)
+target   ALTER on remote topics                                                 partitions that were added
+target   DESCRIBE_CONFIGS, ALTER_CONFIGS on remote topics                       configs (sync.topic.configs.enabled)
+target   DESCRIBE, ALTER on the cluster                                         ACLs
+target   DESCRIBE, CREATE, READ, WRITE on the internal topics and the ledger    the workers, positions, what mm2 tells
+target   READ, DESCRIBE on the workers' group                                   sharing the work
+target   READ, DESCRIBE on groups                                               sync.group.offsets.enabled
+target   WRITE, DESCRIBE on transactional ids                                   exactly once
+=======  =====================================================================  ============================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from mm2.config.worker_keys import WorkerConfig
+from mm2.kafka.structs import AclOperation, ResourceType
+from mm2.mirror.clients import Side
+
+_TRUE: Final = "true"
+
+
+class Allowed(StrEnum):
+    """What is known of a right."""
+
+    YES = "allowed"
+    NO = "missing"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """An operation on resources of one kind, and what stands still without it. ``names`` are topics, groups or ids; the cluster
+    is ``kafka-cluster``, as in ACLs."""
+
+    side: Side
+    kind: ResourceType
+    names: tuple[str, ...]
+    operation: AclOperation
+    purpose: str
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """A need with what is known of it: for ``missing`` names the operation is denied, of ``unknown`` ones nobody could say, and
+    ``note`` says why."""
+
+    need: Need
+    missing: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    note: str = ""
+
+    @property
+    def allowed(self) -> Allowed:
+        """The worst of its names."""
+        if self.missing:
+            return Allowed.NO
+        return Allowed.UNKNOWN if self.unknown else Allowed.YES
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What there is in both clusters, as far as it is known: ``groups`` are those of the source that are followed."""
+
+    topics: Collection[str]
+    remote_topics: Collection[str]
+    groups: Collection[str]
+    syncs_topic: str
+    syncs_side: Side
+    own_topics: Collection[str]
+
+
+def needs(
+    source: Mapping[str, str], checkpoints: Mapping[str, str], worker: WorkerConfig, names: Names, *, replicates: bool
+) -> list[Need]:
+    """From the properties of the source and the checkpoint connector, and the worker's settings. A flow that does not replicate
+    (`enabled` is false) has heartbeats only."""
+    cluster = ("kafka-cluster",)
+    topic, group = ResourceType.TOPIC, ResourceType.GROUP
+    read, write, describe, create = AclOperation.READ, AclOperation.WRITE, AclOperation.DESCRIBE, AclOperation.CREATE
+    found: list[Need] = []
+
+    def need(
+        side: Side, kind: ResourceType, some: Iterable[str], operations: Iterable[AclOperation], purpose: str
+    ) -> None:
+        chosen = tuple(sorted(some))
+        found.extend(Need(side, kind, chosen, operation, purpose) for operation in operations if chosen)
+
+    def is_on(props: Mapping[str, str], key: str, default: str = _TRUE) -> bool:
+        return props.get(key, default).strip().lower() == _TRUE
+
+    own = "the workers, positions, and the flow's own topics"
+    need(Side.TARGET, topic, names.own_topics, (describe, create, read, write), own)
+    need(Side.TARGET, group, (worker.str("group.id"),), (describe, read), "workers that share the flow")
+    if replicates:
+        need(Side.SOURCE, topic, names.topics, (describe, read), "copying")
+        need(
+            Side.SOURCE,
+            topic,
+            names.topics,
+            (AclOperation.DESCRIBE_CONFIGS,),
+            "creating remote topics as their sources are",
+        )
+        need(Side.TARGET, topic, names.remote_topics, (describe, create, write), "copying")
+        need(Side.TARGET, topic, names.remote_topics, (read,), "copying each record once, whoever dies")
+        need(Side.TARGET, topic, names.remote_topics, (AclOperation.ALTER,), "adding partitions")
+        if is_on(source, "sync.topic.configs.enabled"):
+            configs = (AclOperation.DESCRIBE_CONFIGS, AclOperation.ALTER_CONFIGS)
+            need(Side.TARGET, topic, names.remote_topics, configs, "sync.topic.configs.enabled")
+        if is_on(source, "sync.topic.acls.enabled"):
+            need(Side.SOURCE, ResourceType.CLUSTER, cluster, (describe,), "sync.topic.acls.enabled")
+            need(Side.TARGET, ResourceType.CLUSTER, cluster, (describe, AclOperation.ALTER), "sync.topic.acls.enabled")
+        if is_on(source, "emit.offset-syncs.enabled"):
+            need(names.syncs_side, topic, (names.syncs_topic,), (describe, create, write, read), "offset syncs")
+        if is_on(checkpoints, "emit.checkpoints.enabled"):
+            need(Side.SOURCE, group, names.groups, (describe,), "checkpoints")
+            if is_on(checkpoints, "sync.group.offsets.enabled", "false"):
+                need(Side.TARGET, group, names.groups, (describe, read), "sync.group.offsets.enabled")
+    if worker.str("exactly.once.source.support").lower() != "disabled":
+        workers = worker.str("group.id")
+        ids = (f"{workers}-*", f"connect-cluster-{workers}")
+        need(Side.TARGET, ResourceType.TRANSACTIONAL_ID, ids, (describe, write), "exactly.once.source.support")
+    return found

@@ -1,0 +1,491 @@
+"""What a start of a flow would do to its clusters, and what would keep it from it; nothing is changed by looking.
+
+Every step is asked of the very code that takes it when the flow runs: `RemoteTopics.plan`, `TopicConfigs.plan`, `TopicAcls.plan`,
+`KeptTopic`, `InternalTopic`, and the comparison of connector configurations by a new leader. The clusters are asked what they would
+say to a creation (``validate_only``), and what we may do (KIP-430).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Final
+
+from mm2.config.configdef import AbstractConfig
+from mm2.config.difference import difference
+from mm2.config.mirror_keys import CHECKPOINT_CONNECTOR, HEARTBEAT_CONNECTOR, MIRROR_SOURCE_CONFIG, SOURCE_CONNECTOR
+from mm2.config.mirrormaker import DEDICATED_WORKER_DEFAULTS, SourceAndTarget
+from mm2.config.worker_keys import WorkerConfig
+from mm2.connect.api import ConnectError
+from mm2.connect.stores.internal_topic import InternalTopic, check, explain
+from mm2.connect.stores.offset_survey import stored_configs
+from mm2.kafka.admin import Admin
+from mm2.kafka.admin.rights import Rights
+from mm2.kafka.error_codes import ErrorCode
+from mm2.kafka.errors import BrokerFailure, KafkaFailure
+from mm2.kafka.structs import AclFilter, AclOperation, AlterOpType, NewTopic, ResourceType, TopicInfo
+from mm2.mirror import plugins
+from mm2.mirror.checkpoint_connector import EMIT_KEY, kept_checkpoints
+from mm2.mirror.clients import MirrorClients, Side
+from mm2.mirror.complaints import Complaints
+from mm2.mirror.config_sync import ConfigSync
+from mm2.mirror.discovery import TOPICS_PER_REQUEST, TopicsSeen, chunks, see_topics, vanished
+from mm2.mirror.heartbeat import kept_heartbeats
+from mm2.mirror.internal_topics import KeptTopic, why_not_created
+from mm2.mirror.ledgers import Ledgers
+from mm2.mirror.needs import Names, Need, Right, needs
+from mm2.mirror.own_topics import kept_dead_letters, kept_ledger
+from mm2.mirror.plans import FlowPlan
+from mm2.mirror.provenance import Provenance
+from mm2.mirror.remote_topics import REPLICATION_FACTOR_KEY, RemoteTopics
+from mm2.mirror.source_connector import TOLERANCE_KEY, topic_selection
+from mm2.mirror.syncs_topic import EMIT_SYNCS_KEY, kept_syncs, syncs_side, syncs_topic
+from mm2.mirror.topic_acls import GROUP_ACLS_KEY, TopicAcls, sentence
+from mm2.mirror.topic_configs import TopicConfigs
+
+_PREFLIGHT_S: Final = 5.0
+_READ_S: Final = 30.0
+_STORES: Final = ("config.storage.", "offset.storage.", "status.storage.")
+_NOT_ALLOWED: Final = frozenset({ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED})
+#: A name that is one, and not a pattern that happens to look like it; a dot may be either.
+_LITERAL: Final = re.compile(r"[A-Za-z0-9_.-]+")
+_HOSTED: Final = "kafka-cluster"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Something that would be done at a cluster (its alias). ``trouble`` is why it would not succeed; "" as far as is known it
+    would."""
+
+    cluster: str
+    action: str
+    subject: str
+    details: Mapping[str, str] = field(default_factory=dict)
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """Of one flow. ``troubles`` keep a part of it from working, ``notes`` are to be known; sentences both. ``unreachable`` are
+    aliases of clusters that did not answer, of which nothing else is told."""
+
+    flow: str
+    steps: tuple[Step, ...]
+    rights: tuple[Right, ...]
+    troubles: tuple[str, ...]
+    notes: tuple[str, ...]
+    unreachable: tuple[str, ...]
+
+    def alias(self, side: Side) -> str:
+        """Of one of its clusters."""
+        source, _, target = self.flow.partition("->")
+        return source if side is Side.SOURCE else target
+
+    @property
+    def is_well(self) -> bool:
+        """Nothing that is known would go wrong."""
+        return not (
+            self.troubles or any(step.trouble for step in self.steps) or any(one.missing for one in self.rights)
+        )
+
+
+def preview(pair: SourceAndTarget, plan: FlowPlan) -> Preview:
+    """Look at the clusters of a flow as they are now; what cannot be asked is a trouble or a note, never an exception.
+
+    Raises ConfigException or ConnectError for settings that cannot be used.
+    """
+    with ExitStack() as stack:
+        return _Look(pair, plan, stack).all()
+
+
+class _Heard(Complaints):
+    """Complaints are kept instead of being logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sentences: list[str] = []
+
+    def say(self, subject: str, sentence: str) -> None:
+        self.sentences.append(sentence)
+
+
+class _Look:
+    def __init__(self, pair: SourceAndTarget, plan: FlowPlan, stack: ExitStack) -> None:
+        self._pair = pair
+        self._plan = plan
+        self._props = plan.resolved[_name(SOURCE_CONNECTOR)]
+        self._checkpoints = plan.resolved[_name(CHECKPOINT_CONNECTOR)]
+        self._heartbeats = plan.resolved[_name(HEARTBEAT_CONNECTOR)]
+        self._settings = AbstractConfig(MIRROR_SOURCE_CONFIG, self._props)
+        self._worker = WorkerConfig({**DEDICATED_WORKER_DEFAULTS, **plan.worker})
+        self._clients = MirrorClients(self._props)
+        self._selection = topic_selection(self._props)
+        self._steps: list[Step] = []
+        self._troubles: list[str] = []
+        self._notes: list[str] = []
+        self._unreachable: list[str] = []
+        self._admins: dict[Side, Admin] = {}
+        self._creatable: dict[tuple[Side, str], bool] = {}  # by topic that is missing
+        for side in Side:
+            cluster, admin = self._clients.admin(side, f"plan-{side.value}-admin")
+            stack.callback(cluster.close)
+            alias = self._clients.alias(side)
+            try:
+                cluster.preflight(_PREFLIGHT_S)
+                self._admins[side] = admin
+            except KafkaFailure as failure:
+                servers = self._props.get(f"{side.value}.cluster.bootstrap.servers")
+                self._unreachable.append(alias)
+                self._troubles.append(
+                    f"Cluster {alias} cannot be used, so nothing is known of it ({alias}.bootstrap.servers = {servers}): {failure}"
+                )
+
+    def all(self) -> Preview:
+        own = self._own_topics()
+        source = target = TopicsSeen({}, {})
+        topics: set[str] = set()
+        if self._plan.replicates and len(self._admins) == len(Side):
+            try:
+                source = self._seen(Side.SOURCE)
+                target = self._seen(Side.TARGET)
+                topics = self._topics_to_copy(source)
+                self._remote_topics(topics, source, target)
+                self._configs(topics, target)
+                self._acls(topics, source)
+            except KafkaFailure as failure:
+                self._troubles.append(str(failure))
+        self._connectors()
+        literal = self._literal_topics(source)
+        names = Names(
+            topics={*source.partitions, *source.unknown, *literal},
+            remote_topics={*map(self._selection.remote, topics)},
+            groups=self._groups(),
+            syncs_topic=syncs_topic(self._props),
+            syncs_side=syncs_side(self._props),
+            own_topics=own,
+        )
+        wanted = needs(self._props, self._checkpoints, self._worker, names, replicates=self._plan.replicates)
+        return Preview(
+            str(self._pair),
+            tuple(self._steps),
+            tuple(self._rights(wanted)),
+            tuple(dict.fromkeys(self._troubles)),
+            tuple(dict.fromkeys(self._notes)),
+            tuple(self._unreachable),
+        )
+
+    # -- topics of MirrorMaker's own
+
+    def _own_topics(self) -> set[str]:
+        """Names of those on the target."""
+        stores = [InternalTopic.from_config(self._worker, prefix) for prefix in _STORES]
+        kept = [kept_heartbeats(self._heartbeats)]
+        if self._plan.replicates:
+            kept.append(kept_ledger(self._props))
+            if self._settings.bool(EMIT_SYNCS_KEY):
+                kept.append(kept_syncs(self._props))
+            if self._settings.str(TOLERANCE_KEY) == "all":
+                kept.append(kept_dead_letters(self._props))
+            if self._checkpoints.get(EMIT_KEY, "true").strip().lower() == "true":
+                kept.append(kept_checkpoints(self._checkpoints))
+        try:
+            self._stores(stores)
+            for topic in kept:
+                self._kept(topic)
+        except KafkaFailure as failure:
+            self._troubles.append(str(failure))
+        return {one.name for one in stores} | {one.new.name for one in kept if one.side is Side.TARGET}
+
+    def _stores(self, topics: Iterable[InternalTopic]) -> None:
+        admin, alias = self._admins.get(Side.TARGET), self._pair.target
+        if admin is None:
+            return
+        for topic in topics:
+            found = admin.describe_topics([topic.name])[topic.name]
+            if isinstance(found, TopicInfo):
+                try:
+                    check(admin, topic, found, alias, single_partition=topic.prefix == "config.storage.")
+                except ConnectError as error:
+                    self._troubles.append(f"{error}.")
+            elif vanished(found):
+                answer = self._rehearsed(Side.TARGET, topic.new_topic)
+                trouble = "" if answer is None else explain(admin, topic, answer, alias)
+                self._create(alias, topic.new_topic, trouble)
+            else:
+                self._troubles.append(str(found))
+
+    def _kept(self, topic: KeptTopic) -> None:
+        admin, alias, new = self._admins.get(topic.side), self._clients.alias(topic.side), topic.new
+        if admin is None:
+            return
+        found = admin.describe_topics([new.name])[new.name]
+        if not vanished(found):
+            if isinstance(found, KafkaFailure):
+                self._troubles.append(str(found))
+            return
+        answer = self._rehearsed(topic.side, new)
+        if topic.or_broker_default and _code(answer) == ErrorCode.INVALID_REPLICATION_FACTOR:
+            self._create(alias, new, "", by_default=True)
+        else:
+            self._create(alias, new, "" if answer is None else why_not_created(topic, answer))
+
+    def _rehearsed(self, side: Side, new: NewTopic) -> KafkaFailure | None:
+        answer = self._admins[side].create_topics([new], validate_only=True).get(new.name)
+        self._creatable[side, new.name] = _code(answer) not in _NOT_ALLOWED
+        return answer
+
+    def _create(self, cluster: str, new: NewTopic, trouble: str, *, by_default: bool = False) -> None:
+        factor = str(new.replication_factor)
+        if by_default:
+            factor = f"the brokers' default.replication.factor, since {cluster} has fewer brokers than {factor}"
+        elif new.replication_factor < 0:
+            factor = "the brokers' default.replication.factor"
+        partitions = str(new.partitions) if new.partitions > 0 else "the brokers' num.partitions"
+        details = {"partitions": partitions, "replication.factor": factor, **new.configs}
+        self._steps.append(Step(cluster, "create topic", new.name, details, trouble))
+
+    # -- topics to copy
+
+    def _seen(self, side: Side) -> TopicsSeen:
+        wanted = self._selection.should_replicate if side is Side.SOURCE else self._selection.is_remote
+        seen = see_topics(self._admins[side], wanted, {})
+        alias = self._clients.alias(side)
+        self._troubles += [f"A topic of cluster {alias} cannot be described: {one}" for one in seen.unknown.values()]
+        return seen
+
+    def _topics_to_copy(self, source: TopicsSeen) -> set[str]:
+        heard = _Heard()
+        ledgers = Ledgers(self._clients, self._admins[Side.TARGET])
+        provenance = Provenance(
+            self._admins[Side.SOURCE], self._admins[Side.TARGET], self._selection, ledgers, heard, lambda _: False
+        )
+        allowed = provenance.foreseen(source.partitions)
+        self._troubles += heard.sentences
+        return allowed
+
+    def _remote_topics(self, topics: Collection[str], source: TopicsSeen, target: TopicsSeen) -> None:
+        alias = self._pair.target
+        remote_topics = RemoteTopics(
+            self._admins[Side.SOURCE],
+            self._admins[Side.TARGET],
+            self._selection,
+            self._config_sync,
+            self._settings.int(REPLICATION_FACTOR_KEY),
+            lambda _: False,
+            or_broker_default=REPLICATION_FACTOR_KEY not in self._props,
+        )
+        creatable = {
+            topic: source.partitions[topic] for topic in topics if self._selection.remote(topic) not in target.unknown
+        }
+        plan = remote_topics.plan(creatable, target.partitions)
+        answers = remote_topics.rehearse(plan.create)
+        for new in plan.create:
+            answer = answers.get(new.name)
+            self._creatable[Side.TARGET, new.name] = _code(answer) not in _NOT_ALLOWED
+            code = _code(answer)
+            if code == ErrorCode.INVALID_REPLICATION_FACTOR and remote_topics.or_broker_default:
+                self._create(alias, new, "", by_default=True)
+            elif code == ErrorCode.INVALID_CONFIG:
+                self._create(alias, new, "")
+                self._notes.append(f"Topic {new.name} is created without the properties that {alias} refuses: {answer}")
+            else:
+                self._create(alias, new, "" if answer is None else remote_topics.explained(answer))
+        for remote, count in plan.grow.items():
+            details = {"partitions": f"{target.partitions[remote]} -> {count}"}
+            self._steps.append(Step(alias, "add partitions", remote, details))
+        self._troubles += [
+            f"Topic {remote} on cluster {alias} {why}" for remote, why in (*plan.wide.items(), *plan.unknown.items())
+        ]
+
+    @property
+    def _config_sync(self) -> ConfigSync:
+        return ConfigSync(plugins.config_property_filter(self._props))
+
+    def _configs(self, topics: Collection[str], target: TopicsSeen) -> None:
+        if not self._settings.bool("sync.topic.configs.enabled"):
+            return
+        heard, alias = _Heard(), self._pair.target
+        source_admin, target_admin = self._admins[Side.SOURCE], self._admins[Side.TARGET]
+        configs = TopicConfigs(source_admin, target_admin, self._config_sync, alias, heard)
+        pairs = [(topic, self._selection.remote(topic)) for topic in sorted(topics)]
+        there = [(topic, remote) for topic, remote in pairs if remote in target.partitions]
+        for changes, _ in configs.plan(there):
+            for remote, operations in changes.items():
+                details = {
+                    one.name: "back to the default" if one.op is AlterOpType.DELETE else str(one.value)
+                    for one in operations
+                }
+                self._steps.append(Step(alias, "alter configs", remote, details))
+        self._troubles += heard.sentences
+
+    def _acls(self, topics: Collection[str], source: TopicsSeen) -> None:
+        if not self._settings.bool("sync.topic.acls.enabled"):
+            return
+        heard, alias = _Heard(), self._pair.target
+        ledgers = Ledgers(self._clients, self._admins[Side.TARGET])
+        groups = plugins.group_filter(self._props) if self._settings.bool(GROUP_ACLS_KEY) else None
+        source_admin, target_admin = self._admins[Side.SOURCE], self._admins[Side.TARGET]
+        acls = TopicAcls(source_admin, target_admin, self._selection, groups, ledgers, heard)
+        try:
+            plan = acls.plan(sorted(topics), source.partitions.keys() - topics)
+        except KafkaFailure as failure:
+            if _code(failure) == ErrorCode.SECURITY_DISABLED:
+                self._notes.append("A cluster has no authorizer, so there are no ACLs to sync.")
+            else:
+                self._troubles.append(f"ACLs cannot be synced (sync.topic.acls.enabled=false does without): {failure}")
+            return
+        self._steps += [Step(alias, "create ACL", sentence(acl)) for acl in plan.create]
+        self._steps += [Step(alias, "remove ACL", sentence(acl)) for acl in plan.remove or ()]
+
+    # -- connectors
+
+    def _connectors(self) -> None:
+        """What a new leader would write, `mm2.mirror.maker.Configurer`."""
+        admin = self._admins.get(Side.TARGET)
+        if admin is None:
+            return
+        topic, alias = self._worker.str("config.storage.topic"), self._pair.target
+        stored: Mapping[str, Mapping[str, str | None]] = {}
+        found = admin.describe_topics([topic])[topic]
+        try:
+            if isinstance(found, TopicInfo):
+                stored = stored_configs(admin.cluster, topic, _READ_S).connector_configs
+            elif not vanished(found):
+                raise found
+        except KafkaFailure as failure:
+            self._troubles.append(f"The connector configurations that are stored cannot be read: {failure}")
+            return
+        for name, wanted in self._plan.connectors.items():
+            before = stored.get(name)
+            if before is None:
+                self._steps.append(Step(alias, "write connector config", name, {"": "new"}))
+            elif before != wanted:
+                old = {key: value for key, value in before.items() if value is not None}
+                changed = (line.partition(": ") for line in difference(old, wanted, ()))
+                self._steps.append(
+                    Step(alias, "write connector config", name, {key: value for key, _, value in changed})
+                )
+
+    # -- rights
+
+    def _literal_topics(self, source: TopicsSeen) -> set[str]:
+        """Topics that the file names and that are not seen: they are not there, or we may not see them."""
+        admin = self._admins.get(Side.SOURCE)
+        if admin is None or not self._plan.replicates:
+            return set()
+        named = {name.strip() for name in self._props.get("topics", "").split(",")}
+        missing = sorted(
+            name for name in named if _LITERAL.fullmatch(name) and name not in {*source.partitions, *source.unknown}
+        )
+        hidden = set()
+        for name, answer in (admin.describe_topics(missing) if missing else {}).items():
+            if _code(answer) in _NOT_ALLOWED:
+                hidden.add(name)
+            elif vanished(answer) and not any(re.fullmatch(name, topic) for topic in source.partitions):
+                self._notes.append(f"Cluster {self._pair.source} has no topic {name}, which topics names.")
+        return hidden
+
+    def _groups(self) -> set[str]:
+        admin = self._admins.get(Side.SOURCE)
+        if admin is None or not self._plan.replicates:
+            return set()
+        group_filter = plugins.group_filter(self._checkpoints)
+        try:
+            return {one.group_id for one in admin.list_groups() if group_filter.should_replicate_group(one.group_id)}
+        except KafkaFailure as failure:
+            self._troubles.append(f"The groups of cluster {self._pair.source} cannot be listed: {failure}")
+            return set()
+
+    def _rights(self, wanted: Iterable[Need]) -> Iterator[Right]:
+        by_side: dict[Side, list[Need]] = {}
+        for need in wanted:
+            by_side.setdefault(need.side, []).append(need)
+        for side, some in by_side.items():
+            admin = self._admins.get(side)
+            if admin is None:
+                yield from (Right(need, unknown=need.names, note="the cluster does not answer") for need in some)
+                continue
+            if self._without_authorizer(side, admin):
+                yield from (Right(need, note="the cluster has no authorizer") for need in some)
+                continue
+            known = _Known(admin, some, {name: can for (at, name), can in self._creatable.items() if at is side})
+            for need in some:
+                yield known.judged(need)
+
+    def _without_authorizer(self, side: Side, admin: Admin) -> bool:
+        try:
+            admin.describe_acls(AclFilter(resource_type=ResourceType.CLUSTER))
+        except KafkaFailure as failure:
+            if _code(failure) == ErrorCode.SECURITY_DISABLED:
+                self._notes.append(f"Cluster {self._clients.alias(side)} has no authorizer: everything is allowed.")
+                return True
+        return False
+
+
+class _Known:
+    """What the brokers of one cluster say of our rights; ``creatable`` by topic that is missing: whether its creation was
+    allowed when it was rehearsed."""
+
+    def __init__(self, admin: Admin, wanted: Iterable[Need], creatable: Mapping[str, bool]) -> None:
+        self._creatable = creatable
+        names: dict[ResourceType, set[str]] = {}
+        for need in wanted:
+            names.setdefault(need.kind, set()).update(need.names)
+        self._rights: dict[tuple[ResourceType, str], Rights | KafkaFailure] = {}
+        for some in chunks(sorted(names.get(ResourceType.TOPIC, ())), TOPICS_PER_REQUEST):
+            self._take(ResourceType.TOPIC, admin.topic_rights(some))
+        self._take(ResourceType.GROUP, admin.group_rights(sorted(names.get(ResourceType.GROUP, ()))))
+        try:
+            self._take(ResourceType.CLUSTER, {_HOSTED: admin.cluster_rights()})
+        except KafkaFailure as failure:
+            self._take(ResourceType.CLUSTER, {_HOSTED: failure})
+
+    def _take(self, kind: ResourceType, answers: Mapping[str, Rights | KafkaFailure]) -> None:
+        self._rights.update({(kind, name): answer for name, answer in answers.items()})
+
+    def judged(self, need: Need) -> Right:
+        if need.kind is ResourceType.TRANSACTIONAL_ID:
+            return Right(need, unknown=need.names, note="brokers do not tell rights on transactional ids")
+        missing, unknown, notes = [], [], []
+        for name in need.names:
+            allowed, note = self._judge(need, name)
+            if allowed is None:
+                unknown.append(name)
+                notes.append(note)
+            elif not allowed:
+                missing.append(name)
+        return Right(need, tuple(missing), tuple(unknown), next(iter(notes), ""))
+
+    def _judge(self, need: Need, name: str) -> tuple[bool | None, str]:
+        """Whether the operation is allowed, None and why when that cannot be known."""
+        answer = self._rights.get((need.kind, name))
+        cluster = self._rights.get((ResourceType.CLUSTER, _HOSTED))
+        if need.operation is AclOperation.CREATE:
+            if name in self._creatable:
+                return self._creatable[name], ""
+            if not vanished(answer):
+                return True, ""  # it is there
+            return True if isinstance(
+                cluster, frozenset
+            ) and AclOperation.CREATE in cluster else None, "it was not rehearsed"
+        if isinstance(answer, frozenset):
+            return need.operation in answer, ""
+        if vanished(answer):
+            return None, "brokers tell rights on topics that are there only"
+        if isinstance(answer, BrokerFailure) and answer.code in (*_NOT_ALLOWED, ErrorCode.GROUP_AUTHORIZATION_FAILED):
+            return (
+                (False, "")
+                if need.operation is AclOperation.DESCRIBE
+                else (None, "who may not describe it is not told")
+            )
+        return None, str(answer)
+
+
+def _name(java_class: str) -> str:
+    return java_class.rpartition(".")[2]
+
+
+def _code(failure: object) -> int | None:
+    return failure.code if isinstance(failure, BrokerFailure) else None

@@ -1,0 +1,49 @@
+"""Thresholds of `mm2 lag`, and which partitions come first."""
+
+from __future__ import annotations
+
+import pytest
+
+from mm2.cli.flow import Trouble
+from mm2.cli.lag import Threshold, worst_first
+from mm2.copy.states import State
+from mm2.observer.views import PartitionView
+
+
+def partition(
+    number: int, records: int | None = None, seconds: float | None = None, size: int | None = None
+) -> PartitionView:
+    return PartitionView("t", number, "A.t", State.RUNNING, lag_records=records, lag_seconds=seconds, lag_bytes=size)
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "most"),
+    [
+        ("1000", "lag_records", 1000),
+        ("30s", "lag_seconds", 30),
+        (" 1.5 m ", "lag_seconds", 90),
+        ("2h", "lag_seconds", 7200),
+        ("20MB", "lag_bytes", 20_000_000),
+        ("1kb", "lag_bytes", 1000),
+        ("7 b", "lag_bytes", 7),
+    ],
+)
+def test_a_threshold_is_of_records_seconds_or_bytes(text: str, field: str, most: float) -> None:
+    assert Threshold.of(text) == Threshold(field, most)
+
+
+@pytest.mark.parametrize("text", ["", "fast", "-1", "10d", "1e3", "s"])
+def test_what_is_no_threshold_is_refused(text: str) -> None:
+    with pytest.raises(Trouble, match="is no lag"):
+        Threshold.of(text)
+
+
+def test_what_is_not_known_may_be_anything() -> None:
+    threshold = Threshold.of("10s")
+    found = [threshold.is_exceeded(partition(0, 5, seconds)) for seconds in (9.9, 10.0, 10.1, None)]
+    assert found == [False, False, True, True]
+
+
+def test_the_worst_comes_first_and_what_is_not_known_before_it() -> None:
+    rows = [partition(0, 5, 1.0), partition(1, 9, 2.0), partition(2), partition(3, 7, 1.0), partition(4, 0, 0.0)]
+    assert [one.partition for one in worst_first(rows)] == [2, 1, 3, 0, 4]

@@ -1,0 +1,121 @@
+"""What `mm2 status` makes of a snapshot."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import pytest
+
+from mm2.cli.status import document, exit_code, print_json, tell
+from mm2.copy.states import State
+from mm2.observer.views import ConnectorView, FlowState, FlowView, PartitionView, Risk, Snapshot, TaskView
+
+WELL = PartitionView(
+    "orders",
+    0,
+    "A.orders",
+    State.RUNNING,
+    position=1200,
+    source_end=1200,
+    target_offset=1190,
+    lag_records=0,
+    lag_seconds=0.0,
+    bytes_per_s=2500.7,
+)
+TOO_LARGE = PartitionView(
+    "orders", 1, "A.orders", State.TOO_LARGE, "A record is too large.", 1_700_000_000_000, position=9
+)
+NOTED = PartitionView("orders", 2, "A.orders", State.RUNNING, note="at least once")
+
+
+def flow(state: FlowState = FlowState.RUNNING, **changes: Any) -> FlowView:
+    base: dict[str, Any] = {
+        "sentence": "If A dies now you lose nothing.",
+        "risk": Risk(0.0, 0, 0),
+        "partitions": (WELL,),
+    }
+    return FlowView("A", "B", state, **{**base, **changes})
+
+
+def snapshot(*flows: FlowView) -> Snapshot:
+    return Snapshot(1_700_000_000_000, "0.1.0", flows)
+
+
+def lines(*flows: FlowView, partitions: bool = True) -> list[str]:
+    out = io.StringIO()
+    tell(out, flows, partitions=partitions)
+    return [" ".join(line.split()) for line in out.getvalue().splitlines()]
+
+
+def test_the_sentence_comes_first_then_the_flow_then_its_partitions() -> None:
+    assert lines(flow(bytes_per_s=2500.7)) == [
+        "A->B RUNNING If A dies now you lose nothing.",
+        "",
+        "FLOW PARTITIONS NOT WELL LAG SECONDS BYTES BYTES/S LOST FOREIGN TASKS",
+        "A->B 1 0 0 0.0 0 2,500 0 0 -",
+        "",
+        "PARTITION POSITION SOURCE END LAG SECONDS TARGET OFFSET BYTES/S STATE",
+        "orders-0 1,200 1,200 0 0.0 1,190 2,500 RUNNING",
+    ]
+    assert len(lines(flow(), partitions=False)) == 4
+
+
+def test_what_is_not_well_is_told_with_its_reason_whether_partitions_are_shown_or_not() -> None:
+    failed = ConnectorView(
+        "MirrorSourceConnector",
+        "source",
+        "RUNNING",
+        "w",
+        tasks=(TaskView(0, "RUNNING", "w"), TaskView(1, "FAILED", "w", "ConnectError: it broke\n  at x")),
+    )
+    paused = ConnectorView("MirrorHeartbeatConnector", "source", "PAUSED", "w")
+    one = flow(
+        FlowState.DEGRADED,
+        partitions=(WELL, TOO_LARGE, NOTED),
+        connectors=(failed, paused),
+        troubles=("Something is slow.",),
+        source_error="A does not answer.",
+    )
+    for partitions in (True, False):
+        assert lines(one, partitions=partitions)[-6:] == [
+            "A->B orders-1 TOO_LARGE since 2023-11-14 22:13:20 UTC: A record is too large.",
+            "A->B orders-2 at least once",
+            "A->B MirrorSourceConnector-1 FAILED: ConnectError: it broke",
+            "A->B MirrorHeartbeatConnector PAUSED",
+            "A->B Something is slow.",
+            "A->B A does not answer.",
+        ]
+    assert "A->B 3 1 0 0.0 0 - 0 0 1 of 2 running" in lines(one)
+
+
+@pytest.mark.parametrize(
+    ("flows", "code"),
+    [
+        ([flow(), flow(FlowState.CATCHING_UP)], 0),
+        ([flow(), flow(FlowState.PAUSED)], 1),
+        ([flow(FlowState.DEGRADED, source_error="away")], 1),
+        ([flow(FlowState.STOPPED)], 1),
+        ([flow(), flow(FlowState.UNKNOWN)], 2),
+        ([flow(FlowState.DEGRADED, target_error="away"), flow()], 2),
+    ],
+)
+def test_the_exit_code_is_that_of_the_worst_flow(flows: list[FlowView], code: int) -> None:
+    assert exit_code(snapshot(*flows)) == code
+
+
+def test_json_has_every_field_of_the_snapshot() -> None:
+    out = io.StringIO()
+    print_json(document(snapshot(flow(states={State.RUNNING: 1}))), out)
+    told = json.loads(out.getvalue())
+    (one,) = told["flows"]
+    assert (told["at_ms"], one["name"], one["state"], one["states"]) == (
+        1_700_000_000_000,
+        "A->B",
+        "RUNNING",
+        {"RUNNING": 1},
+    )
+    assert one["metric_formats"] == ["legacy"]
+    assert one["partitions"][0]["lag_seconds"] == 0.0
+    assert one["partitions"][0]["verified_offset"] is None

@@ -1,0 +1,73 @@
+"""`mm2 version` and `mm2 completion`: what needs no cluster."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import mm2
+from mm2.cli.flow import flows_of_file
+from tests.integration.asking import asked
+
+ROOT = Path(mm2.__file__).parents[1]
+
+
+def test_version_names_what_it_stands_on(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = asked(capsys, "version", "--json")
+    told = json.loads(out)
+    assert (code, told["mm2"], told["kafka"]) == (0, mm2.__version__, "4.3.0")
+    assert told["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert told["spark"] == told["dependencies"]["pyspark"]
+    assert None not in told["dependencies"].values()
+    assert "pytest" not in told["dependencies"], "what tests need is not needed"
+    code, out, _ = asked(capsys, "version")
+    assert (code, out.startswith(f"mm2 {mm2.__version__}, speaks and behaves as Kafka 4.3.0; Spark ")) == (0, True)
+    assert f"  pyspark {told['spark']}\n" in out
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_what_the_shell_can_read(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = asked(capsys, "completion", shell)
+    assert (code, err) == (0, "")
+    assert "mm2" in out
+    found = shutil.which(shell)
+    if found is not None:
+        subprocess.run([found, "-n"], input=out, text=True, check=True, timeout=30)
+
+
+def test_the_flows_of_the_file_are_offered(tmp_path: Path) -> None:
+    file = tmp_path / "mm2.properties"
+    file.write_text("clusters = A, B\nA->B.enabled = true\n")
+
+    class Parsed:
+        config = file
+
+    assert flows_of_file(Parsed()) == ["A->B", "B->A"]
+    Parsed.config = tmp_path / "nowhere"
+    assert flows_of_file(Parsed()) == []
+
+
+def test_a_shell_is_answered_before_anything_else(tmp_path: Path) -> None:
+    file = tmp_path / "mm2.properties"
+    file.write_text("clusters = A, B\nA->B.enabled = true\n")
+    answers = tmp_path / "answers"
+
+    def offered(line: str) -> set[str]:
+        variables = {
+            "_ARGCOMPLETE": "1",
+            "_ARGCOMPLETE_IFS": "\n",
+            "_ARGCOMPLETE_STDOUT_FILENAME": str(answers),
+            "COMP_LINE": line,
+            "COMP_POINT": str(len(line)),
+            "PYTHONPATH": str(ROOT),
+        }
+        subprocess.run([sys.executable, "-P", "-m", "mm2.cli.mm2"], env=variables, check=True, timeout=100)
+        return set(answers.read_text().split())
+
+    assert {"status", "plan", "pause"} <= offered("mm2 ")
+    assert r"A-\>B" in offered(f"mm2 status {file} ")

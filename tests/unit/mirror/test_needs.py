@@ -1,0 +1,84 @@
+"""Which rights a flow needs, by what it is told to do."""
+
+from __future__ import annotations
+
+from mm2.config.worker_keys import WorkerConfig
+from mm2.kafka.structs import AclOperation, ResourceType
+from mm2.mirror.clients import Side
+from mm2.mirror.needs import Allowed, Names, Need, Right, needs
+
+WORKER = {
+    "bootstrap.servers": "b:1",
+    "group.id": "A-mm2",
+    "key.converter": "org.apache.kafka.connect.converters.ByteArrayConverter",
+    "value.converter": "org.apache.kafka.connect.converters.ByteArrayConverter",
+    "offset.storage.topic": "offsets",
+    "config.storage.topic": "configs",
+    "status.storage.topic": "status",
+}
+NAMES = Names(
+    topics={"orders", "quiet"},
+    remote_topics={"A.orders", "A.quiet"},
+    groups={"billing"},
+    syncs_topic="syncs",
+    syncs_side=Side.SOURCE,
+    own_topics={"offsets", "configs", "status", "ledger"},
+)
+
+
+def found(
+    source: dict[str, str] | None = None,
+    checkpoints: dict[str, str] | None = None,
+    *,
+    replicates: bool = True,
+    **worker: str,
+) -> set[tuple[str, str, str, str]]:
+    """(side, operation, kind, names) of each need."""
+    config = WorkerConfig({**WORKER, **{key.replace("__", "."): value for key, value in worker.items()}})
+    some = needs(source or {}, checkpoints or {}, config, NAMES, replicates=replicates)
+    return {(one.side.value, one.operation.name, one.kind.name, " ".join(one.names)) for one in some}
+
+
+def test_a_flow_as_the_file_leaves_it() -> None:
+    wanted = found()
+    for operation in ("DESCRIBE", "READ", "DESCRIBE_CONFIGS"):
+        assert ("source", operation, "TOPIC", "orders quiet") in wanted
+    for operation in ("DESCRIBE", "CREATE", "WRITE", "READ", "ALTER", "DESCRIBE_CONFIGS", "ALTER_CONFIGS"):
+        assert ("target", operation, "TOPIC", "A.orders A.quiet") in wanted
+    assert ("source", "WRITE", "TOPIC", "syncs") in wanted
+    assert ("source", "DESCRIBE", "GROUP", "billing") in wanted
+    assert ("target", "ALTER", "CLUSTER", "kafka-cluster") in wanted
+    assert ("target", "READ", "GROUP", "A-mm2") in wanted
+    assert ("target", "WRITE", "TOPIC", "configs ledger offsets status") in wanted
+    assert not [one for one in wanted if one[0] == "source" and one[1] == "WRITE" and one[3] != "syncs"], (
+        "nothing else there"
+    )
+
+
+def test_what_is_switched_off_is_not_needed() -> None:
+    off = {
+        "sync.topic.acls.enabled": "false",
+        "sync.topic.configs.enabled": "FALSE",
+        "emit.offset-syncs.enabled": "false",
+    }
+    wanted = found(off, {"emit.checkpoints.enabled": "false"})
+    assert not [
+        one for one in wanted if one[2] == "CLUSTER" or one[1] == "ALTER_CONFIGS" or one[3] in {"syncs", "billing"}
+    ]
+
+
+def test_a_flow_that_beats_only_touches_nothing_but_its_own_topics() -> None:
+    assert {(side, kind) for side, _, kind, _ in found(replicates=False)} == {("target", "TOPIC"), ("target", "GROUP")}
+    assert not [one for one in found(replicates=False) if "orders" in one[3]]
+
+
+def test_what_is_switched_on_is_needed_too() -> None:
+    wanted = found(None, {"sync.group.offsets.enabled": "true"}, exactly__once__source__support="enabled")
+    assert ("target", "READ", "GROUP", "billing") in wanted
+    assert ("target", "WRITE", "TRANSACTIONAL_ID", "A-mm2-* connect-cluster-A-mm2") in wanted
+
+
+def test_a_right_is_as_its_worst_name() -> None:
+    need = Need(Side.SOURCE, ResourceType.TOPIC, ("a", "b"), AclOperation.READ, "copying")
+    told = [Right(need), Right(need, unknown=("a",)), Right(need, missing=("b",), unknown=("a",))]
+    assert [one.allowed for one in told] == [Allowed.YES, Allowed.UNKNOWN, Allowed.NO]
