@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from mm2.config.client_keys import ADMIN_CONFIG, CLIENT_CONFIG, CONSUMER_CONFIG, PRODUCER_CONFIG
-from mm2.config.configdef import ConfigDef, ConfigKey, Type
+from mm2.config.configdef import ConfigDef, ConfigKey
 from mm2.config.connector_keys import (
     CONNECTOR_CONFIG,
     ISOLATION_KEY,
@@ -206,8 +206,7 @@ def _default(key: ConfigKey) -> str:
     if key.default is None:
         return ""
     # As it would stand in a file: without the brackets of Java's messages.
-    is_list = key.type is Type.LIST and isinstance(key.default, list | tuple)
-    text = ",".join(map(show, key.default)) if is_list else show(key.default)  # type: ignore[arg-type]
+    text = ",".join(map(show, key.default)) if isinstance(key.default, list | tuple) else show(key.default)
     return f"`{_one_line(text)}`" if text else "*empty*"
 
 
