@@ -370,7 +370,8 @@ class _Total:
     ) -> Partitions:
         known = self.behind_known or (known_at_all and not views)
         # Of several ages that are known the oldest is a lower bound: more than nothing, unless there is none.
-        seconds = self.oldest if self.oldest_known or self.oldest > 0 else None
+        # Where something has not begun, the oldest may be there.
+        seconds = self.oldest if (self.oldest_known and not self.unbegun) or self.oldest > 0 else None
         risk = Risk(
             round(seconds, 1) if known and seconds is not None else None,
             self.behind if known else None,

@@ -80,7 +80,7 @@ def sentence_of(standing: Standing) -> str:
             parts.append(f"If it died then, you lost {_loss(standing)}.")
         else:
             parts.append(f"What would be lost is not known: {_unended(standing.source_error)}.")
-    elif not standing.seen or risk.records is None:
+    elif not standing.seen or (risk.records is None and not standing.unbegun):
         why = standing.target_error
         parts.append(f"What would be lost is not known{f': {_unended(why)}' if why else ' yet'}.")
     else:

@@ -222,7 +222,7 @@ def test_what_has_not_begun_is_told_apart(scene: Scene) -> None:
     scene.more["tasks"][tp] = 0
     scene.ends[tp] = 1000
     seen = scene.look()
-    assert (seen.unbegun, seen.risk.records) == (1, 0)
+    assert (seen.unbegun, seen.risk.records, seen.risk.seconds) == (1, 0, None)
     scene.ends[tp] = 0
     assert scene.look().unbegun == 0
 

@@ -71,6 +71,11 @@ def like(standing: Standing = WELL, **changes: object) -> Standing:
             "If A dies now you lose what is in 1 partition of which nothing is copied yet.",
         ),
         (
+            like(risk=Risk(), unbegun=4),
+            FlowState.UNKNOWN,
+            "If A dies now you lose what is in 4 partitions of which nothing is copied yet.",
+        ),
+        (
             like(BEHIND, unbegun=2),
             FlowState.RUNNING,
             "If A dies now you lose 4.2 seconds, 3,400 records, and 2 partitions of which nothing is copied yet.",
