@@ -10,6 +10,7 @@ from mm2.config.configdef import (
     ConfigDef,
     ConfigException,
     Importance,
+    Recommender,
     Type,
     Validator,
     Width,
@@ -93,6 +94,10 @@ def _converter_rows(part: str, order: int) -> tuple[_Row, _Row]:
             f"Version of the class at {key}: one version, a range such as [1.0,2.0), or latest; absent = the newest.",
         ),
     )
+
+
+def _version_of(class_key: str) -> Recommender:
+    return Recommender(lambda _name, _parsed: [], lambda _name, parsed: parsed.get(class_key) is not None)
 
 
 CONNECTOR_CONFIG: Final = _rows(
@@ -272,6 +277,13 @@ CONNECTOR_CONFIG: Final = _rows(
     ),
 )
 """Keys of any connector."""
+
+for _class_key in ("connector.class", "key.converter", "value.converter", "header.converter"):
+    # A version is of something: as in Kafka also where a connector declares all these keys for itself.
+    CONNECTOR_CONFIG.redefine(
+        "connector.plugin.version" if _class_key == "connector.class" else f"{_class_key}.plugin.version",
+        recommender=_version_of(_class_key),
+    )
 
 SOURCE_CONNECTOR_CONFIG: Final = _rows(
     CONNECTOR_CONFIG,

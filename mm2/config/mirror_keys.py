@@ -49,30 +49,28 @@ FORWARDING_ADMIN_CONFIG: Final = ConfigDef().define(
     "Class of the admin clients.",
 )
 
-MIRROR_CONNECTOR_CONFIG: Final = (
-    ConfigDef(
-        CONNECTOR_CONFIG,
-        REPLICATION_POLICY_CONFIG,
-        FORWARDING_ADMIN_CONFIG,
-        SECURITY_PROTOCOL_CONFIG,
-        TLS_CONFIG,
-        SASL_CONFIG,
-    )
+MIRROR_CONNECTOR_CONFIG: Final = ConfigDef(
+    ConfigDef(CONNECTOR_CONFIG)
     .define("enabled", Type.BOOLEAN, True, None, LOW, "Whether the flow replicates.")
     .define("source.cluster.alias", Type.STRING, importance=HIGH, doc="Alias of the cluster to copy from.")
     .define("target.cluster.alias", Type.STRING, "target", None, HIGH, "Alias of the cluster to copy to.")
-    .define("admin.timeout.ms", Type.LONG, 60000, None, LOW, "Time limit of administrative steps.")
-    .define(
+    .define("admin.timeout.ms", Type.LONG, 60000, None, LOW, "Time limit of administrative steps."),
+    REPLICATION_POLICY_CONFIG,
+    FORWARDING_ADMIN_CONFIG,
+    ConfigDef().define(
         "metric.reporters",
         Type.LIST,
         "org.apache.kafka.common.metrics.JmxReporter",
         distinct(),
         LOW,
         "Java metrics reporters; no effect here.",
-    )
-    .define("config.providers", Type.LIST, [], distinct(), LOW, "Names of config providers.")
+    ),
+    SECURITY_PROTOCOL_CONFIG,
+    ConfigDef().define("config.providers", Type.LIST, [], distinct(), LOW, "Names of config providers."),
+    TLS_CONFIG,
+    SASL_CONFIG,
 )
-"""Keys that all three connectors have."""
+"""Keys that all three connectors have, in the order in which `config/validate` tells them, here as in Kafka."""
 
 _TOPICS_CONFIG: Final = (
     ConfigDef()
@@ -89,26 +87,27 @@ _TOPICS_CONFIG: Final = (
 _EMIT_SYNCS_CONFIG: Final = ConfigDef().define(
     "emit.offset-syncs.enabled", Type.BOOLEAN, True, None, LOW, "Write offset syncs."
 )
-_SHARED_CONFIG: Final = (
-    ConfigDef()
-    .define("topic.filter.class", Type.CLASS, f"{_MIRROR}.DefaultTopicFilter", None, LOW, "Class that picks topics.")
-    .define("consumer.poll.timeout.ms", Type.LONG, 1000, None, LOW, "Longest wait in one poll of a task.")
-    .define(
-        "offset-syncs.topic.location",
-        Type.STRING,
-        "source",
-        one_of("source", "target"),
-        LOW,
-        "Cluster that keeps the offset-syncs topic; the same for source and checkpoint connector.",
-    )
-    .define(
-        "metric.names.formats",
-        Type.LIST,
-        "legacy",
-        subset_of("legacy", "new"),
-        LOW,
-        "Which names mirror metrics have: legacy, new, or both.",
-    )
+_TOPIC_FILTER_CONFIG: Final = ConfigDef().define(
+    "topic.filter.class", Type.CLASS, f"{_MIRROR}.DefaultTopicFilter", None, LOW, "Class that picks topics."
+)
+_POLL_CONFIG: Final = ConfigDef().define(
+    "consumer.poll.timeout.ms", Type.LONG, 1000, None, LOW, "Longest wait in one poll of a task."
+)
+_SYNCS_PLACE_CONFIG: Final = ConfigDef().define(
+    "offset-syncs.topic.location",
+    Type.STRING,
+    "source",
+    one_of("source", "target"),
+    LOW,
+    "Cluster that keeps the offset-syncs topic; the same for source and checkpoint connector.",
+)
+_METRIC_NAMES_CONFIG: Final = ConfigDef().define(
+    "metric.names.formats",
+    Type.LIST,
+    "legacy",
+    subset_of("legacy", "new"),
+    LOW,
+    "Which names mirror metrics have: legacy, new, or both.",
 )
 
 THROTTLE_KEY: Final = "copy.throttle.bytes.per.sec"
@@ -209,8 +208,7 @@ def _define_job(definition: ConfigDef, name: str, *, enabled: bool, interval_sec
 
 
 def _source_config() -> ConfigDef:
-    definition = ConfigDef(MIRROR_CONNECTOR_CONFIG, _TOPICS_CONFIG, _EMIT_SYNCS_CONFIG, _SHARED_CONFIG, OWN_CONFIG)
-    definition.define(
+    definition = ConfigDef(MIRROR_CONNECTOR_CONFIG, _TOPICS_CONFIG).define(
         "config.properties.exclude",
         Type.LIST,
         "follower.replication.throttled.replicas,leader.replication.throttled.replicas,"
@@ -219,7 +217,8 @@ def _source_config() -> ConfigDef:
         distinct(),
         HIGH,
         "Topic settings not to copy.",
-    ).define(
+    )
+    definition = ConfigDef(definition, _TOPIC_FILTER_CONFIG).define(
         "config.property.filter.class",
         Type.CLASS,
         f"{_MIRROR}.DefaultConfigPropertyFilter",
@@ -227,28 +226,28 @@ def _source_config() -> ConfigDef:
         LOW,
         "Class that picks topic settings.",
     )
+    definition = ConfigDef(definition, _POLL_CONFIG)
     _define_job(definition, "refresh.topics", enabled=True, interval_seconds=600, doc="Look for new topics.")
     _define_job(definition, "sync.topic.configs", enabled=True, interval_seconds=600, doc="Copy topic settings.")
     _define_job(definition, "sync.topic.acls", enabled=True, interval_seconds=600, doc="Copy ACLs of topics.")
-    return (
-        definition.define("replication.factor", Type.INT, 2, None, LOW, "Replicas of new topics; -1 = broker default.")
-        .define(
-            "offset-syncs.topic.replication.factor", Type.SHORT, 3, None, LOW, "Replicas of the offset-syncs topic."
-        )
-        .define("offset.lag.max", Type.LONG, 100, None, LOW, "How far a sync may lag behind, records; 0 = each record.")
-        .define(
-            "heartbeats.replication.enabled",
-            Type.BOOLEAN,
-            True,
-            None,
-            LOW,
-            "Replicate heartbeats topics whatever the topic filter says.",
-        )
+    definition.define(
+        "replication.factor", Type.INT, 2, None, LOW, "Replicas of new topics; -1 = broker default."
+    ).define(
+        "offset-syncs.topic.replication.factor", Type.SHORT, 3, None, LOW, "Replicas of the offset-syncs topic."
+    ).define("offset.lag.max", Type.LONG, 100, None, LOW, "How far a sync may lag behind, records; 0 = each record.")
+    definition = ConfigDef(definition, _SYNCS_PLACE_CONFIG, _EMIT_SYNCS_CONFIG).define(
+        "heartbeats.replication.enabled",
+        Type.BOOLEAN,
+        True,
+        None,
+        LOW,
+        "Replicate heartbeats topics whatever the topic filter says.",
     )
+    return ConfigDef(definition, _METRIC_NAMES_CONFIG, OWN_CONFIG)
 
 
 def _checkpoint_config() -> ConfigDef:
-    definition = ConfigDef(MIRROR_CONNECTOR_CONFIG, _SHARED_CONFIG)
+    definition = ConfigDef(MIRROR_CONNECTOR_CONFIG, _POLL_CONFIG)
     definition.define("groups", Type.LIST, ".*", distinct(), HIGH, "Names and regular expressions of groups.").define(
         "groups.exclude",
         Type.LIST,
@@ -260,9 +259,10 @@ def _checkpoint_config() -> ConfigDef:
     _define_job(definition, "refresh.groups", enabled=True, interval_seconds=600, doc="Look for new groups.")
     _define_job(definition, "emit.checkpoints", enabled=True, interval_seconds=60, doc="Write checkpoints.")
     _define_job(definition, "sync.group.offsets", enabled=False, interval_seconds=60, doc="Move idle groups' offsets.")
-    return definition.define(
+    definition.define(
         "checkpoints.topic.replication.factor", Type.SHORT, 3, None, LOW, "Replicas of the checkpoints topic."
-    ).define(
+    )
+    return ConfigDef(definition, _SYNCS_PLACE_CONFIG, _TOPIC_FILTER_CONFIG, _METRIC_NAMES_CONFIG).define(
         "tombstone.dead.groups.enabled",
         Type.BOOLEAN,
         False,

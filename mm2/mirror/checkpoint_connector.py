@@ -254,11 +254,11 @@ class MirrorCheckpointConnector(MirrorConnector):
         errors = super().validate(props)
         if props.get("enabled") != "false":
             for key, reason in (
-                (EMIT_KEY, "without checkpoints to emit this connector has nothing to do"),
-                (EMIT_SYNCS_KEY, "checkpoints are made from offset syncs, so none can be made without them"),
+                (EMIT_KEY, f"MirrorCheckpointConnector can't run with {EMIT_KEY} set to false"),
+                (EMIT_SYNCS_KEY, "MirrorCheckpointConnector can't run without offset syncs"),
             ):
                 if props.get(key, "true").strip().lower() == "false":
-                    errors.append((key, f"{key} is false: {reason}."))
+                    errors.append((key, reason))
         return errors
 
     def alter_offsets(self, props: Mapping[str, str], offsets: Offsets) -> bool:

@@ -291,20 +291,20 @@ class MirrorSourceConnector(MirrorConnector):
         errors = super().validate(props)
         if props.get(EXACTLY_ONCE_KEY) == "required" and not self.exactly_once_support(props):
             reason = (
-                "Exactly-once support is required, but the source consumer does not have isolation.level=read_committed, "
-                "so records of open and aborted transactions would be replicated too."
+                "MirrorSourceConnector can only provide exactly-once guarantees when its source consumer is configured with "
+                "isolation.level set to 'read_committed'; otherwise, records from aborted and uncommitted transactions will be "
+                "replicated from the source cluster to the target cluster."
             )
             errors.append((EXACTLY_ONCE_KEY, reason))
         try:
             check_own_keys(props)
         except ConfigException as error:
             errors.append((error.name or START_FROM_KEY, str(error)))
-        if props.get(EMIT_SYNCS_KEY) == "false":
-            useless = sorted(key for key in props if key.startswith(("offset-syncs-", "offset-syncs.topic.")))
-            if useless:
-                errors.append(
-                    (EMIT_SYNCS_KEY, f"No offset syncs are emitted, but {', '.join(useless)} says how to emit them.")
-                )
+        if props.get(EMIT_SYNCS_KEY) == "false" and any(
+            key.startswith(("offset-syncs-", "offset-syncs.topic.")) for key in props
+        ):
+            reason = f"MirrorSourceConnector can't setup offset-syncs feature while {EMIT_SYNCS_KEY} set to false"
+            errors.append((EMIT_SYNCS_KEY, reason))
         return errors
 
     def exactly_once_support(self, props: Mapping[str, str]) -> bool:

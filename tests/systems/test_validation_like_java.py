@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from mm2 import __version__
+from mm2.config.mirror_keys import OWN_CONFIG
 from mm2.sandbox.jars import KAFKA_VERSION
 from mm2.sandbox.kafka import LocalKafka
 from tests.systems.workers import DistributedWorker, JavaDistributedWorker, WorkerProcess, distributed_props
@@ -19,7 +20,20 @@ FILTER = "org.apache.kafka.connect.transforms.Filter"
 ROUTER = "org.apache.kafka.connect.transforms.RegexRouter"
 GOOD_SOURCE = {"name": "c", "connector.class": SOURCE, "topic": "t", "file": "f"}
 GOOD_SINK = {"name": "c", "connector.class": SINK, "topics": "t"}
-OURS = {"plugin.isolation"}
+OURS = {"plugin.isolation", "tombstone.dead.groups.enabled", *OWN_CONFIG.names}
+
+
+def mirror(kind: str, **more: str) -> dict[str, str]:
+    """A Mirror connector; in keys `__` stands for a dot and `_` for a dash."""
+    return {
+        "name": "c",
+        "connector.class": f"org.apache.kafka.connect.mirror.Mirror{kind}Connector",
+        "source.cluster.alias": "A",
+        "source.cluster.bootstrap.servers": "127.0.0.1:1",
+        "target.cluster.bootstrap.servers": "127.0.0.1:1",
+        **{key.replace("__", ".").replace("_", "-"): value for key, value in more.items()},
+    }
+
 
 BODIES: dict[str, dict[str, str]] = {
     "good source": GOOD_SOURCE,
@@ -68,6 +82,26 @@ BODIES: dict[str, dict[str, str]] = {
     },
     "overrides": {**GOOD_SOURCE, "producer.override.acks": "1", "producer.override.odd": "x"},
     "an unknown key": {**GOOD_SOURCE, "odd": "1"},
+    "mirror source": mirror("Source", topics="a, b.*", source__consumer__isolation__level="read_committed"),
+    "mirror source, bad values": mirror(
+        "Source", topics="a,a", replication__factor="x", offset__lag__max="-1", enabled="yes", tasks__max="0"
+    ),
+    "mirror source without its cluster": {"connector.class": mirror("Source")["connector.class"]},
+    "mirror source without syncs": mirror(
+        "Source", emit__offset_syncs__enabled="false", offset_syncs__topic__replication__factor="1"
+    ),
+    "mirror source with converters": mirror("Source", key__converter=JSON, value__converter=JSON),
+    "mirror source, another policy": mirror(
+        "Source",
+        replication__policy__class="org.apache.kafka.connect.mirror.IdentityReplicationPolicy",
+        replication__policy__separator="-",
+        offset_syncs__topic__location="elsewhere",
+        metric__names__formats="legacy,old",
+    ),
+    "mirror checkpoints": mirror("Checkpoint", groups="g.*", sync__group__offsets__enabled="true"),
+    "mirror checkpoints without syncs": mirror("Checkpoint", emit__offset_syncs__enabled="false"),
+    "mirror checkpoints without checkpoints": mirror("Checkpoint", emit__checkpoints__enabled="false", groups="g,g"),
+    "mirror heartbeats": mirror("Heartbeat", emit__heartbeats__interval__seconds="5"),
 }
 
 

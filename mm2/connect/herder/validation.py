@@ -106,7 +106,8 @@ class ConnectorValidation:
         for value in own.config_values(props):
             value.errors = []  # what is wrong, the connector has said
             values[value.name] = value
-        _add(values, props, problems)
+        # Of a key that the connector complains of without declaring it Java's connectors tell no value.
+        _add(values, {}, problems)
 
         parts = [self._converter_part(props, values, loader, stages, *converter) for converter in _CONVERTERS]
         keys: dict[str, ConfigKey] = {**definition.keys, **own.keys}
