@@ -52,12 +52,12 @@ def _section(name: str, verb: Any) -> str:
     arguments = [action for action in verb._actions if not isinstance(action, argparse._HelpAction)]  # noqa: SLF001
     parts = [f"## {name}\n", f"{verb.description}\n"]
     if not any(isinstance(action, argparse._SubParsersAction) for action in arguments):  # noqa: SLF001
-        parts.append(f"```\n{name}{''.join(map(_usage, sorted(arguments, key=_is_option)))}\n```\n")
+        parts.append(f"```text\n{name}{''.join(map(_usage, sorted(arguments, key=_is_option)))}\n```\n")
         if arguments:
             rows = "".join(f"| {_named(action)} | {_escaped(_help(action))} |\n" for action in arguments)
             parts.append(f"| argument | |\n| --- | --- |\n{rows}")
     if shown := examples_of(verb.epilog):
-        parts.append("".join(f"```\n# {why}\n{command}\n```\n" for why, command in shown))
+        parts.append("".join(f"```sh\n# {why}\n{command}\n```\n" for why, command in shown))
     return "\n".join(parts)
 
 
