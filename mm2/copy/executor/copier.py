@@ -331,8 +331,8 @@ class Copier:
         now_s = time.monotonic()
         newest_s = entry.newest_ms / 1000 - self._clocks_apart_s
         self.tally.acked(newest_s, entry.since, now_s)
-        latency_ms = max(0, int((now_s - newest_s) * 1000))
-        cursor.ages_ms.add(max(0, int((entry.since - newest_s) * 1000)))
+        latency_ms = int((now_s - newest_s) * 1000) if now_s > newest_s else 0
+        cursor.ages_ms.add(int((entry.since - newest_s) * 1000) if entry.since > newest_s else 0)
         cursor.latencies_ms.add(latency_ms)
         if len(self._latencies) < _LATENCY_SAMPLES:
             self._latencies.append(latency_ms)
