@@ -38,6 +38,9 @@ the descriptions in `mm2/metrics` (`python -m mm2.metrics.reference`); a test ho
 - **`metrics.cardinality`** of the file: `full` tells every partition; `topic` and `flow` tell sums (of ages the greatest), with
   the labels `topic` and `partition` empty where they are summed up, which for Prometheus is as if they were not there.
   Partitions in trouble have their `mm2_partition_state` with each of them.
+- **What it costs**, with 10,000 partitions on the machine of PERFORMANCE.md while it was busy: a snapshot some 50 ms of CPU time when
+  nothing moves, 60 ms when a thousand partitions do, 150 ms when all do; a scrape 1.9 s and 12.6 MB with `full` (130,000 lines),
+  70 ms with `topic` (500 topics), 10 ms with `flow`. Counting costs 0.6 µs for each record batch that is copied.
 - In a MirrorMaker process Connect's metrics have the labels `source` and `target` of the flow, too, whose connectors are called
   the same in every flow.
 - The same figures as JSON: `GET /overview`, `/overview/{source}/{target}`, and by pages `…/partitions` and `…/groups` (`search`,
