@@ -1,0 +1,256 @@
+"""What conf/ and the Dockerfile have for containers and machines, held to their formats and to the program.
+
+There is neither Docker nor Kubernetes here: files are judged by the published schemas of both. What they say is carried out in
+test_deployment_running.py and test_image.py.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+from compose_spec import PyCompose
+
+from mm2.cli import connect_mirror_maker, health
+from mm2.config.mirrormaker import MirrorMakerConfig
+from mm2.config.properties import load_properties
+from tests.integration.dockerfile import instructions
+
+ROOT = Path(__file__).parents[2]
+DOCKERFILE = ROOT / "Dockerfile"
+COMPOSE = ROOT / "conf" / "compose"
+KUBERNETES = ROOT / "conf" / "kubernetes"
+UNIT = ROOT / "conf" / "systemd" / "mm2@.service"
+#: An old one and the newest that the package has schemas of.
+KUBERNETES_VERSIONS = ("1.30", kubernetes_validate.latest_version())
+SECRETS = re.compile(r"(?i)password|secret|token|BEGIN [A-Z ]*PRIVATE")
+
+Manifest = dict[str, Any]
+
+
+def compose() -> Manifest:
+    found = yaml.safe_load((COMPOSE / "compose.yaml").read_text())
+    assert isinstance(found, dict)
+    return found
+
+
+def manifests() -> dict[str, Manifest]:
+    """By kind; there is one of each."""
+    files = [file for file in KUBERNETES.glob("*.yaml") if file.name != "kustomization.yaml"]
+    return {made["kind"]: made for made in (yaml.safe_load(file.read_text()) for file in files)}
+
+
+# -- the image
+
+
+def test_the_dockerfile_pleases_its_linter() -> None:
+    done = subprocess.run(
+        [Path(sys.executable).with_name("hadolint"), DOCKERFILE],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_every_script_of_the_image_is_a_shell_script_that_stops_at_the_first_error() -> None:
+    scripts = sorted((ROOT / "conf" / "docker").glob("*.sh"))
+    assert scripts
+    for script in scripts:
+        assert script.stat().st_mode & 0o111, script
+        assert "\nset -eu\n" in script.read_text(), script
+        subprocess.run(["sh", "-n", str(script)], check=True, timeout=20)
+
+
+def test_no_secret_can_get_into_a_layer() -> None:
+    steps = instructions(DOCKERFILE.read_text())
+    assert not [rest for word, rest in steps if word in {"ARG", "ADD"}]
+    assert not [rest for word, rest in steps if word in {"ENV", "RUN"} and SECRETS.search(rest)]
+    # All that is not named stays outside of the build.
+    assert (ROOT / ".dockerignore").read_text().splitlines()[1] == "*"
+
+
+# -- compose
+
+
+def test_the_compose_file_is_one() -> None:
+    services = PyCompose.from_yaml((COMPOSE / "compose.yaml").read_text()).services
+    assert services is not None
+    assert set(services) == {"kafka-a", "kafka-b", "mm2", "prometheus", "grafana"}
+
+
+def test_what_compose_mounts_is_there_and_nothing_is_published_beyond_loopback() -> None:
+    wanted = compose()
+    for name, service in wanted["services"].items():
+        for volume in service.get("volumes", []):
+            origin = volume.split(":")[0]
+            assert origin in wanted["volumes"] or (COMPOSE / origin).exists(), f"{name}: {volume}"
+        assert all(port.startswith("127.0.0.1:") for port in service["ports"]), name
+        # An image by its name alone, in one version; no registry of anybody's.
+        assert name == "mm2" or re.fullmatch(r"[a-z]+/[a-z]+:v?\d+\.\d+\.\d+", service["image"]), name
+
+
+def test_the_files_for_compose_and_pods_have_no_key_that_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POD_NAME", "mm2-0")
+    monkeypatch.setenv("POD_NAMESPACE", "mm2")
+    for file in (COMPOSE / "mm2.properties", KUBERNETES / "mm2.properties"):
+        props = load_properties(file)
+        props.pop("config.providers.secret.param.allowed.paths", None)  # which is not on this machine
+        config = MirrorMakerConfig(props)
+        assert not config.unread_keys()
+        assert [str(pair) for pair in config.cluster_pairs()] == ["A->B", "B->A"]
+
+
+def test_prometheus_of_compose_is_the_sample_at_another_address() -> None:
+    sample = yaml.safe_load((ROOT / "conf" / "prometheus" / "prometheus.yml").read_text())
+    ours = yaml.safe_load((COMPOSE / "prometheus.yml").read_text())
+    assert ours["scrape_configs"][0]["static_configs"] == [{"targets": ["mm2:8083"]}]
+    ours["scrape_configs"][0]["static_configs"] = sample["scrape_configs"][0]["static_configs"]
+    assert ours == sample
+
+
+# -- Kubernetes
+
+
+@pytest.mark.parametrize("version", KUBERNETES_VERSIONS)
+def test_the_manifests_are_what_kubernetes_takes(version: str) -> None:
+    kinds = manifests()
+    # Of the operator of Prometheus, not of Kubernetes.
+    assert kinds.pop("PodMonitor")["apiVersion"] == "monitoring.coreos.com/v1"
+    assert set(kinds) == {"Namespace", "Service", "StatefulSet", "PodDisruptionBudget", "NetworkPolicy"}
+    for made in kinds.values():
+        kubernetes_validate.validate(made, version, strict=True)
+
+
+def pod() -> Manifest:
+    found = manifests()["StatefulSet"]["spec"]["template"]["spec"]
+    assert isinstance(found, dict)
+    return found
+
+
+def container() -> Manifest:
+    (found,) = pod()["containers"]
+    assert isinstance(found, dict)
+    return found
+
+
+def test_everything_selects_the_pods_and_names_their_port() -> None:
+    kinds = manifests()
+    labels = kinds["StatefulSet"]["spec"]["template"]["metadata"]["labels"]
+    assert labels
+    selectors = [
+        kinds["StatefulSet"]["spec"]["selector"]["matchLabels"],
+        kinds["Service"]["spec"]["selector"],
+        kinds["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"],
+        kinds["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"],
+        kinds["PodMonitor"]["spec"]["selector"]["matchLabels"],
+        pod()["topologySpreadConstraints"][0]["labelSelector"]["matchLabels"],
+    ]
+    assert selectors == [labels] * len(selectors)
+    (port,) = container()["ports"]
+    assert port["name"] == kinds["PodMonitor"]["spec"]["podMetricsEndpoints"][0]["port"]
+    assert port["name"] == kinds["Service"]["spec"]["ports"][0]["targetPort"]
+    assert kinds["NetworkPolicy"]["spec"]["ingress"][0]["ports"] == [{"port": port["containerPort"]}]
+    assert kinds["StatefulSet"]["spec"]["serviceName"] == kinds["Service"]["metadata"]["name"]
+    # What alerts.yml looks for.
+    assert labels[kinds["PodMonitor"]["spec"]["jobLabel"]] == "mm2"
+
+
+def test_the_files_that_the_properties_name_are_mounted_and_hold_all_secrets() -> None:
+    props = load_properties(KUBERNETES / "mm2.properties")
+    mounts = {mount["mountPath"]: mount["name"] for mount in container()["volumeMounts"]}
+    volumes = {volume["name"]: volume for volume in pod()["volumes"]}
+    paths = {path for value in props.values() for path in re.findall(r"/etc/mm2/secrets/\w+", value)}
+    assert paths == {path for path in mounts if "secrets" in path}
+    assert all("secret" in volumes[mounts[path]] for path in paths)
+    for key, value in props.items():
+        if re.search("password|jaas|key$|chain$", key):
+            assert "${secret:" in value, key
+    assert container()["args"][0] == f"{_mounted(mounts, 'config')}/mm2.properties"
+    # Every variable that the properties ask for is set.
+    variables = {variable["name"] for variable in container()["env"]}
+    assert set(re.findall(r"\$\{env:(\w+)\}", str(props))) == variables
+
+
+def _mounted(mounts: Mapping[str, str], name: str) -> str:
+    return next(path for path, volume in mounts.items() if volume == name)
+
+
+def test_the_pods_fulfil_the_restricted_standard() -> None:
+    whole, own = pod()["securityContext"], container()["securityContext"]
+    assert whole["runAsNonRoot"] is True
+    assert whole["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert own == {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
+    assert {next(iter(set(volume) - {"name"})) for volume in pod()["volumes"]} <= {"configMap", "secret", "emptyDir"}
+    assert not pod()["automountServiceAccountToken"]
+    user = re.findall(r"^USER (\d+):(\d+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    assert user == [(str(whole["runAsUser"]), str(whole["runAsGroup"]))]
+
+
+def test_the_probes_ask_what_the_properties_open_and_a_stop_has_its_time() -> None:
+    props = load_properties(KUBERNETES / "mm2.properties")
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        program, *arguments = container()[probe]["exec"]["command"]
+        assert program == "mm2-health"
+        options = health.parser().parse_args(arguments)
+        assert options.url.removesuffix("/health") in props["listeners"]
+        # A cluster that is away makes a pod unready and never kills it.
+        assert options.alive == (probe != "readinessProbe")
+        # mm2-health says why before the kubelet gives it up.
+        assert options.timeout < container()[probe]["timeoutSeconds"]
+    for seconds in (
+        pod()["terminationGracePeriodSeconds"],
+        _seconds(compose()["services"]["mm2"]["stop_grace_period"]),
+    ):
+        assert seconds > connect_mirror_maker._LAST_RESORT_S
+
+
+def _seconds(text: str) -> float:
+    return float(text.removesuffix("s"))
+
+
+# -- systemd
+
+
+@pytest.fixture(scope="module")
+def unit(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The unit with the program of this repository, for systemd looks whether there is one."""
+    folder = tmp_path_factory.mktemp("systemd")
+    made = folder / UNIT.name
+    program = ROOT / "bin" / "connect-mirror-maker"
+    made.write_text(UNIT.read_text().replace("/opt/mm2/bin/connect-mirror-maker", str(program)))
+    return made
+
+
+def _systemd(*words: str) -> str:
+    done = subprocess.run(
+        ["systemd-analyze", *words], capture_output=True, text=True, check=False, timeout=60,
+        env={**os.environ, "SYSTEMD_LOG_LEVEL": "warning"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def test_the_unit_is_one_and_hardened(unit: Path) -> None:
+    assert not _systemd("verify", "--man=no", str(unit))
+    # Its measure goes from 0 to 10, and up to 2.0 it is "OK"; without hardening it is 9.6.
+    assert "exposure level" in _systemd("security", "--offline=true", "--threshold=20", "--no-pager", str(unit))
+
+
+def test_the_unit_treats_the_exit_codes_as_the_program_means_them() -> None:
+    settings = dict(re.findall(r"^(\w+)=(.*)$", UNIT.read_text(), re.MULTILINE))
+    assert settings["Restart"] == "on-failure"
+    # Nothing but the wrong command line, or a file that is not there, is left to a human at once.
+    assert settings["RestartPreventExitStatus"] == str(connect_mirror_maker.EXIT_USAGE)
+    assert float(settings["TimeoutStopSec"]) > connect_mirror_maker._LAST_RESORT_S
+    assert settings["KillMode"] == "mixed"
+    assert settings["ExecReload"] == "/bin/kill -HUP $MAINPID"
