@@ -155,7 +155,9 @@ def _mark(options: Any, action: _Action) -> int:
     else:
         if partition is not None and (topic, None) in before:
             raise Trouble(f"All of {topic} is paused: resume the topic, then pause the partitions that are to stay so.")
-        taken_back = [name for name in sorted(before, key=str) if partition in {None, name[1]}]
+        taken_back = [
+            name for name in sorted(before, key=lambda name: _order((name, None))) if partition in {None, name[1]}
+        ]
         records = [pause_record(*name, None) for name in taken_back]
     if records:
         settings = MirrorClients(flow.props).settings(Side.TARGET, Kind.PRODUCER, "ledger-producer")
@@ -175,12 +177,12 @@ def _mark(options: Any, action: _Action) -> int:
     if options.json:
         rows = [
             {"topic": name[0], "partition": name[1], **pause._asdict()}
-            for name, pause in sorted(pauses.items(), key=str)
+            for name, pause in sorted(pauses.items(), key=_order)
         ]
         waiting = [{"topic": tp.topic, "partition": tp.partition} for tp in wrong]
         _print({"flow": str(flow.pair), "topic": topic, "paused": rows, "waiting": waiting})
     else:
-        sys.stdout.writelines(f"{_name(name)}: {pause}\n" for name, pause in sorted(pauses.items(), key=str))
+        sys.stdout.writelines(f"{_name(name)}: {pause}\n" for name, pause in sorted(pauses.items(), key=_order))
         if not records:
             sys.stdout.write(f"{topic if partition is None else TopicPartition(topic, partition)}: was not paused\n")
         elif action is _RESUME:
@@ -207,6 +209,12 @@ def _not_yet(ledger: Ledger, partitions: Collection[TopicPartition]) -> list[Top
         ):
             found.append(tp)
     return found
+
+
+def _order(item: tuple[tuple[str, int | None], object]) -> tuple[str, int]:
+    """Topics by name, each before its partitions."""
+    (topic, partition), _ = item
+    return topic, -1 if partition is None else partition
 
 
 def _who() -> str:
@@ -296,7 +304,7 @@ def _remind(options: Any) -> None:
         pauses = Flow.of(options.config, options.flow).ledger().pauses()
     except Exception:  # noqa: BLE001 - it was but a courtesy
         return
-    for name, pause in sorted(pauses.items(), key=str):
+    for name, pause in sorted(pauses.items(), key=_order):
         sys.stderr.write(f"mm2: {_name(name)} stays {pause}. Go on with it: mm2 resume … --topic {name[0]}\n")
 
 

@@ -52,6 +52,7 @@ _NOT_ALLOWED: Final = frozenset({ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode
 #: A name that is one, and not a pattern that happens to look like it; a dot may be either.
 _LITERAL: Final = re.compile(r"[A-Za-z0-9_.-]+")
 _HOSTED: Final = "kafka-cluster"
+_OFFSETS: Final = "__consumer_offsets"
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +264,11 @@ class _Look:
         )
         allowed = provenance.foreseen(source.partitions)
         self._troubles += heard.sentences
-        return allowed
+        self._notes += [
+            f"Topic {topic} was handed over to cluster {self._pair.target}, and is held."
+            for topic in sorted(provenance.handed_over)
+        ]
+        return allowed - provenance.handed_over
 
     def _remote_topics(self, topics: Collection[str], source: TopicsSeen, target: TopicsSeen) -> None:
         alias = self._pair.target
@@ -436,7 +441,8 @@ class _Known:
         self._rights: dict[tuple[ResourceType, str], Rights | KafkaFailure] = {}
         for some in chunks(sorted(names.get(ResourceType.TOPIC, ())), TOPICS_PER_REQUEST):
             self._take(ResourceType.TOPIC, admin.topic_rights(some))
-        self._take(ResourceType.GROUP, admin.group_rights(sorted(names.get(ResourceType.GROUP, ()))))
+        if _has_groups(admin):
+            self._take(ResourceType.GROUP, admin.group_rights(sorted(names.get(ResourceType.GROUP, ()))))
         try:
             self._take(ResourceType.CLUSTER, {_HOSTED: admin.cluster_rights()})
         except KafkaFailure as failure:
@@ -461,6 +467,8 @@ class _Known:
     def _judge(self, need: Need, name: str) -> tuple[bool | None, str]:
         """Whether the operation is allowed, None and why when that cannot be known."""
         answer = self._rights.get((need.kind, name))
+        if answer is None:
+            return None, "brokers tell rights on groups once they have some"
         cluster = self._rights.get((ResourceType.CLUSTER, _HOSTED))
         if need.operation is AclOperation.CREATE:
             if name in self._creatable:
@@ -481,6 +489,17 @@ class _Known:
                 else (None, "who may not describe it is not told")
             )
         return None, str(answer)
+
+
+def _has_groups(admin: Admin) -> bool:
+    """Whoever asks for the coordinator of a group has brokers make their topic of offsets, if they have none yet."""
+    found = admin.describe_topics([_OFFSETS])[_OFFSETS]
+    if isinstance(found, TopicInfo) or vanished(found):
+        return isinstance(found, TopicInfo)
+    try:
+        return bool(admin.list_groups())
+    except KafkaFailure:
+        return False
 
 
 def _name(java_class: str) -> str:

@@ -126,17 +126,19 @@ class Provenance:
         source_id = self.source_admin.describe_cluster().cluster_id
         target_id = self.target_admin.describe_cluster().cluster_id
         named = type(self.selection.policy) is DefaultReplicationPolicy
+        self.handed_over = self._promoted(must_know=False) & set(topics)
         if not source_id or not target_id or (named and source_id != target_id):
             return set(topics)
+        topics = set(topics) - self.handed_over - self._not_turned(topics)
         claims: dict[str, tuple[Path, ...]] = {}
         with contextlib.suppress(KafkaFailure):  # without a ledger there is no claim either
             notes = self.ledgers.own().notes(PROVENANCE_NOTE)
             claims = _claims(notes) if _now_ms() < _lease(notes) else {}
         wanted = self._wanted(topics, claims, self._origins(), source_id, target_id)
         allowed = {topic for topic in topics if self.selection.remote(topic) in wanted}
-        for topic in set(topics) - allowed:
+        for topic in topics - allowed:
             self._complain(topic, self.selection.remote(topic))
-        return allowed
+        return allowed | self.handed_over
 
     def _wanted(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterable
 from typing import Any, cast
 
 import pytest
@@ -12,6 +13,7 @@ from mm2.copy import channel
 from mm2.copy.executor.copier import Copier
 from mm2.copy.executor.link import DriverLink
 from mm2.copy.spec import Assignment
+from mm2.kafka.structs import TopicPartition
 
 ASSIGNMENT = Assignment("b", "localhost", 1, "00")
 
@@ -86,3 +88,29 @@ def test_positions_of_long_ago_are_not_committed(silence_s: float, commits: bool
 
     asyncio.run(run())
     assert bool(committed) is commits
+
+
+def test_a_word_of_pauses_names_all_of_them_and_has_the_source_look_again() -> None:
+    class Paused:
+        def __init__(self) -> None:
+            self.paused: Any = None
+
+        def pause(self, *why: object) -> None:
+            self.paused = why
+
+    class Source:
+        def __init__(self) -> None:
+            self.asked: list[TopicPartition] = []
+
+        def reconsider(self, partitions: Iterable[TopicPartition]) -> None:
+            self.asked += partitions
+
+    one, two, source = Paused(), Paused(), Source()
+    copier = Copier(ASSIGNMENT, 0)
+    copier._source = cast(Any, source)
+    copier._cursors = cast(Any, {TopicPartition("t", 0): one, TopicPartition("t", 1): two})
+    two.paused = "by what was said before"
+    copier._heard({"type": "pause", "partitions": [["t", 0, "paused by ann", 5], ["another lane's", 0, "", 0]]})
+    assert (one.paused, two.paused) == (("paused by ann", 5), None)
+    copier._heard({"type": "pause", "partitions": []})
+    assert (one.paused, source.asked) == (None, [*copier._cursors] * 2)
