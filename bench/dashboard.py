@@ -22,6 +22,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import psutil
@@ -70,14 +71,15 @@ _TRACE = (
 
 
 class MadeUp:
-    """Snapshots of two flows that change from second to second; the first one has all the partitions."""
+    """Snapshots of two flows that change from second to second: one has all the partitions, the other one breaks after a minute."""
 
     def __init__(self, partitions: int, groups: int) -> None:
         self._chance = random.Random(1)
         self._partitions = partitions
         self._groups = groups
         self._counts = [0] * (len(BOUNDS_S) + 1)
-        self._records = 0
+        self._records = self._others = 0
+        self._began_ms = int(time.time() * 1000)
         self._last: Snapshot | None = None
 
     def snapshot(self) -> Snapshot:
@@ -92,124 +94,150 @@ class MadeUp:
         return Settings.of(MirrorMakerConfig(dict(_CONFIG)), Path(os.devnull))
 
     def _made(self, now_ms: int) -> Snapshot:
-        chance = self._chance
-        rate = 12_000 + 3_000 * math.sin(now_ms / 30_000)
+        lanes = tuple(
+            LaneView(f"A->B MirrorSourceConnector-{n // 2} lane {n % 2}", n // 2, 40 + n, now_ms - 7_000 * n, 0, 25)
+            for n in range(4)
+        )
+        spark = SparkView(True, "", "local[512]", "local-1795327951", lanes)
+        return Snapshot(now_ms, "0", (self._well(now_ms), self._breaking(now_ms)), spark)
+
+    def _well(self, now_ms: int) -> FlowView:
+        """The flow that everything is well with."""
+        rate = 12_000 + 3_000 * math.sin(now_ms / 30_000) + self._chance.gauss(0, 400)
         self._records += int(rate)
         for _ in range(200):
-            index = min(len(self._counts) - 1, max(0, int(chance.gauss(6, 1.2))))
-            self._counts[index] += 1
+            self._counts[min(len(self._counts) - 1, max(0, int(self._chance.gauss(6, 1.2))))] += 1
         views = tuple(self._partition(number, now_ms) for number in range(self._partitions))
-        states = Counter(view.state for view in views)
         lag = sum(view.lag_records or 0 for view in views)
-        good = FlowView(
+        return FlowView(
             "A",
             "B",
             FlowState.RUNNING,
-            f"If A dies now you lose 0.8 seconds, {lag:,} records.",
-            Risk(0.8, lag, lag * 310),
+            f"If A dies now you lose 0.4 seconds, {lag:,} records.",
+            Risk(0.4, lag, lag * 310),
             now_ms,
             records=self._records,
             bytes=self._records * 310,
             records_per_s=rate,
             bytes_per_s=rate * 310,
-            states=states,
-            gaps={"compacted": 12_345, "control": 220},
-            lost_ranges=0,
+            states=Counter(view.state for view in views),
+            gaps={"compacted": 12_345, "control": 220, "aborted": 31},
             latency={"visible": Latency(BOUNDS_S, tuple(self._counts), 0.0)},
             partitions=views,
             groups=tuple(map(self._group, range(self._groups))),
-            heartbeats=(HeartbeatView("A.heartbeats", "B", "A", ("A",), chance.randrange(200, 1_300)),),
-            connectors=tuple(_connector(name, 4) for name in ("MirrorSourceConnector", "MirrorCheckpointConnector")),
+            heartbeats=(HeartbeatView("A.heartbeats", "B", "A", ("A",), self._chance.randrange(200, 1_300)),),
+            connectors=(
+                _connector("MirrorCheckpointConnector", 1),
+                _connector("MirrorHeartbeatConnector", 1),
+                _connector("MirrorSourceConnector", 4),
+            ),
             workers=(
-                WorkerView("10.0.0.1:8083", is_leader=True, is_this=True, connectors=2, tasks=5),
-                WorkerView("10.0.0.2:8083", is_leader=False, is_this=False, connectors=1, tasks=4),
+                WorkerView("10.0.0.1:8083", is_leader=True, is_this=True, connectors=2, tasks=4),
+                WorkerView("10.0.0.2:8083", is_leader=False, is_this=False, connectors=1, tasks=2),
             ),
         )
-        broken = FlowView(
+
+    def _breaking(self, now_ms: int) -> FlowView:
+        """The flow whose source goes a minute after the start."""
+        since_ms = self._began_ms + 60_000
+        is_gone = now_ms > since_ms
+        state = State.UNREACHABLE if is_gone else State.RUNNING
+        when = f"{datetime.fromtimestamp(since_ms / 1000, UTC):%H:%M:%S} UTC"
+        age_s = max(0, now_ms - since_ms) / 1000 + 0.9
+        self._others += 0 if is_gone else 310
+        return FlowView(
             "B",
             "A",
-            FlowState.DEGRADED,
-            "B has not answered since 06:12:31 UTC. If it died then, you lost 12 seconds, 4,711 records.",
-            Risk(12.0, 4_711, 1_460_000),
-            now_ms - 12_000,
-            source_error="10.0.0.7:9092 refuses the connection",
-            records=10,
-            records_per_s=0.0,
-            bytes_per_s=0.0,
-            states={State.UNREACHABLE: 3},
-            troubles=(
-                "MirrorSourceConnector-0 has failed: orders-3 cannot be read: the batch at offset 1234 is corrupt",
-            ),
+            FlowState.DEGRADED if is_gone else FlowState.RUNNING,
+            f"B has not answered since {when}. If it died then, you lost 0.9 seconds, 287 records."
+            if is_gone
+            else "If B dies now you lose 0.9 seconds, 287 records.",
+            Risk(0.9, 287, 88_000),
+            min(now_ms, since_ms),
+            source_error="10.0.0.7:9092 refuses the connection" if is_gone else "",
+            records=self._others,
+            records_per_s=0.0 if is_gone else 310.0,
+            bytes_per_s=0.0 if is_gone else 96_000.0,
+            states={state: 3},
             partitions=tuple(
                 PartitionView(
-                    "invoices", number, "B.invoices", State.UNREACHABLE, "its leader 10.0.0.7:9092 does not answer"
+                    "invoices",
+                    number,
+                    "B.invoices",
+                    state,
+                    "its leader 10.0.0.7:9092 does not answer" if is_gone else "",
+                    since_ms,
+                    70_000 + number,
+                    None if is_gone else 70_090 + number,
+                    70_000 + number,
+                    None if is_gone else 90,
                 )
                 for number in range(3)
             ),
+            heartbeats=(HeartbeatView("B.heartbeats", "A", "B", ("B",), round(age_s * 1000)),),
             connectors=(
+                _connector("MirrorHeartbeatConnector", 1, "PAUSED"),
                 ConnectorView(
                     "MirrorSourceConnector",
                     "source",
                     "RUNNING",
                     "10.0.0.1:8083",
                     "",
-                    (TaskView(0, "FAILED", "10.0.0.1:8083", _TRACE),),
+                    (TaskView(0, "FAILED" if is_gone else "RUNNING", "10.0.0.1:8083", _TRACE if is_gone else ""),),
                     "STARTED",
                 ),
             ),
+            workers=(WorkerView("10.0.0.1:8083", is_leader=True, is_this=True, connectors=2, tasks=2),),
         )
-        lanes = tuple(
-            LaneView(f"A->B MirrorSourceConnector-{n // 2} lane {n % 2}", n // 2, 40 + n, now_ms - 7_000 * n, 0, 25)
-            for n in range(4)
-        )
-        return Snapshot(now_ms, "0", (good, broken), SparkView(True, "", "local[512]", "local-1795327951", lanes))
 
     def _partition(self, number: int, now_ms: int) -> PartitionView:
-        topic, lag = f"orders.{number // 16:04d}", self._chance.randrange(0, 40)
-        state, reason = State.RUNNING, ""
-        if number % 997 == 3:
-            state, reason, lag = State.CORRUPT, "the batch at offset 1234 has a wrong CRC", 50_000
-        elif number % 211 == 5:
-            state, lag = State.CATCHING_UP, 9_000
-        position = now_ms // 100 + number
+        topic, lag = f"orders.{number // 16:04d}", self._chance.randrange(0, 5)
+        position = 17_000_000 + (now_ms - self._began_ms) // 100 + number
         return PartitionView(
             topic,
             number % 16,
             f"A.{topic}",
-            state,
-            reason,
-            now_ms - 60_000,
+            State.RUNNING,
+            "",
+            self._began_ms,
             position,
             position + lag,
             position,
             lag,
             lag * 310,
-            lag / 100,
+            lag / 10,
             3.1,
             960.0,
-            {"compacted": 12} if number % 50 == 0 else {},
+            {"compacted": 12 + number}
+            if number % 20 == 0
+            else {"aborted": 2, "control": 4}
+            if number % 33 == 1
+            else {},
             task=number % 4,
+            verified_offset=position - 40_000 if number % 3 else None,
+            verified_at_ms=now_ms - 3_600_000,
         )
 
     def _group(self, number: int) -> GroupView:
-        place = 10_000 + number
+        topic, place = f"orders.{number // 40:04d}", 10_000 + 7 * number
         missing = number % 37 == 0
         return GroupView(
             f"billing-{number % 40:02d}",
-            f"orders.{number // 40:04d}",
+            topic,
             number % 16,
-            f"A.orders.{number // 40:04d}",
+            f"A.{topic}",
             place,
-            None if missing else place - 20,
-            None if missing else place - 20,
+            None if missing else place - number % 20,
+            None if missing else place - number % 20,
             "no offset sync reaches back so far" if missing else "",
         )
 
 
-def _connector(name: str, tasks: int) -> ConnectorView:
+def _connector(name: str, tasks: int, state: str = "RUNNING") -> ConnectorView:
     where = "10.0.0.1:8083"
+    wanted = state if state != "RUNNING" else "STARTED"
     return ConnectorView(
-        name, "source", "RUNNING", where, "", tuple(TaskView(n, "RUNNING", where) for n in range(tasks)), "STARTED"
+        name, "source", state, where, "", tuple(TaskView(n, state, where) for n in range(tasks)), wanted
     )
 
 
@@ -272,7 +300,7 @@ def measured(partitions: int, groups: int, viewers: int) -> dict[str, list[float
             page.get_by_role("searchbox").fill("")
             count.filter(has_text=total).wait_for()
             with timed("filter"):
-                page.get_by_label("State").select_option("CORRUPT")
+                page.get_by_label("State").select_option("TOO_LARGE")
                 count.filter(has_not_text=total).wait_for()
             page.get_by_label("State").select_option("")
             count.filter(has_text=total).wait_for()

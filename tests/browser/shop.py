@@ -81,7 +81,7 @@ class Shop:
 
     def ask(self, method: str, path: str, **how: object) -> httpx.Response:
         """REST of the flow."""
-        return httpx.request(method, f"{self.url}/{SOURCE}/{TARGET}{path}", timeout=60, trust_env=False, **how)  # type: ignore[arg-type]
+        return httpx.request(method, f"{self.url}/{SOURCE}/{TARGET}{path}", timeout=PATIENCE_S, trust_env=False, **how)  # type: ignore[arg-type]
 
     def state(self, connector: str) -> str:
         """Of a connector, as REST has it."""

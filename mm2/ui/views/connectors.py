@@ -107,7 +107,7 @@ class _ConnectorBlock:
         self._trace.show(connector.trace)
         self._tasks.show(
             [
-                Row((str(task.id), Cell(task.state, state=True), task.worker_id, _reason(task.trace)), key=task.id)
+                Row((str(task.id), Cell(task.state, state=True), task.worker_id, reason_of(task.trace)), key=task.id)
                 for task in connector.tasks
             ]
         )
@@ -135,7 +135,7 @@ class _Trace:
         self.element.set_visibility(bool(trace))
 
 
-def _reason(trace: str) -> str:
+def reason_of(trace: str) -> str:
     """The line of a trace that says what it was: the last one, as Python has it; of Java's, the first."""
     lines = [line for line in trace.splitlines() if line.strip()]
     if not lines:

@@ -11,6 +11,7 @@ from nicegui import ui
 from mm2.observer.views import FlowState, FlowView, Snapshot
 from mm2.ui.history import BEAT_STEP_MS, Beat, FlowHistory, History, Point, heartbeat_of
 from mm2.ui.parts import TONES, Part, within
+from mm2.ui.views.connectors import reason_of
 from mm2.ui.wording import UNKNOWN, clock, count, plural, rate, seconds, size
 
 _CURVES: Final = (("half of the batches within", "solid", 2.4), ("95 %", "dashed", 1.8), ("99 %", "dotted", 1.8))
@@ -98,10 +99,7 @@ class _FlowBlock:
         self._show_curves(history.points)
 
     def _show_troubles(self, flow: FlowView) -> None:
-        said = (
-            *(f"{name}: {error}" for name, error in _errors(flow) if error and error not in flow.sentence),
-            *flow.troubles,
-        )
+        said = troubles(flow)
         if said != self._said:
             self._said = said
             self._troubles.clear()
@@ -167,8 +165,25 @@ def _figure(title: str) -> Part:
         return Part("dd", UNKNOWN)
 
 
-def _errors(flow: FlowView) -> list[tuple[str, str]]:
-    return [(flow.source, flow.source_error), (flow.target, flow.target_error)]
+def troubles(flow: FlowView) -> tuple[str, ...]:
+    """Why a flow is not well, as far as its sentence does not say so."""
+    clusters = ((flow.source, flow.source_error), (flow.target, flow.target_error))
+    failed = [
+        f"{one.name}{'' if task is None else f', task {task.id}'} has failed: {reason_of(trace) or 'no reason is known'}"
+        for one in flow.connectors
+        for task, state, trace in (
+            (None, one.state, one.trace),
+            *((task, task.state, task.trace) for task in one.tasks),
+        )
+        if state == "FAILED"
+    ]
+    ill = {state: number for state, number in flow.states.items() if number and TONES[state] == "bad"}
+    return (
+        *(f"{name}: {error}" for name, error in clusters if error and error not in flow.sentence),
+        *flow.troubles,
+        *failed,
+        *(f"{plural(number, 'partition')} {state}" for state, number in ill.items()),
+    )
 
 
 def _partitions(flow: FlowView) -> str:
