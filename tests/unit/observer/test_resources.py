@@ -1,0 +1,81 @@
+"""/overview and /metrics, as a process serves them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from starlette.types import ASGIApp
+
+from mm2.connect.rest.failures import RestFailure
+from mm2.connect.rest.resources.metrics import metrics_app
+from mm2.copy.driver.engine import CopyEngine
+from mm2.metrics.exposition import Exposition
+from mm2.observer.collector import SnapshotMetrics
+from mm2.observer.observer import Observer
+from mm2.observer.resources import flow_url, overview_app
+
+
+@pytest.fixture(scope="module")
+def observer() -> Iterator[Observer]:
+    """Of a process without flows."""
+    engine = CopyEngine({})
+    made = Observer(list, lambda: engine)
+    yield made
+    made.stop()
+
+
+def get(app: ASGIApp, path: str, **headers: str) -> httpx.Response:
+    async def ask() -> httpx.Response:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
+            return await client.get(path, headers=headers, timeout=30)
+
+    return asyncio.run(ask())
+
+
+def test_a_process_without_flows_tells_that(observer: Observer) -> None:
+    answer = get(overview_app(observer), "/overview")
+    assert answer.status_code == 200
+    told = answer.json()
+    assert (told["flows"], told["spark"]["up"], told["reloads"]) == ([], False, {})
+
+
+@pytest.mark.parametrize("path", ["/overview/A/B", "/overview/A/B/partitions", "/overview/A/B/groups"])
+def test_a_flow_that_is_not_there_is_not_found(observer: Observer, path: str) -> None:
+    answer = get(overview_app(observer), path)
+    assert (answer.status_code, answer.json()["message"]) == (404, "No flow A->B is in this process")
+
+
+@pytest.mark.parametrize("query", ["limit=0", "limit=1001", "offset=-1", "limit=x"])
+def test_a_page_that_is_none_is_refused(observer: Observer, query: str) -> None:
+    answer = get(overview_app(observer), f"/overview/A/B/partitions?{query}")
+    assert answer.status_code == 400
+    assert query.partition("=")[0] in answer.json()["message"]
+
+
+def test_nothing_else_is_there(observer: Observer) -> None:
+    with pytest.raises(RestFailure, match="404"):
+        get(overview_app(observer), "/overview/A/B/secrets")
+
+
+def test_a_flow_is_where_its_name_leads() -> None:
+    assert flow_url("A", "ä/b") == "/overview/A/%C3%A4%2Fb"
+
+
+@pytest.mark.parametrize(
+    ("accept", "content_type"),
+    [
+        ("*/*", "text/plain"),
+        ("text/html", "text/plain"),
+        ("application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5", "application/openmetrics-text"),
+    ],
+)
+def test_metrics_come_in_the_format_that_the_scraper_takes(observer: Observer, accept: str, content_type: str) -> None:
+    answer = get(metrics_app(Exposition(SnapshotMetrics(observer.snapshot))), "/metrics", accept=accept)
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].partition(";")[0] == content_type
+    assert "mm2_build_info" in answer.text
+    assert answer.headers["cache-control"] == "no-store"
