@@ -33,7 +33,7 @@ from mm2.config.mirrormaker import (
     MirrorMakerConfig,
     SourceAndTarget,
 )
-from mm2.config.values import Password, show
+from mm2.config.values import Password, show, without_login
 from mm2.config.worker_keys import DISTRIBUTED_CONFIG
 
 PROCESS: Final = "process"
@@ -202,11 +202,11 @@ def _shown(key: str, text: str, known: ConfigKey | None) -> str:
     if _ONE_REFERENCE.fullmatch(text.strip()):
         return text.strip()
     if known is not None:
-        return Password.HIDDEN if known.type is Type.PASSWORD else text
+        return Password.HIDDEN if known.type is Type.PASSWORD else without_login(text)
     if key.startswith(f"{_PROVIDERS}.") and key.endswith(".class"):
         return text
     of_spark = key.startswith(_SPARK) and _SPARK_SECRET.search(key) is None
-    return text if of_spark or is_showable(key) else Password.HIDDEN
+    return without_login(text) if of_spark or is_showable(key) else Password.HIDDEN
 
 
 def _default(key: ConfigKey) -> str:

@@ -114,6 +114,9 @@ def test_what_is_or_may_be_a_secret_is_not_shown_but_a_reference_is() -> None:
     assert source["source.admin.sasl.jaas.config"].value == "[hidden]", "what stands beside a reference may be secret"
     assert parts[PROCESS]["spark.hadoop.fs.password"].value == "[hidden]"
     assert parts[PROCESS]["config.providers.file.class"].value == "FileConfigProvider"
+    url = "A.sasl.oauthbearer.token.endpoint.url = https://ada:secret@tokens.example/\n"
+    found = read(FILE + url)["MirrorSourceConnector"]["source.cluster.sasl.oauthbearer.token.endpoint.url"]
+    assert found.value == "https://[hidden]@tokens.example/"
 
 
 def test_every_key_of_the_derived_maps_is_told_with_the_value_that_counts() -> None:
