@@ -62,7 +62,7 @@ def wanted(*extras: str) -> list[Requirement]:
 
 
 def pins() -> dict[str, Version]:
-    found = {}
+    found: dict[str, Version] = {}
     for line in (ROOT / "constraints.txt").read_text().splitlines():
         if line and not line.startswith("#"):
             requirement = Requirement(line)
@@ -108,7 +108,7 @@ def test_bounds_are_above_and_below(requirement: Requirement) -> None:
 
 def test_no_version_that_is_pinned_or_allowed_is_known_to_be_vulnerable() -> None:
     pinned = pins()
-    asked = {canonicalize_name(one.name): one.specifier for one in wanted("jks", "test")}
+    asked: dict[str, SpecifierSet] = {canonicalize_name(one.name): one.specifier for one in wanted("jks", "test")}
     for name, fixed, advisory in FIXED_IN:
         if name in pinned:
             assert pinned[name] >= Version(fixed), f"{name} {pinned[name]}: {advisory}"
