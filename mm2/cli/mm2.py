@@ -27,6 +27,7 @@ from mm2.cli import (
     promote,
     status,
     throttle,
+    verify,
     version,
 )
 from mm2.cli.flow import EXIT_TROUBLE, Trouble
@@ -64,6 +65,7 @@ def parser() -> Any:
         promote,
         status,
         throttle,
+        verify,
         version,
     ):
         verb.add(verbs)

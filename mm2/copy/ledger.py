@@ -102,6 +102,7 @@ def pause_record(topic: str, partition: int | None, pause: Pause | None) -> Reco
 
 class Verified(NamedTuple):
     """How far `mm2 verify` has compared a partition, in source offsets: from ``first`` to before ``checked``, the last time at ``at_ms``.
+    On the target that was before offset ``target`` (-1: not known).
 
     Before ``offset`` nothing was found that is not explained. ``records`` were found on both sides, ``differences`` are those found so
     far by kind (`mm2.verify.findings.Kind`). ``source_id`` and ``target_id`` are the topics' ids: what was found does not hold for
@@ -116,6 +117,7 @@ class Verified(NamedTuple):
     differences: Mapping[str, int] = MappingProxyType({})
     source_id: str = ""
     target_id: str = ""
+    target: int = -1
 
 
 def verified_record(source: TopicPartition, verified: Verified | None) -> Record:

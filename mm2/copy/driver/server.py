@@ -8,12 +8,12 @@ import errno
 import socket
 import threading
 from collections import deque
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import structlog
 
 from mm2.copy import channel
-from mm2.copy.driver.batch import Batch
+from mm2.copy.driver.batch import Connection
 from mm2.copy.driver.identity import Identity
 
 _HANDSHAKE_TIMEOUT_S: Final = 10.0
@@ -21,6 +21,42 @@ _MAX_HANDSHAKE_BYTES: Final = 4096
 _CLOSE_TIMEOUT_S: Final = 5.0
 #: A task that was cancelled while Spark started it may still come; it is no stranger.
 _FORGOTTEN_KEPT: Final = 1024
+
+
+class Job(Protocol):
+    """What JSON an executor is sent when it has proved itself."""
+
+    def to_json(self) -> str:
+        """Secrets included."""
+
+
+class Expected(Protocol):
+    """Whose executor is let in: a `mm2.copy.driver.batch.Batch`, or who else has Spark tasks. Called on the server's thread."""
+
+    @property
+    def id(self) -> str:
+        """By which the executor names it."""
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+
+    @property
+    def secret(self) -> str:
+        """Known to nobody but its executor, hex."""
+
+    @property
+    def spec(self) -> Job:
+        """The job."""
+
+    def attach(self, connection: Connection) -> bool:
+        """Take the executor's connection; False for a second one."""
+
+    def received(self, message: dict[str, Any]) -> None:
+        """One message of the executor. May raise ValueError, KeyError or TypeError, which ends the connection."""
+
+    def ended(self, reason: str) -> None:
+        """The connection is over."""
 
 
 class ChannelServer:
@@ -32,7 +68,7 @@ class ChannelServer:
 
     def __init__(self, host: str, port: int = 0, identity: Identity | None = None) -> None:
         self.fingerprint = "" if identity is None else identity.fingerprint
-        self._batches: dict[str, Batch] = {}
+        self._batches: dict[str, Expected] = {}
         self._forgotten: deque[str] = deque(maxlen=_FORGOTTEN_KEPT)
         self._peers: set[_Peer] = set()
         self._lock = threading.Lock()
@@ -59,12 +95,12 @@ class ChannelServer:
         host, port = self._address
         return str(host), int(port)
 
-    def expect(self, batch: Batch) -> None:
+    def expect(self, batch: Expected) -> None:
         """Let the executor of this batch in."""
         with self._lock:
             self._batches[batch.id] = batch
 
-    def forget(self, batch: Batch) -> None:
+    def forget(self, batch: Expected) -> None:
         """Let it in no more."""
         with self._lock:
             if self._batches.pop(batch.id, None) is not None:
@@ -76,7 +112,7 @@ class ChannelServer:
             self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_CLOSE_TIMEOUT_S)
 
-    def known(self, hello: dict[str, Any], challenge: str, peer: str) -> Batch | None:
+    def known(self, hello: dict[str, Any], challenge: str, peer: str) -> Expected | None:
         """Whose executor it is that answered the challenge so; None when it proves nothing."""
         with self._lock:
             batch = self._batches.get(str(hello.get("batch")))
@@ -127,7 +163,7 @@ class _Peer(asyncio.Protocol):
         self._server = server
         self._loop = asyncio.get_running_loop()
         self._challenge = channel.nonce()
-        self._batch: Batch | None = None
+        self._batch: Expected | None = None
         self._buffer = bytearray()
         self._searched = 0  # so much of the buffer is known to hold no end of a line
         self._log = structlog.get_logger(__name__)

@@ -1,0 +1,278 @@
+"""`mm2 verify`: is what lies on the target what lies on the source? See docs/VERIFY.md."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, TextIO
+
+from mm2.cli.flow import EXIT_NOT_WELL, EXIT_TROUBLE, EXIT_WELL, Flow, Trouble, add_flow, number, table
+from mm2.cli.signals import stop_at_signals
+from mm2.cli.verbs import examples
+from mm2.config.configdef import ConfigException
+from mm2.config.mirrormaker import MirrorMakerConfig
+from mm2.config.properties import load_properties
+from mm2.copy.driver.jvm import SparkUnavailable
+from mm2.kafka.errors import KafkaFailure
+from mm2.kafka.structs import TopicPartition
+from mm2.mirror.start_from import parse_start_from
+from mm2.verify.driver import Verifier
+from mm2.verify.page import page
+from mm2.verify.planning import Asked
+from mm2.verify.report import PartitionReport, Report, Verdict, moment
+from mm2.verify.verification import Progress, Verification
+
+_CODES: Final = {
+    Verdict.EQUAL: EXIT_WELL,
+    Verdict.DIFFERENT: EXIT_NOT_WELL,
+    Verdict.TROUBLE: EXIT_TROUBLE,
+}
+_OFFSETS: Final = re.compile(r"(?P<topic>[A-Za-z0-9._-]+)-(?P<partition>\d+)=(?P<first>\d*)\.\.(?P<last>\d*)")
+_SIZE: Final = re.compile(r"(\d+)\s*([kKMG]?)")
+_UNITS: Final = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9}
+_SHOWN: Final = 20
+_TELL_EVERY_S: Final = 1.0
+
+
+def add(verbs: Any) -> None:
+    """The verb's own arguments."""
+    parser = verbs.add_parser(
+        "verify",
+        help="compare source and target of a flow, record by record",
+        description="Compares source and target of a flow: every record has to be there once, in order, with its key, value, "
+        "headers and timestamp; what is not on both sides is explained by the flow's ledger, by cleaners and by retention, or "
+        "it is a difference. Reads only what was copied when it began, so it may run beside a living flow. Exit code: 0 equal, "
+        "1 they differ, 2 some of it could not be compared.",
+        epilog=examples(
+            ("everything", "mm2 verify mm2.properties 'A->B'"),
+            ("one topic of last night", "mm2 verify mm2.properties 'A->B' --topic orders --from 2026-11-21T20:00Z"),
+            ("offsets of one partition", "mm2 verify mm2.properties 'A->B' --offsets orders-0=1000..1999"),
+            ("for ever, at 20 MB/s at most", "mm2 verify mm2.properties 'A->B' --continuous --max-bytes-per-sec 20M"),
+        ),
+    )
+    add_flow(parser)
+    parser.add_argument(
+        "--topic", metavar="T", action="append", default=[], help="only this topic of the source; may be repeated"
+    )
+    parser.add_argument(
+        "--from", dest="since", metavar="TIME", help="from the first record that is not older (ISO 8601 or ms)"
+    )
+    parser.add_argument("--to", dest="until", metavar="TIME", help="to before the first record that is not older")
+    parser.add_argument(
+        "--offsets",
+        metavar="TOPIC-PARTITION=FIRST..LAST",
+        action="append",
+        default=[],
+        help="only these source offsets, both ends included; either may be left out; may be repeated",
+    )
+    parser.add_argument("--html", metavar="FILE", type=Path, help="write the report as a page, too")
+    parser.add_argument(
+        "--max-bytes-per-sec", metavar="N", default="0", help="limit for both sides together, as in 20M (default: none)"
+    )
+    parser.add_argument(
+        "--parallel",
+        metavar="N",
+        type=int,
+        default=os.cpu_count() or 1,
+        help="Spark tasks side by side (default: cores)",
+    )
+    parser.add_argument(
+        "--patience",
+        metavar="S",
+        type=float,
+        default=60.0,
+        help="seconds that a broker may bring nothing (default: 60)",
+    )
+    parser.add_argument(
+        "--record",
+        action="store_true",
+        help="note in the ledger how far each partition was compared, for status and dashboard",
+    )
+    parser.add_argument(
+        "--continuous", action="store_true", help="go on with what is copied next, until stopped; includes --record"
+    )
+    parser.add_argument(
+        "--every", metavar="S", type=float, default=60.0, help="with --continuous: seconds between looks (default: 60)"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(options: Any) -> int:
+    """Exit code. Raises Trouble, ConfigException or KafkaFailure."""
+    flow = Flow.of(options.config, options.flow)
+    asked = asked_for(options)
+    rate = bytes_of(options.max_bytes_per_sec)
+    if options.parallel < 1:
+        raise Trouble(f"--parallel {options.parallel}: there has to be one task at least.")
+    if (options.continuous or options.record) and not asked.is_everything:
+        raise Trouble("--continuous and --record go with whole partitions: leave --from, --to and --offsets out.")
+    stopping = stop_at_signals()
+    verifier = Verifier(
+        MirrorMakerConfig(load_properties(options.config)).spark_props(), options.parallel, stopping=stopping
+    )
+    try:
+        verification = Verification(flow.props, verifier, rate=rate, patience_s=options.patience)
+        if options.continuous:
+            return _go_on(options, verification, asked, stopping)
+        report = verification.run(asked, _progress(options))
+        if options.record:
+            verification.note(report)
+        _publish(options, report)
+        return _CODES[report.verdict]
+    except SparkUnavailable as error:
+        raise Trouble(f"{error}.") from error
+    finally:
+        verifier.stop()
+
+
+def asked_for(options: Any) -> Asked:
+    """What the command line names. Raises Trouble or ConfigException."""
+    offsets: dict[TopicPartition, tuple[int | None, int | None]] = {}
+    for text in options.offsets:
+        found = _OFFSETS.fullmatch(text.strip())
+        if found is None:
+            raise Trouble(f"--offsets {text}: write TOPIC-PARTITION=FIRST..LAST, as in orders-0=1000..1999.")
+        first, last = found["first"], found["last"]
+        if first and last and int(last) < int(first):
+            raise Trouble(f"--offsets {text}: the last offset is below the first.")
+        place = TopicPartition(found["topic"], int(found["partition"]))
+        if place in offsets:
+            raise Trouble(f"--offsets {text}: {place} is named twice.")
+        offsets[place] = (int(first) if first else None, int(last) + 1 if last else None)
+    since, until = _time("--from", options.since), _time("--to", options.until)
+    if offsets and (since is not None or until is not None):
+        raise Trouble("--offsets and --from or --to say the same in two ways: leave one of them out.")
+    if since is not None and until is not None and until <= since:
+        raise Trouble(f"--to {options.until} is not after --from {options.since}.")
+    return Asked(frozenset(options.topic), since, until, offsets)
+
+
+def bytes_of(text: str) -> float:
+    """``20M`` is 20,000,000. Raises Trouble."""
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        raise Trouble(f"--max-bytes-per-sec {text}: write a number of bytes, as in 500k, 20M or 1G.")
+    return int(found[1]) * _UNITS[found[2]]
+
+
+def _time(option: str, text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        found = None if text.strip().startswith("file:") else parse_start_from(text).timestamp_ms
+    except ConfigException:
+        found = None
+    if found is None:
+        raise Trouble(
+            f"{option} {text}: neither a time as in 2026-11-20T15:00:00Z (ISO 8601) nor milliseconds since 1970."
+        )
+    return found
+
+
+def _go_on(options: Any, verification: Verification, asked: Asked, stopping: Any) -> int:
+    """Compare what was copied since, again and again; the worst that was found."""
+    worst, quiet = EXIT_WELL, ""
+    while True:
+        try:
+            report = verification.run(asked, goes_on=True)
+            if stopping.is_set():
+                return worst
+            verification.note(report, goes_on=True)
+        except KafkaFailure as failure:
+            # It may pass; who watches sees that nothing is verified meanwhile.
+            if str(failure) != quiet:
+                sys.stderr.write(f"mm2: {failure}\n")
+            quiet = str(failure)
+        else:
+            quiet = ""
+            if report.records or report.verdict is not Verdict.EQUAL:
+                _publish(options, report, brief=True)
+            if report.counts:
+                worst = EXIT_NOT_WELL
+        if stopping.wait(options.every):
+            return worst
+
+
+def _publish(options: Any, report: Report, *, brief: bool = False) -> None:
+    if options.html is not None:
+        try:
+            options.html.write_text(page(report), encoding="utf-8")
+        except OSError as error:
+            raise Trouble(f"--html {options.html}: {error.strerror}.") from error
+    if options.json:
+        sys.stdout.write(json.dumps(report.to_json(), indent=None if brief else 2, ensure_ascii=False) + "\n")
+    else:
+        _tell(sys.stdout, report, brief=brief)
+    sys.stdout.flush()
+
+
+def _tell(out: TextIO, report: Report, *, brief: bool) -> None:
+    shown = [row for row in report.partitions if not brief or row.verdict is not Verdict.EQUAL]
+    header = ("PARTITION", "SOURCE OFFSETS", "RECORDS", "DIFFERENCES", "VERDICT")
+    rows = [
+        (
+            str(row.source),
+            f"{row.first}-{row.after - 1}" if row.after > row.first else "none",
+            number(row.records),
+            number(sum(row.counts.values())),
+            str(row.verdict) + (f", {row.trouble}" if row.trouble else ""),
+        )
+        for row in shown
+    ]
+    if rows:
+        table(out, header, rows)
+    for row in shown:
+        _tell_more(out, row)
+    took = max(report.seconds, 0.001)
+    count = len(report.partitions)
+    out.write(
+        f"{report.flow} at {moment(report.ended_ms)}: {report.verdict}. {number(report.records)} records of "
+        f"{number(count)} partition{'' if count == 1 else 's'} are on both sides"
+        f"{_listed(', they differ in ', report.counts)}{_listed('; explained: ', report.explained)}. "
+        f"{report.bytes / 1e6:,.1f} MB read in {took:,.1f} s.\n"
+    )
+
+
+def _tell_more(out: TextIO, row: PartitionReport) -> None:
+    if row.certainty != "ledger" and row.records:
+        out.write(f"{row.source}  not in the ledger: compared by {row.certainty}, which is less certain\n")
+    out.writelines(f"{row.source}  {note}\n" for note in row.notes)
+    for one in row.differences[:_SHOWN]:
+        places = [
+            f"{side} offset {offset}" + (f"-{offset + one.records - 1}" if one.records > 1 else "")
+            for side, offset in (("source", one.source), ("target", one.target))
+            if offset is not None
+        ]
+        out.write(f"{row.source}  {one.kind}: {', '.join(places)}{f': {one.detail}' if one.detail else ''}\n")
+    left = sum(row.counts.values()) - sum(one.records for one in row.differences[:_SHOWN])
+    if left > 0:
+        out.write(f"{row.source}  and {number(left)} more\n")
+
+
+def _listed(before: str, counts: Mapping[str, int]) -> str:
+    told = ", ".join(f"{name} {number(count)}" for name, count in sorted(counts.items()))
+    return before + told if told else ""
+
+
+def _progress(options: Any) -> Progress:
+    """A line for those who wait at a terminal."""
+    if options.json or not sys.stderr.isatty():
+        return lambda _bytes, _done, _all: None
+    began = last = time.monotonic()
+
+    def tell(read: int, done: int, total: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= _TELL_EVERY_S or done == total:
+            last = now
+            speed = read / max(now - began, 0.001) / 1e6
+            sys.stderr.write(f"\r{done} of {total} ranges, {read / 1e6:,.0f} MB, {speed:,.0f} MB/s ")
+            sys.stderr.write("\n" if done == total else "")
+            sys.stderr.flush()
+
+    return tell

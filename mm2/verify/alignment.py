@@ -1,0 +1,137 @@
+"""Two lists that should be one: which of their items are pairs, and which are not. Pure.
+
+As in patience diff: what is on both sides exactly once and in the same order holds the lists together, and what lies between is aligned
+for itself, down to lists that are short enough for the longest common subsequence.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter, defaultdict, deque
+from collections.abc import Hashable, Sequence
+from typing import Final, NamedTuple
+
+from mm2.verify.records import Item
+
+#: Lists whose lengths multiply to more are not compared item by item with each other.
+_TABLE: Final = 1 << 20
+
+Pair = tuple[int, int]
+
+
+class Alignment(NamedTuple):
+    """Places in both lists. ``pairs`` go forward on both sides; ``crossed`` are the same on both sides, in another order."""
+
+    pairs: list[Pair]
+    crossed: list[Pair]
+
+
+def align(source: Sequence[Hashable], target: Sequence[Hashable]) -> Alignment:
+    """Pair as many items as possible in order, then those that are left and alike in whatever order."""
+    pairs: list[Pair] = []
+    parts = [(0, len(source), 0, len(target))]
+    while parts:
+        low, high, first, after = parts.pop()
+        while low < high and first < after and source[low] == target[first]:
+            pairs.append((low, first))
+            low, first = low + 1, first + 1
+        while low < high and first < after and source[high - 1] == target[after - 1]:
+            high, after = high - 1, after - 1
+            pairs.append((high, after))
+        if low == high or first == after:
+            continue
+        anchors = _anchors(source, target, low, high, first, after)
+        if anchors:
+            pairs += anchors
+            for (here, there), (until, end) in zip(
+                [(low - 1, first - 1), *anchors], [*anchors, (high, after)], strict=True
+            ):
+                parts.append((here + 1, until, there + 1, end))
+        elif (high - low) * (after - first) <= _TABLE:
+            scores = _table([[int(one == other) for other in target[first:after]] for one in source[low:high]])
+            pairs += [(low + one, first + other) for one, other in scores]
+        else:
+            pairs += _forward(_by_turns(source, target, range(low, high), range(first, after)))
+    pairs.sort()
+    paired, paired_there = {one for one, _ in pairs}, {other for _, other in pairs}
+    left = [place for place in range(len(source)) if place not in paired]
+    left_there = [place for place in range(len(target)) if place not in paired_there]
+    return Alignment(pairs, _by_turns(source, target, left, left_there))
+
+
+def liken(source: Sequence[Item], target: Sequence[Item]) -> list[Pair]:
+    """Places of records that are not the same but have something in common, in order, as much of it as possible."""
+    if len(source) * len(target) <= _TABLE >> 4:
+        return _table([[one.likeness(other) for other in target] for one in source])
+    return [
+        (place, place) for place, (one, other) in enumerate(zip(source, target, strict=False)) if one.likeness(other)
+    ]
+
+
+def _anchors(
+    source: Sequence[Hashable], target: Sequence[Hashable], low: int, high: int, first: int, after: int
+) -> list[Pair]:
+    """Pairs of what is there once on either side."""
+    here = Counter(source[low:high])
+    there = Counter(target[first:after])
+    places = {target[place]: place for place in range(first, after) if there[target[place]] == 1}
+    unique = [
+        (place, places[source[place]])
+        for place in range(low, high)
+        if here[source[place]] == 1 and source[place] in places
+    ]
+    return _forward(unique)
+
+
+def _by_turns(
+    source: Sequence[Hashable], target: Sequence[Hashable], here: Sequence[int], there: Sequence[int]
+) -> list[Pair]:
+    """The first of a kind with the first of its kind, and so on."""
+    waiting: defaultdict[Hashable, deque[int]] = defaultdict(deque)
+    for place in there:
+        waiting[target[place]].append(place)
+    return [(place, waiting[source[place]].popleft()) for place in here if waiting.get(source[place])]
+
+
+def _forward(pairs: Sequence[Pair]) -> list[Pair]:
+    """The most of these pairs, whose first places go forward, whose second places do so too."""
+    ends: list[int] = []  # the least second place that a run of this length can end with
+    holders: list[int] = []
+    before: list[int] = []
+    for index, (_, there) in enumerate(pairs):
+        length = bisect_left(ends, there)
+        before.append(holders[length - 1] if length else -1)
+        if length == len(ends):
+            ends.append(there)
+            holders.append(index)
+        else:
+            ends[length], holders[length] = there, index
+    run: list[Pair] = []
+    index = holders[-1] if holders else -1
+    while index >= 0:
+        run.append(pairs[index])
+        index = before[index]
+    return run[::-1]
+
+
+def _table(scores: list[list[int]]) -> list[Pair]:
+    """Pairs in order with the greatest sum of scores; none of score 0."""
+    rows, columns = len(scores), len(scores[0]) if scores else 0
+    best = [[0] * (columns + 1) for _ in range(rows + 1)]
+    for row in range(rows - 1, -1, -1):
+        here, below, own = best[row], best[row + 1], scores[row]
+        for column in range(columns - 1, -1, -1):
+            score = own[column]
+            here[column] = max(below[column], here[column + 1], below[column + 1] + score if score else 0)
+    pairs: list[Pair] = []
+    row = column = 0
+    while row < rows and column < columns:
+        score = scores[row][column]
+        if score and best[row][column] == best[row + 1][column + 1] + score:
+            pairs.append((row, column))
+            row, column = row + 1, column + 1
+        elif best[row][column] == best[row + 1][column]:
+            row += 1
+        else:
+            column += 1
+    return pairs

@@ -1,0 +1,226 @@
+"""Ranges as a Spark job: dealt out to tasks, heard of over the progress channel, given up when nothing is heard any more."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, Final
+
+import structlog
+
+from mm2.copy import channel
+from mm2.copy.driver.batch import Connection
+from mm2.copy.driver.engine import spark_props
+from mm2.copy.driver.identity import Identity
+from mm2.copy.driver.jvm import SparkUnavailable, is_local
+from mm2.copy.driver.server import ChannelServer
+from mm2.copy.driver.spark import Spark, failure_of
+from mm2.copy.spec import Assignment
+from mm2.verify.findings import Findings
+from mm2.verify.spans import Span, SpanSet
+
+log = structlog.get_logger(__name__)
+
+_START_TIMEOUT_S: Final = 120.0
+_LOOK_S: Final = 0.25
+_GRACE_S: Final = 60.0  # of silence, beyond what a broker may take
+_CHANNEL_PORT_KEY: Final = "spark.mm2.channel.port"
+
+#: What came of a range: what was found, or why nothing could be.
+Outcome = Findings | str
+
+
+class Task:
+    """The driver's view of one Spark task, for `mm2.copy.driver.server.ChannelServer`. Thread-safe."""
+
+    def __init__(self, name: str, spans: SpanSet, on_outcome: Callable[[int, Outcome], None]) -> None:
+        self.name = name
+        self.id = secrets.token_hex(8)
+        self.secret = secrets.token_hex(32)
+        self.spec = spans
+        self.over = threading.Event()
+        self.begun = False
+        self.heard_at = time.monotonic()
+        self.bytes = 0
+        self.trouble = ""
+        self._on_outcome = on_outcome
+        self._lock = threading.Lock()
+        self._connection: Connection | None = None
+
+    def attach(self, connection: Connection) -> bool:
+        """Take the executor's connection; False for a second one, which is another attempt of the same task."""
+        with self._lock:
+            if self._connection is not None or self.over.is_set():
+                return False
+            self._connection = connection
+            self.heard_at = time.monotonic()
+            self.begun = True
+            return True
+
+    def received(self, message: dict[str, Any]) -> None:
+        """One word of the executor."""
+        self.heard_at = time.monotonic()
+        if message["type"] == "progress":
+            self.bytes += int(message["bytes"])
+        elif message["type"] == "range":
+            found = message.get("findings")
+            self._on_outcome(
+                int(message["number"]), str(message["trouble"]) if found is None else Findings.from_json(found)
+            )
+        elif message["type"] == "final":
+            self.over.set()
+
+    def ended(self, reason: str) -> None:
+        """The connection or the Spark job is over."""
+        if not self.over.is_set():
+            self.trouble = reason
+        self.over.set()
+        with self._lock:
+            connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+
+class Verifier:
+    """A Spark of its own, with as many tasks side by side as ``parallel`` says. ``user_props`` are the user's ``spark.*`` keys.
+
+    What is under way when ``stopping`` is set is given up. Not to be used in a process that copies: PySpark knows one context only.
+    """
+
+    def __init__(
+        self, user_props: Mapping[str, str], parallel: int, *, stopping: threading.Event | None = None
+    ) -> None:
+        self.parallel = parallel
+        self._stopping = stopping or threading.Event()
+        # A slot for each task, and one in which a task that was given up may be stuck until Spark has killed it.
+        self._props = spark_props({"spark.master": f"local[{parallel + 1}]", **user_props})
+        self._spark = Spark(self._props, attempts=1)
+        self._server: ChannelServer | None = None
+        self._host = "127.0.0.1"
+        self._spark.start()
+
+    def examine(
+        self,
+        spans: Sequence[Span],
+        job: SpanSet,
+        on_progress: Callable[[int, int], None] = lambda _bytes, _ranges: None,
+    ) -> list[Outcome]:
+        """What came of each range. ``job`` is all that is not a range; its rate is shared out.
+
+        ``on_progress`` is told bytes read and ranges done. Raises SparkUnavailable.
+        """
+        outcomes: list[Outcome] = ["it was never begun"] * len(spans)
+        if not spans:
+            return []
+        context = self._spark.context(_START_TIMEOUT_S + job.patience_s, until=self._stopping)
+        server = self._listen(context)
+        shares = _dealt(spans, self.parallel)
+        done: set[int] = set()
+
+        def on_outcome(number: int, outcome: Outcome) -> None:
+            outcomes[number] = outcome
+            done.add(number)
+
+        tasks = []
+        for place, share in enumerate(shares):
+            work = SpanSet(
+                job.source,
+                job.target,
+                job.source_alias,
+                job.target_alias,
+                tuple((number, spans[number]) for number in share),
+                job.read_committed,
+                job.rate / len(shares),
+                job.patience_s,
+            )
+            tasks.append(Task(f"verify {job.source_alias}->{job.target_alias} task {place}", work, on_outcome))
+        for task in tasks:
+            server.expect(task)
+        group = f"verify {job.source_alias}->{job.target_alias} ({tasks[0].id})"
+        runner = threading.Thread(target=self._run, args=(context, server, group, tasks), name="spark-job", daemon=True)
+        runner.start()
+        try:
+            self._watch(tasks, job.patience_s, lambda: on_progress(sum(task.bytes for task in tasks), len(done)))
+        finally:
+            for task in tasks:
+                server.forget(task)
+            if not all(task.over.is_set() for task in tasks):
+                self._spark.cancel(group)
+        troubles = {
+            number: task.trouble for task, share in zip(tasks, shares, strict=True) for number in share if task.trouble
+        }
+        for number, trouble in troubles.items():
+            if number not in done:
+                outcomes[number] = trouble
+        return list(outcomes)
+
+    def stop(self) -> None:
+        """End Spark."""
+        self._spark.stop(10)
+        if self._server is not None:
+            self._server.close()
+
+    def _listen(self, context: Any) -> ChannelServer:
+        if self._server is None:
+            local = is_local(self._props)
+            bind = self._host
+            if not local:
+                conf = context.getConf()
+                self._host = conf.get("spark.driver.host")
+                bind = conf.get("spark.driver.bindAddress", self._host)
+            port = int(self._props.get(_CHANNEL_PORT_KEY, "0"))
+            self._server = ChannelServer(bind, port, None if local else Identity.create())
+        return self._server
+
+    def _run(self, context: Any, server: ChannelServer, group: str, tasks: Sequence[Task]) -> None:
+        from mm2.verify.executor import run  # noqa: PLC0415  (pulled in when Spark is)
+
+        host, port = self._host, server.address[1]
+        assignments = [
+            json.dumps(asdict(Assignment(task.id, host, port, task.secret, server.fingerprint))) for task in tasks
+        ]
+        reason = "the Spark task ended before its work was done"
+        try:
+            context.setJobGroup(group, group)
+            ends = context.parallelize(assignments, len(assignments)).mapPartitions(run).setName(group).collect()
+            told = [json.loads(end).get("reason") for end in ends]
+            reason = next(filter(None, told), reason)
+        except Exception as error:  # noqa: BLE001
+            reason = f"the Spark job failed: {failure_of(error)}"
+        for task in tasks:
+            # The last word is on the channel, which a busy machine may hear later than Spark's.
+            task.over.wait(channel.LEASE_TIMEOUT_S)
+            task.ended(reason)
+
+    def _watch(self, tasks: Sequence[Task], patience_s: float, tell: Callable[[], None]) -> None:
+        silence_s = patience_s + _GRACE_S
+        while not all(task.over.wait(_LOOK_S) for task in tasks):
+            tell()
+            if self._stopping.is_set():
+                for task in tasks:
+                    task.ended("it was stopped")
+                return
+            # Where Spark has fewer slots than there are tasks, some wait for the others.
+            begun = [task for task in tasks if task.begun and not task.over.is_set()]
+            for task in begun or tasks:
+                if not task.over.is_set() and time.monotonic() - task.heard_at > silence_s:
+                    task.ended(f"nothing was heard of its Spark task for {silence_s:.0f} s")
+        tell()
+
+
+def _dealt(spans: Sequence[Span], parallel: int) -> list[list[int]]:
+    """Numbers of ranges for each task, about the same size each: the largest first, each to whoever has least."""
+    shares: list[list[int]] = [[] for _ in range(max(1, min(parallel, len(spans))))]
+    sizes = [0] * len(shares)
+    for number in sorted(range(len(spans)), key=lambda number: -spans[number].size):
+        least = sizes.index(min(sizes))
+        shares[least].append(number)
+        sizes[least] += spans[number].size + 1
+    return [sorted(share) for share in shares]
+
+
+__all__ = ["Outcome", "SparkUnavailable", "Verifier"]

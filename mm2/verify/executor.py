@@ -1,0 +1,170 @@
+"""The body of a verification's Spark task: compares its ranges one after the other and tells the driver of each.
+
+The job comes over the progress channel of copying (`mm2.copy.channel`), since it holds the clusters' credentials. What is said there:
+
+==== executor → driver ======================================================================
+  {"type": "progress", "bytes": n}                        so many since the last time, both sides
+  {"type": "range", "number": n, "findings": {…}}         a range is compared
+  {"type": "range", "number": n, "trouble": "…"}          it could not be
+  {"type": "final"}                                       that was all
+=============================================================================================
+
+A driver that is gone ends the task at its next word.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, Self
+
+from mm2.copy import channel
+from mm2.copy.spec import Assignment
+from mm2.kafka.cluster import Cluster
+from mm2.kafka.errors import KafkaFailure
+from mm2.verify.comparison import Comparison, originals
+from mm2.verify.findings import Findings
+from mm2.verify.pace import Pace
+from mm2.verify.reading import Lines, RangeReader
+from mm2.verify.spans import Span, SpanSet
+
+_OPEN_TIMEOUT_S: Final = 10.0
+_SAY_EVERY_S: Final = 1.0
+
+
+def run(assignments: Iterable[str]) -> Iterator[str]:
+    """Do what the driver says and yield how it ended, as JSON. Never raises: reading the same twice helps nobody."""
+    from pyspark import TaskContext  # noqa: PLC0415  (there is none outside a task)
+
+    context = TaskContext.get()
+    attempt = 0 if context is None else context.attemptNumber()
+    for text in list(assignments):
+        try:
+            with DriverLine.open(Assignment(**json.loads(text)), attempt) as line:
+                _Examiner(line).run()
+        except Exception as error:  # noqa: BLE001
+            yield json.dumps({"state": "failed", "reason": f"{type(error).__name__}: {error}"})
+        else:
+            yield json.dumps({"state": "done"})
+
+
+class DriverLine:
+    """The executor's end of the channel, for one that only reports. ``spans`` is the job."""
+
+    def __init__(self, connection: socket.socket, spans: SpanSet) -> None:
+        self.spans = spans
+        self._connection = connection
+
+    @classmethod
+    def open(cls, assignment: Assignment, attempt: int) -> Self:
+        """Connect, prove who we are and have the driver prove itself. Raises OSError or ValueError."""
+        connection = socket.create_connection((assignment.host, assignment.port), timeout=_OPEN_TIMEOUT_S)
+        try:
+            if assignment.fingerprint:
+                secured = channel.client_tls().wrap_socket(connection)
+                connection = secured
+                channel.verify_pin(secured, assignment.fingerprint)
+            with connection.makefile("rb") as lines:
+                challenge = channel.decode(lines.readline(channel.MAX_LINE_BYTES))["nonce"]
+                own = channel.nonce()
+                mac = channel.proof(assignment.secret, "executor", challenge, assignment.batch, attempt)
+                hello = {"batch": assignment.batch, "attempt": attempt, "nonce": own, "mac": mac}
+                connection.sendall(channel.encode(hello))
+                answer = channel.decode(lines.readline(channel.MAX_LINE_BYTES))
+            if not channel.proves(answer.get("mac"), assignment.secret, "driver", own):
+                message = "whoever answered on the progress channel is not our driver"
+                raise ValueError(message)
+            return cls(connection, SpanSet.from_json(answer["spec"]))
+        except BaseException:
+            connection.close()
+            raise
+
+    def say(self, message: dict[str, Any]) -> None:
+        """Tell the driver. Raises OSError when it is gone."""
+        self._connection.sendall(channel.encode(message))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(OSError):
+            self._connection.close()
+
+
+class _Examiner:
+    """One task's ranges."""
+
+    def __init__(self, line: DriverLine) -> None:
+        self._line = line
+        self._job = line.spans
+        self._said_at = 0.0
+        self._told_bytes = 0
+        self._done_bytes = 0
+        self._readers: list[RangeReader] = []
+        self._pace = Pace(self._job.rate, self._alive)
+
+    def run(self) -> None:
+        """Compare all ranges. Raises OSError when the driver is gone."""
+        job = self._job
+        source = Lines(Cluster(job.source, name=job.source_alias))
+        target = Lines(Cluster(job.target, name=job.target_alias))
+        try:
+            for number, span in job.spans:
+                try:
+                    said: dict[str, Any] = {"findings": self._examine(span, source, target).to_json()}
+                except KafkaFailure as failure:
+                    said = {"trouble": str(failure)}
+                self._line.say({"type": "range", "number": number, **said})
+            self._alive(at_once=True)
+            self._line.say({"type": "final"})
+        finally:
+            for lines in (source, target):
+                lines.close()
+                lines.cluster.close()
+
+    def _examine(self, span: Span, source: Lines, target: Lines) -> Findings:
+        stretch = span.stretch
+        mine = self._reader(source, span, stretch.first, stretch.after)
+        theirs = self._reader(target, span, stretch.target_first, stretch.target_after)
+        comparison = Comparison(span, mine, theirs)
+        try:
+            if not comparison.run():
+                again = self._reader(source, span, *span.whole)
+                comparison.resolve(originals(again, *span.whole, comparison.wanted, self._alive))
+        finally:
+            read = sum(reader.bytes for reader in self._readers)
+            for reader in self._readers:
+                reader.close()
+            self._readers.clear()
+            self._done_bytes += read
+        comparison.findings.bytes = read
+        return comparison.findings
+
+    def _reader(self, lines: Lines, span: Span, first: int, after: int) -> RangeReader:
+        job = self._job
+        is_source = lines.cluster.name == job.source_alias
+        reader = RangeReader(
+            lines,
+            span.source if is_source else span.target,
+            first,
+            after,
+            # Of the target we see what its consumers see: transactions of the copying that were aborted are nobody's.
+            read_committed=job.read_committed or not is_source,
+            pace=self._pace,
+            patience_s=job.patience_s,
+            heard=self._alive,
+        )
+        self._readers.append(reader)
+        return reader
+
+    def _alive(self, *, at_once: bool = False) -> None:
+        """Tell how much was read, once a second. Raises OSError when the driver is gone."""
+        now = time.monotonic()
+        if at_once or now - self._said_at >= _SAY_EVERY_S:
+            self._said_at = now
+            read = self._done_bytes + sum(reader.bytes for reader in self._readers)
+            self._line.say({"type": "progress", "bytes": read - self._told_bytes})
+            self._told_bytes = read

@@ -1,0 +1,138 @@
+"""What a comparison finds: differences by kind, and what explains the rest. Plain data. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final, NamedTuple, Self
+
+
+class Kind(StrEnum):
+    """What may be wrong with records of the target."""
+
+    MISSING = "missing"  # of the source, not on the target
+    DOUBLED = "doubled"  # on the target once more than the ledger says
+    SWAPPED = "swapped"  # there, but not in the order of the source
+    EXTRA = "extra"  # on the target only: somebody else's
+    ALTERED_KEY = "altered key"
+    ALTERED_VALUE = "altered value"
+    ALTERED_HEADERS = "altered headers"
+    ALTERED_TIMESTAMP = "altered timestamp"
+    DISPLACED = (
+        "displaced"  # at another target offset than the ledger says, so offsets of groups are translated wrongly
+    )
+
+
+class Explained(StrEnum):
+    """Why records need not be on both sides, beside the reasons of the ledger's gaps."""
+
+    SOURCE_COMPACTED = "compacted on the source since"
+    TARGET_COMPACTED = "compacted on the target"
+    SOURCE_DELETED = "deleted on the source since"
+    TARGET_DELETED = "deleted on the target"
+    SOURCE_CUT = "of a source log that was cut off"
+    BEFORE = "before the copy began"
+    PENDING = "not copied yet"
+    UNTIMED = "timestamps by the target (LogAppendTime)"
+
+
+#: Differences that one comparison lists; all are counted.
+LISTED: Final = 1000
+
+
+class Difference(NamedTuple):
+    """Of ``records`` records in a row, the first of them at these offsets (None: it has none on that side)."""
+
+    kind: Kind
+    source: int | None
+    target: int | None
+    records: int = 1
+    detail: str = ""
+
+    @property
+    def place(self) -> int:
+        """Where it stands in a list: by source offset as far as there is one."""
+        return self.source if self.source is not None else -1 if self.target is None else self.target
+
+    def goes_on_with(self, following: Difference) -> bool:
+        """Whether both are one stretch, on the sides where they have offsets."""
+        if self.kind != following.kind or self.detail != following.detail:
+            return False
+        pairs = ((self.source, following.source), (self.target, following.target))
+        return all(
+            one is other is None or (one is not None and other is not None and other == one + self.records)
+            for one, other in pairs
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """For a report."""
+        told = {"kind": str(self.kind), "source_offset": self.source, "target_offset": self.target}
+        return {**told, "records": self.records, "detail": self.detail}
+
+
+@dataclass(slots=True)
+class Findings:
+    """Of one range. ``records`` of the source were found on the target, ``source_records`` and ``target_records`` were read;
+    ``bytes`` are those of both sides, as they came over the network, so compressed as they are.
+
+    ``unlike`` is the source offset at which a comparison that does not look closer has ended, None when it went through.
+    ``counts`` are records by kind; ``explained`` counts offsets by reason; ``spoiled`` is the first source offset that is not well.
+    """
+
+    records: int = 0
+    source_records: int = 0
+    target_records: int = 0
+    bytes: int = 0
+    unlike: int | None = None
+    spoiled: int | None = None
+    counts: dict[str, int] = field(default_factory=dict)
+    explained: dict[str, int] = field(default_factory=dict)
+    differences: list[Difference] = field(default_factory=list)
+
+    @property
+    def is_equal(self) -> bool:
+        """Everything is there, or there is a reason why it is not."""
+        return self.unlike is None and not self.counts
+
+    def differ(self, difference: Difference, before: int | None = None) -> None:
+        """Count a difference, and list it with what is next to it and of the same kind; ``before``: a source offset near by."""
+        self.counts[difference.kind] = self.counts.get(difference.kind, 0) + difference.records
+        place = difference.source if difference.source is not None else before
+        if place is not None:
+            self.spoiled = place if self.spoiled is None else min(self.spoiled, place)
+        last = self.differences[-1] if self.differences else None
+        if last is not None and last.goes_on_with(difference):
+            self.differences[-1] = last._replace(records=last.records + difference.records)
+        elif len(self.differences) < LISTED:
+            self.differences.append(difference)
+
+    def explain(self, reason: str, offsets: int = 1) -> None:
+        """Count offsets that need not be there."""
+        if offsets > 0:
+            self.explained[reason] = self.explained.get(reason, 0) + offsets
+
+    def add(self, other: Findings) -> None:
+        """Take in those of another range, which follows this one."""
+        self.records += other.records
+        self.source_records += other.source_records
+        self.target_records += other.target_records
+        self.bytes += other.bytes
+        self.unlike = other.unlike if self.unlike is None else self.unlike
+        if other.spoiled is not None:
+            self.spoiled = other.spoiled if self.spoiled is None else min(self.spoiled, other.spoiled)
+        for mine, others in ((self.counts, other.counts), (self.explained, other.explained)):
+            for name, count in others.items():
+                mine[name] = mine.get(name, 0) + count
+        self.differences += other.differences[: LISTED - len(self.differences)]
+
+    def to_json(self) -> dict[str, Any]:
+        """From the executor to the driver."""
+        names = ("records", "source_records", "target_records", "bytes", "unlike", "spoiled", "counts", "explained")
+        return {**{name: getattr(self, name) for name in names}, "differences": [list(one) for one in self.differences]}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """The inverse of `to_json`."""
+        differences = [Difference(Kind(kind), *rest) for kind, *rest in data["differences"]]
+        return cls(**{**data, "differences": differences})

@@ -1,0 +1,310 @@
+"""What has to be compared: the flow's ledger, and both clusters as they are now, made into ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Final
+
+from mm2.copy.ledger import Ledger
+from mm2.copy.segments import Gap, Segment
+from mm2.copy.session import Entry
+from mm2.kafka.admin import Admin
+from mm2.kafka.errors import BrokerFailure, KafkaFailure
+from mm2.kafka.structs import EARLIEST, LATEST, ConfigEntry, OffsetInfo, TopicInfo, TopicPartition
+from mm2.verify.passes import UNSEEN, Bounds, Pass, Route, elsewhere, plan_passes, side_by_side, split
+from mm2.verify.spans import Span
+
+_LEAST_SPAN: Final = 20_000
+_MOST_SPAN: Final = 2_000_000
+_SPANS_PER_TASK: Final = 8
+_TOPICS_PER_REQUEST: Final = 500
+
+
+class Certainty(StrEnum):
+    """By what it is known which record of the target a record of the source has to be."""
+
+    LEDGER = "ledger"
+    SYNCS = "offset syncs and content"
+    CONTENT = "content"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Which part of a flow. ``topics`` empty: all. Times in ms; ``offsets``: first and after of single partitions, None for open."""
+
+    topics: frozenset[str] = frozenset()
+    from_ms: int | None = None
+    to_ms: int | None = None
+    offsets: Mapping[TopicPartition, tuple[int | None, int | None]] = field(default_factory=dict)
+
+    @property
+    def is_everything(self) -> bool:
+        """No part of any partition is left out."""
+        return self.from_ms is None and self.to_ms is None and not self.offsets
+
+    def covers(self, partition: TopicPartition) -> bool:
+        """Whether a partition of the source is meant."""
+        if self.offsets:
+            return partition in self.offsets
+        return not self.topics or partition.topic in self.topics
+
+
+@dataclass
+class PartitionPlan:
+    """One partition: its ranges, or why it cannot be compared. ``first`` and ``after`` are source offsets that were asked for."""
+
+    topic: str
+    partition: int
+    remote_topic: str
+    first: int = 0
+    after: int = 0
+    certainty: Certainty = Certainty.LEDGER
+    source_id: str = ""
+    target_id: str = ""
+    spans: list[Span] = field(default_factory=list)
+    explained: dict[str, int] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    trouble: str = ""
+    target_first: int = -1  # where the target has been compared to before
+    target_after: int = -1  # and where it will have been
+
+    @property
+    def source(self) -> TopicPartition:
+        """The source partition."""
+        return TopicPartition(self.topic, self.partition)
+
+
+@dataclass(frozen=True)
+class Side:
+    """One cluster at the moment of the look: topics by name, ends of partitions, which topics have a cleaner."""
+
+    topics: Mapping[str, TopicInfo | KafkaFailure]
+    starts: Mapping[TopicPartition, int | KafkaFailure]
+    ends: Mapping[TopicPartition, int | KafkaFailure]
+    compacted: Mapping[str, bool]
+
+    @classmethod
+    def look(cls, admin: Admin, names: Iterable[str], isolation: str) -> Side:
+        """Raises KafkaFailure when the cluster does not answer; what befalls single topics stands in their places."""
+        wanted = sorted(set(names))
+        topics: dict[str, TopicInfo | KafkaFailure] = {}
+        compacted: dict[str, bool] = {}
+        for at in range(0, len(wanted), _TOPICS_PER_REQUEST):
+            some = wanted[at : at + _TOPICS_PER_REQUEST]
+            topics.update(admin.describe_topics(some))
+            there = [name for name in some if isinstance(topics[name], TopicInfo)]
+            for name, configs in admin.describe_configs(there).items():
+                # Who may not see it takes the stricter view: then holes are differences.
+                compacted[name] = _has_cleaner(configs)
+        partitions = [
+            TopicPartition(name, index)
+            for name, info in topics.items()
+            if isinstance(info, TopicInfo)
+            for index in info.partitions
+        ]
+        return cls(
+            topics,
+            _offsets(admin.list_offsets(dict.fromkeys(partitions, EARLIEST), isolation)),
+            _offsets(admin.list_offsets(dict.fromkeys(partitions, LATEST), isolation)),
+            compacted,
+        )
+
+    def range(self, partition: TopicPartition) -> tuple[int, int]:
+        """First offset and end. Raises KafkaFailure."""
+        info = self.topics.get(partition.topic)
+        if isinstance(info, KafkaFailure):
+            raise info
+        if info is None or partition.partition not in info.partitions:
+            raise BrokerFailure.of(3, subject=f"Partition {partition}")
+        start, end = self.starts[partition], self.ends[partition]
+        for found in (start, end):
+            if isinstance(found, KafkaFailure):
+                raise found
+        assert isinstance(start, int)  # noqa: S101  (see above)
+        assert isinstance(end, int)  # noqa: S101
+        return start, end
+
+    def topic_id(self, topic: str) -> str:
+        """ "" where it is not known."""
+        info = self.topics.get(topic)
+        return info.topic_id if isinstance(info, TopicInfo) else ""
+
+
+def plan_partition(
+    plan: PartitionPlan,
+    ledger: Ledger | None,
+    syncs: Sequence[tuple[int, int]],
+    sides: tuple[Side, Side],
+    wanted: tuple[int | None, int | None],
+) -> None:
+    """Fill in a partition's ranges, not yet split. ``syncs``: (source, target) offsets of the flow's offset syncs."""
+    source, target = sides
+    plan.source_id, plan.target_id = source.topic_id(plan.topic), target.topic_id(plan.remote_topic)
+    try:
+        source_start, source_end = source.range(plan.source)
+        target_start, target_end = target.range(TopicPartition(plan.remote_topic, plan.partition))
+    except KafkaFailure as failure:
+        plan.trouble = str(failure)
+        return
+    base = Span(
+        plan.topic,
+        plan.partition,
+        plan.remote_topic,
+        Pass(0, 0, 0, 0, Route()),
+        source_compacted=source.compacted.get(plan.topic, False),
+        target_compacted=target.compacted.get(plan.remote_topic, False),
+    )
+    entry = None if ledger is None else ledger.entry(plan.source)
+    if entry is not None and _is_of(entry, plan):
+        assert ledger is not None  # noqa: S101  (it has the entry)
+        _by_ledger(plan, base, ledger, entry, wanted, (source_start, source_end), (target_start, target_end))
+    else:
+        _by_content(plan, base, syncs, wanted, (source_start, source_end), (target_start, target_end))
+
+
+def split_spans(plans: Sequence[PartitionPlan], parallel: int) -> None:
+    """Cut the ranges of all partitions into pieces, so that tasks have about the same to do and little is read twice."""
+    total = sum(span.size for plan in plans for span in plan.spans)
+    size = max(_LEAST_SPAN, min(_MOST_SPAN, total // (_SPANS_PER_TASK * max(1, parallel))))
+    for plan in plans:
+        pieces: list[Span] = []
+        for span in plan.spans:
+            # What nobody knows for certain is looked at closely from the start, as one.
+            parts = [span.stretch] if span.closely else split(span.stretch, size)
+            for place, part in enumerate(parts):
+                hidden = tuple(gap for gap in span.hidden if gap.first < part.after and gap.after > part.first)
+                pieces.append(replace(span, stretch=part, hidden=hidden, open_start=span.open_start and place == 0))
+        plan.spans = pieces
+
+
+def _is_of(entry: Entry, plan: PartitionPlan) -> bool:
+    """Whether what the ledger says is about these topics, and not about others that had their names."""
+    for side, known, now in (
+        ("source", entry.source_id, plan.source_id),
+        ("remote", entry.target_id, plan.target_id),
+    ):
+        if known and now and known != now:
+            plan.notes.append(f"the {side} topic was created anew since, so what the ledger says does not hold for it")
+            return False
+    return True
+
+
+def _by_ledger(
+    plan: PartitionPlan,
+    base: Span,
+    ledger: Ledger,
+    entry: Entry,
+    wanted: tuple[int | None, int | None],
+    source: tuple[int, int],
+    target: tuple[int, int],
+) -> None:
+    if entry.before is not None and target[1] < entry.mark.target:
+        entry = entry.undone()  # its transaction is still open
+    chunks = ledger.chunks(plan.source)
+    position = entry.mark.source
+    first, after = wanted
+    bounds = Bounds(
+        first or 0,
+        position if after is None else min(after, position),
+        source[0],
+        position,
+        target[0],
+        target[1] if entry.mark.target < 0 else entry.mark.target,
+        whole=after is None,
+        target_first=plan.target_first,
+    )
+    plan.target_after = bounds.target_end if bounds.whole else -1
+    plan.first, plan.after = max(bounds.first, source[0]), bounds.after
+    if after is not None and after > position:
+        plan.explained["not copied yet"] = min(after, source[1]) - position
+    gaps = [gap for chunk in chunks for gap in chunk.gaps]
+    plan.explained |= _explained(entry, gaps, bounds)
+    found = plan_passes(chunks, bounds) if bounds.first < bounds.after else None
+    if found is None:
+        return
+    for reason, offsets in found.explained.items():
+        plan.explained[reason] = plan.explained.get(reason, 0) + offsets
+    if len(found.passes) > 1:
+        plan.notes.append(f"was copied in {len(found.passes)} passes, each of which is compared")
+    if entry.note:
+        plan.notes.append(entry.note)
+    unseen = [gap for gap in gaps if gap.reason not in UNSEEN and gap.after > gap.first]
+    for place, one in enumerate(found.passes):
+        hidden = [
+            gap for gap in [*unseen, *elsewhere(one, found.passes)] if gap.first < one.after and gap.after > one.first
+        ]
+        known = one.route.segments
+        is_open = place == 0 and bool(known) and (one.first < known[0].source or one.target_first < known[0].target)
+        plan.spans.append(
+            replace(
+                base,
+                stretch=one,
+                hidden=tuple(side_by_side(hidden)),
+                open_start=is_open or not known,
+                closely=not known,
+                whole=(source[0], max(plan.after, one.after)),
+            )
+        )
+
+
+def _by_content(
+    plan: PartitionPlan,
+    base: Span,
+    syncs: Sequence[tuple[int, int]],
+    wanted: tuple[int | None, int | None],
+    source: tuple[int, int],
+    target: tuple[int, int],
+) -> None:
+    known: list[Segment] = []
+    for here, there in sorted(set(syncs)):
+        inside = source[0] <= here < source[1] and target[0] <= there < target[1]
+        if inside and (not known or there > known[-1].target):
+            known.append(Segment(here, there, 1))
+    plan.certainty = Certainty.SYNCS if known else Certainty.CONTENT
+    first, after = wanted
+    begin = [segment for segment in known if first is not None and segment.source <= first]
+    end = [segment for segment in known if after is not None and segment.source >= after]
+    low = (begin[-1].source, begin[-1].target) if begin else (source[0], target[0])
+    high = (end[0].source, end[0].target) if end else (source[1], target[1])
+    plan.first, plan.after = low[0], high[0]
+    if low[0] >= high[0]:
+        return
+    route = Route(tuple(known)).part(low[0], high[0])
+    plan.spans.append(
+        replace(
+            base,
+            stretch=Pass(low[0], high[0], low[1], high[1], route),
+            open_start=not begin,
+            open_end=not end,
+            closely=True,
+            whole=source,
+        )
+    )
+
+
+def _explained(entry: Entry, gaps: Sequence[Gap], bounds: Bounds) -> dict[str, int]:
+    """Source offsets of the range that are not on the target, by reason."""
+    if bounds.whole and bounds.first == 0:
+        return dict(entry.gaps)  # the ledger counts for ever, and lists the newest
+    found: dict[str, int] = {}
+    by_reason: dict[str, list[Gap]] = {}
+    for gap in gaps:
+        low, high = max(gap.first, bounds.first), min(gap.after, bounds.after)
+        if low < high:
+            by_reason.setdefault(gap.reason, []).append(Gap(low, high, gap.reason))
+    for reason, ranges in by_reason.items():
+        found[reason] = sum(gap.after - gap.first for gap in side_by_side(ranges))
+    return found
+
+
+def _has_cleaner(configs: Mapping[str, ConfigEntry] | KafkaFailure) -> bool:
+    policy = None if isinstance(configs, KafkaFailure) else configs.get("cleanup.policy")
+    return policy is not None and "compact" in (policy.value or "")
+
+
+def _offsets(
+    answers: Mapping[TopicPartition, OffsetInfo | KafkaFailure],
+) -> dict[TopicPartition, int | KafkaFailure]:
+    return {tp: answer.offset if isinstance(answer, OffsetInfo) else answer for tp, answer in answers.items()}

@@ -1,0 +1,194 @@
+"""Records as a comparison sees them: bodies as bytes first, their parts only where two of them differ. Pure.
+
+A record's body is what follows its offset in the batch: key, value and headers with their lengths (`mm2.kafka.records.record`
+has the layout). Two records of equal bodies and timestamps are equal, whatever batches they lie in. Walking over the bodies of a batch
+takes a third of the time that decoding its records does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final, NamedTuple
+
+from mm2.kafka.errors import CorruptBatch
+from mm2.kafka.records.batch import HEADER_BYTES, BatchView
+from mm2.kafka.records.record import Record, decode_batch, read_varint, records_block
+from mm2.kafka.varint import varint
+
+_DIGEST_BYTES: Final = 16
+
+
+class Part(NamedTuple):
+    """A key, a value or a header's value: its size and a digest of it. Nothing of what it says is ever shown."""
+
+    size: int
+    digest: bytes
+
+    @classmethod
+    def of(cls, data: bytes | None) -> Part | None:
+        """None for null, which is something else than empty."""
+        return None if data is None else cls(len(data), hashlib.blake2b(data, digest_size=_DIGEST_BYTES).digest())
+
+    def __str__(self) -> str:
+        return f"{self.size:,} bytes ({self.digest.hex()[:8]})"
+
+
+class Item(NamedTuple):
+    """A record whose place is in question. ``stamp`` is its timestamp (ms), None where timestamps are not compared."""
+
+    offset: int
+    stamp: int | None
+    key: Part | None
+    value: Part | None
+    headers: tuple[tuple[str, Part | None], ...] = ()
+
+    @property
+    def content(self) -> tuple[object, ...]:
+        """All of it but the place."""
+        return self[1:]
+
+    def untimed(self) -> Item:
+        """The same without its timestamp."""
+        return self._replace(stamp=None)
+
+    def likeness(self, other: Item) -> int:
+        """How much two records that are not the same have in common; 0: nothing."""
+        same = 2 * (self.key is not None and self.key == other.key)
+        same += 2 * (self.value is not None and self.value == other.value)
+        same += bool(self.headers) and self.headers == other.headers
+        return same + (self.stamp is not None and self.stamp == other.stamp)
+
+
+class Block:
+    """The records of one batch that lie in ``first``..``after - 1``; ``at`` is the next of them to be compared.
+
+    Its records are looked at only when the batch as a whole was not enough: `load`.
+    """
+
+    __slots__ = ("after", "at", "bodies", "first", "offsets", "stamps", "view")
+
+    def __init__(self, view: BatchView, first: int, after: int) -> None:
+        self.view = view
+        self.first = first
+        self.after = after
+        self.at = 0
+        self.offsets: list[int] | None = None
+        self.stamps: list[int] = []
+        self.bodies: list[bytes] = []
+
+    @property
+    def whole(self) -> bool:
+        """Nothing of it has been compared yet, and it is a batch of format 2 without holes that lies in the range as a whole."""
+        header = self.view.header
+        return (
+            self.at == 0
+            and header is not None
+            and header.last_offset_delta + 1 == header.records_count
+            and header.base_offset >= self.first
+            and header.base_offset + header.last_offset_delta < self.after
+        )
+
+    @property
+    def payload(self) -> memoryview:
+        """The records section, compressed as it is."""
+        return self.view.data[HEADER_BYTES:]
+
+    @property
+    def is_untimed(self) -> bool:
+        """Its timestamps are those of the broker (LogAppendTime)."""
+        return self.view.header is not None and self.view.header.is_log_append_time
+
+    def load(self) -> list[int]:
+        """Look at the records; their offsets. Raises CorruptBatch when they do not add up."""
+        if self.offsets is None:
+            self.offsets = self._load()
+        return self.offsets
+
+    @property
+    def left(self) -> int:
+        """Records still to be compared."""
+        return len(self.load()) - self.at
+
+    def item(self, place: int) -> Item:
+        """One of the records, taken apart."""
+        return item_of(self.load()[place], self.stamps[place], self.bodies[place])
+
+    def _load(self) -> list[int]:
+        header = self.view.header
+        if header is None:
+            return self._load_decoded(decode_batch(self.view))
+        data = records_block(header, self.view.data)
+        base, first, after = header.base_offset, self.first, self.after
+        started = header.base_timestamp
+        append_time = header.max_timestamp if header.is_log_append_time else None
+        offsets: list[int] = []
+        at = 0
+        try:
+            for _ in range(header.records_count):
+                length, at = read_varint(data, at)
+                stop = at + length
+                delta, at = read_varint(data, at + 1)
+                step, at = read_varint(data, at)
+                if at > stop or stop > len(data):
+                    raise _corrupt(self.view, f"a record of {length} bytes is cut off")
+                if first <= base + step < after:
+                    offsets.append(base + step)
+                    self.stamps.append(started + delta if append_time is None else append_time)
+                    self.bodies.append(data[at:stop])
+                at = stop
+        except IndexError as error:
+            raise _corrupt(self.view, "their end is missing") from error
+        if at != len(data):
+            raise _corrupt(self.view, f"{len(data) - at} bytes follow the last one")
+        return offsets
+
+    def _load_decoded(self, records: list[Record]) -> list[int]:
+        kept = [record for record in records if self.first <= record.offset < self.after]
+        self.stamps = [-1 if record.timestamp is None else record.timestamp for record in kept]
+        self.bodies = [body_of(record) for record in kept]
+        return [record.offset for record in kept]
+
+
+def body_of(record: Record) -> bytes:
+    """The body that a record has in a batch of format 2."""
+    out = [_sized(record.key), _sized(record.value), varint(len(record.headers))]
+    for name, content in record.headers:
+        out += [_sized(name.encode("utf-8", "surrogateescape")), _sized(content)]
+    return b"".join(out)
+
+
+def item_of(offset: int, stamp: int, body: bytes) -> Item:
+    """A record taken apart. Raises CorruptBatch."""
+    try:
+        key, at = _read(body, 0)
+        value, at = _read(body, at)
+        count, at = read_varint(body, at)
+        headers: list[tuple[str, Part | None]] = []
+        for _ in range(count):
+            name, at = _read(body, at)
+            content, at = _read(body, at)
+            headers.append(((name or b"").decode("utf-8", "backslashreplace"), Part.of(content)))
+    except IndexError as error:
+        message = f"the record at offset {offset} does not add up: its end is missing"
+        raise CorruptBatch(message) from error
+    if at != len(body):
+        message = f"the record at offset {offset} does not add up: {len(body) - at} bytes follow its headers"
+        raise CorruptBatch(message)
+    return Item(offset, stamp, Part.of(key), Part.of(value), tuple(headers))
+
+
+def _sized(data: bytes | None) -> bytes:
+    return varint(-1) if data is None else varint(len(data)) + data
+
+
+def _read(data: bytes, at: int) -> tuple[bytes | None, int]:
+    size, at = read_varint(data, at)
+    if size < 0:
+        return None, at
+    if at + size > len(data):
+        raise IndexError
+    return data[at : at + size], at + size
+
+
+def _corrupt(view: BatchView, why: str) -> CorruptBatch:
+    return CorruptBatch(f"the records of the batch at offset {view.base_offset} do not add up: {why}")

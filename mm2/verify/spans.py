@@ -1,0 +1,119 @@
+"""What an executor is asked to do: ranges to be compared, as plain data that travels from the driver. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from mm2.copy.segments import Gap, Segment
+from mm2.kafka.settings import ClientSettings
+from mm2.kafka.structs import TopicPartition
+from mm2.verify.passes import Pass, Route
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A range of a partition (see `mm2.verify.passes.Pass`).
+
+    ``hidden`` are source offsets that are not looked for here although they can be read. ``source_compacted`` and ``target_compacted``:
+    the topic has a cleaner, so single records may be gone. ``open_start`` and ``open_end``: nobody knows for certain where the
+    copy began or ends, so what is on one side only at that end is no difference. ``closely``: say in which way the sides differ, not
+    only where they begin to. ``whole`` is the partition's source range, in which originals of doubled records are looked for.
+    """
+
+    topic: str
+    partition: int
+    remote_topic: str
+    stretch: Pass
+    hidden: tuple[Gap, ...] = ()
+    source_compacted: bool = False
+    target_compacted: bool = False
+    open_start: bool = False
+    open_end: bool = False
+    closely: bool = False
+    whole: tuple[int, int] = (0, 0)
+
+    @property
+    def source(self) -> TopicPartition:
+        """The source partition."""
+        return TopicPartition(self.topic, self.partition)
+
+    @property
+    def target(self) -> TopicPartition:
+        """The target partition."""
+        return TopicPartition(self.remote_topic, self.partition)
+
+    @property
+    def size(self) -> int:
+        """Source offsets, by which work is dealt out."""
+        return self.stretch.after - self.stretch.first
+
+    def to_json(self) -> list[Any]:
+        """A JSON-able row."""
+        one = self.stretch
+        return [
+            [self.topic, self.partition, self.remote_topic],
+            [one.first, one.after, one.target_first, one.target_after, [list(row) for row in one.route.segments]],
+            [list(gap) for gap in self.hidden],
+            [self.source_compacted, self.target_compacted, self.open_start, self.open_end, self.closely],
+            list(self.whole),
+        ]
+
+    @classmethod
+    def from_json(cls, row: Sequence[Any]) -> Self:
+        """The inverse of `to_json`."""
+        (topic, partition, remote_topic), (first, after, low, high, rows), hidden, flags, whole = row
+        route = Route(tuple(Segment(*segment) for segment in rows))
+        gaps = tuple(Gap(*gap) for gap in hidden)
+        made = cls(
+            topic, partition, remote_topic, Pass(first, after, low, high, route), gaps, whole=(whole[0], whole[1])
+        )
+        names = ("source_compacted", "target_compacted", "open_start", "open_end", "closely")
+        return replace(made, **dict(zip(names, flags, strict=True)))
+
+
+@dataclass(frozen=True, slots=True)
+class SpanSet:
+    """What one Spark task does, one after the other. ``rate``: bytes per second of both sides together, 0 for no limit;
+    ``patience_s``: for so long a side may bring nothing. ``source`` and ``target`` hold secrets."""
+
+    source: ClientSettings
+    target: ClientSettings
+    source_alias: str
+    target_alias: str
+    spans: tuple[tuple[int, Span], ...]
+    read_committed: bool = False
+    rate: float = 0
+    patience_s: float = 60
+
+    def to_json(self) -> str:
+        """One line, secrets included; for the executor only."""
+        return json.dumps(
+            {
+                "source": self.source.to_json(),
+                "target": self.target.to_json(),
+                "aliases": [self.source_alias, self.target_alias],
+                "spans": [[number, span.to_json()] for number, span in self.spans],
+                "limits": [self.read_committed, self.rate, self.patience_s],
+            },
+            separators=(",", ":"),
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """The inverse of `to_json`."""
+        data = json.loads(text)
+        source_alias, target_alias = data["aliases"]
+        read_committed, rate, patience_s = data["limits"]
+        return cls(
+            ClientSettings.from_json(data["source"]),
+            ClientSettings.from_json(data["target"]),
+            source_alias,
+            target_alias,
+            tuple((number, Span.from_json(row)) for number, row in data["spans"]),
+            read_committed,
+            rate,
+            patience_s,
+        )

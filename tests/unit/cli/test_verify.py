@@ -1,0 +1,132 @@
+"""What `mm2 verify` is told and what it tells, without a cluster."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from io import StringIO
+
+import pytest
+
+from mm2.cli.flow import Trouble
+from mm2.cli.verify import _tell, asked_for, bytes_of
+from mm2.kafka.structs import TopicPartition
+from mm2.verify.findings import Difference, Findings, Kind
+from mm2.verify.page import page
+from mm2.verify.planning import PartitionPlan
+from mm2.verify.report import PartitionReport, Report, Verdict
+
+
+def options(**given: object) -> argparse.Namespace:
+    return argparse.Namespace(**{"topic": [], "since": None, "until": None, "offsets": [], **given})
+
+
+def test_ranges_are_offsets_with_both_ends_or_times() -> None:
+    asked = asked_for(options(offsets=["a.b-c-0=10..19", "t-7=5..", "t-8=..0"]))
+    assert asked.offsets == {
+        TopicPartition("a.b-c", 0): (10, 20),
+        TopicPartition("t", 7): (5, None),
+        TopicPartition("t", 8): (None, 1),
+    }
+    assert (asked.covers(TopicPartition("t", 7)), asked.covers(TopicPartition("t", 0))) == (True, False)
+    times = asked_for(options(since="2026-11-21T20:00Z", until="1795291200001", topic=["t"]))
+    assert (times.from_ms, times.to_ms) == (1_795_291_200_000, 1_795_291_200_001)
+    assert (times.covers(TopicPartition("t", 3)), times.covers(TopicPartition("u", 3))) == (True, False)
+    assert asked_for(options(topic=["t"])).is_everything
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"offsets": ["t=1..2"]}, "--offsets t=1..2: write TOPIC-PARTITION=FIRST..LAST, as in orders-0=1000..1999."),
+        ({"offsets": ["t-0=5..4"]}, "--offsets t-0=5..4: the last offset is below the first."),
+        ({"offsets": ["t-0=1..2", "t-0=5..6"]}, "--offsets t-0=5..6: t-0 is named twice."),
+        ({"since": "yesterday"}, "--from yesterday: neither a time as in 2026-11-20T15:00:00Z (ISO 8601) nor"),
+        ({"until": "file:/etc/passwd"}, "--to file:/etc/passwd: neither a time"),
+        ({"since": "2", "until": "1"}, "--to 1 is not after --from 2."),
+        ({"since": "2", "offsets": ["t-0=1..2"]}, "--offsets and --from or --to say the same in two ways"),
+    ],
+)
+def test_what_cannot_be_meant_is_said_in_a_sentence(given: dict[str, object], sentence: str) -> None:
+    with pytest.raises(Trouble) as failure:
+        asked_for(options(**given))
+    assert str(failure.value).startswith(sentence)
+
+
+def test_limits_are_numbers_with_a_unit() -> None:
+    assert [bytes_of(text) for text in ("0", "500k", "20M", "1 G", "7")] == [0, 500_000, 20_000_000, 10**9, 7]
+    for text in ("", "-1", "2T", "fast"):
+        with pytest.raises(Trouble, match="as in 500k, 20M or 1G"):
+            bytes_of(text)
+
+
+def report_of(*differences: Difference, trouble: str = "") -> Report:
+    findings = Findings(records=10, source_records=11, target_records=10, bytes=2_000_000, explained={"control": 2})
+    for difference in differences:
+        findings.differ(difference)
+    plan = PartitionPlan("<script>", 0, "A.<script>", 0, 13, trouble=trouble, notes=["a & b"])
+    return Report("A->B", 1_000, 2_000, 1, (PartitionReport.of(plan, findings),))
+
+
+def test_the_worst_decides() -> None:
+    missing = Difference(Kind.MISSING, 3, None)
+    assert report_of().verdict is Verdict.EQUAL
+    assert report_of(trouble="no answer").verdict is Verdict.TROUBLE
+    assert report_of(missing, trouble="no answer").verdict is Verdict.DIFFERENT
+
+
+def test_neighbours_are_one_stretch() -> None:
+    rows = [Difference(Kind.MISSING, offset, None) for offset in (3, 4, 5, 7)]
+    (partition,) = report_of(*rows).partitions
+    assert partition.differences == (Difference(Kind.MISSING, 3, None, 3), Difference(Kind.MISSING, 7, None))
+    assert partition.counts == {"missing": 4}
+    assert json.loads(json.dumps(partition.to_json()))["listed"][0] == {
+        "kind": "missing",
+        "source_offset": 3,
+        "target_offset": None,
+        "records": 3,
+        "detail": "",
+    }
+
+
+def test_people_are_told_the_same_as_programs() -> None:
+    out = StringIO()
+    _tell(out, report_of(Difference(Kind.MISSING, 3, None, 2), Difference(Kind.EXTRA, None, 9)), brief=False)
+    assert out.getvalue().splitlines() == [
+        "PARTITION   SOURCE OFFSETS  RECORDS  DIFFERENCES  VERDICT",
+        "<script>-0            0-12       10            3  different",
+        "<script>-0  a & b",
+        "<script>-0  missing: source offset 3-4",
+        "<script>-0  extra: target offset 9",
+        (
+            "A->B at 1970-01-01 00:00:02 UTC: different. 10 records of 1 partition are on both sides, they differ in extra 1, "
+            "missing 2; explained: control 2. 2.0 MB read in 1.0 s."
+        ),
+    ]
+
+
+def test_a_page_shows_what_clusters_say_as_text_and_needs_nothing_else() -> None:
+    shown = page(report_of(Difference(Kind.ALTERED_HEADERS, 3, 3, 1, "<b> is new")))
+    assert "<script" not in shown
+    assert "&lt;script&gt;-0" in shown
+    assert "&lt;b&gt; is new" in shown
+    assert "a &amp; b" in shown
+    assert "://" not in shown
+    assert 'class="different"' in shown
+
+
+def test_behind_a_difference_nothing_counts_as_verified() -> None:
+    (clean,) = report_of().partitions
+    first = clean.verified(None, 5)
+    assert first is not None
+    assert (first.first, first.offset, first.checked, first.at_ms, first.records) == (0, 13, 13, 5, 10)
+    (spoiled,) = report_of(Difference(Kind.MISSING, 3, None)).partitions
+    later = spoiled.verified(first._replace(checked=2, offset=2), 6)
+    assert later is not None
+    assert (later.offset, later.checked, later.records, later.differences) == (3, 13, 20, {"missing": 1})
+    once_more = clean.verified(later._replace(checked=10), 7)
+    assert once_more is not None
+    assert (once_more.offset, once_more.checked, once_more.differences) == (3, 13, {"missing": 1})
+    assert clean.verified(first, 8) is None, "nothing new"
+    (torn,) = report_of(trouble="no answer").partitions
+    assert torn.verified(None, 9) is None

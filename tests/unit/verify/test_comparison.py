@@ -1,0 +1,344 @@
+"""Histories of edits between two lists of records: exactly the edits are named, whatever batches the records lie in."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mm2.copy.segments import Gap, Segment
+from mm2.kafka.records.batch import LOG_APPEND_TIME, BatchView, iter_batches
+from mm2.kafka.records.record import Record, encode_batch
+from mm2.verify import comparison
+from mm2.verify.comparison import Comparison, originals
+from mm2.verify.findings import Explained, Findings, Kind
+from mm2.verify.passes import Pass, Route
+from mm2.verify.spans import Span
+
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+
+
+@dataclass
+class ListFeed:
+    """Batches of a list of (offset, record), cut at will; records next to each other in a batch may have holes between them."""
+
+    records: Sequence[tuple[int, Record]]
+    sizes: Sequence[int] = (7,)
+    codecs: Sequence[str] = ("none",)
+    log_start: int = 0
+    log_end: int = 1 << 40
+    attributes: int = 0
+    _batches: list[BatchView] | None = field(default=None, repr=False)
+
+    def read(self) -> BatchView | None:
+        if self._batches is None:
+            self._batches = list(self._encoded())[::-1]
+        return self._batches.pop() if self._batches else None
+
+    def _encoded(self) -> list[BatchView]:
+        batches: list[BatchView] = []
+        at = turn = 0
+        while at < len(self.records):
+            size = self.sizes[turn % len(self.sizes)]
+            run = [self.records[at]]
+            # A producer's batch has no holes: one ends there.
+            while len(run) < size and at + len(run) < len(self.records):
+                following = self.records[at + len(run)]
+                if following[0] != run[-1][0] + 1:
+                    break
+                run.append(following)
+            data = encode_batch(
+                [record for _, record in run],
+                codec=self.codecs[turn % len(self.codecs)],
+                base_offset=run[0][0],
+                attributes=self.attributes,
+            )
+            batches += iter_batches(memoryview(data))
+            at += len(run)
+            turn += 1
+        return batches
+
+
+def record(number: int) -> Record:
+    headers = (("trace", b"%d" % number), ("null", None)) if number % 3 == 0 else ()
+    value = None if number % 5 == 4 else b"value-%d" % number
+    return Record(b"key-%d" % number, value, headers, 1_700_000_000_000 + 10 * number)
+
+
+def offsets(records: Sequence[Record]) -> list[tuple[int, Record]]:
+    return list(enumerate(records))
+
+
+def span(source: int, target: int, segments: Sequence[Segment], **changes: object) -> Span:
+    one = Span("t", 0, "A.t", Pass(0, source, 0, target, Route(tuple(segments))), closely=True, whole=(0, source))
+    return replace(one, **changes)  # type: ignore[arg-type]
+
+
+def compare(one: Span, source: ListFeed, target: ListFeed) -> Findings:
+    compared = Comparison(one, source, target)
+    if not compared.run():
+        again = replace(source, _batches=None)
+        compared.resolve(originals(again, *one.whole, compared.wanted, lambda: None))
+    return compared.findings
+
+
+def named(findings: Findings, *, displaced: bool = False) -> Counter[tuple[Kind, int | None]]:
+    """Each record that is named, by kind and source offset."""
+    found: Counter[tuple[Kind, int | None]] = Counter()
+    for difference in findings.differences:
+        for step in range(difference.records):
+            if displaced or difference.kind is not Kind.DISPLACED:
+                source = difference.source
+                found[difference.kind, None if source is None else source + step] += 1
+    return found
+
+
+EDITS = ("delete", "double", "insert", "key", "value", "headers", "timestamp", "swap")
+
+
+@dataclass(frozen=True)
+class History:
+    """Edits at places that do not touch; ``named`` is what has to be found."""
+
+    count: int
+    edits: tuple[tuple[int, str], ...]
+
+    def play(self) -> tuple[list[Record], list[Record], Counter[tuple[str, int]]]:
+        source = [record(number) for number in range(self.count)]
+        target: list[Record] = []
+        told: Counter[tuple[str, int]] = Counter()
+        edits = dict(self.edits)
+        number = 0
+        while number < self.count:
+            one, edit = source[number], edits.get(number)
+            if edit is not None:
+                told[edit, -1 if edit == "insert" else number] += 1
+            if edit == "delete":
+                pass
+            elif edit == "double":
+                target += [one, one]
+            elif edit == "insert":
+                target += [Record(b"foreign-%d" % number, b"?", (), 1), one]
+            elif edit == "key":
+                target.append(replace(one, key=b"another"))
+            elif edit == "value":
+                target.append(replace(one, value=b"another"))
+            elif edit == "headers":
+                target.append(replace(one, headers=(*one.headers, ("new", b""))))
+            elif edit == "timestamp":
+                target.append(replace(one, timestamp=(one.timestamp or 0) + 1))
+            elif edit == "swap":
+                target += [source[number + 1], one]
+                number += 1
+            else:
+                target.append(one)
+            number += 1
+        return source, target, told
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> History:
+    count = draw(st.integers(1, 120))
+    places = draw(st.lists(st.integers(0, max(0, count // 3 - 1)), unique=True, max_size=8))
+    edits = [(3 * place, draw(st.sampled_from(EDITS))) for place in places if 3 * place + 1 < count]
+    return History(count, tuple(sorted(edits)))
+
+
+def told_of(findings: Findings) -> Counter[tuple[str, int]]:
+    words = {
+        Kind.MISSING: "delete",
+        Kind.DOUBLED: "double",
+        Kind.EXTRA: "insert",
+        Kind.SWAPPED: "swap",
+        Kind.ALTERED_KEY: "key",
+        Kind.ALTERED_VALUE: "value",
+        Kind.ALTERED_HEADERS: "headers",
+        Kind.ALTERED_TIMESTAMP: "timestamp",
+    }
+    told: Counter[tuple[str, int]] = Counter()
+    for (kind, source), count in named(findings).items():
+        place = -1 if source is None else source
+        # Of two records in each other's place either one may be called the one that moved.
+        told[words[kind], place - place % 3 if kind is Kind.SWAPPED else place] += count
+    return told
+
+
+sizes = st.lists(st.integers(1, 9), min_size=1, max_size=4)
+codecs = st.lists(st.sampled_from(CODECS), min_size=1, max_size=3)
+
+
+@given(histories(), sizes, sizes, codecs, codecs, st.booleans(), st.sampled_from([2, 16, 1024]))
+@settings(max_examples=300)
+def test_exactly_the_edits_are_named(
+    history: History,
+    mine: list[int],
+    theirs: list[int],
+    codec: list[str],
+    other: list[str],
+    with_ledger: bool,
+    window: int,
+) -> None:
+    source, target, told = history.play()
+    route = [Segment(0, 0, len(source))] if with_ledger else []
+    one = span(len(source), len(target), route)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(comparison, "_WINDOW", window)
+        feeds = ListFeed(offsets(source), mine, codec), ListFeed(offsets(target), theirs, other)
+        findings = compare(one, *feeds)
+    assert told_of(findings) == told
+    assert findings.is_equal == (not told)
+    quick = compare(replace(one, closely=False), ListFeed(offsets(source), mine), ListFeed(offsets(target), theirs))
+    assert quick.is_equal == (not told), "a look that is not close sees whether there is a difference"
+    if told:
+        first = min(place for place, _ in history.edits)
+        assert quick.unlike is not None
+        assert quick.unlike <= first + 1
+        assert findings.spoiled is not None
+        assert findings.spoiled <= first + 1
+
+
+@given(st.integers(1, 60), st.data())
+def test_any_records_may_be_missing_and_any_may_be_new(count: int, data: st.DataObject) -> None:
+    source = [record(number) for number in range(count)]
+    kept = data.draw(st.sets(st.sampled_from(range(count))))
+    foreign = data.draw(st.lists(st.integers(0, count), max_size=10))
+    target = [source[number] for number in sorted(kept)]
+    for number, place in enumerate(foreign):
+        target.insert(min(place, len(target)), Record(b"foreign-%d" % number, b"%d" % number, (), number))
+    findings = compare(
+        span(count, len(target), [Segment(0, 0, count)]), ListFeed(offsets(source)), ListFeed(offsets(target))
+    )
+    expected: Counter[tuple[Kind, int | None]] = Counter()
+    expected.update((Kind.MISSING, number) for number in range(count) if number not in kept)
+    if foreign:
+        expected[Kind.EXTRA, None] = len(foreign)
+    assert named(findings) == expected
+
+
+@given(st.lists(st.integers(0, 3), max_size=40), st.lists(st.integers(0, 3), max_size=40))
+def test_counts_add_up_when_records_are_all_alike(mine: list[int], theirs: list[int]) -> None:
+    source, target = ([Record(b"k", b"%d" % number, (), 5) for number in numbers] for numbers in (mine, theirs))
+    findings = compare(span(len(mine), len(theirs), []), ListFeed(offsets(source)), ListFeed(offsets(target)))
+    counts = findings.counts
+    altered = counts.get(Kind.ALTERED_VALUE, 0)
+    assert findings.records + counts.get(Kind.MISSING, 0) + altered == len(mine)
+    more = counts.get(Kind.EXTRA, 0) + counts.get(Kind.DOUBLED, 0)
+    assert findings.records + more + altered == len(theirs)
+    assert findings.is_equal == (mine == theirs)
+
+
+@given(st.integers(1, 80), st.data())
+def test_what_cleaners_and_retention_take_is_explained_and_nothing_else(count: int, data: st.DataObject) -> None:
+    """Holes on both sides, at different places; the ledger knows where each record was."""
+    everything = [(number, record(number)) for number in range(count)]
+    places = st.sets(st.sampled_from(range(count)))
+    gone, gone_there = data.draw(places), data.draw(places)
+    source = [row for row in everything if row[0] not in gone]
+    target = [row for row in everything if row[0] not in gone_there]
+    route = [Segment(0, 0, count)]
+    explained = compare(
+        span(count, count, route, source_compacted=True, target_compacted=True, closely=False),
+        ListFeed(source),
+        ListFeed(target),
+    )
+    assert explained.is_equal
+    assert explained.records == count - len(gone | gone_there)
+    assert explained.explained.get(Explained.SOURCE_COMPACTED, 0) == len(gone - gone_there)
+    assert explained.explained.get(Explained.TARGET_COMPACTED, 0) == len(gone_there - gone)
+    assert compare(span(count, count, route, source_compacted=True), ListFeed(source), ListFeed(target)).counts.get(
+        Kind.MISSING, 0
+    ) == len(gone_there - gone), "a topic without a cleaner has no reason for holes"
+    late = max(gone_there, default=-1) + 1
+    deleted = compare(
+        span(count, count, route, closely=False),
+        ListFeed(everything),
+        ListFeed(everything[late:], log_start=late),
+    )
+    assert deleted.is_equal
+    assert deleted.explained.get(Explained.TARGET_DELETED, 0) == late
+
+
+def test_a_record_of_a_batch_that_was_sent_twice_is_a_double_of_its_original_far_away() -> None:
+    source = [record(number) for number in range(5_000)]
+    target = [*source[:4_000], *source[1_000:1_100], *source[4_000:]]
+    one = span(5_000, 5_100, [Segment(0, 0, 5_000)])
+    findings = compare(one, ListFeed(offsets(source), [100]), ListFeed(offsets(target), [100]))
+    doubled, displaced = findings.differences
+    assert (doubled.kind, doubled.source, doubled.target, doubled.records) == (Kind.DOUBLED, 1_000, 4_000, 100)
+    assert (displaced.kind, displaced.source, displaced.target, displaced.records) == (
+        Kind.DISPLACED,
+        4_000,
+        4_100,
+        1_000,
+    )
+    assert findings.spoiled == 1_000
+
+
+def test_a_record_that_comes_much_later_is_out_of_order_and_not_missing() -> None:
+    source = [record(number) for number in range(5_000)]
+    target = [*source[:10], *source[11:4_500], source[10], *source[4_500:]]
+    findings = compare(
+        span(5_000, 5_000, [Segment(0, 0, 5_000)]), ListFeed(offsets(source), [50]), ListFeed(offsets(target), [50])
+    )
+    assert named(findings) == {(Kind.SWAPPED, 10): 1}
+    assert findings.counts == {Kind.SWAPPED: 1}, "those between are not told as displaced"
+
+
+def test_records_that_the_ledger_leaves_out_or_another_pass_has_copied_are_not_looked_for() -> None:
+    source = offsets([record(number) for number in range(30)])
+    target = [(place, one) for place, (_, one) in enumerate([*source[:10], *source[15:20]])]
+    route = [Segment(0, 0, 10), Segment(15, 10, 5)]
+    hidden = (Gap(10, 15, "retention"), Gap(20, 30, "copied in another pass"))
+    assert compare(span(30, 15, route, hidden=hidden, closely=False), ListFeed(source), ListFeed(target)).is_equal
+    findings = compare(span(30, 15, route, hidden=hidden[:1]), ListFeed(source), ListFeed(target))
+    (missing,) = findings.differences
+    assert (missing.kind, missing.source, missing.records) == (Kind.MISSING, 20, 10)
+
+
+def test_timestamps_that_the_target_gives_are_not_compared_and_that_is_said() -> None:
+    source = [record(number) for number in range(20)]
+    target = [replace(one, timestamp=1_800_000_000_000) for one in source]
+    target[7] = replace(target[7], value=b"another")
+    feeds = ListFeed(offsets(source)), ListFeed(offsets(target), attributes=LOG_APPEND_TIME)
+    findings = compare(span(20, 20, [Segment(0, 0, 20)]), *feeds)
+    assert named(findings) == {(Kind.ALTERED_VALUE, 7): 1}
+    assert findings.explained == {Explained.UNTIMED: 19}
+
+
+def test_without_a_ledger_the_ends_are_open_but_nothing_in_common_is_a_difference() -> None:
+    source = offsets([record(number) for number in range(40)])
+    target = [(place, one) for place, (_, one) in enumerate(source[10:30])]
+    one = span(40, 20, [], open_start=True, open_end=True)
+    findings = compare(one, ListFeed(source), ListFeed(target))
+    assert findings.is_equal
+    assert findings.explained == {Explained.BEFORE: 10, Explained.PENDING: 10}
+    foreign = [(place, Record(b"x", b"%d" % place, (), place)) for place in range(20)]
+    findings = compare(one, ListFeed(source), ListFeed(foreign))
+    assert findings.counts == {Kind.MISSING: 40, Kind.EXTRA: 20}
+    empty = compare(one, ListFeed(source), ListFeed([]))
+    assert empty.is_equal
+    assert empty.explained == {Explained.PENDING: 40}
+
+
+def test_what_is_told_of_a_header_names_it_and_nothing_of_what_it_says() -> None:
+    one = Record(b"k", b"v", (("a", b"1"), ("b", b"2"), ("c", None)), 5)
+    other = replace(one, headers=(("a", b"1"), ("b", b"secret"), ("d", b"3")))
+    findings = compare(span(1, 1, [Segment(0, 0, 1)]), ListFeed(offsets([one])), ListFeed(offsets([other])))
+    (difference,) = findings.differences
+    assert difference.kind is Kind.ALTERED_HEADERS
+    assert difference.detail.startswith("c is missing; d is new; b: 1 bytes (")
+    assert "secret" not in difference.detail
+
+
+def test_findings_survive_the_way_to_the_driver() -> None:
+    source = [record(number) for number in range(20)]
+    findings = compare(
+        span(20, 19, [Segment(0, 0, 20)]), ListFeed(offsets(source)), ListFeed(offsets(source[:5] + source[6:]))
+    )
+    assert Findings.from_json(findings.to_json()) == findings
+    one = span(20, 19, [Segment(0, 0, 20)], hidden=(Gap(1, 2, "lost"),))
+    assert Span.from_json(one.to_json()) == one

@@ -1,0 +1,184 @@
+"""Whatever a flow has done, what its ledger says of it leads to the right places on both sides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mm2.copy.segments import Chunk, Cut, Gap, Segment, Trail
+from mm2.kafka.records.record import Record
+from mm2.verify.findings import Explained, Findings, Kind
+from mm2.verify.passes import UNSEEN, Bounds, Pass, Plan, Route, elsewhere, joined, plan_passes, split
+from mm2.verify.spans import Span
+from tests.unit.verify.test_comparison import ListFeed, compare, record
+
+
+@dataclass
+class Flow:
+    """A source with holes, a target that also gets markers and others' records, and the trail that copying leaves."""
+
+    holes: set[int]
+    length: int
+    trail: Trail = field(default_factory=Trail)
+    target: list[tuple[int, Record]] = field(default_factory=list)
+    end: int = 0
+    position: int = 0
+    foreign: int = 0
+
+    def play(self, event: str, count: int) -> None:
+        if event == "copy":
+            for _ in range(count):
+                self._copy()
+        elif event == "marker":
+            self.end += 1
+        elif event == "foreign":
+            for _ in range(count):
+                self.target.append((self.end, Record(b"foreign", b"%d" % self.end, (), self.end)))
+                self.end += 1
+                self.foreign += 1
+        elif event == "lose" and self.position < self.length:
+            after = min(self.position + count, self.length)
+            self.trail.missing(self.position, after, "quarantined")
+            self.position = after
+        elif event == "rewind":
+            self.position = max(0, self.position - count)
+
+    def _copy(self) -> None:
+        if self.position >= self.length:
+            return
+        if self.position in self.holes:
+            self.trail.missing(self.position, self.position + 1, "control")
+        else:
+            self.trail.copied(self.position, self.end, 1)
+            self.target.append((self.end, record(self.position)))
+            self.end += 1
+        self.position += 1
+
+    @property
+    def source(self) -> list[tuple[int, Record]]:
+        return [(offset, record(offset)) for offset in range(self.length) if offset not in self.holes]
+
+    @property
+    def chunks(self) -> list[Chunk]:
+        self.trail.settle()
+        return sorted(self.trail.take_changed()[0], key=lambda chunk: chunk.number)
+
+    def bounds(self, **changes: int | bool) -> Bounds:
+        whole = {"first": 0, "after": self.position, "source_start": 0, "position": self.position}
+        return Bounds(**{**whole, "target_start": 0, "target_end": self.end, **changes})  # type: ignore[arg-type]
+
+
+def spans_of(plan: Plan, chunks: list[Chunk], size: int | None = None) -> list[Span]:
+    gaps = [gap for chunk in chunks for gap in chunk.gaps if gap.reason not in UNSEEN]
+    spans = []
+    for one in plan.passes:
+        hidden = tuple(sorted([*gaps, *elsewhere(one, plan.passes)]))
+        pieces = [one] if size is None else split(one, size)
+        assert joined(pieces) == joined([one])
+        spans += [Span("t", 0, "A.t", piece, hidden, closely=size is None, whole=(0, one.after)) for piece in pieces]
+    return spans
+
+
+events = st.lists(
+    st.tuples(st.sampled_from(["copy", "copy", "copy", "marker", "foreign", "lose", "rewind"]), st.integers(1, 30)),
+    max_size=14,
+)
+
+
+@given(st.sets(st.integers(0, 99), max_size=20), events, st.integers(4, 40))
+@settings(max_examples=400)
+def test_any_history_of_copying_is_found_equal_but_for_foreign_records(
+    holes: set[int], history: list[tuple[str, int]], size: int
+) -> None:
+    flow = Flow(holes, 100)
+    for event, count in history:
+        flow.play(event, count)
+    chunks = flow.chunks
+    plan = plan_passes(chunks, flow.bounds())
+    total = Findings()
+    for span in spans_of(plan, chunks):
+        total.add(compare(span, ListFeed(flow.source), ListFeed(flow.target)))
+    assert total.counts == ({Kind.EXTRA: flow.foreign} if flow.foreign and plan.passes else {})
+    assert total.records == len(flow.target) - flow.foreign if plan.passes else not flow.target or flow.foreign
+    if not flow.foreign:
+        pieces = [compare(span, ListFeed(flow.source), ListFeed(flow.target)) for span in spans_of(plan, chunks, size)]
+        assert all(piece.is_equal for piece in pieces), "in pieces it is the same"
+        assert sum(piece.records for piece in pieces) == len(flow.target)
+
+
+@given(st.sets(st.integers(0, 99), max_size=20), events, st.data())
+def test_a_record_that_another_has_replaced_is_found_in_whatever_pass(
+    holes: set[int], history: list[tuple[str, int]], data: st.DataObject
+) -> None:
+    flow = Flow(holes, 100)
+    for event, count in [("copy", 20), *history]:
+        if event != "foreign":
+            flow.play(event, count)
+    if not flow.target:
+        return
+    place = data.draw(st.integers(0, len(flow.target) - 1))
+    offset, one = flow.target[place]
+    flow.target[place] = (offset, Record(one.key, b"altered", one.headers, one.timestamp))
+    chunks = flow.chunks
+    total = Findings()
+    for span in spans_of(plan_passes(chunks, flow.bounds()), chunks):
+        total.add(compare(span, ListFeed(flow.source), ListFeed(flow.target)))
+    (difference,) = total.differences
+    assert (difference.kind, difference.target, difference.records) == (Kind.ALTERED_VALUE, offset, 1)
+    assert record(difference.source or 0).key == one.key
+
+
+def test_a_range_in_the_midst_reads_no_more_than_that() -> None:
+    chunks = [Chunk(0, [Segment(0, 0, 100), Segment(110, 101, 90)], [Gap(100, 110, "compacted")])]
+    bounds = Bounds(30, 60, 0, 200, 0, 191, whole=False)
+    assert plan_passes(chunks, bounds).passes == [Pass(30, 60, 30, 60, Route((Segment(30, 30, 30),)))]
+    wider = plan_passes(chunks, Bounds(50, 105, 0, 200, 0, 191, whole=False)).passes
+    assert [(one.first, one.after, one.target_first, one.target_after) for one in wider] == [(50, 110, 50, 101)]
+
+
+def test_what_is_deleted_on_either_side_is_explained_and_not_looked_for() -> None:
+    chunks = [Chunk(0, [Segment(0, 0, 100)])]
+    plan = plan_passes(chunks, Bounds(0, 100, 30, 100, 50, 100))
+    (one,) = plan.passes
+    assert (one.first, one.target_first) == (50, 50)
+    assert plan.explained == {Explained.SOURCE_DELETED: 30, Explained.TARGET_DELETED: 20}
+    gone = plan_passes(chunks, Bounds(0, 100, 100, 100, 0, 100))
+    assert (gone.passes, gone.explained) == ([], {Explained.SOURCE_DELETED: 100})
+
+
+def test_what_a_cut_has_taken_from_the_source_is_explained() -> None:
+    chunks = [Chunk(0, [Segment(0, 0, 100), Segment(80, 100, 20)], [], [Cut(1, 80)])]
+    plan = plan_passes(chunks, Bounds(0, 100, 0, 100, 0, 120))
+    assert plan.explained == {Explained.SOURCE_CUT: 20}
+    assert [one.route.segments for one in plan.passes] == [(Segment(0, 0, 80), Segment(80, 100, 20))]
+
+
+def test_records_of_others_behind_what_was_compared_before_are_seen_when_it_goes_on() -> None:
+    chunks = [Chunk(0, [Segment(0, 0, 100), Segment(100, 103, 50)])]
+    (one,) = plan_passes(chunks, Bounds(100, 150, 0, 150, 0, 153, whole=True, target_first=100)).passes
+    assert (one.first, one.target_first, one.target_after) == (100, 100, 153)
+
+
+def test_nothing_known_is_one_pass_over_all() -> None:
+    assert plan_passes([], Bounds(0, 50, 0, 50, 0, 40)).passes == [Pass(0, 50, 0, 40, Route())]
+    assert plan_passes([], Bounds(0, 0, 0, 0, 0, 0)).passes == []
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(1, 60)), min_size=1, max_size=10),
+    st.integers(2, 50),
+)
+def test_pieces_are_cut_where_both_sides_are_known(steps: list[tuple[int, int, int]], size: int) -> None:
+    segments, source, target = [], 0, 0
+    for hole, foreign, count in steps:
+        segments.append(Segment(source + hole, target + foreign, count))
+        source, target = segments[-1].source_end, segments[-1].target_end
+    one = Pass(0, source, 0, target, Route(tuple(segments)))
+    pieces = split(one, size)
+    assert joined(pieces) == joined([one])
+    for before, after in pairwise(pieces):
+        assert (before.after, before.target_after) == (after.first, after.target_first)
+        assert one.route.target_of(after.first) == after.target_first
