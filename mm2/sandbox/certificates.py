@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import ipaddress
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,9 +58,14 @@ class Issued:
 
 
 def issue(
-    common_name: str, authority: Issued | None = None, *, address: str | None = None, is_expired: bool = False
+    common_name: str,
+    authority: Issued | None = None,
+    *,
+    address: str | None = None,
+    hosts: Sequence[str] = (),
+    is_expired: bool = False,
 ) -> Issued:
-    """A certificate for a name, signed by the authority (None: a new authority), valid for one IP address."""
+    """A certificate for a name, signed by the authority (None: a new authority), valid for one IP address and these hosts."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
     now = dt.datetime.now(dt.UTC) - dt.timedelta(days=60 if is_expired else 0)
@@ -73,9 +79,11 @@ def issue(
         .not_valid_after(now + dt.timedelta(days=30))
         .add_extension(x509.BasicConstraints(ca=authority is None, path_length=None), critical=True)
     )
+    names: list[x509.GeneralName] = [x509.DNSName(host) for host in hosts]
     if address is not None:
-        names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address))])
-        builder = builder.add_extension(names, critical=False)
+        names.append(x509.IPAddress(ipaddress.ip_address(address)))
+    if names:
+        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
     signer = authority.key if authority else key
     return Issued(builder.sign(signer, hashes.SHA256()), key)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import ssl
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -22,6 +23,9 @@ from compose_spec import PyCompose
 from mm2.cli import connect_mirror_maker, health
 from mm2.config.mirrormaker import MirrorMakerConfig
 from mm2.config.properties import load_properties
+from mm2.connect.rest.binding import Binding, exposed
+from mm2.connect.rest.settings import RestSettings
+from mm2.sandbox import certificates
 from tests.integration.dockerfile import instructions
 
 ROOT = Path(__file__).parents[2]
@@ -212,6 +216,62 @@ def test_the_probes_ask_what_the_properties_open_and_a_stop_has_its_time() -> No
         _seconds(compose()["services"]["mm2"]["stop_grace_period"]),
     ):
         assert seconds > connect_mirror_maker._LAST_RESORT_S
+
+
+def test_a_pod_opens_what_the_manifests_say_to_those_who_have_a_certificate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POD_NAME", "mm2-1")
+    monkeypatch.setenv("POD_NAMESPACE", "mm2")
+    authority = certificates.issue("Authority")
+    own = certificates.issue("mm2", authority, hosts=["mm2", "*.mm2.mm2.svc"])
+    secret = tmp_path / "rest"
+    secret.mkdir()
+    for name, text in (
+        ("tls.key", own.key_pem()),
+        ("tls.crt", own.certificate_pem),
+        ("ca.crt", authority.certificate_pem),
+    ):
+        (secret / name).write_text(text)
+    file = tmp_path / "mm2.properties"
+    text = (KUBERNETES / "mm2.properties").read_text().replace("/etc/mm2/secrets", str(tmp_path))
+    file.write_text(text.replace("0.0.0.0:8083", "127.0.0.1:0").replace("127.0.0.1:8084", "127.0.0.1:0"))
+    binding = Binding(RestSettings.of(MirrorMakerConfig(load_properties(file)).rest_props()))
+    try:
+        outside, inside = binding.main
+        assert (outside.demands_certificate, inside.demands_certificate, inside.is_loopback) == (True, False, True)
+        assert not exposed([outside])
+        # A name of the Service's, which the certificate that the manifest asks for is good for.
+        assert binding.advertised_url == "https://mm2-1.mm2.mm2.svc:8083/"
+        assert outside.context is not None
+        trusting = ssl.create_default_context(cafile=str(secret / "ca.crt"))
+        trusting.load_cert_chain(secret / "tls.crt", secret / "tls.key")
+        for name in ("mm2-1.mm2.mm2.svc", "mm2"):  # the other pods, Prometheus
+            assert _handshake(outside.context, trusting, name) == "ok"
+        assert "Hostname mismatch" in _handshake(outside.context, trusting, "mm2-1.mm2.other.svc")
+        nobody = ssl.create_default_context(cafile=str(secret / "ca.crt"))
+        assert "certificate" in _handshake(outside.context, nobody, "mm2")
+    finally:
+        binding.close()
+
+
+def _handshake(server: ssl.SSLContext, client: ssl.SSLContext, name: str) -> str:
+    """What comes of it, by the words of whoever refuses."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [
+        client.wrap_bio(to_client, to_server, server_hostname=name),
+        server.wrap_bio(to_server, to_client, server_side=True),
+    ]
+    for _ in range(10):
+        for end in list(ends):
+            try:
+                end.do_handshake()
+                ends.remove(end)
+            except ssl.SSLWantReadError:
+                continue
+            except ssl.SSLError as refused:
+                return str(refused)
+    return "open" if ends else "ok"
 
 
 def _seconds(text: str) -> float:
