@@ -19,7 +19,7 @@ from mm2.sandbox.process import end, spawn
 
 CONF = Path(__file__).parents[2] / "conf" / "prometheus"
 _START_S = 60.0
-_ANSWER_S = 10.0
+_ANSWER_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -111,6 +111,6 @@ def prometheus(folder: Path, targets: Sequence[str], interval: str | None = None
 
 def _is_ready(url: str) -> bool:
     try:
-        return httpx.get(f"{url}/-/ready", timeout=_ANSWER_S).status_code == 200
+        return httpx.get(f"{url}/-/ready", timeout=5).status_code == 200
     except httpx.HTTPError:
         return False

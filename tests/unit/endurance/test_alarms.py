@@ -1,0 +1,57 @@
+"""What bin/alarms makes of what it hears."""
+
+import json
+
+from tests.alarms import _line
+from tests.endurance.alarms import Heard, _told, _worth_telling
+
+STATUS = """\
+A->B  DEGRADED  If A dies now you lose 12 seconds, 400 records.
+
+FLOW  PARTITIONS  NOT WELL  LAG  SECONDS
+A->B           5         1  400     12.0
+
+PARTITION   POSITION  STATE
+invoices-0        40  CORRUPT
+A->B  invoices-0  CORRUPT since 2026-11-22 07:00:00 UTC: invoices-0: wrong CRC | twice
+"""
+
+
+def test_of_the_status_the_sentences_are_told_and_not_the_tables() -> None:
+    assert _told(STATUS) == (
+        "A->B DEGRADED If A dies now you lose 12 seconds, 400 records.<br>"
+        r"A->B invoices-0 CORRUPT since 2026-11-22 07:00:00 UTC: invoices-0: wrong CRC \| twice"
+    )
+    assert _told("mm2: B does not answer.\n") == "mm2: B does not answer."
+
+
+def key(name: str, **labels: str) -> str:
+    return name + json.dumps({"source": "A", "target": "B", **labels}, sort_keys=True)
+
+
+def test_of_the_metrics_that_is_told_which_is_not_well_or_at_risk() -> None:
+    samples = {
+        key("mm2_flow_state", state="DEGRADED"): 1.0,
+        key("mm2_flow_state", state="RUNNING"): 0.0,
+        key("mm2_partition_state", topic="invoices", partition="0", state="CORRUPT"): 1.0,
+        key("mm2_partition_state", topic="orders", partition="0", state="RUNNING"): 1.0,
+        key("mm2_flow_cluster_up", cluster="A"): 1.0,
+        key("mm2_flow_cluster_up", cluster="B"): 0.0,
+        key("mm2_flow_seconds_at_risk"): 12.5,
+        key("mm2_lost_ranges_total"): 0.0,
+        "process_open_fds{}": 40.0,
+    }
+    assert _worth_telling(samples) == (
+        "mm2_flow_cluster_up B 0; mm2_flow_seconds_at_risk 12.5; mm2_flow_state DEGRADED; "
+        "mm2_partition_state invoices-0 CORRUPT"
+    )
+    assert _worth_telling(None) == "does not answer"
+
+
+def test_a_row_is_told_when_an_alert_knows_of_it_in_time_if_only_as_pending() -> None:
+    heard = Heard("B2", "kill", "said", 12.3, "up 0", {"Late": (40.0, 55.0), "Soon": (8.0, None)}, 21.0)
+    assert heard.is_told
+    assert not Heard("B2", "kill", alerts={"Late": (40.0, 55.0)}).is_told
+    assert _line(heard) == (
+        "| B2 | kill | after 12 s: said | up 0 | Soon pending after 8 s; Late pending after 40 s, firing after 55 s | after 21 s |"
+    )
