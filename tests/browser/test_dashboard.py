@@ -62,6 +62,7 @@ def test_the_first_page_says_what_would_be_lost(shop: Shop, page: Page) -> None:
     expect(page.get_by_role("alert")).to_be_hidden()
 
 
+@pytest.mark.slow
 def test_what_is_drawn_stays_while_it_is_brought_up_to_date(shop: Shop, page: Page) -> None:
     page.goto(shop.ui)
     expect(page.locator("figure svg").first).to_be_attached(timeout=PATIENCE_S * 1000)
@@ -163,6 +164,7 @@ def test_connectors_are_paused_resumed_restarted_and_stopped(shop: Shop, page: P
     assert [line["action"] for line in asked] == ["pause", "resume", "stop", "resume", "restart"]
 
 
+@pytest.mark.slow
 def test_a_task_is_restarted(shop: Shop, page: Page) -> None:
     page.goto(f"{shop.ui}connectors")
     block = connector(page, HEARTBEAT)
@@ -173,6 +175,7 @@ def test_a_task_is_restarted(shop: Shop, page: Page) -> None:
     assert len(shop.process.lines(subject=f"task 0 of {HEARTBEAT}")) == before + 1
 
 
+@pytest.mark.slow
 def test_who_does_not_agree_has_done_nothing(shop: Shop, page: Page) -> None:
     page.goto(f"{shop.ui}connectors")
     dialog = page.get_by_role("alertdialog")
@@ -188,6 +191,7 @@ def test_who_does_not_agree_has_done_nothing(shop: Shop, page: Page) -> None:
     expect(page.locator(".said")).to_have_text("")
 
 
+@pytest.mark.slow
 def test_what_cannot_be_done_is_said(shop: Shop, page: Page) -> None:
     shop.break_a_connector()
     page.goto(f"{shop.ui}connectors")
@@ -227,6 +231,7 @@ def test_everything_is_done_by_keyboard_alone(shop: Shop, page: Page) -> None:
     expect(page.locator("th[aria-sort=descending]")).to_have_text("Records behind")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [360, 1280])
 def test_no_page_is_wider_than_its_window(shop: Shop, page: Page, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 780})
@@ -242,6 +247,7 @@ def test_no_page_is_wider_than_its_window(shop: Shop, page: Page, width: int) ->
         assert not unnamed, view
 
 
+@pytest.mark.slow
 def test_light_and_dark_follow_the_system_and_can_be_chosen(shop: Shop, page: Page) -> None:
     def paper() -> str:
         return str(page.evaluate("() => getComputedStyle(document.body).backgroundColor"))
@@ -265,6 +271,7 @@ def test_light_and_dark_follow_the_system_and_can_be_chosen(shop: Shop, page: Pa
     assert paper() == light
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_words_can_be_read_on_their_paper(shop: Shop, page: Page, scheme: str) -> None:
     page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
@@ -298,6 +305,7 @@ def frozen(shop: Shop) -> Iterator[None]:
         os.kill(shop.process.pid, signal.SIGCONT)
 
 
+@pytest.mark.slow
 def test_a_page_says_that_it_is_old(shop: Shop, context: BrowserContext) -> None:
     page = context.new_page()  # not the fixture's: its console tells of the connection that is lost
     page.goto(shop.ui)
