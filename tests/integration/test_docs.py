@@ -1,0 +1,242 @@
+"""The documentation does what it says: links lead somewhere, blocks are what they claim to be, commands run as printed.
+
+Commands of all pages run beside one flow, which is started by the command that docs/DEPLOYMENT.md starts it with.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+
+from mm2.cli import mm2
+from mm2.config.mirrormaker import MirrorMakerConfig
+from mm2.config.properties import load_properties
+from mm2.sandbox.kafka import LocalKafka, start_pair
+from mm2.sandbox.ports import free_ports
+from mm2.sandbox.process import end, spawn
+from tests.integration.copy_flow import create, eventually, producer_of
+from tests.integration.docs_blocks import PAGES, ROOT, Block, blocks
+from tests.integration.mirror_process import has_all
+
+LANGUAGES = {
+    "sh",
+    "console",
+    "bash",
+    "text",
+    "mermaid",
+    "properties",
+    "yaml",
+    "json",
+    "python",
+    "toml",
+    "promql",
+    "csv",
+}
+MARKS = {"elsewhere", "stays"}
+#: Verbs that change something: they run after all others.
+CHANGING = re.compile(
+    r"\bmm2 (pause|resume|restart|stop|throttle|failover|failback|promote|offsets delete)\b|-X ?(PUT|POST)"
+)
+#: What does not end by itself, takes the flow away from those that come after it, or wants what this flow has not. That it is written
+#: as `mm2` understands it is looked at all the same, and that it works in tests of its own.
+NOT_BESIDE = re.compile(
+    r"--watch|--keep|--continuous|--cluster C|worker\.properties|jq|completion"
+    r"|\bmm2 (stop|failover|failback|promote)\b(?!.*--dry-run)|'B->A'"
+)
+#: Topics that examples are about.
+TOPICS = ("orders", "payments")
+#: Exit codes that are an answer: well and not well. 2 is none.
+ANSWERS = {0, 1}
+
+
+def test_links_lead_to_files_that_are_there() -> None:
+    broken = [
+        f"{page.relative_to(ROOT)}: {target}"
+        for page in PAGES
+        for target in re.findall(r"\]\(([^)#\s]+)", page.read_text())
+        if "://" not in target and not (page.parent / target).exists()
+    ]
+    assert not broken
+
+
+def test_every_block_says_what_it_is() -> None:
+    for block in blocks():
+        assert block.marks <= MARKS, block
+        assert block.language in {*LANGUAGES, ""}, block
+        # What can be typed must be found, so that it is tried.
+        if not block.is_shell:
+            assert not re.search(r"^(\$ )?bin/", block.text, re.MULTILINE) or block.language == "text", block
+
+
+def test_shell_blocks_are_shell() -> None:
+    wanted = [block for block in blocks() if block.is_shell]
+    assert wanted
+    for block in wanted:
+        done = subprocess.run(
+            ["bash", "-n"], input="\n".join(block.commands()), capture_output=True, text=True, check=False, timeout=20
+        )
+        assert done.returncode == 0, f"{block}: {done.stderr}"
+
+
+def test_every_mm2_command_of_every_page_is_one_that_mm2_knows(capsys: pytest.CaptureFixture[str]) -> None:
+    commands = [(block, command) for block in blocks() if block.is_shell for command in block.commands()]
+    typed = [(block, words) for block, command in commands for words in _programs(command)]
+    ours = [(block, words[1:]) for block, words in typed if words[0].removeprefix("bin/") == "mm2"]
+    assert len(ours) > 10
+    refused = []
+    for block, words in ours:
+        try:
+            mm2.parser().parse_args(words)
+        except SystemExit as ended:
+            if ended.code:
+                refused.append(f"{block}: mm2 {' '.join(words)}: {capsys.readouterr().err}")
+    assert not refused, "\n".join(refused)
+
+
+def _programs(command: str) -> list[list[str]]:
+    """Its words, for each program of a pipe or a list; what is written to a file is left out."""
+    lexer = shlex.shlex(command.replace("$", "_"), posix=True, punctuation_chars="|&;<>")
+    lexer.whitespace_split = True
+    found: list[list[str]] = [[]]
+    to_file = False
+    for word in lexer:
+        if set(word) <= set("|&;"):
+            found.append([])
+            to_file = False
+        elif set(word) <= set("<>"):
+            to_file = True
+        elif not to_file:
+            found[-1].append(word)
+    return [words for words in found if words]
+
+
+def test_every_verb_that_the_text_names_is_one() -> None:
+    verbs = _verbs()
+    for page in PAGES:
+        named = set(re.findall(r"`(?:bin/)?mm2 ([a-z]+)", page.read_text()))
+        assert named <= verbs, f"{page.relative_to(ROOT)}: {named - verbs}"
+
+
+def _verbs() -> set[str]:
+    (action,) = [action for action in mm2.parser()._actions if hasattr(action, "choices") and action.choices]
+    return set(action.choices)
+
+
+def test_properties_have_no_key_that_nobody_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for block in blocks():
+        if block.language == "properties":
+            file = tmp_path / "block.properties"
+            file.write_text(f"clusters = A, B\n{block.text}\n")
+            assert not MirrorMakerConfig(load_properties(file)).unread_keys(), block
+
+
+def test_yaml_and_json_can_be_read() -> None:
+    for block in blocks():
+        if block.language == "yaml":
+            assert list(yaml.safe_load_all(block.text)), block
+        elif block.language == "json":
+            json.loads(block.text)
+
+
+# -- with a flow
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A folder that looks like the repository, with two brokers behind its samples, and a flow that runs."""
+
+    folder: Path
+    port: int
+
+    def run(self, command: str) -> tuple[str, subprocess.CompletedProcess[str]]:
+        """A command as printed, but for the port of REST, and with python's programs on the path."""
+        typed = re.sub(r"(localhost|127\.0\.0\.1):8083", rf"\1:{self.port}", command)
+        return command, subprocess.run(
+            ["bash", "-c", typed], cwd=self.folder, env=_environment(self.folder), capture_output=True, text=True,
+            timeout=300, check=False, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "XDG_STATE_HOME": str(folder / "state"), "PYTHONPATH": str(ROOT)}
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    folder = tmp_path_factory.mktemp("docs")
+    (port,) = free_ports(1)
+    for name in ("bin", "docs", "mm2", ".venv"):
+        (folder / name).symlink_to(ROOT / name)
+    with start_pair(folder / "kafka") as (a, b):
+        shutil.copytree(ROOT / "conf", folder / "conf")
+        sample = folder / "conf" / "connect-mirror-maker.properties"
+        # The last word on a key counts.
+        sample.write_text(
+            f"{sample.read_text()}\nA.bootstrap.servers = {a.bootstrap}\nB.bootstrap.servers = {b.bootstrap}\n"
+            f"listeners = http://127.0.0.1:{port}\nrefresh.topics.interval.seconds = 1\n"
+        )
+        shutil.copy(sample, folder / "mm2.properties")
+        (folder / "client.properties").write_text(f"bootstrap.servers = {b.bootstrap}\n")
+        _fill(a)
+        (start,) = {block.text for block in blocks() if "stays" in block.marks}
+        log = folder / "mm2.log"
+        process = spawn(["bash", "-c", f"exec {start}"], output=log, folder=folder, environment=_environment(folder))
+        try:
+            eventually(lambda: all(has_all(a, topic, b, f"A.{topic}") for topic in TOPICS), 180, why=log.read_text)
+            eventually(lambda: _is_healthy(port), 60, why=log.read_text)
+            yield Stage(folder, port)
+            assert process.poll() is None, log.read_text()
+        finally:
+            end(process, patience_s=30)
+
+
+def _is_healthy(port: int) -> bool:
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/health", trust_env=False, timeout=30).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+def _fill(broker: LocalKafka) -> None:
+    producer = producer_of(broker)
+    for topic in TOPICS:
+        create(broker, topic, 3)
+        for index in range(100):
+            producer.produce(topic, value=b"%d" % index)
+    assert producer.flush(60) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_every_command_runs_as_printed(stage: Stage) -> None:
+    typed: dict[str, Block] = {}
+    for block in blocks():
+        for command in block.runnable():
+            if not NOT_BESIDE.search(command):
+                typed.setdefault(command, block)
+    assert len(typed) > 10
+    looking = [command for command in typed if not CHANGING.search(command)]
+    failed = []
+    with ThreadPoolExecutor(2) as threads:
+        outcomes = list(threads.map(stage.run, looking))
+    outcomes += [stage.run(command) for command in typed if CHANGING.search(command)]
+    for command, done in outcomes:
+        allowed = ANSWERS if re.match(r"(bin/)?mm2 ", command) else {0}
+        if done.returncode not in allowed or "Traceback" in done.stderr:
+            failed.append(f"{typed[command]}: {command}\nended with {done.returncode}: {done.stderr[-1500:]}")
+    assert not failed, "\n\n".join(failed)
