@@ -139,6 +139,7 @@ class FlowObserver:
                 self._source.stamps,
                 verified,
                 {} if ledger is None else ledger.pauses(),
+                sight.left,
             )
         )
         self._source.partitions = frozenset(TopicPartition(one.topic, one.partition) for one in partitions.views)

@@ -40,7 +40,7 @@ class Look:
     asked at, ``missing`` the partitions that the source refuses to tell of. ``sights`` is what this process copies.
     ``tasks`` says which task is to copy what, None when that is not known; ``failed_tasks`` why one does not.
     ``held``: "paused" or "stopped" when somebody wants nothing to be copied; ``pauses`` are those of topics and partitions.
-    ``verified``: what `mm2 verify` has left.
+    ``verified``: what `mm2 verify` has left. ``left``: records and bytes of what this process copies no more.
     """
 
     now_s: float
@@ -57,6 +57,7 @@ class Look:
     stamps: Mapping[TopicPartition, Stamp]
     verified: Mapping[TopicPartition, Verified]
     pauses: Pauses = field(default_factory=dict)
+    left: Mapping[TopicPartition, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -71,7 +72,7 @@ class _Known:
     position: int = -1
     moved_s: float = 0.0
     behind_s: float | None = None  # since when it has had something to do
-    counted: tuple[float, int, int] | None = None  # time, records, bytes
+    counted: tuple[float, int, int, bool] | None = None  # time, records, bytes, and whether by this process
     records_per_s: float = 0.0
     bytes_per_s: float | None = None
     made_of: tuple[object, ...] = ()
@@ -174,6 +175,7 @@ class PartitionBook:
         task = sight.task if sight is not None else None if look.tasks is None else look.tasks.get(tp)
         state, reason, since_ms = _state(tp, sight, entry, lag, task, look)
         verified = look.verified.get(tp)
+        copied = look.left.get(tp, (0, 0)) if sight is None else (sight.records, sight.bytes)
         made_of = (
             known.version,
             None if sight is None else sight.row,
@@ -189,11 +191,12 @@ class PartitionBook:
             known.bytes_per_s,
             verified,
             self._record_bytes if lag else None,
+            copied,
         )
         if known.view is None or known.made_of != made_of:
             known.made_of = made_of
             known.view = self._made(
-                tp, known, sight, position, end, lag, seconds, (state, reason, since_ms), task, verified
+                tp, known, sight, position, end, lag, seconds, (state, reason, since_ms), task, verified, copied
             )
         return known.view
 
@@ -209,6 +212,7 @@ class PartitionBook:
         standing: tuple[State, str, int | None],
         task: int | None,
         verified: Verified | None,
+        copied: tuple[int, int],
     ) -> PartitionView:
         entry, row = known.entry, None if sight is None else sight.row
         target = -1 if entry is None else entry.mark.target
@@ -239,8 +243,7 @@ class PartitionBook:
             None if verified is None else verified.at_ms,
             task,
             "" if entry is None else entry.note,
-            0 if sight is None else sight.records,
-            0 if sight is None else sight.bytes,
+            *copied,
             None if row is None else _spread(row.age_ms),
             None if row is None else _spread(row.latency_ms),
         )
@@ -289,9 +292,10 @@ class PartitionBook:
     def _rate(known: _Known, sight: PartitionSight | None, entry: Entry | None, look: Look) -> None:
         records = sight.records if sight is not None else 0 if entry is None else entry.mark.records
         size = sight.bytes if sight is not None else 0
-        if known.counted is None:
-            known.counted = (look.now_s, records, size)
-        since, then, then_size = known.counted
+        is_ours = sight is not None
+        if known.counted is None or known.counted[3] != is_ours:
+            known.counted = (look.now_s, records, size, is_ours)
+        since, then, then_size, _ = known.counted
         passed = look.now_s - since
         if passed >= 0.5:
             weight = min(1.0, passed / _RATE_OVER_S)
@@ -305,7 +309,7 @@ class PartitionBook:
                 before = known.bytes_per_s or 0.0
                 after = before + (max(0, size - then_size) / passed - before) * weight
                 known.bytes_per_s = after if after >= _RATE_GONE else 0.0
-            known.counted = (look.now_s, records, size)
+            known.counted = (look.now_s, records, size, is_ours)
         if sight is None:
             holds = entry is not None and look.now_ms - known.written_ms < _ENTRY_RATE_HOLDS_MS
             known.bytes_per_s = None if entry is None else float(entry.rate) if holds else 0.0

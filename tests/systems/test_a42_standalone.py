@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families as parse
 
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.connect_reading import create_topic, read_all
@@ -40,6 +41,27 @@ def test_a42_it_runs_the_connectors_of_its_files(alone: StandaloneWorker) -> Non
     assert {task["worker_id"] for task in status["tasks"]} == {alone.worker_id}
     assert rest.states("c2") == ["STOPPED"]
     assert rest.get("/health")["status"] == "healthy"
+
+
+def test_a42_its_metrics_tell_of_them(alone: StandaloneWorker) -> None:
+    alone.rest.await_running("c1", 2)
+    answer = alone.rest.http.get("/metrics")
+    assert (answer.status_code, answer.headers["content-type"].partition(";")[0]) == (200, "text/plain")
+    samples = {
+        (one.name, tuple(sorted(one.labels.items()))): one.value
+        for family in parse(answer.text)
+        for one in family.samples
+    }
+    c1 = (("connector", "c1"),)
+    assert samples["kafka_connect_worker_task_count", ()] == 2
+    assert samples["kafka_connect_worker_connector_running_task_count", c1] == 2
+    assert samples["kafka_connect_worker_connector_failed_task_count", c1] == 0
+    assert samples["kafka_connect_worker_task_startup_success_total", ()] >= 2
+    task = (("connector", "c1"), ("task", "0"))
+    assert samples["kafka_connect_connector_status", (*c1, ("status", "running"), ("task", "0"))] == 1
+    assert samples["kafka_connect_source_task_source_record_poll_total", task] >= 0
+    assert samples["kafka_connect_task_error_total_record_failures", task] == 0
+    assert 0 < samples["kafka_connect_connector_task_running_ratio", task] <= 1
 
 
 def test_a42_everything_works_as_in_a_cluster_but_what_needs_one(alone: StandaloneWorker, topic: str) -> None:

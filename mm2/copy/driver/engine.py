@@ -169,11 +169,12 @@ class CopyEngine:
         for lane in lanes:
             micro_batches[lane.task] += lane.batch
             lost += lane.lost
-        gone = [counts for tp, counts in copied.items() if tp not in partitions]
+        gone = {tp: counts for tp, counts in copied.items() if tp not in partitions}
         return FlowSight(
             partitions,
-            sum(sight.records for sight in partitions.values()) + sum(records for records, _ in gone),
-            sum(sight.bytes for sight in partitions.values()) + sum(size for _, size in gone),
+            gone,
+            sum(sight.records for sight in partitions.values()) + sum(records for records, _ in gone.values()),
+            sum(sight.bytes for sight in partitions.values()) + sum(size for _, size in gone.values()),
             tally,
             dict(micro_batches),
             lost,

@@ -46,10 +46,12 @@ class PartitionSight:
 class FlowSight:
     """All tasks of one flow that are in this process, and what those have left that are no longer.
 
-    ``records`` and ``bytes`` are totals; ``micro_batches`` counts by task, ``lost`` are those of them without a final report.
+    ``records`` and ``bytes`` are totals; ``left`` are those (records, bytes) of partitions that no task here copies any more.
+    ``micro_batches`` counts by task, ``lost`` are those of them without a final report.
     """
 
     partitions: Mapping[TopicPartition, PartitionSight] = field(default_factory=dict)
+    left: Mapping[TopicPartition, tuple[int, int]] = field(default_factory=dict)
     records: int = 0
     bytes: int = 0
     tally: Tally = field(default_factory=Tally)

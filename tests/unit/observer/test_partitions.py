@@ -240,6 +240,16 @@ def test_rates_rise_with_records_and_end_with_them(scene: Scene) -> None:
     assert (seen.records_per_s, seen.bytes_per_s) == (0, 0)
 
 
+def test_what_was_copied_here_stays_when_its_task_has_ended(scene: Scene) -> None:
+    scene.row(T0, 100, 100)
+    scene.look()
+    scene.sights.clear()
+    view = scene.look(left={T0: (100, 10_000)}).views[0]
+    assert (view.records, view.bytes) == (100, 10_000)
+    # What counts now is the ledger's, which is no gain.
+    assert scene.look(left={T0: (100, 10_000)}).records_per_s == 0
+
+
 def test_what_has_not_changed_is_the_same_object(scene: Scene) -> None:
     scene.row(T0, 14, 16)
     scene.look()

@@ -1,0 +1,296 @@
+"""What is said of a real flow: metrics, overview, and a look from outside, while all is well and while it is not.
+
+One process copies between two brokers of its own, which are frozen in turn.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse
+
+from mm2.config.configdef import ConfigException
+from mm2.config.mirrormaker import MirrorMakerConfig
+from mm2.config.properties import load_properties
+from mm2.metrics.connect import CONNECT_METRICS
+from mm2.metrics.flows import FLOW_METRICS
+from mm2.metrics.metric import Kind
+from mm2.metrics.mirror import MIRROR_METRICS
+from mm2.metrics.strimzi import PANELS
+from mm2.observer.observer import observe_once
+from mm2.observer.views import FlowState
+from mm2.sandbox.kafka import LocalKafka, start_pair
+from mm2.sandbox.ports import free_ports
+from tests.integration.copy_flow import create, delete_before, eventually, producer_of
+from tests.integration.mirror_flow import commit
+from tests.integration.mirror_process import MirrorProcess, write_config
+
+pytestmark = pytest.mark.timeout(300)
+
+#: Within so many seconds what is said has to be right again.
+SAID_WITHIN_S = 10.0
+HOUR_S = 3_600.0
+Samples = list[tuple[str, dict[str, str], float]]
+
+
+@dataclass
+class Scene:
+    """Two brokers, the process between them, and its port."""
+
+    source: LocalKafka
+    target: LocalKafka
+    process: MirrorProcess
+    file: Path
+    url: str
+
+    def write(self, topic: str, count: int, *, age_s: float = 0.0) -> None:
+        producer = producer_of(self.source)
+        timestamp_ms = int((time.time() - age_s) * 1000)
+        for index in range(count):
+            producer.produce(topic, b"value %d" % index, partition=index % 2, timestamp=timestamp_ms)
+        assert producer.flush(30) == 0
+
+    def flow(self) -> dict[str, Any]:
+        answer = httpx.get(f"{self.url}/overview/A/B", timeout=10)
+        assert answer.status_code == 200, answer.text
+        return dict(answer.json())
+
+    def rows(self, what: str, **query: str) -> list[dict[str, Any]]:
+        return list(httpx.get(f"{self.url}/overview/A/B/{what}", params=query, timeout=10).json()["rows"])
+
+    def samples(self) -> Samples:
+        answer = httpx.get(f"{self.url}/metrics", timeout=15)
+        assert answer.status_code == 200, answer.text
+        assert answer.headers["content-type"].startswith("text/plain; version=")
+        return [(one.name, dict(one.labels), one.value) for family in parse(answer.text) for one in family.samples]
+
+    def value(self, name: str, **labels: str) -> float | None:
+        found = [value for given, has, value in self.samples() if given == name and labels.items() <= has.items()]
+        assert len(found) < 2, f"{name} {labels} is there {len(found)} times"
+        return found[0] if found else None
+
+    def says(self, sentence: str, within_s: float) -> dict[str, Any]:
+        """Wait until the flow's sentence has this in it."""
+        seen: dict[str, Any] = {}
+
+        def said() -> bool:
+            seen.clear()
+            seen.update(self.flow())
+            return sentence in seen["sentence"]
+
+        eventually(said, within_s, why=lambda: seen.get("sentence", ""))
+        return seen
+
+
+@contextmanager
+def frozen(broker: LocalKafka) -> Iterator[float]:
+    """The time when it was frozen, by the steady clock."""
+    broker.pause()
+    try:
+        yield time.monotonic()
+    finally:
+        broker.resume()
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    folder = tmp_path_factory.mktemp("observer")
+    (port,) = free_ports(1)
+    with ExitStack() as stack:
+        source, target = stack.enter_context(start_pair(folder))
+        create(source, "orders", 2)
+        create(source, "quiet", 2)
+        file = write_config(
+            folder / "mm2.properties",
+            {
+                "clusters": "A, B",
+                "A.bootstrap.servers": source.bootstrap,
+                "B.bootstrap.servers": target.bootstrap,
+                "A->B.enabled": "true",
+                "A->B.topics": "orders, quiet",
+                "A->B.sync.group.offsets.enabled": "true",
+                "A->B.metric.names.formats": "legacy,new",
+                "A->B.source.data.loss": "stop",
+                "A->B.partition.error": "fail",
+                "B->A.emit.heartbeats.enabled": "false",
+                "listeners": f"http://127.0.0.1:{port}",
+            },
+        )
+        process = MirrorProcess(file, folder / "mirror.log", "B")
+        stack.callback(process.clean_up)
+        made = Scene(source, target, process, file, f"http://127.0.0.1:{port}")
+        made.write("orders", 100, age_s=HOUR_S)
+        eventually(lambda: _answers(made.url), 60, why=process.tail)
+        commit(source, "readers", {("orders", 0): 20, ("orders", 1): 10})
+        eventually(lambda: made.flow()["records"] == 100, 90, why=process.tail)
+        yield made
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/health", timeout=2).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+def test_nothing_is_lost_while_all_is_well(scene: Scene) -> None:
+    flow = scene.says("If A dies now you lose nothing.", 30)
+    assert (flow["state"], flow["risk"]) == ("RUNNING", {"seconds": 0.0, "records": 0, "bytes": 0})
+    assert (flow["source_error"], flow["target_error"], flow["troubles"]) == ("", "", [])
+    assert flow["partitions"] == 4
+    rows = scene.rows("partitions", search="orders")
+    assert [(row["position"], row["source_end"], row["lag_records"], row["state"]) for row in rows] == [
+        (50, 50, 0, "RUNNING")
+    ] * 2
+    assert {row["remote_topic"] for row in rows} == {"A.orders"}
+    assert {task["state"] for connector in flow["connectors"] for task in connector["tasks"]} == {"RUNNING"}
+    (worker,) = flow["workers"]
+    assert (worker["is_this"], worker["is_leader"], worker["connectors"]) == (True, True, 3)
+    eventually(lambda: scene.flow()["heartbeats"], 20)
+    (beat,) = scene.flow()["heartbeats"]  # those of the flow itself, written on B
+    assert (beat["topic"], beat["source"], beat["target"], beat["route"]) == ("heartbeats", "A", "B", [])
+    assert beat["age_ms"] < 30_000
+    eventually(lambda: scene.rows("groups") and scene.rows("groups")[0]["target_offset"] is not None, 30)
+    assert [(row["group"], row["topic"], row["source_offset"], row["translated"]) for row in scene.rows("groups")] == [
+        ("readers", "orders", 20 if row["partition"] == 0 else 10, 20 if row["partition"] == 0 else 10)
+        for row in scene.rows("groups")
+    ]
+
+
+def test_a_scrape_is_what_prometheus_takes_and_all_of_it_is_described(scene: Scene) -> None:
+    described = {metric.name: metric for metric in (*FLOW_METRICS, *MIRROR_METRICS, *CONNECT_METRICS)}
+    known = {
+        name + suffix
+        for name, metric in described.items()
+        for suffix in (("_bucket", "_count", "_sum") if metric.kind is Kind.HISTOGRAM else ("",))
+    }
+    names = {name for name, _, _ in scene.samples()}
+    assert {name for name in names if not name.startswith("process_")} - known == set()
+    assert scene.value("mm2_copied_records_total", topic="orders", partition="0") == 50
+    assert scene.value("mm2_flow_state", state="RUNNING") == 1
+    assert scene.value("mm2_task_up", connector="MirrorSourceConnector", task="0") == 1
+    assert scene.value("mm2_spark_up") == 1
+    assert scene.value("kafka_connect_worker_connector_count", source="A", target="B") == 3
+    assert scene.value("kafka_connect_worker_connector_startup_success_total", source="A") == 3
+    assert scene.value("kafka_connect_worker_rebalance_rebalancing", source="A") == 0
+    body = httpx.get(
+        f"{scene.url}/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"}, timeout=15
+    )
+    assert body.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
+    families = parse_openmetrics(body.text)  # type: ignore[no-untyped-call]
+    assert {family.name for family in families} >= {"mm2_flow_state", "mm2_copied_records"}
+
+
+def test_latency_is_counted_for_what_is_new_and_not_for_what_lay_there(scene: Scene) -> None:
+    def visible() -> float:
+        return scene.value("mm2_copy_latency_seconds_count", stage="visible") or 0.0
+
+    before = visible()
+    scene.write("orders", 10)
+    eventually(lambda: visible() > before, 20, why=scene.process.tail)
+    # None of the hundred that were an hour old when the first copy began.
+    assert (scene.value("mm2_copy_latency_seconds_sum", stage="visible") or HOUR_S) < HOUR_S / 2
+    place = {"topic": "A.orders", "partition": "0"}
+    legacy, new = "kafka_connect_mirror_mirrorsourceconnector_", "kafka_connect_plugins_"
+    for prefix in (legacy, new):
+        assert scene.value(f"{prefix}replication_latency_ms", **place) is not None
+    assert (scene.value("mm2_record_batches_total", path="passthrough") or 0) > 0
+
+
+def test_every_metric_that_strimzis_dashboard_asks_for_and_that_we_claim_is_there(scene: Scene) -> None:
+    # Latencies are those of records that came while it copied: there were some in the test before.
+    claimed = {name for panel in PANELS if panel.is_claimed for name in panel.metrics}
+    assert claimed
+    missing: set[str] = set()
+
+    def is_there() -> bool:
+        missing.clear()
+        missing.update(claimed - {name for name, _, _ in scene.samples()})
+        return not missing
+
+    eventually(is_there, 20, why=lambda: sorted(missing))
+
+
+def test_a_source_that_is_frozen_is_said_within_ten_seconds(scene: Scene) -> None:
+    with frozen(scene.source) as since:
+        flow = scene.says("A has not answered since", SAID_WITHIN_S)
+        assert time.monotonic() - since < SAID_WITHIN_S
+        assert flow["state"] == "DEGRADED"
+        assert "If it died then, you lost nothing." in flow["sentence"]
+        assert flow["source_error"]
+        assert scene.value("mm2_flow_cluster_up", cluster="A") == 0
+        assert scene.value("mm2_flow_cluster_up", cluster="B") == 1
+        # What is known from the target is told all the same.
+        assert len(scene.rows("partitions", search="orders")) == 2
+    scene.says("If A dies now you lose nothing.", 45)
+
+
+def test_a_target_that_is_frozen_lets_the_seconds_at_risk_grow(scene: Scene) -> None:
+    with frozen(scene.target) as since:
+        scene.write("orders", 40)
+        written = time.monotonic()
+        flow = scene.says("If A dies now you lose", SAID_WITHIN_S)
+        eventually(lambda: scene.flow()["risk"]["records"] == 40, SAID_WITHIN_S, why=scene.flow)
+        eventually(lambda: scene.flow()["target_error"] != "", SAID_WITHIN_S)
+        assert time.monotonic() - since < 2 * SAID_WITHIN_S
+        flow = scene.flow()
+        assert flow["state"] == "DEGRADED"
+        assert "40 records" in flow["sentence"]
+        assert "B has not answered since" in flow["sentence"]
+        assert 0 < flow["risk"]["seconds"] <= time.monotonic() - written + 2
+        later = flow["risk"]["seconds"]
+        eventually(lambda: scene.flow()["risk"]["seconds"] > later + 1, 10)
+    scene.says("If A dies now you lose nothing.", 60)
+
+
+def test_a_look_from_outside_says_the_same(scene: Scene) -> None:
+    config = MirrorMakerConfig(load_properties(scene.file))
+    snapshot = observe_once(config)
+    (flow,) = snapshot.flows
+    assert (flow.name, flow.state, flow.sentence) == ("A->B", FlowState.RUNNING, "If A dies now you lose nothing.")
+    assert {(one.topic, one.partition): one.lag_records for one in flow.partitions if one.topic == "orders"} == {
+        ("orders", 0): 0,
+        ("orders", 1): 0,
+    }
+    source = next(one for one in flow.connectors if one.name == "MirrorSourceConnector")
+    assert {task.state for task in source.tasks} == {"RUNNING"}
+    assert [group.translated for group in flow.groups]
+    with pytest.raises(ConfigException, match="The file has no flow A->C; its flows are A->B, B->A"):
+        observe_once(config, ["A->C"])
+
+
+def test_a_task_that_fails_is_zero_and_not_gone(scene: Scene) -> None:
+    base = f"{scene.url}/A/B/connectors/MirrorSourceConnector"
+    copied = scene.value("mm2_copied_records_total", topic="orders", partition="0")
+    httpx.put(f"{base}/pause", timeout=10)
+    scene.says("Copying is paused. If A dies now you lose nothing.", 30)
+    assert scene.flow()["state"] == "PAUSED"
+    assert {row["state"] for row in scene.rows("partitions")} == {"PAUSED"}
+    tasks = {row["id"] for one in scene.flow()["connectors"] for row in one["tasks"] if "Source" in one["name"]}
+    assert {scene.value("mm2_task_up", connector="MirrorSourceConnector", task=str(task)) for task in tasks} == {0}
+    # What was copied was copied by this process, whatever its tasks do.
+    assert scene.value("mm2_copied_records_total", topic="orders", partition="0") == copied
+    # What is gone from the source before it was copied fails the task, each time that it is started.
+    scene.write("quiet", 20)
+    delete_before(scene.source, "quiet", 5, 0)
+    httpx.put(f"{base}/resume", timeout=10)
+
+    def failed() -> set[int]:
+        source = next(one for one in scene.flow()["connectors"] if "Source" in one["name"])
+        return {task["id"] for task in source["tasks"] if task["state"] == "FAILED"}
+
+    eventually(failed, 45, why=scene.process.tail)
+    (task,) = failed()
+    assert scene.value("mm2_task_up", connector="MirrorSourceConnector", task=str(task)) == 0
+    flow = scene.flow()
+    assert flow["state"] in {"DEGRADED", "STOPPED"}
+    states = {row["state"] for row in scene.rows("partitions", search="quiet-0")}
+    assert states & {"FAILED", "LOST_RANGE"}
