@@ -120,9 +120,9 @@ def run(options: Any) -> int:
         if options.continuous:
             return _go_on(options, verification, asked, stopping)
         report = verification.run(asked, _progress(options))
+        _publish(options, report)
         if options.record:
             verification.note(report)
-        _publish(options, report)
         return _CODES[report.verdict]
     except SparkUnavailable as error:
         raise Trouble(f"{error}.") from error

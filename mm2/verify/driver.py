@@ -191,6 +191,7 @@ class Verifier:
             reason = next(filter(None, told), reason)
         except Exception as error:  # noqa: BLE001
             reason = f"the Spark job failed: {failure_of(error)}"
+            self._spark.doubt()
         for task in tasks:
             # The last word is on the channel, which a busy machine may hear later than Spark's.
             task.over.wait(channel.LEASE_TIMEOUT_S)

@@ -13,6 +13,8 @@ from mm2.copy.session import Entry
 from mm2.kafka.admin import Admin
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.structs import EARLIEST, LATEST, ConfigEntry, OffsetInfo, TopicInfo, TopicPartition
+from mm2.mirror.discovery import vanished
+from mm2.verify.findings import Explained
 from mm2.verify.passes import UNSEEN, Bounds, Pass, Route, elsewhere, plan_passes, side_by_side, split
 from mm2.verify.spans import Span
 
@@ -142,8 +144,14 @@ def plan_partition(
     """Fill in a partition's ranges, not yet split. ``syncs``: (source, target) offsets of the flow's offset syncs."""
     source, target = sides
     plan.source_id, plan.target_id = source.topic_id(plan.topic), target.topic_id(plan.remote_topic)
+    entry = None if ledger is None else ledger.entry(plan.source)
     try:
         source_start, source_end = source.range(plan.source)
+        if ledger is not None and entry is None and vanished(target.topics.get(plan.remote_topic)):
+            plan.first = plan.after = source_start
+            plan.explained[Explained.PENDING] = source_end - source_start
+            plan.notes.append("the flow has not come to this topic yet")
+            return
         target_start, target_end = target.range(TopicPartition(plan.remote_topic, plan.partition))
     except KafkaFailure as failure:
         plan.trouble = str(failure)
@@ -156,7 +164,6 @@ def plan_partition(
         source_compacted=source.compacted.get(plan.topic, False),
         target_compacted=target.compacted.get(plan.remote_topic, False),
     )
-    entry = None if ledger is None else ledger.entry(plan.source)
     if entry is not None and _is_of(entry, plan):
         assert ledger is not None  # noqa: S101  (it has the entry)
         _by_ledger(plan, base, ledger, entry, wanted, (source_start, source_end), (target_start, target_end))
@@ -218,7 +225,7 @@ def _by_ledger(
     plan.target_after = bounds.target_end if bounds.whole else -1
     plan.first, plan.after = max(bounds.first, source[0]), bounds.after
     if after is not None and after > position:
-        plan.explained["not copied yet"] = min(after, source[1]) - position
+        plan.explained[Explained.PENDING] = min(after, source[1]) - position
     gaps = [gap for chunk in chunks for gap in chunk.gaps]
     plan.explained |= _explained(entry, gaps, bounds)
     found = plan_passes(chunks, bounds) if bounds.first < bounds.after else None

@@ -84,8 +84,13 @@ class PartitionReport:
         return TopicPartition(self.topic, self.partition)
 
     def verified(self, before: Verified | None, at_ms: int) -> Verified | None:
-        """What the ledger is to say of it; ``before``: what it said, if this goes on from there. None: nothing new."""
-        if self.trouble or (before is not None and before.checked >= self.after):
+        """What the ledger is to say of it; ``before``: what it said, if this goes on from there. None: nothing new, or nothing that
+        holds: what is told by content alone has no certain end."""
+        if (
+            self.trouble
+            or self.certainty is not Certainty.LEDGER
+            or (before is not None and before.checked >= self.after)
+        ):
             return None
         reached = self.after if self.spoiled is None else self.spoiled
         first, records, counts = self.first, self.records, dict(self.counts)

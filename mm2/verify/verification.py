@@ -89,17 +89,17 @@ class Verification:
         return Report(self._clients.flow, began_ms, _now_ms(), len(flat), reports, is_everything=asked.is_everything)
 
     def note(self, report: Report, *, goes_on: bool = False) -> None:
-        """Have the ledger remember how far each partition was compared. Raises KafkaFailure."""
+        """Have the ledger, where there is one, remember how far each of its partitions was compared. Raises KafkaFailure."""
         with self._cluster(Side.TARGET) as target:
             ledger = self._ledger(target)
+            if ledger is None:
+                return
             records = []
             for row in report.partitions:
-                before = None if ledger is None or not goes_on else known(ledger, row)
-                verified = row.verified(before, report.ended_ms)
+                verified = row.verified(known(ledger, row) if goes_on else None, report.ended_ms)
                 if verified is not None:
                     records.append(verified_record(row.source, verified))
-            if ledger is not None:
-                Ledgers(self._clients, target).write(records)
+            Ledgers(self._clients, target).write(records)
 
     # -- what there is -----------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import replace
 from io import StringIO
 
 import pytest
@@ -13,7 +14,7 @@ from mm2.cli.verify import _tell, asked_for, bytes_of
 from mm2.kafka.structs import TopicPartition
 from mm2.verify.findings import Difference, Findings, Kind
 from mm2.verify.page import page
-from mm2.verify.planning import PartitionPlan
+from mm2.verify.planning import Certainty, PartitionPlan
 from mm2.verify.report import PartitionReport, Report, Verdict
 
 
@@ -130,3 +131,5 @@ def test_behind_a_difference_nothing_counts_as_verified() -> None:
     assert clean.verified(first, 8) is None, "nothing new"
     (torn,) = report_of(trouble="no answer").partitions
     assert torn.verified(None, 9) is None
+    guessed = replace(clean, certainty=Certainty.CONTENT)
+    assert guessed.verified(None, 9) is None, "what content tells has no certain end"
