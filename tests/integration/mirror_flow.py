@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
 from mm2.connect.api import SourceTask, SourceTaskContext, WorkerView
@@ -123,10 +123,28 @@ def commit(broker: LocalKafka, group: str, offsets: Mapping[tuple[str, int], int
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group, "enable.auto.commit": False})
     try:
         wanted = [TopicPartition(topic, partition, offset) for (topic, partition), offset in offsets.items()]
-        for answer in consumer.commit(offsets=wanted, asynchronous=False) or []:
-            assert answer.error is None, answer.error
+        until(lambda: _is_committed(consumer, wanted), f"a commit of {group}", 60)
     finally:
         consumer.close()
+
+
+def _is_committed(consumer: Consumer, wanted: list[TopicPartition]) -> bool:
+    """False while the coordinator is still coming: the first group of a broker that has just begun waits for it."""
+    coming = {
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.NOT_COORDINATOR,
+        KafkaError._WAIT_COORD,
+    }
+    try:
+        answers = consumer.commit(offsets=wanted, asynchronous=False) or []
+    except KafkaException as refused:
+        if refused.args[0].code() in coming:
+            return False
+        raise
+    for answer in answers:
+        assert answer.error is None, answer.error
+    return True
 
 
 def committed(broker: LocalKafka, group: str, topic: str, partition: int = 0) -> int:

@@ -300,7 +300,8 @@ class Committing:
         """No more than to the end of the topic as it is now."""
         if self._thread.is_alive():
             self._stop.set()
-            self._thread.join(30)
+            # As long as its last commits take: behind ours they would take the groups back.
+            self._thread.join()
             self._once()
         assert not self._failed, self._failed
 
