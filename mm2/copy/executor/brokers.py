@@ -24,6 +24,8 @@ from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.wire.channel import BufferPool, Channel
 
 WATCH_S: Final = 0.5
+#: An answer may take as long as the request timeout; somebody has to hear of it before that.
+SILENT_S: Final = 10.0
 _WARN_AT: Final = 2  # a connection lost once is no news: brokers close idle ones
 
 

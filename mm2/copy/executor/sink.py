@@ -25,7 +25,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from mm2.copy.executor.brokers import WATCH_S, Brokers, Link, Place
+from mm2.copy.executor.brokers import SILENT_S, WATCH_S, Brokers, Link, Place
 from mm2.copy.executor.outbox import MAX_IN_FLIGHT, Outbox, Parcel
 from mm2.copy.executor.standing import Standing
 from mm2.kafka.backoff import Backoff
@@ -534,7 +534,7 @@ class Sink(Brokers[_Broker]):
         outbox.place = place
 
     def _watch(self) -> None:
-        """Close connections whose oldest request waits longer than the request timeout; renew credentials in time."""
+        """Say whose oldest request waits long, close those where it waits longer than the request timeout; renew credentials."""
         if self._over:
             return
         now = time.monotonic()
@@ -542,11 +542,16 @@ class Sink(Brokers[_Broker]):
             channel = broker.channel
             if channel is None:
                 continue
-            if broker.under_way and now - broker.under_way[0].sent_s > self._request_timeout_s:
+            silent_s = now - broker.under_way[0].sent_s if broker.under_way else 0.0
+            if silent_s > self._request_timeout_s:
                 seconds = self._request_timeout_s
                 channel.fail(
                     TimeoutFailure(f"broker {broker.node} did not answer a Produce request in {seconds:.0f} s")
                 )
+            elif silent_s > SILENT_S:
+                said = TimeoutFailure(f"broker {broker.node} has not answered a Produce request for {SILENT_S:.0f} s")
+                for outbox, _ in broker.under_way[0].parcels:
+                    outbox.complaint = outbox.complaint or said
             elif not broker.under_way:
                 # Milliseconds, and only when a session's lifetime nears its end. A busy connection is replaced instead.
                 try:

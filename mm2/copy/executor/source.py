@@ -16,7 +16,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from mm2.copy.executor.brokers import WATCH_S, Brokers, Link, Place
+from mm2.copy.executor.brokers import SILENT_S, WATCH_S, Brokers, Link, Place
 from mm2.copy.executor.throttle import Throttle
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.connection import Connection
@@ -404,4 +404,6 @@ class Source(Brokers[_Broker]):
                 )
             elif broker.asked_at is None and broker.intakes:
                 self._ask(broker)
+            elif broker.asked_at is not None and now - broker.asked_at > SILENT_S + self._limits.max_wait_ms / 1000:
+                self.failure = TimeoutFailure(f"broker {broker.node} has not answered a Fetch for {SILENT_S:.0f} s")
         self._loop.call_later(WATCH_S, self._watch)

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from mm2.copy.executor.brokers import Place
+from mm2.copy.executor.brokers import SILENT_S, Place
 from mm2.copy.executor.outbox import Outbox, Parcel
 from mm2.copy.executor.sink import Sink, _Broker, _UnderWay
 from mm2.copy.executor.standing import Standing
@@ -240,6 +240,25 @@ def test_a_batch_that_the_answer_does_not_mention_is_sent_again(monkeypatch: pyt
         await until(lambda: len(line.requests) == 2)
         line.answer((TP, 0, 10))
         assert (scene.acked, scene.words[-1]) == ([("a", 10)], None)
+
+    play(scenario)
+
+
+def test_a_broker_that_does_not_answer_for_long_is_told_of_before_it_is_given_up() -> None:
+    async def scenario(scene: Scene) -> None:
+        line, box = Line(scene.sink, 1), scene.outbox()
+        scene.put(box, "a")
+        await turn()
+        request = line.broker.under_way[0]
+        line.broker.under_way[0] = request._replace(sent_s=request.sent_s - SILENT_S + 1)
+        scene.sink._watch()
+        assert box.complaint is None
+        line.broker.under_way[0] = request._replace(sent_s=request.sent_s - SILENT_S - 1)
+        scene.sink._watch()
+        assert "broker 1 has not answered a Produce request for 10 s" in str(box.complaint)
+        assert not line.lost
+        line.answer((TP, 0, 5))
+        assert box.complaint is None
 
     play(scenario)
 
