@@ -1,6 +1,7 @@
 """How fast `mm2 verify` compares a flow on this machine: one shape, copied by the product first, then compared.
 
     python -m bench.verify [--shape 1k] [--records N] [--runs 3] [--parallel N] [--results FILE]
+    python -m bench.verify --in-memory      the comparison itself, in CPU time; needs no brokers
 
 Counted are bytes read from both sides together, as they lie on the brokers, against the time from the command's report (without
 the start of Spark) and against the wall clock. The brokers run on the same cores; their CPU time is told apart from that of the command and
@@ -12,7 +13,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import secrets
+import struct
 import subprocess
 import sys
 import tempfile
@@ -33,7 +36,13 @@ from bench.report import commit, machine
 from bench.shapes import SHAPES, Shape
 from bench.venue import Venue, open_venue
 from mm2.cli.flow import Flow, Trouble
+from mm2.copy.segments import Segment
 from mm2.kafka.errors import KafkaFailure
+from mm2.kafka.records.batch import BatchView, check_crc, iter_batches
+from mm2.kafka.records.record import Record, encode_batch
+from mm2.verify.comparison import Comparison
+from mm2.verify.passes import Pass, Route
+from mm2.verify.spans import Span
 from tests.integration.mirror_process import MirrorProcess, ends, write_config
 
 ROOT: Final = Path(__file__).parents[1]
@@ -157,6 +166,53 @@ def section(shape: Shape, parallel: int, runs: list[dict[str, Any]], note: str) 
     ]
 
 
+class _Feed:
+    """Batches out of memory, their CRC checked as a reader checks it."""
+
+    log_start, log_end = 0, 1 << 40
+
+    def __init__(self, per_batch: int, record_bytes: int, batches: int) -> None:
+        payload = random.Random(1).randbytes(record_bytes)
+        data = encode_batch([Record(None, payload, (), 1_700_000_000_000) for _ in range(per_batch)])
+        self.bytes = batches * len(data)
+        self._views: list[BatchView] = []
+        for number in range(batches):
+            struct.pack_into(">q", data, 0, number * per_batch)
+            self._views += iter_batches(memoryview(bytes(data)))
+        self._views.reverse()
+
+    def read(self) -> BatchView | None:
+        if not self._views:
+            return None
+        view = self._views.pop()
+        if view.header is not None:
+            check_crc(view.header, view.data)
+        return view
+
+
+def in_memory() -> None:
+    """CPU seconds of the comparison per GB of both sides."""
+    for title, record_bytes, per_batch, other, batches in (
+        ("batches of 128 KB, passed on", 1024, 126, 126, 1200),
+        ("batches of 16 KB with records of 100 B", 100, 148, 148, 4000),
+        ("one record of 100 B a batch", 100, 1, 1, 60_000),
+        ("batches of 128 KB, other ones on the target", 1024, 126, 63, 1200),
+    ):
+        records = per_batch * batches
+        source, target = _Feed(per_batch, record_bytes, batches), _Feed(other, record_bytes, records // other)
+        route = Route((Segment(0, 0, records),))
+        comparison = Comparison(Span("t", 0, "t", Pass(0, records, 0, records, route)), source, target)
+        began = time.process_time()
+        comparison.run()
+        seconds = time.process_time() - began
+        if comparison.findings.records != records:
+            raise BenchFailed(f"{title}: {comparison.findings.records} of {records} records were found equal")
+        size = source.bytes + target.bytes
+        sys.stdout.write(
+            f"{title}: {seconds / size * 1e9:.2f} CPU s per GB read, {records / seconds:,.0f} records per CPU s\n"
+        )
+
+
 def main() -> int:
     """See the module."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -166,7 +222,11 @@ def main() -> int:
     parser.add_argument("--parallel", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--note", default="", help="under which conditions it runs, for the results")
+    parser.add_argument("--in-memory", action="store_true", help="only the comparison itself, without brokers")
     options = parser.parse_args()
+    if options.in_memory:
+        in_memory()
+        return 0
     shape = SHAPES[options.shape]
     if options.records is not None:
         shape = replace(shape, records=options.records)
