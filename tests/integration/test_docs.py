@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +25,7 @@ import yaml
 from mm2.cli import mm2
 from mm2.config.mirrormaker import MirrorMakerConfig
 from mm2.config.properties import load_properties
-from mm2.sandbox.kafka import LocalKafka, start_pair
+from mm2.sandbox.kafka import LocalKafka, start_all, stop_all
 from mm2.sandbox.ports import free_ports
 from mm2.sandbox.process import end, spawn
 from tests.integration.copy_flow import create, eventually, producer_of
@@ -182,7 +183,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     (port,) = free_ports(1)
     for name in ("bin", "docs", "mm2", ".venv"):
         (folder / name).symlink_to(ROOT / name)
-    with start_pair(folder / "kafka") as (a, b):
+    with _brokers(folder / "kafka") as (a, b):
         shutil.copytree(ROOT / "conf", folder / "conf")
         sample = folder / "conf" / "connect-mirror-maker.properties"
         # The last word on a key counts.
@@ -203,6 +204,16 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
             assert process.poll() is None, log.read_text()
         finally:
             end(process, patience_s=30)
+
+
+@contextmanager
+def _brokers(folder: Path) -> Iterator[tuple[LocalKafka, LocalKafka]]:
+    pair = LocalKafka("A", folder / "a"), LocalKafka("B", folder / "b")
+    start_all(pair, timeout_s=240)
+    try:
+        yield pair
+    finally:
+        stop_all(pair)
 
 
 def _is_healthy(port: int) -> bool:
