@@ -87,7 +87,7 @@ def _page(path: str, title: str, make: Callable[[Request], View], feed: Feed, ti
                 for name, words in titles.items():
                     current = "page" if name == path else False
                     Part("a", words, href=name or "./", aria_current=current)
-            with within("main", id="content", tabindex="-1"):
+            with within("div", id="content", tabindex="-1"):  # within the one main of the kit
                 view = make(request)
 
         def show(snapshot: Snapshot) -> None:
