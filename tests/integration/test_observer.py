@@ -117,6 +117,9 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
                 "A->B.enabled": "true",
                 "A->B.topics": "orders, quiet",
                 "A->B.sync.group.offsets.enabled": "true",
+                "A->B.sync.group.offsets.interval.seconds": "1",
+                "A->B.emit.checkpoints.interval.seconds": "1",
+                "A->B.refresh.groups.interval.seconds": "1",
                 "A->B.metric.names.formats": "legacy,new",
                 "A->B.source.data.loss": "stop",
                 "A->B.partition.error": "fail",
@@ -275,7 +278,10 @@ def test_a_task_that_fails_is_zero_and_not_gone(scene: Scene) -> None:
     assert scene.flow()["state"] == "PAUSED"
     assert {row["state"] for row in scene.rows("partitions")} == {"PAUSED"}
     tasks = {row["id"] for one in scene.flow()["connectors"] for row in one["tasks"] if "Source" in one["name"]}
-    assert {scene.value("mm2_task_up", connector="MirrorSourceConnector", task=str(task)) for task in tasks} == {0}
+    # The statuses of tasks come by way of the status topic, one after the other.
+    eventually(
+        lambda: {scene.value("mm2_task_up", connector="MirrorSourceConnector", task=str(one)) for one in tasks} == {0}
+    )
     # What was copied was copied by this process, whatever its tasks do.
     assert scene.value("mm2_copied_records_total", topic="orders", partition="0") == copied
     # What is gone from the source before it was copied fails the task, each time that it is started.
