@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -117,6 +118,8 @@ def _show(snapshot: Snapshot, options: Any, out: TextIO) -> int:
 def _watch(ask: Callable[[], Snapshot], options: Any) -> int:
     """Look again and again; Ctrl-C ends it with the exit code of the last look."""
     console, code = Console(), EXIT_WELL
+    # A shell ignores it for what it runs in background.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         if options.json or not console.is_terminal:
             while True:

@@ -1,0 +1,473 @@
+"""Every verb of `mm2` that shows or changes a flow, on one running process between two brokers with an authorizer.
+
+The flow logs in as `mirror`, the tests' own clients may do everything. What no ACL speaks of is allowed to everybody, so rights can
+be taken away one by one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType
+from confluent_kafka.admin import ResourceType as Kind
+
+from mm2.cli.mm2 import main
+from mm2.sandbox.kafka import LocalKafka, start_pair
+from tests.integration.asking import asked
+from tests.integration.mirror_flow import admin, alter, config_of, create, write
+from tests.integration.mirror_process import ROOT, MirrorProcess, grow, has_all, partitions_of, topics_of, write_config
+
+#: On a machine that does other things, too, MM2_TEST_PATIENCE_S says how long something may take.
+PATIENCE_S = float(os.environ.get("MM2_TEST_PATIENCE_S", "30"))
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
+PASSWORD = "mirror-secret"
+ME = "User:mirror"
+CONNECTORS = ("MirrorCheckpointConnector", "MirrorHeartbeatConnector", "MirrorSourceConnector")
+Capsys = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalKafka, LocalKafka]]:
+    overrides = {
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.login.plain.sasl.jaas.config": f'{PLAIN} required user_mirror="{PASSWORD}";',
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",
+        "allow.everyone.if.no.acl.found": "true",
+    }
+    listeners = {"OPEN": "PLAINTEXT", "LOGIN": "SASL_PLAINTEXT"}
+    with start_pair(tmp_path_factory.mktemp("verbs"), listeners=listeners, overrides=overrides) as pair:
+        yield pair
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A flow from an alias of its own, its file, and two topics that it copies."""
+
+    a: LocalKafka
+    b: LocalKafka
+    alias: str
+    file: Path
+
+    @classmethod
+    def of(cls, pair: tuple[LocalKafka, LocalKafka], folder: Path, **more: str) -> Scene:
+        alias = f"V{secrets.token_hex(3)}"
+        props = {
+            "clusters": f"{alias}, B",
+            f"{alias}.bootstrap.servers": pair[0].address("LOGIN"),
+            "B.bootstrap.servers": pair[1].address("LOGIN"),
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.jaas.config": f'{PLAIN} required username="mirror" password="{PASSWORD}";',
+            f"{alias}->B.enabled": "true",
+            f"{alias}->B.topics": f"{alias}-.*",
+            f"B->{alias}.emit.heartbeats.enabled": "false",
+            "heartbeats.replication.enabled": "false",
+            **{key.replace("__", "."): value for key, value in more.items()},
+        }
+        scene = cls(*pair, alias, write_config(folder / f"{alias}.properties", props))
+        create(scene.a, scene.topic("orders"), 2, {"retention.ms": "123456789"})
+        create(scene.a, scene.topic("quiet"), 1)
+        return scene
+
+    @property
+    def flow(self) -> str:
+        return f"{self.alias}->B"
+
+    def topic(self, name: str) -> str:
+        return f"{self.alias}-{name}"
+
+    def remote(self, name: str) -> str:
+        return f"{self.alias}.{self.topic(name)}"
+
+    def put(self, name: str, partition: int, count: int) -> None:
+        write(self.a, self.topic(name), [(None, b"%d" % n) for n in range(count)], partition)
+
+    def copied(self, name: str) -> bool:
+        return has_all(self.a, self.topic(name), self.b, self.remote(name))
+
+    def ask(self, capsys: Capsys, verb: str, *arguments: str) -> tuple[int, str, str]:
+        return asked(capsys, verb, self.file, self.flow, *arguments)
+
+
+@pytest.fixture(scope="module")
+def _own_processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """`mm2 processes` finds those of this module."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def running(
+    pair: tuple[LocalKafka, LocalKafka], tmp_path_factory: pytest.TempPathFactory, _own_processes: None
+) -> Iterator[Scene]:
+    folder = tmp_path_factory.mktemp("running")
+    scene = Scene.of(pair, folder)
+    scene.put("orders", 0, 5)
+    scene.put("orders", 1, 7)
+    scene.put("quiet", 0, 3)
+    process = MirrorProcess(scene.file, folder / "log")
+    try:
+        process.eventually(lambda: scene.copied("orders") and scene.copied("quiet"), 3 * PATIENCE_S)
+        yield scene
+    finally:
+        process.clean_up()
+
+
+def told(answer: tuple[int, str, str]) -> tuple[int, Any]:
+    return answer[0], json.loads(answer[1])
+
+
+def soon(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+# -- plan: before anything runs
+
+
+def steps(document: Any) -> dict[tuple[str, str], dict[str, Any]]:
+    return {(step["action"], step["subject"]): step for step in document["flows"][0]["steps"]}
+
+
+def test_plan_tells_what_a_start_would_do_and_does_nothing(
+    pair: tuple[LocalKafka, LocalKafka], tmp_path: Path, capsys: Capsys
+) -> None:
+    scene = Scene.of(pair, tmp_path, sync__topic__acls__enabled="true", topic__replication__factor="1")
+    create(scene.a, scene.topic("grown"), 3, {"cleanup.policy": "compact"})
+    create(scene.b, scene.remote("grown"), 1, {"retention.ms": "5"})
+    for operation in (AclOperation.READ, AclOperation.DESCRIBE_CONFIGS):
+        put(scene.a, scene.topic("orders"), operation, ME)
+    before = [topics_of(broker) for broker in pair]
+    code, document = told(scene.ask(capsys, "plan", "--json"))
+    assert (code, document["flows"][0]["well"]) == (0, True)
+    found = steps(document)
+    own = {f"mm2-{kind}.{scene.alias}.internal" for kind in ("configs", "offsets", "status", "ledger")}
+    own |= {f"{scene.alias}.checkpoints.internal", "heartbeats"} - before[1]
+    created = {subject for action, subject in found if action == "create topic"}
+    assert created == own | {"mm2-offset-syncs.B.internal", scene.remote("orders"), scene.remote("quiet")} - before[0]
+    orders = found["create topic", scene.remote("orders")]
+    assert (orders["cluster"], orders["trouble"]) == ("B", None)
+    assert orders["details"] == {"partitions": "2", "replication.factor": "1", "retention.ms": "123456789"}
+    assert found["create topic", "mm2-offset-syncs.B.internal"]["cluster"] == scene.alias
+    assert found["add partitions", scene.remote("grown")]["details"] == {"partitions": "1 -> 3"}
+    assert found["alter configs", scene.remote("grown")]["details"] == {
+        "cleanup.policy": "compact",
+        "retention.ms": "back to the default",
+    }
+    acls = [subject for action, subject in found if action == "create ACL"]
+    assert sorted(acls) == [
+        f"ACL {ME} from * ALLOW {operation} on TOPIC {scene.remote('orders')}"
+        for operation in ("DESCRIBE_CONFIGS", "READ")
+    ]
+    assert {subject for action, subject in found if action == "write connector config"} == {*CONNECTORS}
+    assert [topics_of(broker) for broker in pair] == before, "nothing is made"
+    assert (
+        partitions_of(scene.b, scene.remote("grown")),
+        config_of(scene.b, scene.remote("grown"), "retention.ms"),
+    ) == (1, "5")
+    rights = {
+        (right["cluster"], right["operation"], right["resource"], right["purpose"])
+        for right in document["flows"][0]["rights"]
+    }
+    assert (scene.alias, "READ", "TOPIC", "copying") in rights
+    assert ("B", "ALTER", "CLUSTER", "sync.topic.acls.enabled") in rights
+    code, out, err = scene.ask(capsys, "plan")
+    assert (code, err) == (0, "")
+    assert f"  B: add partitions {scene.remote('grown')}: partitions=1 -> 3\n" in out
+    assert out.splitlines()[-1].endswith("; nothing stands in the way")
+
+
+def put(broker: LocalKafka, topic: str, operation: AclOperation, user: str) -> None:
+    made = AclBinding(Kind.TOPIC, topic, ResourcePatternType.LITERAL, user, "*", operation, AclPermissionType.ALLOW)
+    for done in admin(broker).create_acls([made]).values():
+        done.result(30)
+
+
+def test_plan_tells_what_would_go_wrong(pair: tuple[LocalKafka, LocalKafka], tmp_path: Path, capsys: Capsys) -> None:
+    scene = Scene.of(pair, tmp_path, replication__factor="3", config__storage__replication__factor="2")
+    create(scene.b, scene.remote("wide"), 4)
+    create(scene.a, scene.topic("wide"), 1)
+    # The first ACL of a topic takes everything from everybody else.
+    put(scene.a, scene.topic("quiet"), AclOperation.DESCRIBE, ME)
+    put(scene.a, scene.topic("quiet"), AclOperation.DESCRIBE_CONFIGS, ME)
+    with scene.file.open("a") as file:
+        file.write(f"{scene.flow}.topics = {scene.alias}-.*, {scene.alias}-hidden, {scene.alias}-absent\n")
+    create(scene.a, scene.topic("hidden"), 1)
+    put(scene.a, scene.topic("hidden"), AclOperation.DESCRIBE, "User:ann")
+    code, document = told(scene.ask(capsys, "plan", "--json"))
+    (flow,) = document["flows"]
+    assert (code, flow["well"]) == (1, False)
+    found = steps(document)
+    assert (
+        "replication.factor is 3, which the cluster cannot hold"
+        in found["create topic", scene.remote("orders")]["trouble"]
+    )
+    configs = found["create topic", f"mm2-configs.{scene.alias}.internal"]
+    assert "config.storage.replication.factor=2" in configs["trouble"]
+    assert any("has 4 partitions and its source 1" in trouble for trouble in flow["troubles"])
+    missing = {(right["operation"], *right["missing"]) for right in flow["rights"] if right["missing"]}
+    assert missing == {
+        ("READ", scene.topic("quiet")),
+        ("DESCRIBE", scene.topic("hidden")),
+    }
+    assert any(f"no topic {scene.topic('absent')}" in note for note in flow["notes"])
+    code, out, _ = scene.ask(capsys, "plan")
+    assert code == 1
+    assert "would fail: replication.factor is 3" in out
+    assert "2 rights missing" in out
+
+
+def test_plan_tells_of_the_cluster_that_answers_when_the_other_does_not(
+    pair: tuple[LocalKafka, LocalKafka], tmp_path: Path, capsys: Capsys
+) -> None:
+    scene = Scene.of(pair, tmp_path)
+    with scene.file.open("a") as file:
+        file.write(f"{scene.alias}.bootstrap.servers = 127.0.0.1:1\n")
+    code, document = told(scene.ask(capsys, "plan", "--json"))
+    (flow,) = document["flows"]
+    assert (code, flow["unreachable"]) == (2, [scene.alias])
+    assert "127.0.0.1:1" in flow["troubles"][0]
+    assert ("create topic", f"mm2-configs.{scene.alias}.internal") in steps(document)
+
+
+# -- a running flow
+
+
+def test_a_running_flow_has_nothing_left_to_do(running: Scene, capsys: Capsys) -> None:
+    soon(lambda: running.ask(capsys, "plan")[1].splitlines()[1] == "  nothing to create or change")
+    assert running.ask(capsys, "plan")[0] == 0
+    alter(running.a, running.topic("quiet"), "retention.ms", "777")
+    code, document = told(running.ask(capsys, "plan", "--json"))
+    assert (code, steps(document)["alter configs", running.remote("quiet")]["details"]) == (0, {"retention.ms": "777"})
+    text = running.file.read_text()
+    running.file.with_suffix(".new").write_text(f"{text}offset.lag.max = 7\n{running.flow}.of.a.plugin = the secret\n")
+    code, out, err = asked(capsys, "plan", running.file.with_suffix(".new"), running.flow)
+    assert (code, err) == (0, "")
+    changed = "of.a.plugin=(none) -> [hidden], offset.lag.max=(none) -> 7"
+    assert f"write connector config MirrorSourceConnector: {changed}\n" in out
+    assert "the secret" not in out
+
+
+def test_status_is_one_sentence_and_what_it_rests_on(running: Scene, capsys: Capsys) -> None:
+    answers: list[tuple[int, str, str]] = []
+    soon(lambda: answers.append(running.ask(capsys, "status")) or answers[-1][0] == 0)  # type: ignore[func-returns-value]
+    _, out, err = answers[-1]
+    assert err == ""
+    assert out.splitlines()[0] == f"{running.flow}  RUNNING  If {running.alias} dies now you lose nothing."
+    assert f"{running.topic('orders')}-1  " in out
+    code, out, _ = asked(capsys, "status", running.file)
+    assert code == 0
+    assert running.topic("orders") not in out, "partitions are for those who name a flow"
+    code, document = told(asked(capsys, "status", running.file, "--json"))
+    (flow,) = document["flows"]
+    assert (code, flow["name"], flow["state"], flow["risk"]["records"]) == (0, running.flow, "RUNNING", 0)
+    assert [(one["topic"], one["partition"], one["position"]) for one in flow["partitions"]] == [
+        (running.topic("orders"), 0, 5),
+        (running.topic("orders"), 1, 7),
+        (running.topic("quiet"), 0, 3),
+    ]
+    assert {one["name"] for one in flow["connectors"]} == {*CONNECTORS}
+
+
+def test_status_is_watched_in_a_pipe_until_it_is_interrupted(running: Scene) -> None:
+    command = [sys.executable, "-P", "-m", "mm2.cli.mm2", "status", str(running.file), running.flow, "--watch", "0.2"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
+    watching = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True)
+    try:
+        assert watching.stdout is not None
+        seen = 0
+        for line in watching.stdout:
+            assert "\x1b" not in line
+            seen += line.startswith(f"{running.flow}  RUNNING")
+            if seen == 2:
+                break
+        watching.send_signal(signal.SIGINT)
+        assert watching.wait(PATIENCE_S) == 0
+    finally:
+        watching.kill()
+
+
+def test_lag_is_told_worst_first_and_judged_by_a_threshold(running: Scene, capsys: Capsys) -> None:
+    soon(lambda: running.ask(capsys, "lag", "--threshold", "0")[0] == 0)
+    code, out, err = running.ask(capsys, "lag", "--top", "1")
+    assert (code, err, len(out.splitlines())) == (0, "", 3)
+    assert out.splitlines()[-1].startswith(f"{running.flow}: 3 partitions (2 more: --top 0), 0 records, ")
+    assert running.ask(capsys, "pause", "--topic", running.topic("quiet"))[0] == 0
+    try:
+        running.put("quiet", 0, 4)
+        code, document = told(running.ask(capsys, "lag", "--threshold", "3", "--json"))
+        (flow,) = document["flows"]
+        first = flow["partitions"][0]
+        assert (code, flow["over_threshold"], flow["records"]) == (1, 1, 4)
+        assert (first["topic"], first["records"], first["state"]) == (running.topic("quiet"), 4, "PAUSED")
+    finally:
+        assert running.ask(capsys, "resume", "--topic", running.topic("quiet"))[0] == 0
+    soon(lambda: running.copied("quiet"))
+
+
+def test_a_paused_topic_stays_where_it_is_and_others_go_on_and_nothing_is_lost(running: Scene, capsys: Capsys) -> None:
+    orders, quiet = running.topic("orders"), running.topic("quiet")
+    soon(lambda: running.copied("orders"))
+    code, out, err = running.ask(capsys, "pause", "--topic", orders, "--partition", "1", "--reason", "ticket 4711")
+    assert (code, err) == (0, "")
+    assert out.startswith(f"{orders}-1: paused by ")
+    assert out.endswith(": ticket 4711\n")
+    for partition in (0, 1):
+        running.put("orders", partition, 20)
+    running.put("quiet", 0, 5)
+    soon(lambda: running.copied("quiet"))
+
+    def ends() -> list[int]:
+        _, document = told(running.ask(capsys, "status", "--json"))
+        return [one["position"] for one in document["flows"][0]["partitions"] if one["topic"] == orders]
+
+    stopped_at = ends()[1]
+    soon(lambda: ends()[0] == stopped_at - 7 + 5 + 20)
+    code, document = told(running.ask(capsys, "status", "--json"))
+    (paused,) = [one for one in document["flows"][0]["partitions"] if one["state"] == "PAUSED"]
+    assert (paused["topic"], paused["partition"], paused["position"]) == (orders, 1, stopped_at)
+    assert "ticket 4711" in paused["reason"]
+    # A restart of everything that copies finds the pause before it reads.
+    assert running.ask(capsys, "restart", "--connector", "source")[0] == 0
+    running.put("orders", 0, 1)
+    soon(lambda: ends()[0] == stopped_at - 7 + 5 + 21)
+    assert ends()[1] == stopped_at
+    code, out, err = running.ask(capsys, "pause", "--topic", orders, "--json")
+    assert (code, [one["partition"] for one in json.loads(out)["paused"]]) == (0, [None, 1])
+    code, out, err = running.ask(capsys, "resume", "--topic", orders, "--partition", "1")
+    assert (code, out) == (2, "")
+    assert f"All of {orders} is paused" in err
+    code, out, err = running.ask(capsys, "resume", "--topic", orders)
+    assert (code, sorted(out.splitlines())) == (0, [f"{orders}-1: resumed", f"{orders}: resumed"])
+    soon(lambda: running.copied("orders"))
+    assert running.ask(capsys, "resume", "--topic", quiet) == (0, f"{quiet}: was not paused\n", "")
+
+
+def test_connectors_are_paused_resumed_stopped_and_restarted_through_the_process(
+    running: Scene, capsys: Capsys
+) -> None:
+    code, out, err = running.ask(capsys, "pause")
+    assert (code, err) == (0, "")
+    assert out.splitlines()[-1] == f"{running.flow} is paused"
+    code, document = told(running.ask(capsys, "status", "--json"))
+    assert (code, document["flows"][0]["state"]) == (1, "PAUSED")
+    code, document = told(running.ask(capsys, "resume", "--json"))
+    assert (code, document["done"], [one["name"] for one in document["connectors"]]) == (0, True, [*CONNECTORS])
+    assert {task["state"] for one in document["connectors"] for task in one["tasks"]} == {"RUNNING"}
+    code, out, _ = running.ask(capsys, "stop", "--connector", "heartbeat")
+    assert (code, out) == (0, "MirrorHeartbeatConnector: STOPPED, no tasks\n")
+    assert running.ask(capsys, "resume", "--connector", "MirrorHeartbeatConnector")[0] == 0
+    code, out, _ = running.ask(capsys, "restart", "--connector", "source", "--task", "0")
+    assert (code, "task 0 RUNNING" in out) == (0, True)
+    code, out, _ = asked(capsys, "processes", "--json")
+    (process,) = json.loads(out)["processes"]
+    assert running.ask(capsys, "restart", "--url", process["url"])[0] == 0
+    soon(lambda: running.ask(capsys, "status")[0] == 0)
+
+
+def test_what_stays_paused_is_named_when_the_flow_is_resumed(running: Scene, capsys: Capsys) -> None:
+    quiet = running.topic("quiet")
+    assert running.ask(capsys, "pause", "--topic", quiet)[0] == 0
+    code, _, err = running.ask(capsys, "resume")
+    assert (code, f"{quiet} stays paused by " in err) == (0, True)
+    assert running.ask(capsys, "resume", "--topic", quiet)[0] == 0
+
+
+def test_what_nobody_follows_is_told(running: Scene, capsys: Capsys) -> None:
+    assert running.ask(capsys, "stop", "--connector", "source")[0] == 0
+    try:
+        code, out, err = running.ask(capsys, "pause", "--topic", running.topic("quiet"), "--timeout", "0.5")
+        assert (code, "paused by" in out) == (1, True)
+        assert err == (
+            "mm2: it is written down, but after 0.5 s these have not followed: "
+            f"{running.topic('quiet')}-0; does the flow run?\n"
+        )
+    finally:
+        running.ask(capsys, "resume", "--topic", running.topic("quiet"), "--timeout", "0")
+        assert running.ask(capsys, "resume", "--connector", "source")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["pause", "--partition", "1"], "--partition needs the --topic that it belongs to."),
+        (["restart", "--task", "1"], "--task needs the --connector that it belongs to."),
+        (["pause", "--reason", "x"], "--reason is kept for a --topic; Connect keeps none for connectors."),
+        (["pause", "--topic", "x", "--connector", "source"], "Say --connector or --topic, not both."),
+        (["pause", "--topic", "absent"], "has no absent: nothing of it is copied."),
+        (
+            ["pause", "--connector", "sink"],
+            "There is no connector sink; write one of worker, source, heartbeat, checkpoint.",
+        ),
+        (["restart", "--connector", "source", "--task", "99"], "MirrorSourceConnector has no task 99; it has 0"),
+        (["pause", "--url", "ftp://x"], "--url ftp://x: write it as http://host:8083."),
+        (["pause", "--url", "http://me:pw@127.0.0.1:1"], "--url holds a login"),
+        (["pause", "--url", "http://127.0.0.1:1"], "Nothing answers at http://127.0.0.1:1: "),
+        (["pause", "--user", "ann"], "The password of ann has to stand in the environment variable MM2_REST_PASSWORD."),
+        (["lag", "--threshold", "fast"], "'fast' is no lag; write for instance 1000 (records), 30s, 5m or 20MB."),
+        (["lag", "--top", "-1"], "--top -1: write how many partitions, or 0 for all."),
+    ],
+)
+def test_what_cannot_be_done_is_one_sentence(
+    running: Scene, capsys: Capsys, monkeypatch: pytest.MonkeyPatch, arguments: list[str], sentence: str
+) -> None:
+    monkeypatch.delenv("MM2_REST_PASSWORD", raising=False)
+    code, out, err = running.ask(capsys, *arguments)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert sentence in err
+
+
+@pytest.mark.parametrize("verb", ["status", "plan", "lag", "config", "pause", "resume", "restart", "stop"])
+def test_a_flow_or_a_file_that_is_not_there_is_told_by_every_verb(
+    running: Scene, capsys: Capsys, tmp_path: Path, verb: str
+) -> None:
+    code, out, err = asked(capsys, verb, running.file, "B->C")
+    assert (code, out) == (2, "")
+    assert f"has no flow B->C; its flows are {running.flow}" in err
+    nowhere = tmp_path / "nowhere"
+    assert asked(capsys, verb, nowhere, "A->B") == (2, "", f"mm2: Cannot read {nowhere}: No such file or directory.\n")
+    with pytest.raises(SystemExit) as caught:
+        main([verb])
+    assert caught.value.code == 2
+
+
+@pytest.mark.usefixtures("_own_processes")
+def test_a_flow_that_no_process_runs_cannot_be_controlled_but_looked_at(
+    pair: tuple[LocalKafka, LocalKafka], tmp_path: Path, capsys: Capsys
+) -> None:
+    scene = Scene.of(pair, tmp_path)
+    code, out, err = scene.ask(capsys, "pause")
+    assert (code, out) == (2, "")
+    assert f"None of your processes on this machine runs {scene.flow}" in err
+    code, out, err = scene.ask(capsys, "status")
+    assert (code, err) == (1, "")
+    assert out.startswith(f"{scene.flow}  STOPPED  Nothing is copied: ")
+    with scene.file.open("a") as file:
+        file.write("B.bootstrap.servers = 127.0.0.1:1\n")
+    code, out, _ = scene.ask(capsys, "status", "--timeout", "6")
+    assert code == 2
+    assert "127.0.0.1:1" in out
+    code, out, err = scene.ask(capsys, "lag", "--timeout", "6")
+    assert (code, "127.0.0.1:1" in err) == (2, True)
+
+
+def test_a_partition_that_is_added_is_planned_first_and_copied_then(running: Scene, capsys: Capsys) -> None:
+    grow(running.a, running.topic("quiet"), 2)
+    running.put("quiet", 1, 2)
+    soon(lambda: running.copied("quiet"))
+    soon(lambda: running.ask(capsys, "status")[0] == 0)
