@@ -7,14 +7,16 @@ from typing import Any
 
 import pytest
 
+from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import BrokerFailure, DisconnectedFailure, ProducerFenced
 from mm2.kafka.records.record import Record
 from mm2.kafka.settings import ClientSettings
-from mm2.kafka.structs import TopicPartition
+from mm2.kafka.structs import LATEST, TopicPartition
 from mm2.kafka.transactions import TransactionalProducer, TransactionCoordinatorClient
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.connect_reading import create_topic, read_committed
+from tests.integration.copy_flow import eventually
 
 PROTOCOLS = pytest.mark.parametrize("implicit", [True, False], ids=["KIP-890", "KIP-98"])
 
@@ -50,6 +52,15 @@ def numbers(*values: int) -> list[Record]:
 
 
 def seen(kafka: LocalKafka, topic: str) -> list[int]:
+    """All that is committed. A transaction has ended when the coordinator says so; a moment later the partitions have heard of
+    it, and only then a reader gets that far."""
+    cluster = Cluster(ClientSettings.from_props({"bootstrap.servers": kafka.bootstrap}), name="reader")
+    latest = {TopicPartition(topic, partition): LATEST for partition in (0, 1)}
+    try:
+        admin = Admin(cluster)
+        eventually(lambda: admin.list_offsets(latest, "read_committed") == admin.list_offsets(latest))
+    finally:
+        cluster.close()
     return sorted(int(message.value()) for message in read_committed(kafka.bootstrap, topic))
 
 
