@@ -135,7 +135,7 @@ def open_shop(folder: Path) -> Iterator[Shop]:
                 f"{FLOW}.topics": ", ".join(TOPICS),
                 f"{FLOW}.sync.group.offsets.enabled": "true",
                 "sync.group.offsets.interval.seconds": "1",
-                "isolation.level": "read_committed",
+                "shop.consumer.isolation.level": "read_committed",
                 "offset-syncs.topic.location": "target",
                 f"{SOURCE}.ssl.keystore.password": SECRET,
                 "worker.of.nobody": "7",

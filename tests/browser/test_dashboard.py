@@ -121,10 +121,10 @@ def test_every_setting_has_its_origin_and_no_secret_is_shown(shop: Shop, page: P
     page.goto(f"{shop.ui}configuration")
     page.get_by_role("searchbox").fill("isolation.level")
     found = row(page, "isolation.level").filter(has_text="read_committed").first
-    expect(found).to_contain_text(re.compile(r"line \d+: isolation\.level"))
+    expect(found).to_contain_text(re.compile(r"line \d+: shop\.consumer\.isolation\.level"))
     page.get_by_role("searchbox").fill("keystore.password")
     expect(row(page, "[hidden]").first).to_be_visible()
-    expect(page.get_by_text("worker.of.nobody")).to_be_visible()
+    expect(page.get_by_text("Nothing reads worker.of.nobody")).to_be_visible()
     assert SECRET not in page.content()
     page.get_by_role("searchbox").fill("replication.policy.class")
     page.get_by_label("State").select_option("")

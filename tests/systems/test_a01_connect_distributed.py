@@ -162,7 +162,9 @@ def test_a41_while_it_waits_for_a_broker_it_can_be_stopped(folder: Path) -> None
 
 
 def test_a41_the_second_signal_does_not_wait(broker: LocalKafka, folder: Path) -> None:
-    unfinished = b"POST /connectors HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n"
+    unfinished = (
+        b"POST /connectors HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n"
+    )
     with (
         StandaloneWorker(folder, {"bootstrap.servers": broker.bootstrap}) as worker,
         socket.create_connection(("127.0.0.1", worker.port)) as slow,

@@ -125,7 +125,9 @@ def test_under_identity_naming_what_the_other_flow_has_brought_before_is_transla
 
 def test_what_was_undone_says_so_for_an_older_answer_does_not_hold_then() -> None:
     known = translator(ledger([Segment(0, 0, 100)], Mark(100, 100, 0)))
-    for topics in (({"t": "other"}, {}), ({}, {"A.t": "other"}), ({}, {"A.t": None})):
+    renewed: list[tuple[dict[str, str | None], dict[str, str | None]]]
+    renewed = [({"t": "other"}, {}), ({}, {"A.t": "other"}), ({}, {"A.t": None})]
+    for topics in renewed:
         found = known.translate(P0, 50, *topics)
         assert isinstance(found, Untranslated)
         assert found.was_undone
