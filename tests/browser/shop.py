@@ -16,6 +16,7 @@ import httpx
 from confluent_kafka import Consumer, TopicPartition
 
 from mm2.sandbox.kafka import LocalKafka, start_all, stop_all
+from mm2.sandbox.ports import free_ports
 from tests.integration.copy_flow import create, eventually, producer_of
 from tests.integration.mirror_process import MirrorProcess, write_config
 
@@ -139,6 +140,8 @@ def open_shop(folder: Path) -> Iterator[Shop]:
                 "offset-syncs.topic.location": "target",
                 f"{SOURCE}.ssl.keystore.password": SECRET,
                 "worker.of.nobody": "7",
+                # Not the first free port from 8083 on: another test's process would have it next, and open pages would go on there.
+                "listeners": f"http://127.0.0.1:{free_ports(1)[0]}",
             },
         )
         process = MirrorProcess(file, folder / "mm2.log", variables={"XDG_STATE_HOME": str(folder)})

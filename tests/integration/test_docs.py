@@ -55,7 +55,7 @@ CHANGING = re.compile(
 #: as `mm2` understands it is looked at all the same, and that it works in tests of its own.
 NOT_BESIDE = re.compile(
     r"--watch|--keep|--continuous|--cluster C|worker\.properties|jq|completion"
-    r"|\bmm2 (stop|failover|failback|promote)\b(?!.*--dry-run)|'B->A'"
+    r"|\bmm2 (stop|failover|promote)\b(?!.*--dry-run)|\bmm2 failback\b|bin/demo|'B->A'"
 )
 #: Topics that examples are about.
 TOPICS = ("orders", "payments")
@@ -189,7 +189,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         # The last word on a key counts.
         sample.write_text(
             f"{sample.read_text()}\nA.bootstrap.servers = {a.bootstrap}\nB.bootstrap.servers = {b.bootstrap}\n"
-            f"listeners = http://127.0.0.1:{port}\nrefresh.topics.interval.seconds = 1\n"
+            f"listeners = http://127.0.0.1:{port}\nrefresh.topics.interval.seconds = 1\ntasks.max = 3\n"
         )
         shutil.copy(sample, folder / "mm2.properties")
         (folder / "client.properties").write_text(f"bootstrap.servers = {b.bootstrap}\n")
@@ -226,7 +226,7 @@ def _is_healthy(port: int) -> bool:
 def _fill(broker: LocalKafka) -> None:
     producer = producer_of(broker)
     for topic in TOPICS:
-        create(broker, topic, 3)
+        create(broker, topic, 4)
         for index in range(100):
             producer.produce(topic, value=b"%d" % index)
     assert producer.flush(60) == 0

@@ -111,8 +111,6 @@ def test_the_interface_of_a_worker_is_served_for_each_flow(
             "/a/b",
             "/connectors",
             "/flows/a/b/connectors",
-            "/metrics",
-            "/ui",
         ):
             answer = ask("GET", url + unknown)
             assert (answer.status_code, answer.json()["error_code"]) == (404, 404), unknown

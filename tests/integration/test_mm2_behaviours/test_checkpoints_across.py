@@ -25,7 +25,7 @@ from tests.integration.mirror_process import checkpoints, table, topics_of
 from tests.integration.test_mm2_behaviours.test_groups import produce, produce_transactions, values
 from tests.systems.workers import DistributedWorker, JavaDistributedWorker, WorkerProcess, distributed_props
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 PLAIN, HOLES = "across-plain", "across-holes"
 RECORDS = 2_000

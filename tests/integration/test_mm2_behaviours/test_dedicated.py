@@ -250,6 +250,7 @@ def test_without_offset_syncs_there_is_no_checkpoint_connector_and_data_flow(
 # -- three processes with internal REST, exactly once, special characters (35), rolling restart (36)
 
 
+@pytest.mark.slow
 def test_three_nodes_converge_on_a_changed_file(kafka_pair: tuple[LocalKafka, LocalKafka], tmp_path: Path) -> None:
     far = r"r\ \!@\#f"  # as a key of a file has it
     made = deployment(kafka_pair, tmp_path, "rn", far)
