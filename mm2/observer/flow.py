@@ -92,6 +92,7 @@ class FlowObserver:
         work.start()
         for watch in (self._target_watch, work):
             watch.await_first(max(0.0, deadline - time.monotonic()))
+        work.signal_stop()  # one answer was wanted; `mm2 status --watch` comes here again and again
         self._note_wants(self.view())
         # Now it is known what to ask the source for: twice, since the first answer shows whose timestamps are missing.
         for _ in range(2):

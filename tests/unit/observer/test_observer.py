@@ -47,7 +47,8 @@ def observer(engine: CopyEngine) -> Iterator[Observer]:
 
 
 def threads() -> set[str]:
-    return {thread.name for thread in threading.enumerate() if thread.name.startswith(("observer", "watch-"))}
+    """Of this flow: other tests in the same process look at others."""
+    return {thread.name for thread in threading.enumerate() if thread.name.startswith(("observer", "watch-A->B"))}
 
 
 def test_nobody_asked_nothing_runs(observer: Observer) -> None:
@@ -96,6 +97,10 @@ def test_a_look_from_outside_at_clusters_that_are_away_ends_in_time() -> None:
     began_s = time.monotonic()
     (flow,) = observe_once(config, timeout_s=5).flows
     assert time.monotonic() - began_s < 15
+    deadline = time.monotonic() + 30
+    while threads() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not threads()
     assert flow.source_error or flow.target_error
     assert flow.records_per_s is None
 
