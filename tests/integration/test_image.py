@@ -38,7 +38,7 @@ TEST_PACKAGES = {
 @pytest.fixture(scope="module")
 def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
     if os.geteuid() or shutil.which("debootstrap") is None:
-        pytest.skip("needs root, and Debian's package debootstrap")
+        pytest.fail("needs root, and Debian's package debootstrap: tests/tools/debian-packages debootstrap")
     folder = tmp_path_factory.mktemp("image")
     folder.chmod(0o755)
     base = debootstrap(folder)
