@@ -19,6 +19,15 @@ from mm2.mirror.filters import pattern_list
 EXIT_CODES = "Exit code: 0 done, and seen to be; 1 something could not be done, it is named, the rest is done; 2 nothing was changed, and why."
 
 
+def add_leave_behind(parser: Any) -> None:
+    """The argument of verbs that leave a source."""
+    parser.add_argument(
+        "--leave-behind",
+        action="store_true",
+        help="go although the source answers and has records that the target has not",
+    )
+
+
 def add_choice(parser: Any, *, groups: bool) -> None:
     """The arguments that say what of a flow is meant, and how to tell."""
     parser.add_argument(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mm2.cli.evidence import EXIT_CODES, add_choice, carried_out, choice_of, flow_of
+from mm2.cli.evidence import EXIT_CODES, add_choice, add_leave_behind, carried_out, choice_of, flow_of
 from mm2.cli.flow import Trouble, add_flow
 from mm2.cli.verbs import examples
 from mm2.failover.failover import Options, failover
@@ -35,11 +35,7 @@ def add(verbs: Any) -> None:
         type=float,
         help="wait so long for everything to be on the target; stop writers first",
     )
-    parser.add_argument(
-        "--leave-behind",
-        action="store_true",
-        help="go although the source answers and has records that the target has not",
-    )
+    add_leave_behind(parser)
     parser.set_defaults(run=run)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mm2.cli.evidence import EXIT_CODES, add_choice, carried_out, choice_of, flow_of
+from mm2.cli.evidence import EXIT_CODES, add_choice, add_leave_behind, carried_out, choice_of, flow_of
 from mm2.cli.flow import add_flow
 from mm2.cli.verbs import examples
 from mm2.failover.promote import promote
@@ -28,11 +28,7 @@ def add(verbs: Any) -> None:
     parser.add_argument(
         "--create-acls", action="store_true", help="who may write a topic on the source may write its remote topic"
     )
-    parser.add_argument(
-        "--leave-behind",
-        action="store_true",
-        help="go although the source answers and has records that the target has not",
-    )
+    add_leave_behind(parser)
     parser.set_defaults(run=run)
 
 
