@@ -52,7 +52,7 @@ _LATENCY_SAMPLES: Final = 4096
 _NEWS_AFTER_S: Final = 5.0
 _LEDGER_PATIENCE_S: Final = 5.0
 _CALL_THREADS: Final = 4
-_LOOK_AGAIN_S: Final = 0.002
+_LOOK_AGAIN_S: Final = 0.001
 #: To each broker. A broker works on one request of a connection at a time: with two, one is read while another is appended.
 _NEAR_CONNECTIONS: Final = 2
 #: A round trip from which on a window for each connection is the limit.
@@ -226,6 +226,8 @@ class Copier:
                 await self._link.pause(0.25)
                 continue
             self._positions = self._make_positions(offsets_partitions)
+            sink.connect()
+            await self._source_prepared()
             self._opening = Opening(
                 spec,
                 self._link,
@@ -244,6 +246,14 @@ class Copier:
                 self._dead_letters = DeadLetters(sink, spec.dead_letter_topic, spec.flow)
             return True
         return False
+
+    async def _source_prepared(self) -> None:
+        """Connected, so that a hand-over waits for no dialling; one that is away is found out about by those who read."""
+        partitions = [part.source for part in self._spec.partitions]
+        try:
+            await asyncio.wait_for(self._source.prepare(partitions), _NEWS_AFTER_S)
+        except (TimeoutError, KafkaFailure) as error:
+            self._log.info("the source could not be prepared for reading", error=str(error))
 
     async def _partitions_of(self, topic: str) -> int:
         """Of the offsets topic."""
@@ -730,7 +740,7 @@ class Copier:
             syncs_idle = self._syncs is None or self._syncs.idle or self._syncs.outbox.complaint is not None
             if self._positions.idle and syncs_idle and (self._transactions is not None or self._all_written()):
                 return
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(_LOOK_AGAIN_S)
 
     async def _last_transaction(self, deadline: float) -> None:
         transactions = self._transactions

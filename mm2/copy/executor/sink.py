@@ -155,6 +155,14 @@ class Sink(Brokers[_Broker]):
         """Find the leaders of the outboxes' partitions; KafkaFailure when the cluster cannot be asked."""
         await self._find_leaders(set(topics))
 
+    def connect(self) -> None:
+        """Open the connections that the outboxes will need, so that the first batch finds them."""
+        for place in {outbox.place for outbox in self._outboxes.values() if outbox.place is not None}:
+            if place not in self._brokers:
+                self._brokers[place] = _Broker(*place)
+            if self._brokers[place].channel is None:
+                self._open(self._brokers[place])
+
     def put(self, outbox: Outbox, parcel: Parcel) -> None:
         """Queue a batch; it is sent as soon as the pipeline has room."""
         outbox.queue.append(parcel)

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from mm2.copy.executor.brokers import SILENT_S, WATCH_S, Brokers, Link, Place
 from mm2.copy.executor.throttle import Throttle
@@ -22,7 +22,7 @@ from mm2.kafka.cluster import Cluster
 from mm2.kafka.connection import Connection
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, CorruptBatch, TimeoutFailure
-from mm2.kafka.structs import TopicPartition, topic_id_bytes
+from mm2.kafka.structs import Metadata, TopicPartition, topic_id_bytes
 from mm2.kafka.wire import fetch
 from mm2.kafka.wire.channel import BufferPool
 from mm2.kafka.wire.fetch import Fetched, FetchSession, Position
@@ -34,6 +34,8 @@ _SESSION_ERRORS: Final = (
 )
 _HELD_UP_WAIT_MS: Final = 20
 _MAX_PARTITION_BYTES: Final = 64 << 20
+#: How old may be what `Source.prepare` saw; whoever asks a broker that leads no more is told so.
+_PREPARED_S: Final = 30.0
 
 
 class Feed(Protocol):
@@ -154,6 +156,8 @@ class Source(Brokers[_Broker]):
         self._intakes: dict[TopicPartition, _Intake] = {}
         self._topic_ids: dict[str, bytes] = {}
         self._resuming = False
+        self._prepared: tuple[float, Metadata] | None = None  # when, and what
+        self._placing = False
         self._watch()
 
     def add(self, feeds: Iterable[Feed]) -> None:
@@ -161,7 +165,41 @@ class Source(Brokers[_Broker]):
         for feed in feeds:
             if feed.partition not in self._intakes:
                 self._intakes[feed.partition] = _Intake(feed, self._limits.partition_bytes, len(self._intakes))
-        self._refresh(0.0)
+        if self._prepared is None or time.monotonic() - self._prepared[0] > _PREPARED_S:
+            self._refresh(0.0)
+        elif not self._placing:
+            self._placing = True
+            self._loop.call_soon(self._place_prepared)
+
+    async def prepare(self, partitions: Sequence[TopicPartition]) -> None:
+        """Look up the leaders of partitions that are to be added soon, and connect to them: nothing is read yet.
+
+        Raises KafkaFailure when the cluster cannot be asked. A partition without a leader is looked up again by `add`.
+        """
+        names = sorted({tp.topic for tp in partitions})
+        metadata: Metadata = await self._in_background(self._cluster.metadata, names)
+        places: set[Place] = set()
+        for slot, tp in enumerate(partitions):
+            info = metadata.topics.get(tp.topic)
+            partition = None if info is None else info.partitions.get(tp.partition)
+            if partition is None or partition.leader < 0:
+                return
+            places.add(Place(partition.leader, slot % self._connections))
+        self._identify(metadata)
+        self._prepared = time.monotonic(), metadata
+        for place in places - self._brokers.keys():
+            self._brokers[place] = _Broker(*place, session=FetchSession(self._topic_ids))
+            self._open(self._brokers[place])
+
+    def _place_prepared(self) -> None:
+        self._placing = False
+        if self._prepared is None or self._over:
+            return
+        _, metadata = self._prepared
+        asked = {tp.topic for tp, intake in self._intakes.items() if intake.place is None}
+        if not asked <= metadata.topics.keys() or not self._place(metadata, asked):
+            self._prepared = None
+            self._refresh(0.0)
 
     def remove(self, partition: TopicPartition) -> None:
         """Fetch no more for a partition."""
@@ -343,22 +381,25 @@ class Source(Brokers[_Broker]):
             return 0.0  # some were added meanwhile
         return None if complete else WATCH_S
 
-    def _place(self, metadata: Any, asked: set[str]) -> bool:
-        """Put every feed whose topic was asked for with its leader; True when all have one."""
-        complete = True
+    def _identify(self, metadata: Metadata) -> None:
         for name, info in metadata.topics.items():
             topic_id = topic_id_bytes(info.topic_id)
             if self._topic_ids.get(name, topic_id) != topic_id:
                 for broker in self._brokers.values():
                     broker.session.reset()
             self._topic_ids[name] = topic_id
+
+    def _place(self, metadata: Metadata, asked: set[str]) -> bool:
+        """Put every feed whose topic was asked for with its leader; True when all have one."""
+        complete = True
+        self._identify(metadata)
         touched: set[Place] = set()
         for tp, intake in list(self._intakes.items()):
             if tp.topic not in asked:
                 continue
             info = metadata.topics.get(tp.topic)
             partition = None if info is None else info.partitions.get(tp.partition)
-            if partition is None or partition.leader < 0:
+            if info is None or partition is None or partition.leader < 0:
                 complete = False
                 subject = f"{tp} of cluster {self._cluster.name}"
                 code = ErrorCode.LEADER_NOT_AVAILABLE if info is not None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
