@@ -79,6 +79,16 @@ def test_both_sides_prove_themselves_and_the_job_is_handed_over(server: ChannelS
     assert batch.ready.is_set()
 
 
+def test_small_words_one_after_another_do_not_wait_for_acknowledgements(server: ChannelServer) -> None:
+    batch = batch_of(server)
+    executor = Executor(server)
+    executor.hello(batch)
+    executor.hear()
+    (peer,) = server._peers
+    ours = peer._transport.get_extra_info("socket")
+    assert ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
+
+
 def test_a_stranger_learns_nothing(server: ChannelServer) -> None:
     batch = batch_of(server)
     executor = Executor(server)

@@ -165,6 +165,34 @@ def test_a_broker_that_leads_nothing_any_more_is_left_in_peace() -> None:
     play(scenario)
 
 
+def test_what_was_prepared_is_connected_to_before_anything_is_read_and_not_looked_up_again() -> None:
+    async def scenario(scene: Scene) -> None:
+        scene.say(1)
+        partitions = [TopicPartition("t", 0), TopicPartition("t", 1)]
+        await scene.source.prepare(partitions)
+        scene.say(2)  # nobody asks: a broker that leads no more says so itself
+        scene.source.add([Feed(tp) for tp in partitions])
+        await asyncio.sleep(0)
+        assert {intake.place for intake in scene.source._intakes.values()} == {Place(1, 0)}
+        await asyncio.sleep(0.1)
+        assert scene.opened[0] == 1
+
+    play(scenario)
+
+
+def test_what_had_no_leader_when_it_was_prepared_is_looked_up_when_it_is_added() -> None:
+    async def scenario(scene: Scene) -> None:
+        scene.say(-1)
+        await scene.source.prepare([TopicPartition("t", 0)])
+        assert not scene.opened
+        scene.say(2)
+        scene.source.add([Feed(TopicPartition("t", 0))])
+        await asyncio.sleep(0.1)
+        assert set(scene.opened) == {2}
+
+    play(scenario)
+
+
 def test_a_topic_of_the_same_name_but_another_id_is_read_from_its_start() -> None:
     async def scenario(scene: Scene) -> None:
         feed = Feed(TopicPartition("t", 0))
