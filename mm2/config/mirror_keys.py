@@ -116,7 +116,14 @@ TOPIC_THROTTLE_PREFIX: Final = f"{THROTTLE_KEY}."
 
 OWN_CONFIG: Final = (
     ConfigDef()
-    .define("copy.batch.duration.ms", Type.LONG, 60000, at_least(10), LOW, "Length of one Spark micro-batch.")
+    .define(
+        "copy.batch.duration.ms",
+        Type.LONG,
+        60000,
+        at_least(10),
+        LOW,
+        "Length of one Spark micro-batch; one in which nothing moves may last ten times as long.",
+    )
     .define(
         "copy.lanes", Type.INT, 0, at_least(0), LOW, "Lanes (parallel Spark tasks) per connector task; 0 = automatic."
     )

@@ -50,6 +50,7 @@ class Batch:
         self.tally: dict[str, Any] | None = None  # the newest, as it came: it is added up when somebody asks
         self.progress: dict[TopicPartition, PartitionProgress] = {}
         self.changes = 0  # of `progress`
+        self.changed_at = time.monotonic()
         self._on_news = on_news
         self._log = structlog.get_logger("mm2.copy.executor").bind(
             flow=spec.flow, task=f"{spec.connector}-{spec.task_id}"
@@ -120,6 +121,7 @@ class Batch:
                 progress = PartitionProgress.from_row(row)
                 self.progress[progress.source] = progress
                 self.changes += 1
+                self.changed_at = self.heard_at
             self.latency_ms = message.get("latency_ms") or self.latency_ms
             self.tally = message.get("tally", self.tally)
             self.failure = message.get("failure", "")

@@ -36,6 +36,9 @@ _DRAIN_AT_HANDOVER_S: Final = 8.0
 _DRAIN_AT_STOP_S: Final = 3.5
 PATIENCE_S: Final = 20.0
 SILENCE_S: Final = 2 * LEASE_TIMEOUT_S
+# A batch in which nothing moves goes on for up to so many of its lengths: a start costs as much CPU time as half a minute of
+# watching a thousand idle partitions.
+_IDLE_LENGTHS: Final = 10
 
 #: Where partitions begin, as the ledger and Connect's offsets topic say right now. Called on a lane's thread, may block;
 #: KafkaFailure is tried again, ValueError ends the job.
@@ -285,8 +288,9 @@ class Lane:
     def _attend(self, batch: Batch) -> Batch | None:
         """Watch a running batch until its time is up, it is lost, or we stop; returns the batch standing by, if any."""
         began_at = time.monotonic()
-        ends_at = began_at + self._spec.batch_duration_ms / 1000
-        standby_at = ends_at - min(STANDBY_S, self._spec.batch_duration_ms / 2000)
+        length_s = self._spec.batch_duration_ms / 1000
+        ends_at = began_at + length_s
+        standby_at = ends_at - min(STANDBY_S, length_s / 2)
         standby: Batch | None = None
         while not self._stopping.is_set() and not batch.over.is_set():
             now = time.monotonic()
@@ -296,6 +300,9 @@ class Lane:
                 break
             if self._slots.is_over(now - began_at):
                 break
+            due = standby is None and now >= standby_at
+            if due and now - batch.changed_at >= length_s / 2 and ends_at - began_at < _IDLE_LENGTHS * length_s:
+                ends_at, standby_at = ends_at + length_s, standby_at + length_s
             if standby is None and now >= standby_at and self._slots.may_stand_by():
                 standby = self._launch()
             if standby is not None and standby.over.is_set():

@@ -186,6 +186,26 @@ def test_the_next_batch_begins_where_the_last_one_ended_and_not_before() -> None
         end(second)
 
 
+def test_a_batch_in_which_nothing_moves_lasts_longer_and_not_for_ever() -> None:
+    stage = Stage(200)
+    with running(stage):
+        began = time.monotonic()
+        first = stage.next()
+        stage.begun(first)
+        time.sleep(0.5)
+        assert stage.submitted.empty(), "its time is up twice, and there is nothing to hand over"
+        second = stage.next()
+        assert time.monotonic() - began >= 1.8
+        second.received({"type": "ready"})
+        stage.final(first, row(T0, 9))
+        stage.begun(second)
+        report(second, row(T0, 10))
+        third = stage.next()
+        assert time.monotonic() - second.changed_at < 1, "something has moved: after the usual time"
+        end(second)
+        end(third)
+
+
 def test_a_running_batch_goes_on_until_the_next_is_ready() -> None:
     stage = Stage(100)
     with running(stage):
