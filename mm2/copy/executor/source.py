@@ -33,6 +33,8 @@ _SESSION_ERRORS: Final = (
     ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
 )
 _HELD_UP_WAIT_MS: Final = 20
+#: An answer comes as soon as there is something, so where nothing happens it is asked for less and less often.
+_QUIET_WAITS: Final = 4
 _MAX_PARTITION_BYTES: Final = 64 << 20
 #: How old may be what `Source.prepare` saw; whoever asks a broker that leads no more is told so.
 _PREPARED_S: Final = 30.0
@@ -108,6 +110,8 @@ class _Broker(Link):
 
     session: FetchSession = field(default_factory=lambda: FetchSession({}))
     asked_at: float | None = None  # monotonic seconds; None while no answer is due
+    wait_ms: int = 0  # how long the broker may hold the answer back
+    quiet: int = 0  # answers in a row that brought nothing
     intakes: dict[TopicPartition, _Intake] = field(default_factory=dict)
     wanted: dict[TopicPartition, Position] = field(default_factory=dict)  # what the last request asked for in all
     left: dict[TopicPartition, None] = field(default_factory=dict)  # since the last request, each once and in order
@@ -282,6 +286,12 @@ class Source(Brokers[_Broker]):
         if not wanted:
             broker.left = touched
             return
+        # A partition that was left out must not wait for the others' silence to end.
+        if looked_at:
+            broker.quiet = 0
+        broker.wait_ms = self._limits.max_wait_ms * min(1 << broker.quiet, _QUIET_WAITS)
+        if held_up or throttled_s:
+            broker.wait_ms = _HELD_UP_WAIT_MS
         connection = channel.connection
         correlation_id = connection.next_correlation_id()
         frame = broker.session.request(
@@ -289,8 +299,7 @@ class Source(Brokers[_Broker]):
             correlation_id,
             connection.client_id,
             wanted,
-            # A partition that was left out must not wait for the others' silence to end.
-            max_wait_ms=_HELD_UP_WAIT_MS if held_up or throttled_s else self._limits.max_wait_ms,
+            max_wait_ms=broker.wait_ms,
             min_bytes=self._limits.min_bytes,
             max_bytes=max_bytes,
             read_committed=self._read_committed,
@@ -322,6 +331,7 @@ class Source(Brokers[_Broker]):
             if broker.channel is not None:
                 broker.channel.fail(error)
             return
+        broker.quiet = 0 if answer else min(broker.quiet + 1, _QUIET_WAITS)
         for fetched in answer:
             intake = broker.intakes.get(fetched.topic_partition)
             if intake is None:
@@ -437,14 +447,14 @@ class Source(Brokers[_Broker]):
         if self._over:
             return
         now = time.monotonic()
-        limit = self._request_timeout_s + self._limits.max_wait_ms / 1000
         for broker in self._brokers.values():
+            limit = self._request_timeout_s + broker.wait_ms / 1000
             if broker.channel is not None and broker.asked_at is not None and now - broker.asked_at > limit:
                 broker.channel.fail(
                     TimeoutFailure(f"broker {broker.node} did not answer a Fetch request in {limit:.0f} s")
                 )
             elif broker.asked_at is None and broker.intakes:
                 self._ask(broker)
-            elif broker.asked_at is not None and now - broker.asked_at > SILENT_S + self._limits.max_wait_ms / 1000:
+            elif broker.asked_at is not None and now - broker.asked_at > SILENT_S + broker.wait_ms / 1000:
                 self.failure = TimeoutFailure(f"broker {broker.node} has not answered a Fetch for {SILENT_S:.0f} s")
         self._loop.call_later(WATCH_S, self._watch)

@@ -64,6 +64,7 @@ class Line:
         self.asked: list[dict[TopicPartition, Position]] = []
         self.touched: list[list[TopicPartition]] = []
         self.max_bytes: list[int] = []
+        self.waits_ms: list[int] = []
         self.answers: list[list[Fetched]] = []
         self.connection = SimpleNamespace(next_correlation_id=lambda: 1, client_id="c", session_is_over=False)
         session = SimpleNamespace(request=self._request, response=lambda *_: self.answers.pop(0))
@@ -77,6 +78,7 @@ class Line:
         self.asked.append(dict(wanted))
         self.touched.append(list(more["touched"]))
         self.max_bytes.append(more["max_bytes"])
+        self.waits_ms.append(more["max_wait_ms"])
         return b""
 
     def ask(self) -> None:
@@ -291,6 +293,25 @@ def test_a_partition_where_nothing_happens_is_not_looked_at_again_until_somethin
         quiet.held = quiet.full = quiet.stuck = False
         line.answer()
         assert quiet.partition in line.asked[-1]
+
+    play(scenario)
+
+
+def test_where_nothing_happens_answers_may_take_longer_until_something_does() -> None:
+    async def scenario(scene: Scene) -> None:
+        feed = Feed(TopicPartition("t", 0))
+        line = scene.line(feed)
+        line.ask()
+        for _ in range(5):
+            line.answer()
+        assert line.waits_ms == [500, 1000, 2000, 2000, 2000, 2000]
+        line.answer(fetched(feed.partition, 6))
+        assert line.waits_ms[-1] == 500
+        line.answer()
+        assert line.waits_ms[-1] == 1000
+        feed.offset = 7  # it was sent elsewhere
+        line.answer()
+        assert line.waits_ms[-1] == 500
 
     play(scenario)
 
