@@ -17,10 +17,16 @@ LOGGER: Final = "org.apache.kafka.connect.runtime.rest.RestServer"
 log = structlog.get_logger(LOGGER)
 
 _SWITCHED: Final = 101
+_OK: Final = 200
+_BAD: Final = 400
+_ROUTINE: Final = frozenset({"health", "metrics"})
 
 
 class AccessLog:
-    """ASGI middleware that logs when the answer is through, or the connection is gone; a WebSocket when it ends."""
+    """ASGI middleware that logs when the answer is through, or the connection is gone; a WebSocket when it ends.
+
+    Those who look every few seconds and find nothing wrong (`is_routine`) are logged at DEBUG.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -43,7 +49,16 @@ class AccessLog:
         try:
             await self._app(scope, receive, counting)
         finally:
-            log.info(request_line(scope, status, sent_bytes, int((time.monotonic() - began_s) * 1000)), logger=LOGGER)
+            say = log.debug if is_routine(scope, status) else log.info
+            say(request_line(scope, status, sent_bytes, int((time.monotonic() - began_s) * 1000)), logger=LOGGER)
+
+
+def is_routine(scope: Mapping[str, Any], status: int) -> bool:
+    """Whether a probe or a scrape (GET or HEAD of ``/metrics``, or of a ``/health``) was answered with what it hoped for."""
+    *before, last = scope["path"].rstrip("/").split("/")
+    # A connector may be called so, too.
+    asked = last in _ROUTINE and before[-1:] != ["connectors"]
+    return asked and scope.get("method") in {"GET", "HEAD"} and _OK <= status < _BAD
 
 
 def request_line(scope: Mapping[str, Any], status: int, sent_bytes: int, took_ms: int) -> str:
