@@ -18,7 +18,7 @@ _FAR = replace(SHAPES["1k"], records=100_000)
 
 TABLE = (
     Event(SHAPES["1k-4g"]),
-    Event(Traffic(1000, 20)),
+    Event(Traffic(1000, 60)),
     Event(SHAPES["lz4"]),
     Event(SHAPES["1k"], Conditions(exactly_once=True)),
     Event(SHAPES["1k"], Conditions(tls=True)),
@@ -28,7 +28,7 @@ TABLE = (
     Event(SHAPES["single"]),
     Event(SHAPES["single-lz4"]),
     Event(Idleness(60), contenders=(OURS, JAVA_DEFAULT), runs=1),
-    Event(Traffic(10_000, 20)),
+    Event(Traffic(10_000, 60)),
     Event(Traffic(1000, 600), contenders=(OURS, JAVA_DEFAULT), runs=1),
 )
 BEYOND = (
