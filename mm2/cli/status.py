@@ -184,7 +184,7 @@ def _flow_row(flow: FlowView) -> tuple[str, ...]:
 
 
 def _tell_partitions(out: TextIO, partitions: Sequence[PartitionView]) -> None:
-    header = ("PARTITION", "POSITION", "SOURCE END", "LAG", "SECONDS", "TARGET OFFSET", "BYTES/S", "STATE")
+    header = ("PARTITION", "POSITION", "SOURCE END", "LAG", "SECONDS", "TARGET OFFSET", "VERIFIED", "BYTES/S", "STATE")
     rows = [
         (
             f"{one.topic}-{one.partition}",
@@ -193,6 +193,7 @@ def _tell_partitions(out: TextIO, partitions: Sequence[PartitionView]) -> None:
             number(one.lag_records),
             _seconds(one.lag_seconds),
             number(one.target_offset),
+            number(one.verified_offset),
             _whole(one.bytes_per_s),
             str(one.state),
         )

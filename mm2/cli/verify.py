@@ -182,7 +182,7 @@ def _go_on(options: Any, verification: Verification, asked: Asked, stopping: Any
             report = verification.run(asked, goes_on=True)
             if stopping.is_set():
                 return worst
-            verification.note(report, goes_on=True)
+            verification.note(report)
         except KafkaFailure as failure:
             # It may pass; who watches sees that nothing is verified meanwhile.
             if str(failure) != quiet:

@@ -119,6 +119,11 @@ class Verified(NamedTuple):
     target_id: str = ""
     target: int = -1
 
+    def is_of(self, source_id: str, target_id: str) -> bool:
+        """False for topics that are others by now; ids that are not known ("") contradict nothing."""
+        pairs = (self.source_id, source_id), (self.target_id, target_id)
+        return not any(then and now and then != now for then, now in pairs)
+
 
 def verified_record(source: TopicPartition, verified: Verified | None) -> Record:
     """What a partition was found to be; None: forget it."""

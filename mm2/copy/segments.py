@@ -178,6 +178,14 @@ class Trail:
                     chunk.segments[place] = segment._replace(records=max(0, end - segment.target))
                     self._changed.add(chunk.number)
 
+    def begin_anew(self) -> None:
+        """The target is another topic now: none of the places that were known on it holds. The totals go on."""
+        number = self.newest.number + 1
+        self._forgotten += range(max(0, number - CHUNKS_KEPT), number)
+        self._chunks.clear()
+        self._chunks.append(Chunk(number))
+        self._changed = {number}
+
     def settle(self) -> None:
         """Have the newest chunk written although it may only have grown: somebody else may have copied since."""
         if self.newest.segments:

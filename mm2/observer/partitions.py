@@ -175,6 +175,8 @@ class PartitionBook:
         task = sight.task if sight is not None else None if look.tasks is None else look.tasks.get(tp)
         state, reason, since_ms = _state(tp, sight, entry, lag, task, look)
         verified = look.verified.get(tp)
+        if verified is not None and entry is not None and not verified.is_of(entry.source_id, entry.target_id):
+            verified = None  # it was said of topics that others have taken the place of
         copied = look.left.get(tp, (0, 0)) if sight is None else (sight.records, sight.bytes)
         made_of = (
             known.version,

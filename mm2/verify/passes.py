@@ -76,10 +76,12 @@ class Pass:
 
 @dataclass
 class Plan:
-    """Of one partition: its passes in the order of the target, and offsets that are explained without a look at any record."""
+    """Of one partition: its passes in the order of the target, offsets that are explained without a look at any record, and segments
+    that were compared before."""
 
     passes: list[Pass] = field(default_factory=list)
     explained: dict[str, int] = field(default_factory=dict)
+    compared: list[Segment] = field(default_factory=list)
 
     def explain(self, reason: str, offsets: int) -> None:
         """Count some."""
@@ -93,7 +95,11 @@ class Bounds:
 
     The source begins at ``source_start`` and has been copied to ``position``; of the target what lies in
     ``target_start``..``target_end - 1`` was there then. A range whose end lies where the ledger knows no places is widened to
-    the next that it knows. ``target_first``, if known, is where the target has been compared to before.
+    the next that it knows.
+
+    ``target_first``, if not -1, is where the target has been compared to before, and ``first`` how far the source had been copied
+    then. From there on it is the target that counts: what the ledger has put behind ``target_first`` is compared, also
+    where the flow was sent back and has copied source offsets below ``first`` once more.
     """
 
     first: int
@@ -105,12 +111,22 @@ class Bounds:
     whole: bool = True
     target_first: int = -1
 
+    @property
+    def goes_on(self) -> bool:
+        """Part of it was compared before."""
+        return self.target_first >= 0
+
 
 def plan_passes(chunks: Sequence[Chunk], bounds: Bounds) -> Plan:
     """What the ledger's trail says of a range; all that is deleted on either side, or was cut off, is left out and explained."""
     plan = Plan()
     segments = _uncut(chunks, plan, bounds)
-    first, leading = _first(segments, bounds)
+    if bounds.goes_on:
+        plan.compared, segments = _parted(segments, bounds.target_first)
+        first, leading, lowest = bounds.first, True, 0
+    else:
+        first, leading = _first(segments, bounds)
+        lowest = first
     after, trailing = _after(segments, bounds)
     groups: list[list[Segment]] = []
     for segment in segments:
@@ -119,7 +135,7 @@ def plan_passes(chunks: Sequence[Chunk], bounds: Bounds) -> Plan:
             groups.append([])
         groups[-1].append(segment)
     for place, group in enumerate(groups):
-        kept = [part for segment in group if (part := _kept(segment, first, after, plan, bounds)).records]
+        kept = [part for segment in group if (part := _kept(segment, lowest, after, plan, bounds)).records]
         if not kept:
             continue
         # Of what is deleted at its head nothing is known any more.
@@ -129,12 +145,13 @@ def plan_passes(chunks: Sequence[Chunk], bounds: Bounds) -> Plan:
         # What lies between two passes, and behind the last one, came in the time of the one before it.
         behind = groups[place + 1][0].target if place + 1 < len(groups) else bounds.target_end if trailing else 0
         ends = kept[-1].target_end == group[-1].target_end
-        until = max(after, kept[-1].source_end) if is_last or following is not None else kept[-1].source_end
+        until = kept[-1].source_end
+        if is_last or following is not None:
+            # A pass that was sent back ends where the copying is, however far the one before it has come.
+            until = max(until, bounds.position if is_last else after)
         if following is not None and until > kept[-1].source_end:
             behind, ends = following.target, True
-        begin = bounds.target_start if is_first else kept[0].target
-        if not plan.passes and bounds.target_start <= bounds.target_first < begin:
-            begin = bounds.target_first
+        begin = max(bounds.target_start, bounds.target_first) if is_first else kept[0].target
         plan.passes.append(
             Pass(
                 min(first, kept[0].source) if is_first else kept[0].source,
@@ -144,9 +161,23 @@ def plan_passes(chunks: Sequence[Chunk], bounds: Bounds) -> Plan:
                 Route(tuple(kept)),
             )
         )
-    if not plan.passes and not segments and first < after:
-        plan.passes.append(Pass(first, after, bounds.target_start, bounds.target_end, Route()))
+    begin = max(bounds.target_start, bounds.target_first)
+    if not segments and (first < after or (bounds.goes_on and begin < bounds.target_end)):
+        plan.passes.append(Pass(first, max(first, after), begin, max(begin, bounds.target_end), Route()))
     return plan
+
+
+def _parted(segments: Iterable[Segment], target: int) -> tuple[list[Segment], list[Segment]]:
+    """What lies below a target offset, and what lies there and behind."""
+    below: list[Segment] = []
+    behind: list[Segment] = []
+    for segment in segments:
+        middle = segment.source + target - segment.target
+        parts = clipped(segment, segment.source, middle), clipped(segment, middle, segment.source_end)
+        for part, where in zip(parts, (below, behind), strict=True):
+            if part.records:
+                where.append(part)
+    return below, behind
 
 
 def _first(segments: Sequence[Segment], bounds: Bounds) -> tuple[int, bool]:
@@ -213,13 +244,12 @@ def clipped(segment: Segment, first: int, after: int) -> Segment:
     return Segment(low, segment.target + low - segment.source, max(0, high - low))
 
 
-def elsewhere(one: Pass, all_of_them: Iterable[Pass]) -> list[Gap]:
-    """Source offsets that other passes have copied: where this one does not know them, they are not missing."""
+def elsewhere(one: Pass, plan: Plan) -> list[Gap]:
+    """Source offsets that other passes of the plan have copied: where this one does not know them, they are not missing."""
+    others = [segment for other in plan.passes if other is not one for segment in other.route.segments]
     return [
         Gap(segment.source, segment.source_end, "copied in another pass")
-        for other in all_of_them
-        if other is not one
-        for segment in other.route.segments
+        for segment in [*plan.compared, *others]
         if segment.source < one.after and segment.source_end > one.first
     ]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
-from mm2.copy.ledger import Ledger
+from mm2.copy.ledger import Ledger, Verified
 from mm2.copy.segments import Gap, Segment
 from mm2.copy.session import Entry
 from mm2.kafka.admin import Admin
@@ -69,8 +69,8 @@ class PartitionPlan:
     explained: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     trouble: str = ""
-    target_first: int = -1  # where the target has been compared to before
-    target_after: int = -1  # and where it will have been
+    before: Verified | None = None  # how far it was compared before, where this goes on from there
+    target_after: int = -1  # up to where the target will have been compared
 
     @property
     def source(self) -> TopicPartition:
@@ -220,7 +220,7 @@ def _by_ledger(
         target[0],
         target[1] if entry.mark.target < 0 else entry.mark.target,
         whole=after is None,
-        target_first=plan.target_first,
+        target_first=-1 if plan.before is None else plan.before.target,
     )
     plan.target_after = bounds.target_end if bounds.whole else -1
     plan.first, plan.after = max(bounds.first, source[0]), bounds.after
@@ -228,20 +228,23 @@ def _by_ledger(
         plan.explained[Explained.PENDING] = min(after, source[1]) - position
     gaps = [gap for chunk in chunks for gap in chunk.gaps]
     plan.explained |= _explained(entry, gaps, bounds)
-    found = plan_passes(chunks, bounds) if bounds.first < bounds.after else None
+    found = plan_passes(chunks, bounds) if bounds.first < bounds.after or bounds.goes_on else None
     if found is None:
         return
+    plan.first = min([plan.first, *(one.first for one in found.passes)])
     for reason, offsets in found.explained.items():
         plan.explained[reason] = plan.explained.get(reason, 0) + offsets
-    if len(found.passes) > 1:
+    if plan.before is not None and any(one.first < plan.before.checked for one in found.passes):
+        plan.notes.append(
+            f"the flow was sent back below {plan.before.checked}, and what it has copied since is compared"
+        )
+    elif len(found.passes) > 1:
         plan.notes.append(f"was copied in {len(found.passes)} passes, each of which is compared")
     if entry.note:
         plan.notes.append(entry.note)
     unseen = [gap for gap in gaps if gap.reason not in UNSEEN and gap.after > gap.first]
     for place, one in enumerate(found.passes):
-        hidden = [
-            gap for gap in [*unseen, *elsewhere(one, found.passes)] if gap.first < one.after and gap.after > one.first
-        ]
+        hidden = [gap for gap in [*unseen, *elsewhere(one, found)] if gap.first < one.after and gap.after > one.first]
         known = one.route.segments
         is_open = place == 0 and bool(known) and (one.first < known[0].source or one.target_first < known[0].target)
         plan.spans.append(
@@ -249,7 +252,7 @@ def _by_ledger(
                 base,
                 stretch=one,
                 hidden=tuple(side_by_side(hidden)),
-                open_start=is_open or not known,
+                open_start=not bounds.goes_on and (is_open or not known),
                 closely=not known,
                 whole=(source[0], max(plan.after, one.after)),
             )

@@ -25,7 +25,8 @@ class Verdict(StrEnum):
 @dataclass(frozen=True, slots=True)
 class PartitionReport:
     """One partition. ``first``..``after - 1`` are the source offsets that were compared, ``records`` those found on both sides;
-    ``explained`` are offsets by reason, ``counts`` records by kind of difference, of which ``differences`` lists the first."""
+    ``explained`` are offsets by reason, ``counts`` records by kind of difference, of which ``differences`` lists the first. ``before``
+    is what was known already, where this has gone on from there."""
 
     topic: str
     partition: int
@@ -47,6 +48,7 @@ class PartitionReport:
     source_id: str = ""
     target_id: str = ""
     target_after: int = -1
+    before: Verified | None = None
 
     @classmethod
     def of(cls, plan: PartitionPlan, findings: Findings) -> Self:
@@ -76,6 +78,7 @@ class PartitionReport:
             plan.source_id,
             plan.target_id,
             plan.target_after,
+            plan.before,
         )
 
     @property
@@ -83,20 +86,21 @@ class PartitionReport:
         """The source partition."""
         return TopicPartition(self.topic, self.partition)
 
-    def verified(self, before: Verified | None, at_ms: int) -> Verified | None:
-        """What the ledger is to say of it; ``before``: what it said, if this goes on from there. None: nothing new, or nothing that
-        holds: what is told by content alone has no certain end."""
-        if (
-            self.trouble
-            or self.certainty is not Certainty.LEDGER
-            or (before is not None and before.checked >= self.after)
-        ):
+    def verified(self, at_ms: int) -> Verified | None:
+        """What the ledger is to say of it, together with what was found ``before``, if this has gone on from there. A flow that was
+        sent back takes the number with it. None: nothing new, or nothing that holds: what is told by content alone has no
+        certain end."""
+        before = self.before
+        if self.trouble or self.certainty is not Certainty.LEDGER:
             return None
-        reached = self.after if self.spoiled is None else self.spoiled
+        if before is not None and (before.checked, before.target) == (self.after, self.target_after):
+            return None
+        reached = self.after if self.spoiled is None else min(self.after, self.spoiled)
         first, records, counts = self.first, self.records, dict(self.counts)
         if before is not None:
-            reached = before.offset if before.offset < before.checked else reached
-            first, records = before.first, records + before.records
+            if before.differences or before.offset < before.checked:
+                reached = min(reached, before.offset)
+            first, records = min(first, before.first), records + before.records
             counts = {
                 kind: before.differences.get(kind, 0) + counts.get(kind, 0) for kind in {*before.differences, *counts}
             }

@@ -54,7 +54,7 @@ class Verification:
     def run(
         self, asked: Asked, progress: Progress = lambda _bytes, _done, _all: None, *, goes_on: bool = False
     ) -> Report:
-        """Compare what was asked for. ``goes_on``: from where the ledger says that it has been compared before.
+        """Compare what was asked for. ``goes_on``: what was copied since it was compared the last time, as the ledger has it.
 
         Raises KafkaFailure when a cluster does not answer, and SparkUnavailable.
         """
@@ -88,16 +88,18 @@ class Verification:
         reports = tuple(PartitionReport.of(plan, found[id(plan)]) for plan in plans)
         return Report(self._clients.flow, began_ms, _now_ms(), len(flat), reports, is_everything=asked.is_everything)
 
-    def note(self, report: Report, *, goes_on: bool = False) -> None:
-        """Have the ledger, where there is one, remember how far each of its partitions was compared. Raises KafkaFailure."""
+    def note(self, report: Report) -> None:
+        """Have the ledger, where there is one, remember how far each of its partitions was compared, and forget what it says of
+        topics that are others by now. Raises KafkaFailure."""
         with self._cluster(Side.TARGET) as target:
             ledger = self._ledger(target)
             if ledger is None:
                 return
             records = []
             for row in report.partitions:
-                verified = row.verified(known(ledger, row) if goes_on else None, report.ended_ms)
-                if verified is not None:
+                verified, noted = row.verified(report.ended_ms), ledger.verified(row.source)
+                is_stale = noted is not None and not noted.is_of(row.source_id, row.target_id)
+                if verified is not None or is_stale:
                     records.append(verified_record(row.source, verified))
             Ledgers(self._clients, target).write(records)
 
@@ -151,8 +153,8 @@ class Verification:
         syncs = self._syncs() if strangers else {}
         for plan in plans:
             first, after = wanted.get(plan.source, (None, None))
-            if goes_on and ledger is not None and (before := known(ledger, plan, here, there)) is not None:
-                first, plan.target_first = before.checked, before.target
+            if goes_on and ledger is not None and (before := _known(ledger, plan, here, there)) is not None:
+                first, plan.before = before.checked, before
             plan_partition(plan, ledger, syncs.get(plan.source, ()), (here, there), (first, after))
         return plans
 
@@ -221,19 +223,14 @@ class Verification:
         )
 
 
-def known(
-    ledger: Ledger,
-    row: PartitionPlan | PartitionReport,
-    source: planning.Side | None = None,
-    target: planning.Side | None = None,
-) -> Verified | None:
-    """How far a partition was compared before; None when never, or when one of its topics was created anew since."""
-    before = ledger.verified(row.source)
-    if before is None:
+def _known(ledger: Ledger, plan: PartitionPlan, source: planning.Side, target: planning.Side) -> Verified | None:
+    """How far a partition was compared before; None when never, or when that does not hold any more: one of its topics was created
+    anew since, or the target has lost some of what was compared."""
+    before = ledger.verified(plan.source)
+    if before is None or not before.is_of(source.topic_id(plan.topic), target.topic_id(plan.remote_topic)):
         return None
-    source_id = row.source_id if source is None else source.topic_id(row.topic)
-    target_id = row.target_id if target is None else target.topic_id(row.remote_topic)
-    return before if (before.source_id, before.target_id) == (source_id, target_id) else None
+    end = target.ends.get(TopicPartition(plan.remote_topic, plan.partition))
+    return None if before.target < 0 or (isinstance(end, int) and end < before.target) else before
 
 
 def _read_syncs(cluster: Cluster, topic: str) -> dict[TopicPartition, list[tuple[int, int]]]:

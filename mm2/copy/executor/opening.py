@@ -86,7 +86,8 @@ class Opening:
             entry = start.entry
             if entry is not None:
                 self._remember(cursor, entry, start)
-            if entry is not None and not start.moved and self._is_another_target(cursor, entry):
+            if entry is not None and not start.moved and self._has_another_target(entry):
+                cursor.fail(State.RECREATED, self.recreated(entry.target, entry.mark.records))
                 continue
             if entry is None or entry.session is None or not self.with_sessions:
                 positions[tp] = start.position
@@ -121,6 +122,8 @@ class Opening:
 
     def _remember(self, cursor: Cursor, entry: Entry, start: Start) -> None:
         cursor.trail = Trail(start.chunk, entry.gaps)
+        if start.moved and self._has_another_target(entry):
+            cursor.trail.begin_anew()
         cursor.lost = list(entry.lost)
         cursor.foreign = entry.foreign
         cursor.rate = float(entry.rate)
@@ -128,12 +131,10 @@ class Opening:
             cursor.leader_epoch = entry.source_epoch
             cursor.topic_id = entry.source_id
 
-    def _is_another_target(self, cursor: Cursor, entry: Entry) -> bool:
+    def _has_another_target(self, entry: Entry) -> bool:
+        """Whether the remote topic is another one than the ledger knows."""
         now = self._sink.topic_ids.get(entry.remote_topic, "")
-        if not now or not entry.target_id or now == entry.target_id:
-            return False
-        cursor.fail(State.RECREATED, self.recreated(entry.target, entry.mark.records))
-        return True
+        return bool(now and entry.target_id) and now != entry.target_id
 
     def recreated(self, target: TopicPartition, records: int) -> str:
         """What to say of a remote topic that is another one now."""

@@ -23,6 +23,7 @@ WELL = PartitionView(
     lag_records=0,
     lag_seconds=0.0,
     bytes_per_s=2500.7,
+    verified_offset=1100,
 )
 TOO_LARGE = PartitionView(
     "orders", 1, "A.orders", State.TOO_LARGE, "A record is too large.", 1_700_000_000_000, position=9
@@ -56,8 +57,8 @@ def test_the_sentence_comes_first_then_the_flow_then_its_partitions() -> None:
         "FLOW PARTITIONS NOT WELL LAG SECONDS BYTES BYTES/S LOST FOREIGN TASKS",
         "A->B 1 0 0 0.0 0 2,500 0 0 -",
         "",
-        "PARTITION POSITION SOURCE END LAG SECONDS TARGET OFFSET BYTES/S STATE",
-        "orders-0 1,200 1,200 0 0.0 1,190 2,500 RUNNING",
+        "PARTITION POSITION SOURCE END LAG SECONDS TARGET OFFSET VERIFIED BYTES/S STATE",
+        "orders-0 1,200 1,200 0 0.0 1,190 1,100 2,500 RUNNING",
     ]
     assert len(lines(flow(), partitions=False)) == 4
 
@@ -118,4 +119,4 @@ def test_json_has_every_field_of_the_snapshot() -> None:
     )
     assert one["metric_formats"] == ["legacy"]
     assert one["partitions"][0]["lag_seconds"] == 0.0
-    assert one["partitions"][0]["verified_offset"] is None
+    assert one["partitions"][0]["verified_offset"] == 1100

@@ -11,6 +11,7 @@ import pytest
 
 from mm2.cli.flow import Trouble
 from mm2.cli.verify import _tell, asked_for, bytes_of
+from mm2.copy.ledger import Verified
 from mm2.kafka.structs import TopicPartition
 from mm2.verify.findings import Difference, Findings, Kind
 from mm2.verify.page import page
@@ -118,18 +119,33 @@ def test_a_page_shows_what_clusters_say_as_text_and_needs_nothing_else() -> None
 
 def test_behind_a_difference_nothing_counts_as_verified() -> None:
     (clean,) = report_of().partitions
-    first = clean.verified(None, 5)
+    first = clean.verified(5)
     assert first is not None
     assert (first.first, first.offset, first.checked, first.at_ms, first.records) == (0, 13, 13, 5, 10)
     (spoiled,) = report_of(Difference(Kind.MISSING, 3, None)).partitions
-    later = spoiled.verified(first._replace(checked=2, offset=2), 6)
+    later = replace(spoiled, before=first._replace(checked=2, offset=2)).verified(6)
     assert later is not None
     assert (later.offset, later.checked, later.records, later.differences) == (3, 13, 20, {"missing": 1})
-    once_more = clean.verified(later._replace(checked=10), 7)
+    once_more = replace(clean, before=later._replace(checked=10)).verified(7)
     assert once_more is not None
     assert (once_more.offset, once_more.checked, once_more.differences) == (3, 13, {"missing": 1})
-    assert clean.verified(first, 8) is None, "nothing new"
+    assert replace(clean, before=first).verified(8) is None, "nothing new"
     (torn,) = report_of(trouble="no answer").partitions
-    assert torn.verified(None, 9) is None
+    assert torn.verified(9) is None
     guessed = replace(clean, certainty=Certainty.CONTENT)
-    assert guessed.verified(None, 9) is None, "what content tells has no certain end"
+    assert guessed.verified(9) is None, "what content tells has no certain end"
+
+
+def test_verified_up_to_goes_back_with_a_flow_that_is_sent_back_and_never_beyond_a_difference() -> None:
+    (clean,) = report_of().partitions
+    before = Verified(0, 100, 100, 1, 90, {}, target=95)
+    back = replace(clean, first=8, after=13, target_after=100, before=before).verified(2)
+    assert back is not None
+    assert (back.first, back.offset, back.checked, back.target, back.records) == (0, 13, 13, 100, 100)
+    idle = replace(clean, after=13, target_after=95, before=before).verified(2)
+    assert idle is not None, "its position is news, too"
+    assert (idle.offset, idle.target) == (13, 95)
+    spoiled = before._replace(offset=60, differences={"extra": 1})
+    kept = replace(clean, after=200, target_after=300, before=spoiled).verified(3)
+    assert kept is not None
+    assert (kept.offset, kept.checked, kept.differences) == (60, 200, {"extra": 1})

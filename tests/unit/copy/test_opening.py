@@ -194,6 +194,18 @@ def test_another_target_topic_of_the_same_name_stops_the_partition() -> None:
     assert "50 records" in trouble.reason
 
 
+def test_when_it_is_copied_once_more_to_another_target_nothing_is_known_of_places_on_the_first() -> None:
+    scene, moved = Scene(), ENTRY.replace(session=None)
+    scene.topic_ids, scene.offsets[LATEST] = {"A.t": "other"}, [0]
+    play(scene, lambda: scene.begin(Start(30, 30, moved, Chunk(6, [Segment(0, 100, 50)]), moved=True)))
+    trail = scene.cursor.trail
+    assert (trail.newest, trail.gaps, scene.cursor.mark) == (Chunk(7), {"control": 2}, Mark(30, 0, 0))
+    assert trail.take_changed() == ([Chunk(7)], list(range(7)))
+    same = Scene()
+    play(same, lambda: same.begin(Start(30, 30, moved, Chunk(6, [Segment(0, 100, 50)]), moved=True)))
+    assert same.cursor.trail.newest.segments == [Segment(0, 100, 50)], "sent back on the same one, all of it holds"
+
+
 # -- a session that begins ------------------------------------------------------------------------------------------------
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mm2.copy.driver.sight import PartitionSight
-from mm2.copy.ledger import Ledger, Pause, entry_record, pause_record
+from mm2.copy.ledger import Ledger, Pause, Verified, entry_record, pause_record
 from mm2.copy.session import Entry, Mark, Trouble
 from mm2.copy.spec import PartitionProgress
 from mm2.copy.states import State
@@ -123,6 +123,16 @@ def test_a_backlog_older_than_the_history_is_as_old_as_its_record_says(scene: Sc
     seen = scene.look(0, stamps={T1: Stamp(20, 30, NOW_MS - 59_000)})
     assert seen.risk.seconds == 60.0
     assert seen.wanted == ()
+
+
+def test_what_was_verified_of_topics_that_are_others_now_is_not_told(scene: Scene) -> None:
+    scene.entry(T0, 90, source_id="s", target_id="r")
+    scene.entry(T1, 90, source_id="s", target_id="r")
+    scene.more["verified"] = {
+        T0: Verified(0, 80, 80, NOW_MS, source_id="s", target_id="r"),
+        T1: Verified(0, 80, 80, NOW_MS, source_id="s", target_id="another"),
+    }
+    assert [view.verified_offset for view in scene.look().views] == [80, None]
 
 
 def test_a_timestamp_that_is_none_leaves_how_long_it_is_known(scene: Scene) -> None:

@@ -61,6 +61,10 @@ class Flow:
     def source(self) -> list[tuple[int, Record]]:
         return [(offset, record(offset)) for offset in range(self.length) if offset not in self.holes]
 
+    def all_chunks(self) -> list[Chunk]:
+        """As the ledger has them at this moment."""
+        return [Chunk(one.number, list(one.segments), list(one.gaps), list(one.cuts)) for one in self.trail._chunks]
+
     @property
     def chunks(self) -> list[Chunk]:
         self.trail.settle()
@@ -75,7 +79,7 @@ def spans_of(plan: Plan, chunks: list[Chunk], size: int | None = None) -> list[S
     gaps = [gap for chunk in chunks for gap in chunk.gaps if gap.reason not in UNSEEN]
     spans = []
     for one in plan.passes:
-        hidden = tuple(sorted([*gaps, *elsewhere(one, plan.passes)]))
+        hidden = tuple(sorted([*gaps, *elsewhere(one, plan)]))
         pieces = [one] if size is None else split(one, size)
         assert joined(pieces) == joined([one])
         spans += [Span("t", 0, "A.t", piece, hidden, closely=size is None, whole=(0, one.after)) for piece in pieces]
@@ -160,6 +164,51 @@ def test_records_of_others_behind_what_was_compared_before_are_seen_when_it_goes
     chunks = [Chunk(0, [Segment(0, 0, 100), Segment(100, 103, 50)])]
     (one,) = plan_passes(chunks, Bounds(100, 150, 0, 150, 0, 153, whole=True, target_first=100)).passes
     assert (one.first, one.target_first, one.target_after) == (100, 100, 153)
+
+
+@given(st.sets(st.integers(0, 99), max_size=20), events, st.sets(st.integers(0, 14)), st.data())
+@settings(max_examples=400)
+def test_in_rounds_each_record_of_the_target_is_compared_once_wherever_the_flow_was_sent_to(
+    holes: set[int], history: list[tuple[str, int]], rounds: set[int], data: st.DataObject
+) -> None:
+    flow = Flow(holes, 100)
+    altered = data.draw(st.none() | st.integers(0, 200))
+    total, checked, compared = Findings(), 0, -1
+    for step, (event, count) in enumerate([("copy", 1), *history, ("copy", 1)]):
+        flow.play(event, count)
+        if altered is not None and altered < len(flow.target) and flow.target[altered][1].value != b"altered":
+            offset, one = flow.target[altered]
+            if offset < compared or one.key == b"foreign":
+                altered = None  # that is for a run over everything
+            else:
+                flow.target[altered] = (offset, Record(one.key, b"altered", one.headers, one.timestamp))
+        if step in rounds or step > len(history):
+            chunks = flow.all_chunks()
+            plan = plan_passes(chunks, flow.bounds(first=checked, target_first=compared))
+            for span in spans_of(plan, chunks):
+                total.add(compare(span, ListFeed(flow.source), ListFeed(flow.target)))
+            checked, compared = flow.position, flow.end
+    expected = {Kind.EXTRA: flow.foreign, Kind.ALTERED_VALUE: int(altered is not None and altered < len(flow.target))}
+    assert total.counts == {kind: count for kind, count in expected.items() if count}
+    assert total.records == len(flow.target) - sum(expected.values())
+
+
+def test_a_flow_that_was_sent_back_is_compared_where_it_has_copied_once_more() -> None:
+    chunks = [Chunk(0, [Segment(0, 0, 100), Segment(30, 100, 20)])]
+    plan = plan_passes(chunks, Bounds(100, 50, 0, 50, 0, 120, target_first=100))
+    assert plan.passes == [Pass(30, 50, 100, 120, Route((Segment(30, 100, 20),)))]
+    assert elsewhere(plan.passes[0], plan) == [Gap(0, 100, "copied in another pass")]
+    further = plan_passes(chunks, Bounds(40, 50, 0, 50, 0, 120, target_first=110)).passes
+    assert further == [Pass(40, 50, 110, 120, Route((Segment(40, 110, 10),)))]
+    assert plan_passes(chunks[:1], Bounds(100, 30, 0, 30, 0, 120, target_first=120)).passes == [], "nothing yet"
+
+
+def test_what_was_not_copied_since_the_last_round_is_looked_at_although_nothing_was() -> None:
+    chunks = [Chunk(0, [Segment(0, 0, 100)], [Gap(100, 103, "control")])]
+    plan = plan_passes(chunks, Bounds(100, 103, 0, 103, 0, 100, target_first=100))
+    assert plan.passes == [Pass(100, 103, 100, 100, Route())]
+    strangers = plan_passes(chunks, Bounds(103, 103, 0, 103, 0, 105, target_first=100))
+    assert strangers.passes == [Pass(103, 103, 100, 105, Route())]
 
 
 def test_nothing_known_is_one_pass_over_all() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mm2.copy.ledger import Ledger, chunk_record, entry_record
+from mm2.copy.ledger import Ledger, Verified, chunk_record, entry_record
 from mm2.copy.segments import Chunk, Gap, Segment
 from mm2.copy.session import Before, Entry, Mark
 from mm2.kafka.errors import BrokerFailure
@@ -79,6 +79,20 @@ def test_what_a_ledger_says_of_another_topic_of_that_name_counts_nothing() -> No
         assert (plan.certainty, ranges(plan)) == (Certainty.CONTENT, [(0, 40, 0, 30)])
         assert plan.notes == [f"the {which} topic was created anew since, so what the ledger says does not hold for it"]
         assert plan.spans[0].closely
+
+
+def test_what_was_copied_once_more_since_the_last_time_is_compared_and_said() -> None:
+    trail = Chunk(0, [Segment(0, 0, 100), Segment(30, 100, 20)])
+    ledger = ledger_of(ENTRY.replace(mark=Mark(50, 120, 20)), trail)
+    sides = side("t", "s", 0, 500), side("A.t", "r", 0, 120)
+    plan = PartitionPlan("t", 0, "A.t", before=Verified(0, 100, 100, 1, 100, {}, "s", "r", 100))
+    plan_partition(plan, ledger, (), sides, (100, None))
+    assert (plan.first, plan.after, plan.target_after, ranges(plan)) == (30, 50, 120, [(30, 50, 100, 120)])
+    assert plan.notes == ["the flow was sent back below 100, and what it has copied since is compared"]
+    assert not plan.spans[0].open_start
+    waiting = PartitionPlan("t", 0, "A.t", before=Verified(0, 100, 100, 1, 100, {}, "s", "r", 120))
+    plan_partition(waiting, ledger, (), sides, (100, None))
+    assert (waiting.after, waiting.spans, waiting.notes) == (50, [], [])
 
 
 def test_without_a_ledger_offset_syncs_hold_the_sides_together_as_far_as_they_agree() -> None:
