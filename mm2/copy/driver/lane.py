@@ -234,6 +234,7 @@ class Lane:
 
     def _begin(self, batch: Batch) -> bool:
         """Give the lease, and when it has been taken up the places to start at; False when it is lost before."""
+        self._begun_ms = None
         batch.grant()
         while not batch.claimed.is_set():
             if self._stopping.is_set() or batch.over.is_set():
@@ -265,6 +266,7 @@ class Lane:
         if pauses := self._paused():
             batch.pause(pauses)
         batch.start(known)
+        self._begun_ms = time.time_ns() // 1_000_000
         return True
 
     def _paused(self) -> dict[TopicPartition, Pause]:

@@ -160,6 +160,19 @@ def test_nothing_is_leased_before_the_executor_is_ready_and_nothing_begins_befor
         assert stage.read == [[T0, T1]]
 
 
+def test_a_batch_runs_since_it_was_told_where_to_begin() -> None:
+    stage = Stage(60_000)
+    with running(stage) as lane:
+        batch = stage.next()
+        batch.received({"type": "ready"})
+        wait(lambda: stage.told(batch, "lease"))
+        assert lane.sight.since_ms is None
+        before_ms = time.time_ns() // 1_000_000
+        stage.begun(batch)
+        wait(lambda: lane.sight.since_ms is not None)
+        assert before_ms <= (lane.sight.since_ms or 0) <= time.time_ns() // 1_000_000
+
+
 def test_the_next_batch_begins_where_the_last_one_ended_and_not_before() -> None:
     stage = Stage(200)
     entry = Entry("t", 0, "A.t", Mark(9, 9, 9), session=Session(ProducerIdentity(7, 0), Mark(0, 0, 0)))
