@@ -1,40 +1,134 @@
-"""Pictures of every page, light and dark, on a desktop and on a phone, of flows that are made up (bench/dashboard.py).
+"""Pictures of every page, light and dark, on a desktop and on a phone, of flows that really run.
 
-    python -m tests.browser.pictures [--folder docs/img] [--seconds 150]
+    python -m tests.browser.pictures [--folder docs/img] [--seconds 150] [--only flows ...]
 
-Made up, so that they are the same on every machine but for the clock, and show what one hopes never to see. That a real process
-fills the same pages is what test_dashboard.py is for.
+What test_dashboard.py looks at (shop.py), and besides what one hopes never to see: records that retention took before they were copied,
+one that the target refuses, a connector that has failed, a cluster that is gone. Two processes share the work.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import re
+import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Literal
 
+import httpx
+from confluent_kafka.admin import ResourceType
 from playwright.sync_api import BrowserContext
 
-from bench.dashboard import MadeUp, served
+from mm2.sandbox.kafka import LocalKafka, start_all, stop_all
+from mm2.sandbox.ports import free_ports
 from tests.browser.chromium import chromium
+from tests.browser.shop import FLOW, PATIENCE_S, SOURCE, TARGET, Shop, open_shop
+from tests.integration.copy_flow import alter, create, delete_before, eventually, producer_of
+from tests.integration.mirror_process import ROOT, MirrorProcess
 
 VIEWS = {
     "flows": "",
-    "partitions": "partitions?flow=A->B",
+    "partitions": f"partitions?flow={FLOW}",
     "groups": "groups",
     "gaps": "gaps",
     "connectors": "connectors",
     "workers": "workers",
     "spark": "spark",
-    "configuration": "configuration?flow=A->B",
+    "configuration": f"configuration?flow={FLOW}",
 }
 _SIZES = {"desktop": (1280, 860), "phone": (390, 780)}
 _SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
-_PARTITIONS, _GROUPS = 400, 60
 _SETTLE_S = 2.5
-_PATIENCE_MS = 300_000
+#: A cluster that will be gone, copied to the vault as well.
+_DEPOT = "depot"
+#: By how many records of each partition of the orders they have consumed.
+_GROUPS = {"shipping": 35, "fraud": 50, "reporting": 5}
+
+
+@contextmanager
+def living(folder: Path) -> Iterator[tuple[str, Callable[[], None]]]:
+    """The page of a process that copies, and what makes everything happen that is to be seen on it."""
+    depot = LocalKafka(_DEPOT, folder / _DEPOT)
+    with ExitStack() as stack:
+        start_all((depot,), PATIENCE_S)
+        stack.callback(stop_all, (depot,))
+        create(depot, "invoices", 3)
+        settings = {
+            "clusters": f"{SOURCE}, {TARGET}, {_DEPOT}",
+            f"{_DEPOT}.bootstrap.servers": depot.bootstrap,
+            f"{_DEPOT}->{TARGET}.enabled": "true",
+            f"{_DEPOT}->{TARGET}.topics": "invoices",
+            # Three clusters are six flows, of which most would show nothing but heartbeats.
+            f"{SOURCE}->{_DEPOT}.emit.heartbeats.enabled": "false",
+            f"{_DEPOT}->{SOURCE}.emit.heartbeats.enabled": "false",
+            "tasks.max": "3",
+        }
+        shop = stack.enter_context(open_shop(folder, topics=("images", "returns"), settings=settings))
+        stack.callback(_second(shop, folder).clean_up)
+        _write(depot, "invoices", 300)
+
+        def happen() -> None:
+            _lose_records(shop)
+            _refuse_a_record(shop)
+            shop.break_a_connector()
+            depot.kill9()
+            # What has happened is seen, and what moved for it has come to rest.
+            eventually(
+                lambda: all(word in _overview(shop) for word in ("TOO_LARGE", f"{_DEPOT} has not answered")),
+                PATIENCE_S,
+                why=shop.process.tail,
+            )
+
+        for group, count in _GROUPS.items():
+            shop.commit(count, group)
+        yield shop.ui, happen
+
+
+def _second(shop: Shop, folder: Path) -> MirrorProcess:
+    """Another process with the same file, but for its port."""
+    file = folder / "second.properties"
+    (port,) = free_ports(1)
+    file.write_text(re.sub(r"(?m)^listeners = .*$", f"listeners = http://127.0.0.1:{port}", shop.file.read_text()))
+    return MirrorProcess(file, folder / "second.log", variables={"XDG_STATE_HOME": str(folder)})
+
+
+def _lose_records(shop: Shop) -> None:
+    """The reader is kept back, and retention goes on."""
+    _mm2(shop, "pause", "--topic", "returns")
+    _write(shop.source, "returns", 900)
+    delete_before(shop.source, "returns", 630)
+    _mm2(shop, "resume", "--topic", "returns")
+
+
+def _refuse_a_record(shop: Shop) -> None:
+    """It is larger than its topic on the target takes."""
+    alter(shop.target, ResourceType.TOPIC, f"{SOURCE}.images", "max.message.bytes", "2000")
+    _write(shop.source, "images", 1, size=5_000)
+
+
+def _write(broker: LocalKafka, topic: str, count: int, size: int = 100) -> None:
+    producer = producer_of(broker)
+    for number in range(count):
+        producer.produce(topic, b"%0*d" % (size, number))
+    assert producer.flush(PATIENCE_S) == 0
+
+
+def _mm2(shop: Shop, verb: str, *more: str) -> None:
+    subprocess.run(
+        [sys.executable, "-P", "-m", "mm2.cli.mm2", verb, str(shop.file), FLOW, *more, "--timeout", str(PATIENCE_S)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=True,
+        timeout=PATIENCE_S * 2,
+    )
+
+
+def _overview(shop: Shop) -> str:
+    return httpx.get(f"{shop.url}/overview", trust_env=False, timeout=PATIENCE_S).text
 
 
 def take(context: BrowserContext, url: str, folder: Path, name: str) -> None:
@@ -46,6 +140,7 @@ def take(context: BrowserContext, url: str, folder: Path, name: str) -> None:
             page.emulate_media(color_scheme=scheme)
             page.goto(url)
             page.locator("main h1").first.wait_for(state="attached")
+            page.get_by_text("Reading …").wait_for(state="hidden")
             time.sleep(_SETTLE_S)
             page.screenshot(path=folder / f"{name}-{size}-{scheme}.png")
     page.close()
@@ -53,22 +148,21 @@ def take(context: BrowserContext, url: str, folder: Path, name: str) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folder", type=Path, default=Path(__file__).parents[2] / "docs" / "img")
-    parser.add_argument("--seconds", type=float, default=150.0, help="of history before the first picture (150)")
+    parser.add_argument("--folder", type=Path, default=ROOT / "docs" / "img")
+    parser.add_argument("--seconds", type=float, default=150.0, help="of history before anything goes wrong (150)")
     parser.add_argument("--only", nargs="+", choices=VIEWS, default=list(VIEWS), help="these pages (all)")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
-    with (
-        tempfile.TemporaryDirectory(prefix="mm2-pictures-", ignore_cleanup_errors=True) as profile,
-        served(MadeUp(_PARTITIONS, _GROUPS)) as url,
-        chromium(Path(profile)) as context,
-    ):
-        context.set_default_timeout(_PATIENCE_MS)
-        first = context.new_page()
-        first.goto(url)  # from now on there is a history
-        time.sleep(options.seconds)
-        for name in options.only:
-            take(context, url + VIEWS[name], options.folder, name)
+    with tempfile.TemporaryDirectory(prefix="mm2-pictures-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        with living(folder) as (url, happen), chromium(folder / "chromium") as context:
+            context.set_default_timeout(PATIENCE_S * 1000)
+            first = context.new_page()
+            first.goto(url)  # from now on there is a history
+            time.sleep(options.seconds)
+            happen()
+            for view in options.only:
+                take(context, url + VIEWS[view], options.folder, view)
     return 0
 
 

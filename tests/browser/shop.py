@@ -1,6 +1,6 @@
 """What the dashboard is looked at with: two brokers, flows between them, traffic, transactions, groups, and something that has failed.
 
-``shop`` is copied to ``vault``; heartbeats come back round. Used by the tests and by the script that takes the pictures.
+``shop`` is copied to ``vault``; heartbeats come back round. Used by the tests, and by the script that takes the pictures, which adds to it.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -73,9 +73,10 @@ class Traffic:
 class Shop:
     """A process that copies, at ``url``."""
 
-    def __init__(self, source: LocalKafka, target: LocalKafka, process: MirrorProcess) -> None:
+    def __init__(self, source: LocalKafka, target: LocalKafka, file: Path, process: MirrorProcess) -> None:
         self.source = source
         self.target = target
+        self.file = file
         self.process = process
         self.url = str(process.says("REST server listening.", timeout_s=PATIENCE_S)["advertised_url"]).rstrip("/")
         self.ui = f"{self.url}/ui/"
@@ -89,12 +90,12 @@ class Shop:
         answer = self.ask("GET", f"/connectors/{connector}/status")
         return str(answer.json()["connector"]["state"]) if answer.is_success else ""
 
-    def commit(self, count: int) -> None:
-        """Have the group consume so many records of the orders."""
+    def commit(self, count: int, group: str = GROUP) -> None:
+        """Have a group consume so many records of each partition of the orders."""
         consumer = Consumer(
             {
                 "bootstrap.servers": self.source.bootstrap,
-                "group.id": GROUP,
+                "group.id": group,
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",
             }
@@ -119,13 +120,15 @@ class Shop:
 
 
 @contextlib.contextmanager
-def open_shop(folder: Path) -> Iterator[Shop]:
-    """Everything, copying."""
+def open_shop(folder: Path, *, topics: Sequence[str] = (), settings: Mapping[str, str] | None = None) -> Iterator[Shop]:
+    """Everything, copying. ``topics`` of one partition and ``settings`` are there besides."""
     source, target = LocalKafka("shop", folder / "shop"), LocalKafka("vault", folder / "vault")
     start_all((source, target), PATIENCE_S)
     try:
         for topic, partitions in zip(TOPICS, (4, 2, 12), strict=True):
             create(source, topic, partitions)
+        for topic in topics:
+            create(source, topic, 1)
         file = write_config(
             folder / "mm2.properties",
             {
@@ -133,7 +136,7 @@ def open_shop(folder: Path) -> Iterator[Shop]:
                 f"{SOURCE}.bootstrap.servers": source.bootstrap,
                 f"{TARGET}.bootstrap.servers": target.bootstrap,
                 f"{FLOW}.enabled": "true",
-                f"{FLOW}.topics": ", ".join(TOPICS),
+                f"{FLOW}.topics": ", ".join([*TOPICS, *topics]),
                 f"{FLOW}.sync.group.offsets.enabled": "true",
                 "sync.group.offsets.interval.seconds": "1",
                 "shop.consumer.isolation.level": "read_committed",
@@ -142,11 +145,12 @@ def open_shop(folder: Path) -> Iterator[Shop]:
                 "worker.of.nobody": "7",
                 # Not the first free port from 8083 on: another test's process would have it next, and open pages would go on there.
                 "listeners": f"http://127.0.0.1:{free_ports(1)[0]}",
+                **(settings or {}),
             },
         )
         process = MirrorProcess(file, folder / "mm2.log", variables={"XDG_STATE_HOME": str(folder)})
         try:
-            shop = Shop(source, target, process)
+            shop = Shop(source, target, file, process)
             with Traffic(source):
                 eventually(lambda: shop.state("MirrorSourceConnector") == "RUNNING", PATIENCE_S, why=process.tail)
                 shop.commit(20)

@@ -8,7 +8,7 @@ from typing import Final
 from mm2.observer.views import PartitionView, Snapshot
 from mm2.ui.listing import Listing, Query, Shared
 from mm2.ui.parts import Browser, Column, Part, Row, Table
-from mm2.ui.wording import count
+from mm2.ui.wording import count, plural
 
 Entry = tuple[str, PartitionView]
 
@@ -96,7 +96,7 @@ class GapsView:
         lost = sum(flow.lost_ranges for flow in snapshot.flows)
         self._lead.show(
             "Offsets of the source without a record on the target, and why. "
-            + (f"{count(lost)} ranges are lost: the source no longer had them." if lost else "Nothing is lost.")
+            + (f"Lost: {plural(lost, 'range')} that the source no longer had." if lost else "Nothing is lost.")
         )
         rows = [
             Row((flow.name, reason, count(number), MEANINGS.get(reason, "")))
