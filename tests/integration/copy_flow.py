@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -16,7 +17,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from mm2.copy.driver.engine import CopyEngine, CopyJob
 from mm2.copy.executor.positions import offset_key
-from mm2.copy.ledger import Ledger
+from mm2.copy.ledger import Ledger, Pauses
 from mm2.copy.session import Start
 from mm2.copy.spec import CopySpec, PartitionProgress, PartitionSpec, SyncsSpec
 from mm2.kafka.records.batch import BatchHeader, iter_batches
@@ -26,6 +27,8 @@ from mm2.sandbox.kafka import LocalKafka
 
 CONNECTOR = "MirrorSourceConnector"
 EARLIEST = -2
+#: How many times as long as on a quiet machine something may take, where `eventually` waits for it.
+PATIENCE = float(os.environ.get("MM2_TEST_PATIENCE", "1"))
 _READING = threading.Lock()
 
 
@@ -146,6 +149,7 @@ def end_offset(broker: LocalKafka, topic: str, partition: int = 0) -> int:
 
 
 def eventually(condition: Callable[[], Any], timeout_s: float = 45.0, *, why: Callable[[], object] = str) -> None:
+    timeout_s *= PATIENCE
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"not within {timeout_s} s: {why()}"
@@ -221,8 +225,10 @@ class Flow:
         return replace(spec, **changes)
 
     @contextmanager
-    def copying(self, spec: CopySpec, start: Mapping[Place, int | None] | None = None) -> Iterator[CopyJob]:
-        """Copies from `start`, or from where ledger and offsets topic say."""
+    def copying(
+        self, spec: CopySpec, start: Mapping[Place, int | None] | None = None, pauses: Callable[[], Pauses] = dict
+    ) -> Iterator[CopyJob]:
+        """Copies from `start`, or from where ledger and offsets topic say; what `pauses` says is not read."""
 
         def starts(wanted: Iterable[Place]) -> dict[Place, Start]:
             if start is not None:
@@ -230,7 +236,7 @@ class Flow:
             committed, ledger = self.committed(spec), self.ledger()
             return {tp: ledger.start(tp, committed[tp]) for tp in wanted}
 
-        job = self.engine.open(spec, starts)
+        job = self.engine.open(spec, starts, pauses)
         try:
             yield job
         finally:

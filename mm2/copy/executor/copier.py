@@ -582,7 +582,7 @@ class Copier:
             cursor.trail.newest.number,
             None if trouble is None else Trouble(str(trouble.state), trouble.reason, trouble.offset, trouble.since_ms),
             cursor.note,
-            end=cursor.high_watermark,
+            end=cursor.known_end,
         )
 
     @staticmethod

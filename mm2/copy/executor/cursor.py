@@ -157,6 +157,7 @@ class Cursor:
     topic_id: str = ""
     high_watermark: int = -1
     last_stable: int = -1
+    known_end: int = -1  # where the source ended when a predecessor last heard of it
     trail: Trail = field(default_factory=Trail)
     lost: list[Lost] = field(default_factory=list)
     foreign: int = 0
@@ -223,7 +224,7 @@ class Cursor:
 
     def take(self, fetched: Fetched) -> None:
         """Turn fetched batches into parcels; a corrupt batch stops this partition only."""
-        self.high_watermark = fetched.high_watermark
+        self.high_watermark = self.known_end = fetched.high_watermark
         self.last_stable = fetched.last_stable_offset
         self.read_trouble = None
         if self.backlog_end < 0:

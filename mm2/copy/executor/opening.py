@@ -130,6 +130,7 @@ class Opening:
         if not start.moved:
             cursor.leader_epoch = entry.source_epoch
             cursor.topic_id = entry.source_id
+            cursor.known_end = entry.end
 
     def _has_another_target(self, entry: Entry) -> bool:
         """Whether the remote topic is another one than the ledger knows."""

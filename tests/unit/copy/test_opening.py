@@ -184,6 +184,14 @@ def test_where_nobody_may_ask_it_is_at_least_once_from_the_mark() -> None:
     assert scene.opening.sessions == {TP: Session(ProducerIdentity(9, 0), Mark(50, 70, 0))}
 
 
+def test_where_the_source_ended_is_known_although_nothing_was_read_since() -> None:
+    scene = Scene()
+    play(scene, lambda: scene.begin(Start(50, 50, ENTRY.replace(end=70), clean=True)))
+    assert (scene.cursor.known_end, scene.cursor.high_watermark) == (70, -1)
+    scene.bench.fetch(end=90)
+    assert scene.cursor.known_end == 90
+
+
 def test_another_target_topic_of_the_same_name_stops_the_partition() -> None:
     scene = Scene()
     scene.topic_ids = {"A.t": "other"}
