@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import time
+from pathlib import Path
+
 import pytest
 
 from mm2.connect.api import RetriableError
+from mm2.mirror import provenance, source_connector
 from mm2.mirror.source_connector import MirrorSourceConnector
 from mm2.sandbox.kafka import LocalKafka
-from tests.integration.mirror_flow import create, flow_props, partitions_of, running, until
+from tests.integration.mirror_flow import create, flow_props, partitions_of, read_all, running, until
 
 HERE = "tests.integration.test_mm2_behaviours.policies"
 IDENTITY = {"replication.policy.class": "org.apache.kafka.connect.mirror.IdentityReplicationPolicy"}
@@ -126,6 +131,35 @@ def test_07_under_identity_a_cluster_does_not_copy_to_itself(kafka_a: LocalKafka
     with running(MirrorSourceConnector(), itself) as (connector, _):
         until(lambda: assigned(connector) is not None, "a decision")
         assert assigned(connector) == ""
+
+
+def test_07_claims_hold_while_the_source_is_away_and_end_with_their_flow(
+    kafka_b: LocalKafka, unique: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease_s = 3.0
+    monkeypatch.setattr(provenance, "LEASE_MS", int(1000 * lease_s))
+    monkeypatch.setattr(source_connector, "RENEW_S", 0.5)
+
+    def left_s() -> float:
+        """How long the flow's claims still count, by its ledger on the target."""
+        rows = dict(read_all(kafka_b, f"mm2-ledger.1{unique}.internal"))
+        (lease,) = (value for key, value in rows.items() if json.loads(key or b"{}").get("note") == ["provenance"])
+        return float(json.loads(lease or b"")["until.ms"] / 1000 - time.time())
+
+    with LocalKafka("away", tmp_path / "away") as source:
+        create(source, unique)
+        seldom = {
+            f"{job}.interval.seconds": "600" for job in ("refresh.topics", "sync.topic.configs", "sync.topic.acls")
+        }
+        there = props(source, kafka_b, unique, (f"1{unique}", f"2{unique}"), IDENTITY | seldom)
+        with running(MirrorSourceConnector(), there) as (connector, _):
+            until(lambda: assigned(connector) == f"{unique}-0", "the deal")
+            source.kill9()
+            killed_s = time.monotonic()
+            while time.monotonic() < killed_s + 3 * lease_s:
+                assert left_s() > 0, "the flow the other way may take its topics"
+                time.sleep(0.1)
+    until(lambda: left_s() < 0, "the end of the claims")
 
 
 def test_without_a_ledger_an_identity_flow_copies_and_says_what_that_costs(
