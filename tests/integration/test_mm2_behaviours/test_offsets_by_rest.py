@@ -1,0 +1,129 @@
+"""Behaviours 27 and 28: the Mirror connectors' offsets, read, set and removed through REST (KIP-875), exactly once.
+
+A process serves the interface of a worker for each flow; what is asked and answered is Java's, letter by letter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from mm2.sandbox.kafka import LocalKafka
+from tests.integration.mirror_flow import commit
+from tests.integration.mirror_process import contents, is_running
+from tests.integration.test_mm2_behaviours.variants import (
+    CHECKPOINT,
+    EXACTLY_ONCE,
+    HEARTBEAT,
+    PARTITIONS,
+    PER_PARTITION,
+    SOURCE,
+    Stage,
+    Variant,
+    staged,
+)
+
+pytestmark = pytest.mark.timeout(600)
+
+ALL = range(PARTITIONS)
+FIRST, SECOND = "main-1", "main-2"
+
+
+@pytest.fixture(scope="module", params=[EXACTLY_ONCE], ids=str)
+def stage(
+    request: pytest.FixtureRequest,
+    kafka_pair: tuple[LocalKafka, LocalKafka],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Stage]:
+    plain: Variant = request.param
+    variant = Variant(plain.name, f"{plain.short}o", both_ways=False, exactly_once=plain.exactly_once)
+    with staged(variant, kafka_pair, tmp_path_factory.mktemp(variant.short)) as made:
+        for name in (FIRST, SECOND):
+            made.fill(made.create(name))
+        commit(made.a, made.topic("group"), {(made.topic(FIRST), number): 5 for number in ALL})
+        made.start()
+        made.process.eventually(lambda: all(made.is_copied(made.topic(name)) for name in (FIRST, SECOND)), 150)
+        made.process.eventually(lambda: is_running(made.b, made.alias("p")))
+        made.process.eventually(lambda: len(made.checkpoints(made.topic("group"), made.topic(FIRST))) == PARTITIONS)
+        yield made
+
+
+def partition(stage: Stage, name: str, number: int) -> dict[str, Any]:
+    return {"cluster": stage.alias("p"), "partition": number, "topic": stage.topic(name)}
+
+
+def rows(stage: Stage, name: str) -> list[list[Any]]:
+    """Keys of all records on the target, by partition, in order."""
+    return [[key for _, key, _, _ in found] for found in contents(stage.b, stage.remote(stage.topic(name)))]
+
+
+def by_place(found: list[dict[str, Any]]) -> dict[tuple[str, int], int]:
+    """Offsets of the source connector by topic and partition."""
+    return {(row["partition"]["topic"], row["partition"]["partition"]): row["offset"]["offset"] for row in found}
+
+
+def offsets(stage: Stage, connector: str) -> list[dict[str, Any]]:
+    return list(stage.rest.get(f"/connectors/{connector}/offsets")["offsets"])
+
+
+def test_27_offsets_that_were_altered_are_where_copying_goes_on(stage: Stage) -> None:
+    rest, path = stage.rest, f"/connectors/{SOURCE}/offsets"
+    once = {name: rows(stage, name) for name in (FIRST, SECOND)}
+    last = [
+        {"partition": partition(stage, name, number), "offset": {"offset": PER_PARTITION - 1}}
+        for name in (FIRST, SECOND)
+        for number in ALL
+    ]
+    stage.process.eventually(lambda: by_place(offsets(stage, SOURCE)).items() >= by_place(last).items(), 30)
+    # Not while it runs.
+    change = [{"partition": partition(stage, FIRST, number), "offset": {"offset": 0}} for number in ALL]
+    refused = rest.ask("PATCH", path, json={"offsets": change}, expect=400)
+    assert "STOPPED" in refused["message"]
+    rest.stop(SOURCE)
+    # Nor what is no offset of this connector.
+    for wrong in (
+        {"partition": partition(stage, FIRST, 0), "offset": {"offset": -1}},
+        {"partition": partition(stage, FIRST, 0), "offset": {"offset": "0"}},
+        {"partition": {"cluster": "x", "topic": "y"}, "offset": {"offset": 0}},
+    ):
+        rest.ask("PATCH", path, json={"offsets": [wrong]}, expect=500)
+    removed = [{"partition": partition(stage, SECOND, number), "offset": None} for number in ALL]
+    told = rest.ask("PATCH", path, json={"offsets": change + removed})
+    assert told["message"] == "The offsets for this connector have been altered successfully"
+    found = by_place(offsets(stage, SOURCE))
+    assert found.items() >= by_place(change).items()
+    assert not any(topic == stage.topic(SECOND) for topic, _ in found)
+    rest.resume(SOURCE)
+    # Offset 0 is the one copied last: nine records of ten come again, and all ten of the other topic.
+    stage.process.eventually(lambda: rows(stage, FIRST) == [keys + keys[1:] for keys in once[FIRST]], 60)
+    stage.process.eventually(lambda: rows(stage, SECOND) == [keys + keys for keys in once[SECOND]], 60)
+
+
+def test_28_without_any_offsets_everything_is_copied_once_more(stage: Stage) -> None:
+    rest = stage.rest
+    before = {name: rows(stage, name) for name in (FIRST, SECOND)}
+    source = {
+        name: [[key for _, key, _, _ in found] for found in contents(stage.a, stage.topic(name))] for name in before
+    }
+    for connector in (SOURCE, CHECKPOINT, HEARTBEAT):
+        rest.stop(connector)
+        assert offsets(stage, connector)
+        told = rest.ask("DELETE", f"/connectors/{connector}/offsets")
+        assert told["message"] == "The offsets for this connector have been reset successfully"
+        assert rest.get(f"/connectors/{connector}/offsets") == {"offsets": []}
+    for connector in (SOURCE, CHECKPOINT, HEARTBEAT):
+        rest.resume(connector)
+    wanted = {
+        name: [old + new for old, new in zip(before[name], source[name], strict=True)] for name in (FIRST, SECOND)
+    }
+    stage.process.eventually(lambda: {name: rows(stage, name) for name in wanted} == wanted, 60)
+    stage.process.eventually(lambda: is_running(stage.b, stage.alias("p")))
+    # A group goes on at its next record all the same, in what was copied last.
+    group = stage.topic("group")
+    commit(stage.a, group, {(stage.topic(FIRST), number): 6 for number in ALL})
+    stage.process.eventually(
+        lambda: {place for place, _ in stage.checkpoints(group, stage.topic(FIRST)).values()} == {6}, 30
+    )
+    assert stage.goes_on_well(stage.topic(FIRST), stage.checkpoints(group, stage.topic(FIRST)))
