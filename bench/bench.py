@@ -28,7 +28,7 @@ from bench.conditions import Conditions  # noqa: E402
 from bench.contenders import CONTENDERS, JAVA_DEFAULT, OURS  # noqa: E402
 from bench.errors import BenchFailed  # noqa: E402
 from bench.event import FOUR, THREE, Event, Result  # noqa: E402
-from bench.goals import BEYOND, EVENTS, TABLE, quick  # noqa: E402
+from bench.goals import BEYOND, EVENTS, MANY, TABLE, quick  # noqa: E402
 from bench.idle import Idleness  # noqa: E402
 from bench.latency import Traffic  # noqa: E402
 from bench.perform import Hall, load, only, perform  # noqa: E402
@@ -87,6 +87,7 @@ def _parser() -> Any:
     what = parser.add_argument_group("what to measure (default: catching up)").add_mutually_exclusive_group()
     what.add_argument("--latency", action="store_true", help="steady traffic: from being made to being visible")
     what.add_argument("--idle", action="store_true", help="what 1,000 partitions without traffic cost")
+    what.add_argument("--many", action="store_true", help="2,000 topics of 5 partitions and 2,000 groups on one flow")
     what.add_argument("--line", action="store_true", help="what the machine itself allows")
     what.add_argument("--profile", action="store_true", help="where the time of this project goes while it catches up")
     what.add_argument("--all", action="store_true", help="the whole table of goals, unattended")
@@ -122,6 +123,8 @@ def _event(options: Any) -> Event:
         event = Event(Traffic(options.rate, round(60 * options.minutes)))
     elif options.idle:
         event = Event(Idleness(60), contenders=(OURS, JAVA_DEFAULT))
+    elif options.many:
+        event = MANY
     else:
         conditions = Conditions(options.exactly_once, options.tls, options.rtt)
         event = Event(SHAPES[options.shape], conditions, FOUR if options.rtt else THREE)

@@ -28,7 +28,7 @@ class Flow:
 
     Aliases are in the names of the remote topic, of every internal topic and of the worker group. So a run under new
     ones finds nothing that an earlier run left, on brokers that stay up and warm. `client` are settings that both
-    clusters' clients need.
+    clusters' clients need, `more` are further lines of the file.
     """
 
     source: str
@@ -38,6 +38,7 @@ class Flow:
     topic: str
     conditions: Conditions = PLAIN
     client: Mapping[str, str] = field(default_factory=dict)
+    more: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def remote_topic(self) -> str:
@@ -70,6 +71,7 @@ class Flow:
             f"{back}.emit.heartbeats.enabled": "false",
             **dict.fromkeys(factors, "1"),
             **(exactly_once if self.conditions.exactly_once else {}),
+            **self.more,
         }
 
 

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-from bench import idle, latency, race
+from bench import idle, latency, many, race
 from bench.conditions import PLAIN, Conditions
 from bench.contenders import JAVA_DEFAULT, JAVA_TUNED, JAVA_WIDE, OURS, Contender
 from bench.idle import PARTITIONS, TOPICS, Idleness
 from bench.latency import Traffic
+from bench.many import Many
 from bench.outcome import Figure, Outcome
 from bench.shapes import Shape
 from bench.stamps import VALUE_BYTES
@@ -22,7 +23,7 @@ _LONG_S = 300
 class Event:
     """One comparison. `runs` is how often each contender runs."""
 
-    task: Shape | Traffic | Idleness
+    task: Shape | Traffic | Idleness | Many
     conditions: Conditions = PLAIN
     contenders: tuple[Contender, ...] = THREE
     runs: int = 3
@@ -34,6 +35,8 @@ class Event:
             return f"latency-{self.task.rate}" + ("-max" if self.task.seconds >= _LONG_S else "")
         if isinstance(self.task, Idleness):
             return "idle"
+        if isinstance(self.task, Many):
+            return "many"
         conditions = self.conditions
         return (
             self.task.name
@@ -48,6 +51,8 @@ class Event:
             task = f"latency at {self.task.rate:,} records of {VALUE_BYTES} B per second over {self.task.seconds} s"
         elif isinstance(self.task, Idleness):
             task = f"{TOPICS * PARTITIONS:,} idle partitions for {self.task.seconds} s"
+        elif isinstance(self.task, Many):
+            task = f"{self.task.topics:,} topics of {self.task.partitions} partitions, {self.task.groups:,} groups"
         else:
             task = f"{self.task.title}: {self.task.records:,} records in {self.task.partitions} partitions"
         return ", ".join(filter(None, (task, self.conditions.title)))
@@ -57,6 +62,8 @@ class Event:
         """What is measured, in the order of the columns."""
         if isinstance(self.task, Traffic):
             return latency.FIGURES
+        if isinstance(self.task, Many):
+            return many.FIGURES
         return idle.FIGURES if isinstance(self.task, Idleness) else race.FIGURES
 
     @property
@@ -66,6 +73,8 @@ class Event:
             return latency.P50, latency.P99, latency.P999, latency.LONGEST, latency.CPU_SHARE
         if isinstance(self.task, Idleness):
             return idle.CPU, idle.START, idle.MEMORY
+        if isinstance(self.task, Many):
+            return many.START, many.CPU, many.NEW, many.ROUND, many.ROUND_LONGEST, many.MEMORY
         return race.RATE, race.START, race.CPU, race.MEMORY
 
 

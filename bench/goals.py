@@ -10,6 +10,7 @@ from bench.contenders import JAVA_DEFAULT, JAVA_TUNED, OURS, Contender
 from bench.event import FOUR, Event, Result
 from bench.idle import Idleness
 from bench.latency import Traffic
+from bench.many import Many
 from bench.outcome import Figure
 from bench.shapes import SHAPES
 
@@ -38,6 +39,8 @@ BEYOND = (
     Event(_FAR, Conditions(rtt_ms=20), FOUR),
 )
 """Shapes without a line of their own in the table."""
+MANY = Event(Many(), contenders=(OURS, JAVA_DEFAULT))
+"""An hour for itself, so in neither."""
 EVENTS: Mapping[str, Event] = {event.name: event for event in (*TABLE, *BEYOND)}
 
 _QUICK_RECORDS = {"1k-4g": 600_000, "single": 100_000, "single-lz4": 100_000}
@@ -51,6 +54,8 @@ def quick(event: Event) -> Event:
         short = Traffic(task.rate, min(60, task.seconds // 2))
     elif isinstance(task, Idleness):
         return replace(event, task=Idleness(15), runs=1)
+    elif isinstance(task, Many):
+        return replace(event, task=Many(50, 5, 50, 20), runs=1)
     else:
         few = _QUICK_RECORDS.get(task.name, _OTHERWISE)
         return replace(event, task=replace(task, records=20_000 if event.conditions.rtt_ms else few), runs=1)

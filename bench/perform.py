@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -15,6 +16,7 @@ from bench.errors import BenchFailed
 from bench.event import Event, Result
 from bench.idle import Idleness, Waiting
 from bench.latency import Line, Traffic
+from bench.many import BROKER_SETTINGS, HEAP, INTERVALS, Crowd, Many
 from bench.outcome import Figure, Outcome
 from bench.preload import Stored, preload
 from bench.race import Course, Watch
@@ -54,7 +56,8 @@ def perform(hall: Hall, event: Event, watch: Watch = lambda _pid: nullcontext())
     try:
         if isinstance(event.task, Shape):
             _check_disk(folder, event.task)
-        with open_venue(folder, event.conditions) as venue:
+        needs: dict[str, Any] = {"heap": HEAP, "settings": BROKER_SETTINGS} if isinstance(event.task, Many) else {}
+        with open_venue(folder, event.conditions, **needs) as venue:
             outcomes = _rounds(hall, event, *_prepare(hall, event, venue, folder, facts, watch))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -91,6 +94,13 @@ def _prepare(
         waiting = Waiting(venue)
         waiting.prepare()
         return partial(waiting.run, idleness=event.task, folder=folder), []
+    if isinstance(event.task, Many):
+        told = ", ".join(f"{key}={value}" for key, value in INTERVALS.items())
+        facts.append(f"All have {told}.")
+        with hall.console.status(f"Creating {event.task.topics:,} topics"):
+            crowd = Crowd(venue, event.task)
+            crowd.prepare()
+        return partial(crowd.run, folder=folder), []
     topic, stored = load(hall, venue, event.task)
     facts.append(
         f"On the source {stored.records_per_batch:.0f} records and {stored.bytes_per_batch / 1024:.1f} KiB per batch."

@@ -147,11 +147,11 @@ def create_topic(cluster: Cluster, name: str, partitions: int) -> None:
         raise made
 
 
-def clean_up(venue: Venue, keep: Iterable[str]) -> None:
+def clean_up(venue: Venue, keep: Iterable[str], *, patience_s: float = _CLEAN_UP_S) -> None:
     """Deletes what a run left, and waits until neither the brokers nor the disk are busy with it any more."""
     source, target = venue.clusters
-    _delete_topics(target, keep=())
-    _delete_topics(source, keep=keep)
+    _delete_topics(target, (), patience_s)
+    _delete_topics(source, keep, patience_s)
     os.sync()  # or the next run shares the disk with this one's dirty pages
     time.sleep(_SETTLE_S)
 
@@ -161,9 +161,9 @@ def log_tail(place: Path) -> str:
     return "\n".join(log_file(place).read_text(errors="replace").splitlines()[-_LOG_TAIL_LINES:])
 
 
-def _delete_topics(cluster: Cluster, keep: Iterable[str]) -> None:
+def _delete_topics(cluster: Cluster, keep: Iterable[str], patience_s: float) -> None:
     admin = Admin(cluster)
-    deadline = time.monotonic() + _CLEAN_UP_S
+    deadline = time.monotonic() + patience_s
     while left := admin.list_topics() - set(keep):
         if time.monotonic() > deadline:
             raise BenchFailed(f"{len(left)} topics of an earlier run cannot be deleted, {min(left)} for one.")

@@ -52,19 +52,21 @@ class Venue:
 
 
 @contextmanager
-def open_venue(folder: Path, conditions: Conditions) -> Iterator[Venue]:
-    """Starts the brokers, and the proxy when the target is far. Raises SandboxError."""
+def open_venue(
+    folder: Path, conditions: Conditions, *, heap: str = "1g", settings: Mapping[str, str] | None = None
+) -> Iterator[Venue]:
+    """Starts the brokers, with `settings` beside the usual ones, and the proxy when the target is far. Raises SandboxError."""
     protocol = "SSL" if conditions.tls else "PLAINTEXT"
     client, tls_settings = _tls(folder) if conditions.tls else ({}, {})
     with ExitStack() as stack:
         source, target = stack.enter_context(
             start_pair(
                 folder / "brokers",
-                heap="1g",
+                heap=heap,
                 jvm_options=_KAFKAS_OWN,
                 listeners={_NEAR: "PLAINTEXT", _CONTENDERS: protocol, _FAR: protocol},
                 proxied=[_FAR],
-                overrides={**_BROKER_SETTINGS, **tls_settings},
+                overrides={**_BROKER_SETTINGS, **tls_settings, **(settings or {})},
             )
         )
         bootstraps = source.address(_CONTENDERS), target.address(_CONTENDERS)

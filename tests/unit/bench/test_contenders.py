@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 from bench.conditions import Conditions
 from bench.contenders import CONTENDERS, JAVA_DEFAULT, JAVA_TUNED, OURS, Flow
 
@@ -17,6 +19,11 @@ def test_all_get_the_same_file_but_for_their_own_settings() -> None:
     for contender in CONTENDERS:
         assert common.items() <= contender.properties(flow(Conditions())).items()
     assert OURS.properties(flow(Conditions())) == JAVA_DEFAULT.properties(flow(Conditions())) == common
+
+
+def test_what_a_bench_adds_to_the_file_all_get() -> None:
+    slow = replace(flow(Conditions()), more={"refresh.topics.interval.seconds": "20"})
+    assert all(one.properties(slow)["refresh.topics.interval.seconds"] == "20" for one in CONTENDERS)
 
 
 def test_both_clusters_clients_are_told_how_to_connect() -> None:

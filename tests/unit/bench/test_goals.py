@@ -5,7 +5,7 @@ import pytest
 from bench import race
 from bench.contenders import JAVA_DEFAULT, JAVA_TUNED
 from bench.event import Event, Result
-from bench.goals import BEYOND, EVENTS, GOALS, TABLE, Goal, quick, verdicts
+from bench.goals import BEYOND, EVENTS, GOALS, MANY, TABLE, Goal, quick, verdicts
 from bench.outcome import Outcome
 
 FASTER = Goal("faster", "1k", race.RATE, 6, 2.8, at_least=True)
@@ -32,10 +32,11 @@ def test_rows_have_names_of_their_own() -> None:
     assert len(EVENTS) == len(TABLE) + len(BEYOND)
 
 
-@pytest.mark.parametrize("event", EVENTS.values(), ids=EVENTS)
+@pytest.mark.parametrize("event", [*EVENTS.values(), MANY], ids=[*EVENTS, MANY.name])
 def test_a_quick_row_runs_once_and_compares_the_same(event: Event) -> None:
     assert quick(event).runs == 1
     assert quick(event).figures == event.figures
+    assert set(event.compared) <= set(event.figures)
 
 
 def test_the_ratio_is_that_of_the_medians() -> None:
