@@ -46,7 +46,7 @@ DONE = frozenset({Outcome.WRITTEN, Outcome.TO_WRITE, Outcome.THERE, Outcome.AHEA
 @dataclass(frozen=True, slots=True)
 class PartitionEvidence:
     """One source partition. ``end`` is the source's, now, or when it does not answer as of ``end_ms`` (None: unknown). ``target_offset`` lies behind the last record
-    of this flow on the target, which ends at ``target_end``.
+    of this flow on the target (and behind the marker of its transaction), which ends at ``target_end``.
 
     ``unmarked`` records lie on the target behind what the ledger says, and are counted in ``target_offset``.
     """

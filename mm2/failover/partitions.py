@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 
 from mm2.connect.stores.offset_survey import kept_offsets
 from mm2.copy.executor.standing import Inspector, Standing
@@ -33,9 +34,18 @@ def partitions_of(sides: Sides, chosen: Iterable[TopicPartition]) -> list[Partit
                 if entry.session is not None and entry.target in target_ends and not is_held(entry)
             }
         )
+        in_transactions = {
+            entry.target: entry.mark.target
+            for entry in entries
+            if entry.session is None and 0 <= entry.mark.target < target_ends.get(entry.target, 0)
+        }
+        markers: Mapping[TopicPartition, int] = {}
+        with suppress(KafkaFailure):  # without them a marker counts as something that somebody else has written
+            markers = inspector.behind_markers(in_transactions)
         found = []
         for entry in entries:
             behind, unmarked, note = _behind(entry, standings.get(entry.target), inspector)
+            behind = markers.get(entry.target, behind)
             end, end_ms = source_ends.get(entry.source), None
             if end is None and entry.end >= 0:
                 end, end_ms = entry.end, _heard_ms(sides, entry)

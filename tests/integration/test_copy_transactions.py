@@ -11,6 +11,8 @@ from dataclasses import replace
 import pytest
 
 from mm2.copy.driver.engine import CopyEngine
+from mm2.copy.ledger import Pause
+from mm2.copy.session import Mark, Trouble
 from mm2.copy.spec import CopySpec, TransactionsSpec
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.settings import ClientSettings
@@ -124,6 +126,49 @@ def test_hand_overs_between_micro_batches_keep_the_count(flow: Flow) -> None:
         flow.assert_equal(topic, partition, isolation=COMMITTED)
 
 
+@pytest.mark.parametrize("exactly_once", [True, False])
+def test_what_is_held_is_said_though_nothing_moves_and_all_that_was_known_is_kept(
+    flow: Flow, exactly_once: bool
+) -> None:
+    topic = flow.topic(partitions=2)
+    spec = transactional(flow, topic, 2) if exactly_once else flow.spec(topic, partitions=2)
+    spec = replace(spec, batch_duration_ms=500)
+    held, other = (TopicPartition(topic, index) for index in range(2))
+    for tp in (held, other):
+        write(flow.source, topic, numbered(0, 10), partition=tp.partition)
+    pauses: dict[tuple[str, int | None], Pause] = {}
+
+    def trouble() -> Trouble | None:
+        entry = flow.ledger().entry(held)
+        assert entry is not None
+        return entry.trouble
+
+    with flow.copying(spec, pauses=lambda: dict(pauses)) as job:
+        eventually(lambda: flow.committed(spec) == {held: 10, other: 10}, why=job.status)
+        pauses[topic, 0] = Pause("ann@ops1", 1_000)
+        job.follow_pauses()
+        eventually(lambda: (found := trouble()) is not None and found.state == "PAUSED", 10, why=job.status)
+        before = job.status()["batches"]
+        eventually(lambda: job.status()["batches"] > before + 1, why=job.status)
+        kept = flow.ledger().entry(held)
+        assert kept is not None
+        assert kept.mark == Mark(10, 10, 10)
+        assert kept.end == 10, "whoever has not read anything must not forget where the source ends"
+        assert kept.trouble is not None
+        write(flow.source, topic, numbered(10, 10), partition=1)
+        eventually(lambda: flow.committed(spec) == {held: 10, other: 20}, why=job.status)
+        pauses.clear()
+        job.follow_pauses()
+        eventually(lambda: trouble() is None, 10, why=job.status)
+        write(flow.source, topic, numbered(10, 10), partition=0)
+        eventually(lambda: flow.committed(spec) == {held: 20, other: 20}, why=job.status)
+    for tp in (held, other):
+        flow.assert_equal(topic, tp.partition, isolation=COMMITTED)
+        entry = flow.ledger().entry(tp)
+        assert entry is not None
+        assert (entry.mark.source, entry.mark.records, entry.foreign) == (20, 20, 0)
+
+
 def test_whoever_takes_the_transactional_id_fences_us(flow: Flow) -> None:
     """Java's task with the same id, or our own successor elsewhere."""
     topic = flow.topic()
@@ -144,7 +189,7 @@ def test_whoever_takes_the_transactional_id_fences_us(flow: Flow) -> None:
         # This micro-batch is fenced; the next one takes the id back, as a restarted task would.
         eventually(lambda: job.status()["batches"] > before, why=job.status)
         eventually(lambda: flow.committed(spec) == {tp: 20}, why=job.status)
-        assert rows_of(job)[tp].position == 20
+        eventually(lambda: rows_of(job)[tp].position == 20, 10, why=job.status)
     flow.assert_equal(topic, isolation=COMMITTED)
 
 

@@ -1,7 +1,8 @@
-"""connect-mirror-maker with exactly.once.source.support=enabled, killed again and again; and a connector that is paused."""
+"""connect-mirror-maker with exactly.once.source.support=enabled, killed again and again, then at rest and handed over."""
 
 from __future__ import annotations
 
+import json
 import random
 import time
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from mm2.sandbox.kafka import LocalKafka
+from tests.integration.asking import asked
 from tests.integration.copy_flow import Traffic, create, end_offset, eventually, read
 from tests.integration.mirror_process import MirrorProcess, write_config
 
@@ -22,7 +24,7 @@ def size(broker: LocalKafka, topic: str) -> int:
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_killed_again_and_again_a_committed_reader_sees_every_record_once(
-    kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, tmp_path: Path
+    kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source, target = f"{unique}-a", f"{unique}-b"
     create(kafka_a, unique, PARTITIONS, retention__ms="-1")
@@ -59,6 +61,22 @@ def test_killed_again_and_again_a_committed_reader_sees_every_record_once(
 
             eventually(lambda: len(got()) >= len(wanted), 60, why=process.tail)  # noqa: B023
             assert got() == wanted
+        # Nothing more comes: no transaction will carry what the tasks have to say.
+        flow = f"{source}->{target}"
+        code, out, _ = asked(capsys, "failover", file, flow, "--json")
+        told = json.loads(out)
+        assert (code, told["problems"]) == (0, []), out
+        assert [(row["state"], row["missing"], row["others"]) for row in told["partitions"]] == [
+            ("PAUSED", 0, 0)
+        ] * PARTITIONS
+        assert asked(capsys, "failback", file, flow)[0] == 0
+        with Traffic(kafka_a, unique, PARTITIONS, per_second=1000) as traffic:
+            time.sleep(1)
+            traffic.finish()
+        for partition in range(PARTITIONS):
+            wanted = [record.content for record in read(kafka_a, unique, partition)]
+            eventually(lambda: len(got(partition)) >= len(wanted), 60, why=process.tail)  # noqa: B023
+            assert got(partition) == wanted
         assert process.stop()[0] == 0
     finally:
         process.clean_up()

@@ -21,6 +21,7 @@ import structlog
 
 from mm2.copy import channel
 from mm2.copy.executor.cursor import Cursor, Entry
+from mm2.copy.executor.cursor import Trouble as Halt
 from mm2.copy.executor.dead_letters import DeadLetters
 from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.losses import Losses
@@ -78,6 +79,7 @@ class Copier:
         self._before: dict[TopicPartition, Before] = {}  # what the last committed transaction left
         self._moved = False
         self._transactions: Transactions | None = None
+        self._outdone = False  # a transaction could not be committed: others may have gone on
         self._syncs: Syncs | None = None
         self._dead_letters: DeadLetters | None = None
         self._ledger: Stage | None = None
@@ -315,6 +317,8 @@ class Copier:
             self._positions.start_at(tp, start.committed)
             if spec.transactions is not None:
                 self._before[tp] = _before(start)
+                if (entry := start.entry) is not None:
+                    self._written[tp] = _state(entry.mark, len(entry.lost), entry.foreign, entry.trouble, entry.note)
         self._opening.begin(starts)
         return True
 
@@ -466,12 +470,16 @@ class Copier:
             if link.silence_s > channel.LEASE_TIMEOUT_S:
                 link.end(f"the driver said nothing for {channel.LEASE_TIMEOUT_S:.0f} s")
                 break
-            if self._transactions is not None and (committing is None or committing.done()):
+            between = self._transactions is not None and (committing is None or committing.done())
+            if self._transactions is not None and between:
                 behind = any(cursor.behind for cursor in self._cursors.values())
                 if (self._arrived or self._moved) and self._transactions.due(behind=behind):
                     committing = asyncio.get_running_loop().create_task(self._commit_transaction())
+                    between = False
             if now >= next_commit:
                 self._moved = self._moved or (self._transactions is not None and self._has_moved())
+                if between:
+                    self._tell_of_standstills()
                 self._commit()
                 next_commit = now + commit_s
             if now >= next_report:
@@ -524,6 +532,19 @@ class Copier:
         """Positions may go on without a record on the target: what was read was dropped."""
         committed = self._positions.committed
         return any(0 < cursor.position != committed.get(tp) for tp, cursor in self._cursors.items())
+
+    def _tell_of_standstills(self) -> None:
+        """In exactly-once mode, between two transactions: what the ledger is to say of partitions that have moved nowhere.
+
+        No transaction would ever come for one that is paused, for instance, and `mm2 failover` waits to be told that it is.
+        """
+        if self._ledger is None:
+            return
+        for tp, cursor in self._cursors.items():
+            stands = cursor.position >= 0 and cursor.position == (self._positions.committed.get(tp) or 0)
+            if stands and not self._positions.busy(tp) and self._written.get(tp) != self._state_of(cursor):
+                self._before[tp] = self._stand(cursor)
+                self._commit_one(cursor)
 
     def _commit_one(self, cursor: Cursor) -> None:
         tp = cursor.partition
@@ -586,11 +607,15 @@ class Copier:
         )
 
     @staticmethod
+    def _stand(cursor: Cursor) -> Before:
+        """How a partition stands now."""
+        newest = cursor.trail.newest
+        return Before(cursor.mark, dict(cursor.trail.gaps), newest.number, newest.extent(), len(cursor.lost))
+
+    @staticmethod
     def _state_of(cursor: Cursor) -> tuple[Any, ...]:
         """What the ledger is to say; bytes per second alone are no reason to write."""
-        trouble = cursor.current_trouble()
-        what = "" if trouble is None else f"{trouble.state} {trouble.offset} {trouble.since_ms}"
-        return cursor.mark, len(cursor.lost), cursor.foreign, what, cursor.note
+        return _state(cursor.mark, len(cursor.lost), cursor.foreign, cursor.current_trouble(), cursor.note)
 
     def _watch_ledger(self) -> None:
         """A ledger that cannot be written must hold up nothing: go on without, and say what that means."""
@@ -635,12 +660,11 @@ class Copier:
                     rows.append(self._positions.offset_record(tp, cursor.position))
                     # What the ledger says is what this transaction holds, and no more; and what counts if it is never
                     # committed. Written afterwards, a crash in between would leave a stretch that nobody gives a reason for.
-                    newest = cursor.trail.newest
-                    gaps = dict(cursor.trail.gaps)
-                    now[tp] = Before(cursor.mark, gaps, newest.number, newest.extent(), len(cursor.lost))
+                    now[tp] = self._stand(cursor)
                     before = self._before[tp]
                     entry = self._entry(cursor).replace(before=before._replace(lost=len(cursor.lost) - before.lost))
                     chunks, forgotten = cursor.trail.take_changed()
+                    self._written[tp] = self._state_of(cursor)
                     self._positions.commit(Commit(entry, tuple(chunks), tuple(forgotten)))
             self._positions.flush()
             return rows
@@ -650,9 +674,11 @@ class Copier:
                 records, lambda: self._positions.idle, lambda: self._link.silence_s > channel.LEASE_TIMEOUT_S
             )
         except KafkaFailure as error:
+            self._outdone = True
             self._link.end(f"the transaction failed: {error}")
             return
         if not done:
+            self._outdone = True
             self._link.end("the transaction was given up")
             return
         self._positions.committed.update(positions)
@@ -660,7 +686,7 @@ class Copier:
         for call in then:
             call()
         for cursor in {row[0].partition: row[0] for row in arrived}.values():
-            cursor.markers += 1
+            cursor.markers = (cursor.markers or 0) + 1
         for cursor, entry, last in arrived:
             self._arrive(cursor, entry, last)
         if self._syncs is not None:
@@ -752,6 +778,8 @@ class Copier:
                 await asyncio.wait_for(self._commit_transaction(), left_s)
             elif self._arrived:
                 await asyncio.wait_for(transactions.abort(), left_s)
+            if self._link.reason == "the driver said stop" and not self._outdone:
+                self._tell_of_standstills()
 
     def _all_written(self) -> bool:
         return all(
@@ -767,6 +795,11 @@ class Copier:
 
     async def _call(self, call: Any, *args: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._background, lambda: call(*args))
+
+
+def _state(mark: Mark, lost: int, foreign: int, trouble: Trouble | Halt | None, note: str) -> tuple[Any, ...]:
+    what = "" if trouble is None else f"{trouble.state} {trouble.offset} {trouble.since_ms}"
+    return mark, lost, foreign, what, note
 
 
 def _before(start: Start) -> Before:

@@ -161,7 +161,7 @@ class Cursor:
     trail: Trail = field(default_factory=Trail)
     lost: list[Lost] = field(default_factory=list)
     foreign: int = 0
-    markers: int = 0  # transaction markers of ours that stand behind ``target``
+    markers: int | None = 0  # transaction markers of ours that stand behind ``target``; None: not known
     read_trouble: Trouble | None = None
     write_trouble: Trouble | None = None
     stop_trouble: Trouble | None = None
@@ -734,11 +734,10 @@ class Cursor:
         self.owner.acked(self, entry, last)
 
     def _place(self, base: int) -> None:
-        if self.target < 0:
-            self.markers = 0
+        markers, self.markers = self.markers, 0
+        if self.target < 0 or markers is None:
             return
-        expected = self.target + self.markers
-        self.markers = 0
+        expected = self.target + markers
         if base > expected:
             if not self.foreign:
                 log.warning(

@@ -71,6 +71,7 @@ class Opening:
         self._tasks: set[asyncio.Task[None]] = set()
         self.sessions: dict[TopicPartition, Session] = {}
         self._behind: dict[TopicPartition, int] = {}  # target offset behind what the mark counts
+        self._marks: dict[TopicPartition, Mark] = {}  # as the ledger has them
         self._log = structlog.get_logger(__name__)
 
     @property
@@ -131,6 +132,7 @@ class Opening:
             cursor.leader_epoch = entry.source_epoch
             cursor.topic_id = entry.source_id
             cursor.known_end = entry.end
+            self._marks[cursor.partition] = entry.mark
 
     def _has_another_target(self, entry: Entry) -> bool:
         """Whether the remote topic is another one than the ledger knows."""
@@ -313,8 +315,10 @@ class Opening:
     async def _open_at(self, positions: Mapping[TopicPartition, int]) -> None:
         if self._spec.transactions is not None:
             for tp, position in positions.items():
+                mark = self._marks.get(tp)
                 self._cursors[tp].trail.settle()
-                self._cursors[tp].begin(Mark(position, -1, 0))
+                self._cursors[tp].begin(mark if mark is not None and mark.source == position else Mark(position, -1, 0))
+                self._cursors[tp].markers = None
             self._source.add(self._cursors[tp] for tp in positions)
             return
         waiting = dict(positions)

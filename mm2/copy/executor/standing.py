@@ -110,6 +110,16 @@ class Inspector:
                 behind = header.last_offset + 1
         return behind
 
+    def behind_markers(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Offsets where records of ours end, each before the end of its log -> the offsets behind the transaction marker that
+        stands there, if one does. Raises KafkaFailure."""
+        behind = {tp: end + 1 for tp, end in ends.items()}
+        for tp, batch in self._batches({tp: (end, end + 1) for tp, end in ends.items()}):  # without markers
+            header = batch.view.header
+            if header is not None and header.base_offset <= ends[tp] <= header.last_offset:
+                behind[tp] = ends[tp]
+        return behind
+
     def fingerprints(self, partition: TopicPartition, first: int, end: int, identity: ProducerIdentity) -> list[int]:
         """Hashes of our records at target offsets ``first .. end-1``, in order; equal content gives an equal hash in
         this process only. Raises KafkaFailure or Unmatchable."""

@@ -84,11 +84,12 @@ class Transactions:
     ) -> bool:
         """Wait for what is under way, add the positions (partition of the offsets topic, record), and commit.
 
-        What `positions` has written elsewhere is waited for, until ``recorded`` says that it is in. False when ``give_up`` said so before all was there. Raises KafkaFailure, and then the micro-batch is over.
+        What `positions` has written elsewhere is waited for, until ``recorded`` says that it is in, and so is what was written
+        there before. False when ``give_up`` said so before all was there. Raises KafkaFailure, and then the micro-batch is over.
         """
         began = time.monotonic()
         self._sink.hold(new=True)
-        while not all(self._settled(outbox) for outbox in self._data):
+        while not (recorded() and all(self._settled(outbox) for outbox in self._data)):
             if give_up():
                 return False
             await asyncio.sleep(_LOOK_AGAIN_S)

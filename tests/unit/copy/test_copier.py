@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -12,8 +13,11 @@ import pytest
 from mm2.copy import channel
 from mm2.copy.executor.copier import Copier
 from mm2.copy.executor.link import DriverLink
+from mm2.copy.executor.positions import Commit
+from mm2.copy.session import Entry, Mark, Trouble
 from mm2.copy.spec import Assignment
 from mm2.kafka.structs import TopicPartition
+from tests.unit.copy.batches import Bench, batch
 
 ASSIGNMENT = Assignment("b", "localhost", 1, "00")
 
@@ -114,3 +118,48 @@ def test_a_word_of_pauses_names_all_of_them_and_has_the_source_look_again() -> N
     assert (one.paused, two.paused) == (("paused by ann", 5), None)
     copier._heard({"type": "pause", "partitions": []})
     assert (one.paused, source.asked) == (None, [*copier._cursors] * 2)
+
+
+class Commits:
+    """What the ledger was told of partitions; ``committed`` is the position of each in Connect's offsets topic."""
+
+    idle = True
+
+    def __init__(self, committed: dict[TopicPartition, int | None]) -> None:
+        self.committed = committed
+        self.entries: list[Entry] = []
+
+    def busy(self, _source: TopicPartition) -> bool:
+        return False
+
+    def commit(self, commit: Commit) -> None:
+        self.entries.append(commit.entry)
+
+
+def test_between_transactions_the_ledger_is_told_of_what_stands_still_once_and_of_nothing_that_moves() -> None:
+    bench = Bench(10, target=100, records=5)
+    bench.cursor.known_end = 10  # a predecessor has heard of it, nothing was fetched since
+    commits = Commits({bench.cursor.partition: 10})
+    copier = Copier(ASSIGNMENT, 0)
+    copier._cursors = {bench.cursor.partition: bench.cursor}
+    copier._positions = cast(Any, commits)
+    copier._sink = cast(Any, SimpleNamespace(topic_ids={}))
+    copier._opening = cast(Any, SimpleNamespace(sessions={}))
+    bench.cursor.pause("paused by ann", 5)
+    copier._tell_of_standstills()
+    assert not commits.entries, "there is no ledger"
+    copier._ledger = cast(Any, object())
+    copier._tell_of_standstills()
+    copier._tell_of_standstills()
+    (told,) = commits.entries
+    assert (told.mark, told.trouble, told.before) == (
+        Mark(10, 100, 5),
+        Trouble("PAUSED", "paused by ann", 10, 5),
+        None,
+    )
+    assert told.end == 10
+    bench.cursor.paused = None
+    bench.fetch(batch(10, 3))
+    bench.ack(101)  # in a transaction that is still open
+    copier._tell_of_standstills()
+    assert len(commits.entries) == 1, "its own transaction will say so"

@@ -474,6 +474,14 @@ def test_markers_of_our_own_transactions_are_not_foreign() -> None:
     assert (bench.cursor.foreign, bench.cursor.markers, bench.owner.told) == (0, 0, [])
 
 
+def test_what_a_predecessor_left_behind_its_last_record_is_not_known_and_not_foreign() -> None:
+    bench = Bench(target=100)
+    bench.cursor.markers = None
+    bench.fetch_each(batch(0, 2), batch(2, 2))
+    bench.ack(101)
+    assert (bench.cursor.progress().foreign, bench.owner.told) == (0, [])
+
+
 def test_where_the_target_was_is_not_known_nothing_is_foreign() -> None:
     bench = Bench()
     bench.fetch(batch(0, 2))
