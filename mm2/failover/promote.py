@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
-from mm2.failover.evidence import Report
+from mm2.failover.evidence import Report, counted
 from mm2.failover.failover import chosen_partitions, refuse_to_leave_behind
 from mm2.failover.groups import Choice
 from mm2.failover.hold import hand_over
@@ -19,6 +20,9 @@ from mm2.mirror.acl_sync import acl_filter
 
 VERB: Final = "promote"
 _WRITING: Final = frozenset({AclOperation.WRITE, AclOperation.ALL})
+#: A broker learns of an ACL some time after the controller has said that it is there.
+_SEEN_S: Final = 10.0
+_LOOK_S: Final = 0.1
 
 
 def promote(
@@ -37,14 +41,11 @@ def promote(
         if trouble:
             (problems if create_acls else done).append(trouble)
         elif wanted and create_acls and not dry_run:
-            answers = sides.target.create_acls(wanted)
-            failed = {acl: answer for acl, answer in answers.items() if isinstance(answer, KafkaFailure)}
-            there = set(sides.target.describe_acls(acl_filter(ResourceType.TOPIC)))
-            problems += [f"ACL {_text(acl)}: {failure}" for acl, failure in failed.items()]
-            problems += [f"ACL {_text(acl)} is not there" for acl in wanted if acl not in failed and acl not in there]
-            done.append(f"{sum(acl in there for acl in wanted)} of {len(wanted)} ACLs to write are there")
+            problems += _created(sides, wanted)
+            if not problems:
+                done.append(f"{counted(len(wanted), 'ACL')} created, and seen to be there")
         elif wanted:
-            done.append(f"{len(wanted)} ACLs to write are missing on {config.pair.target}; --create-acls creates them")
+            done.append(f"{counted(len(wanted), 'ACL')} missing on {config.pair.target}; --create-acls creates them")
         return Report(
             VERB,
             str(config.pair),
@@ -61,10 +62,10 @@ def promote(
 
 
 def _write_acls(sides: Sides, topics: Mapping[str, str]) -> tuple[list[AclBinding], str]:
-    """ALLOW WRITE of these topics on the source, as ACLs of their remote topics, where they are not there yet; or why not.
+    """Who may and may not write these topics on the source, as ACLs of their remote topics, where no ACL says so yet; or why not.
 
-    MirrorMaker copies all ACLs but those to write. A prefix or `*` becomes one for each of the topics: on the target it would
-    speak of others, too.
+    MirrorMaker copies all ACLs but those that allow to write, if it is told to copy any; so what forbids to write is wanted,
+    too, and stands first. A prefix or `*` becomes one for each of the topics: on the target it would speak of others, too.
     """
     if sides.source is None:
         return (
@@ -73,7 +74,7 @@ def _write_acls(sides: Sides, topics: Mapping[str, str]) -> tuple[list[AclBindin
         )
     try:
         here = sides.source.describe_acls(acl_filter(ResourceType.TOPIC))
-        there = set(sides.target.describe_acls(acl_filter(ResourceType.TOPIC)))
+        there = sides.target.describe_acls(acl_filter(ResourceType.TOPIC))
     except BrokerFailure as failure:
         if failure.code == ErrorCode.SECURITY_DISABLED:
             return [], "a cluster has no authorizer, so there are no ACLs"
@@ -86,11 +87,40 @@ def _write_acls(sides: Sides, topics: Mapping[str, str]) -> tuple[list[AclBindin
             operation=AclOperation.WRITE if acl.permission == AclPermission.ALLOW else acl.operation,
         )
         for acl in here
-        if acl.operation in _WRITING and acl.permission == AclPermission.ALLOW
+        if acl.operation in _WRITING
         for topic, remote in topics.items()
         if _speaks_of(acl, topic)
     }
-    return sorted(wanted - there, key=_text), ""
+    missing = [acl for acl in wanted if not _is_said(acl, there)]
+    return sorted(missing, key=lambda acl: (acl.permission == AclPermission.ALLOW, _text(acl))), ""
+
+
+def _is_said(wanted: AclBinding, there: Iterable[AclBinding]) -> bool:
+    """These ACLs say so already, maybe for more than that."""
+    return any(
+        (acl.permission, acl.principal, acl.host) == (wanted.permission, wanted.principal, wanted.host)
+        and acl.operation in {wanted.operation, AclOperation.ALL}
+        and _speaks_of(acl, wanted.resource_name)
+        for acl in there
+    )
+
+
+def _created(sides: Sides, wanted: Sequence[AclBinding]) -> list[str]:
+    """Create ACLs and see that they are there; what did not work."""
+    try:
+        answers = sides.target.create_acls(wanted)
+        failed = {acl: answer for acl, answer in answers.items() if isinstance(answer, KafkaFailure)}
+        deadline = time.monotonic() + _SEEN_S
+        while True:
+            there = set(sides.target.describe_acls(acl_filter(ResourceType.TOPIC)))
+            unseen = [acl for acl in wanted if acl not in failed and acl not in there]
+            if not unseen or time.monotonic() > deadline:
+                break
+            time.sleep(_LOOK_S)
+    except KafkaFailure as failure:
+        return [f"whether the ACLs were created is not known, say the same again: {failure}"]
+    problems = [f"ACL {_text(acl)}: {failure}" for acl, failure in failed.items()]
+    return problems + [f"ACL {_text(acl)} was created and is not there after {_SEEN_S:.0f} s" for acl in unseen]
 
 
 def _speaks_of(acl: AclBinding, topic: str) -> bool:

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType
+from confluent_kafka import Producer
+from confluent_kafka.admin import AclBinding, AclBindingFilter, AclOperation, AclPermissionType, ResourcePatternType
 from confluent_kafka.admin import ResourceType as Kind
 
 from mm2.cli.mm2 import main
@@ -27,6 +28,7 @@ from mm2.sandbox.kafka import LocalKafka, start_pair
 from tests.integration.asking import asked
 from tests.integration.mirror_flow import admin, alter, config_of, create, write
 from tests.integration.mirror_process import ROOT, MirrorProcess, grow, has_all, partitions_of, topics_of, write_config
+from tests.integration.test_failover_verbs import left_behind
 
 #: On a machine that does other things, too, MM2_TEST_PATIENCE_S says how long something may take.
 PATIENCE_S = float(os.environ.get("MM2_TEST_PATIENCE_S", "30"))
@@ -193,8 +195,21 @@ def test_plan_tells_what_a_start_would_do_and_does_nothing(
 
 
 def put(broker: LocalKafka, topic: str, operation: AclOperation, user: str) -> None:
-    made = AclBinding(Kind.TOPIC, topic, ResourcePatternType.LITERAL, user, "*", operation, AclPermissionType.ALLOW)
-    for done in admin(broker).create_acls([made]).values():
+    grant(
+        broker,
+        AclBinding(Kind.TOPIC, topic, ResourcePatternType.LITERAL, user, "*", operation, AclPermissionType.ALLOW),
+    )
+
+
+def grant(broker: LocalKafka, acl: AclBinding) -> None:
+    for done in admin(broker).create_acls([acl]).values():
+        done.result(30)
+
+
+def take_away(broker: LocalKafka, acl: AclBinding) -> None:
+    place = (acl.restype, acl.name, acl.resource_pattern_type)
+    gone = AclBindingFilter(*place, acl.principal, acl.host, acl.operation, acl.permission_type)
+    for done in admin(broker).delete_acls([gone]).values():
         done.result(30)
 
 
@@ -243,6 +258,72 @@ def test_plan_tells_of_the_cluster_that_answers_when_the_other_does_not(
     assert (code, flow["unreachable"]) == (2, [scene.alias])
     assert "127.0.0.1:1" in flow["troubles"][0]
     assert ("create topic", f"mm2-configs.{scene.alias}.internal") in steps(document)
+
+
+# -- promote: who may write
+
+
+def written_by_the_flow(scene: Scene, topic: str) -> str:
+    """What becomes of a record that `mirror` writes on B: nothing, or the reason."""
+    settings = {
+        "bootstrap.servers": scene.b.address("LOGIN"),
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "mirror",
+        "sasl.password": PASSWORD,
+        "message.timeout.ms": 10_000,
+    }
+    said: list[str] = []
+    producer = Producer(settings)
+    producer.produce(topic, b"1", on_delivery=lambda error, _: said.append("" if error is None else error.name()))
+    producer.flush(20)
+    return said[0]
+
+
+def test_promote_gives_the_rights_to_write_that_the_source_gives_and_no_others(
+    pair: tuple[LocalKafka, LocalKafka], tmp_path: Path, capsys: Capsys
+) -> None:
+    scene = Scene.of(pair, tmp_path)
+    topic, remote = scene.topic("orders"), scene.remote("orders")
+    left_behind(scene.b, scene.alias, remote, topic)
+    write(scene.a, topic, [(None, b"1")] * 1_200, 0)
+    write(scene.a, topic, [(None, b"1")] * 50, 1)
+    prefix, literal = ResourcePatternType.PREFIXED, ResourcePatternType.LITERAL
+    allow, deny = AclPermissionType.ALLOW, AclPermissionType.DENY
+    grant(scene.a, AclBinding(Kind.TOPIC, f"{scene.alias}-", prefix, ME, "*", AclOperation.ALL, allow))
+    grant(scene.a, AclBinding(Kind.TOPIC, f"{scene.alias}-", prefix, "User:mallory", "*", AclOperation.WRITE, deny))
+    grant(scene.a, AclBinding(Kind.TOPIC, topic, literal, "User:ann", "10.0.0.1", AclOperation.WRITE, allow))
+    grant(scene.a, AclBinding(Kind.TOPIC, topic, literal, "User:reader", "*", AclOperation.READ, allow))
+    # As MirrorMaker copies the one to all, and as somebody has given it to ann by hand.
+    grant(scene.b, AclBinding(Kind.TOPIC, f"{scene.alias}.", prefix, ME, "*", AclOperation.READ, allow))
+    grant(scene.b, AclBinding(Kind.TOPIC, f"{scene.alias}.", prefix, "User:ann", "10.0.0.1", AclOperation.ALL, allow))
+    soon(lambda: written_by_the_flow(scene, remote) == "TOPIC_AUTHORIZATION_FAILED")
+    wanted = [
+        f"DENY User:mallory WRITE topic {remote} from host *",
+        f"ALLOW {ME} WRITE topic {remote} from host *",
+    ]
+    code, document = told(scene.ask(capsys, "promote", "--create-acls", "--dry-run", "--json"))
+    assert (code, document["acls"]) == (0, wanted)
+    code, document = told(scene.ask(capsys, "promote", "--json"))
+    assert (code, document["acls"]) == (0, wanted)
+    assert "2 ACLs missing on B; --create-acls creates them" in document["done"]
+    assert written_by_the_flow(scene, remote) == "TOPIC_AUTHORIZATION_FAILED", "nothing was created unasked"
+
+    altering = AclBinding(Kind.BROKER, "kafka-cluster", literal, ME, "*", AclOperation.DESCRIBE, allow)
+    grant(scene.b, altering)  # and so not to alter
+    try:
+        code, document = told(scene.ask(capsys, "promote", "--create-acls", "--json"))
+        assert code == 1
+        assert [problem.partition(": ")[0] for problem in document["problems"]] == [f"ACL {acl}" for acl in wanted]
+        assert all("CLUSTER_AUTHORIZATION_FAILED" in problem for problem in document["problems"])
+    finally:
+        take_away(scene.b, altering)
+    code, document = told(scene.ask(capsys, "promote", "--create-acls", "--json"))
+    assert (code, document["acls"], document["problems"]) == (0, wanted, [])
+    assert "2 ACLs created, and seen to be there" in document["done"]
+    soon(lambda: written_by_the_flow(scene, remote) == "")
+    code, document = told(scene.ask(capsys, "promote", "--create-acls", "--json"))
+    assert (code, document["acls"]) == (0, [])
 
 
 # -- a running flow
