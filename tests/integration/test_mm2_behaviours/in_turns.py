@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from typing import Any, Self
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from mm2.sandbox.kafka import LocalKafka
-from tests.integration.copy_flow import Read, eventually
+from tests.integration.copy_flow import PATIENCE, Read, eventually
 from tests.integration.java_mirror import JavaMirrorProcess
 from tests.integration.mirror_flow import committed
 from tests.integration.mirror_process import (
@@ -242,23 +243,27 @@ def all_ends(broker: LocalKafka, topic: str) -> list[int]:
 
 
 def newest(broker: LocalKafka, topic: str) -> dict[int, bytes | None]:
-    """The value of the last record of each partition that a committed reader sees."""
+    """The value of the last record of each partition that a committed reader sees; of one that is being written to, of a record
+    that was there when this began, or of a later one."""
     found: dict[int, bytes | None] = dict.fromkeys(range(PARTITIONS))
+    last = dict(enumerate(all_ends(broker, topic)))
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "newest", "enable.partition.eof": True})
     try:
-        consumer.assign(
-            [TopicPartition(topic, at, max(0, end - _LOOK_BACK)) for at, end in enumerate(all_ends(broker, topic))]
-        )
-        left = PARTITIONS
+        consumer.assign([TopicPartition(topic, at, max(0, end - _LOOK_BACK)) for at, end in last.items()])
+        left = set(last)
+        deadline = time.monotonic() + 60 * PATIENCE
         while left:
+            assert time.monotonic() < deadline, f"{topic} could not be read to its end: {sorted(left)} of {last}"
             for message in consumer.consume(500, 0.2):
-                error = message.error()
+                error, at = message.error(), message.partition() or 0
                 if error is None:
                     value: Any = message.value()
-                    found[message.partition() or 0] = value
+                    found[at] = value
+                    if (message.offset() or 0) + 1 >= last[at]:
+                        left.discard(at)  # where somebody writes all the time the end never comes
                 else:
                     assert error.code() == KafkaError._PARTITION_EOF, error
-                    left -= 1
+                    left.discard(at)  # a marker may stand behind the last record
     finally:
         consumer.close()
     return found
