@@ -10,8 +10,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # started with -P,
 
 from tests.endurance.alarms import ROWS, Heard, play, rig
 
-_HEAD = """| row | what was done | `mm2 status` | `/metrics` | alerts | well again |
-| --- | --- | --- | --- | --- | --- |"""
+_HEAD = """| row | what was done | dashboard | `mm2 status` | `/metrics` | alerts | well again |
+| --- | --- | --- | --- | --- | --- | --- |"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -19,7 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = configargparse.ArgumentParser(
         prog="bin/alarms",
         description="Kills a process and a broker, deletes records, damages a batch, takes a right away, one after the other, and "
-        "writes down what mm2 status, /metrics and the alerts of conf/prometheus say.",
+        "writes down what the dashboard, mm2 status, /metrics and the alerts of conf/prometheus say.",
         auto_env_var_prefix="MM2_ALARMS_",
     )
     parser.add_argument("--only", nargs="+", choices=list(ROWS), default=list(ROWS), help="only these (default: all)")
@@ -46,7 +46,8 @@ def _line(heard: Heard) -> str:
     )
     status = f"after {heard.status_s:.0f} s: {heard.status}"
     well = "-" if heard.well_s is None else f"after {heard.well_s:.0f} s"
-    return f"| {heard.row} | {heard.done} | {status} | {heard.metrics} | {alerts} | {well} |"
+    page = f"after {heard.page_s:.0f} s: {heard.page}".replace("|", "\\|")
+    return f"| {heard.row} | {heard.done} | {page} | {status} | {heard.metrics} | {alerts} | {well} |"
 
 
 def _since(word: str, at_s: float) -> str:

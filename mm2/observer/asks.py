@@ -131,14 +131,16 @@ class SourceAsk:
         self.ends = {**{tp: end for tp, end in self.ends.items() if tp in failures}, **ends}
         self.missing = failures
         self.ends_at_s = began_s
-        if places := self.wanted:
-            stamps = {tp: stamp for tp, stamp in self.stamps.items() if tp in wanted}
-            # What has none yet comes first, then whatever was read longest ago.
-            order = sorted(places, key=lambda place: list(stamps).index(place[0]) if place[0] in stamps else -1)
-            fresh = self._stamps.read(order)
-            for tp in fresh:
-                stamps.pop(tp, None)
-            self.stamps = {**stamps, **fresh}
+        # None is kept that is not asked for any more: what is missing later would seem to be as old as what has long been copied.
+        places = self.wanted
+        asked = {tp for tp, _ in places}
+        stamps = {tp: stamp for tp, stamp in self.stamps.items() if tp in asked}
+        # What has none yet comes first, then whatever was read longest ago.
+        order = sorted(places, key=lambda place: list(stamps).index(place[0]) if place[0] in stamps else -1)
+        fresh = self._stamps.read(order)
+        for tp in fresh:
+            stamps.pop(tp, None)
+        self.stamps = {**stamps, **fresh}
 
     def close(self) -> None:
         """End what is under way."""

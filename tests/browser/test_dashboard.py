@@ -53,7 +53,10 @@ def test_the_first_page_says_what_would_be_lost(shop: Shop, page: Page) -> None:
     expect(sentence).to_contain_text("If shop dies now you lose", timeout=PATIENCE_S * 1000)
     expect(flow.locator(".state").first).to_have_text(re.compile("RUNNING|CATCHING_UP"))
     expect(flow.locator("dd").first).to_have_text(re.compile(r"[\d,]+/s"), timeout=PATIENCE_S * 1000)
-    expect(flow.get_by_role("link", name=re.compile(r"\d+"))).to_have_attribute("href", re.compile("partitions"))
+    links = flow.get_by_role("link", name=re.compile(r"\d+"))
+    expect(links.first).to_have_attribute("href", re.compile("partitions"))
+    expect(links.last).to_have_attribute("href", re.compile("gaps"))
+    expect(links.last).to_have_text("0")
     assert font_px(sentence) == max(font_px(page.locator(one).first) for one in (".sentence", "h2", "dd", "nav a"))
     # Curves have lines, heartbeats marks, and both without anybody's doing anything.
     expect(flow.locator("figure").first.locator("svg path[d*=L]").first).to_be_attached(timeout=PATIENCE_S * 1000)
@@ -114,7 +117,9 @@ def test_workers_and_spark(shop: Shop, page: Page) -> None:
     expect(row(page, FLOW)).to_contain_text("leads · this process", timeout=PATIENCE_S * 1000)
     page.goto(f"{shop.ui}spark")
     expect(page.get_by_text("up", exact=True)).to_be_visible(timeout=PATIENCE_S * 1000)
-    expect(row(page, "MirrorSourceConnector-0").first).to_contain_text(re.compile(r"\d+"), timeout=PATIENCE_S * 1000)
+    lane = row(page, "MirrorSourceConnector-0").first
+    expect(lane.locator("td").nth(1)).to_have_text(re.compile(r"\d+"), timeout=PATIENCE_S * 1000)
+    expect(lane.locator("td").nth(2)).to_have_text(re.compile(r"\d+ (ms|s|min)"), timeout=PATIENCE_S * 1000)
 
 
 def test_every_setting_has_its_origin_and_no_secret_is_shown(shop: Shop, page: Page) -> None:

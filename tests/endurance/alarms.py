@@ -1,4 +1,5 @@
-"""What is told of a fault, and how soon: by `mm2 status`, by /metrics, and by the alerts of a real Prometheus.
+"""What is told of a fault, and how soon: by `mm2 status`, by a page of the dashboard that is open, by /metrics, and by the alerts of
+a real Prometheus.
 
 Two brokers, one process, conf/prometheus as it is. A row is injected as somebody would do it by hand; then everybody is listened
 to until it is mended, and until all is well again.
@@ -30,10 +31,12 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
+from playwright.sync_api import Page
 from prometheus_client.parser import text_string_to_metric_families
 
 from mm2.sandbox.kafka import LocalKafka, start_all, stop_all
 from mm2.sandbox.ports import free_ports
+from tests.browser.chromium import chromium
 from tests.endurance.traffic import Traffic
 from tests.faults import segments
 from tests.faults.stage import Topics, until
@@ -63,6 +66,8 @@ class Heard:
 
     row: str
     done: str
+    page: str = ""
+    page_s: float = 0.0
     status: str = ""
     status_s: float = 0.0
     metrics: str = ""
@@ -78,9 +83,12 @@ class Heard:
 class Rig:
     """The flow A->B and all who listen to it."""
 
-    def __init__(self, folder: Path, a: LocalKafka, b: LocalKafka, file: Path, url: str, server: Prometheus) -> None:
+    def __init__(
+        self, folder: Path, a: LocalKafka, b: LocalKafka, file: Path, url: str, server: Prometheus, page: Page
+    ) -> None:
         self.a, self.b = a, b
         self.server = server
+        self.page = page
         self.injected_s = 0.0
         self._folder, self._file, self._url = folder, file, url
         self._starts = 0
@@ -134,6 +142,21 @@ class Rig:
             for sample in family.samples
         }
 
+    def open_page(self) -> None:
+        """The first page of the dashboard; from then on it is on its own, as on somebody's screen."""
+        self.page.goto(f"{self._url}/ui/")
+        self.page.locator(".sentence").first.wait_for()
+
+    def dashboard(self) -> str:
+        """The bar across the page when there is one, and what stands there of the flow."""
+        alarm, flow = self.page.locator("#alarm"), self.page.get_by_role("region", name="A → B")
+        said = [alarm.inner_text()] if alarm.is_visible() else []
+        said += [f"{flow.locator('.state').first.inner_text()}: {flow.locator('.sentence').inner_text()}"]
+        said += flow.locator(".troubles li").all_inner_texts()
+        lost = flow.locator("a[href^=gaps]").inner_text()
+        said += [] if lost == "0" else [f"Lost ranges: {lost}"]
+        return "<br>".join(said)
+
     def is_well(self) -> bool:
         """Nothing critical is pending or firing, and the flow runs. Warnings may linger for minutes."""
         critical = {alert.name for alert in self.server.alerts() if alert.labels["severity"] == "critical"}
@@ -183,7 +206,9 @@ def rig() -> Iterator[Rig]:
             },
         )
         server = stack.enter_context(prometheus(folder / "prometheus", [f"127.0.0.1:{port}"]))
-        made = Rig(folder, a, b, file, f"http://127.0.0.1:{port}", server)
+        browser = stack.enter_context(chromium(folder / "chromium"))
+        browser.set_default_timeout(_PATIENCE_S * 1000)
+        made = Rig(folder, a, b, file, f"http://127.0.0.1:{port}", server, browser.new_page())
         stack.callback(made.clean_up)
         traffic = Traffic(a.bootstrap, "orders", 2, run=os.urandom(8), rate=100, size_bytes=200, producers=1)
         traffic.start()
@@ -191,6 +216,7 @@ def rig() -> Iterator[Rig]:
         for topic in TOPICS[1:]:
             made.write(topic, 30)
         until(made.is_well, "a flow that is well", _PATIENCE_S)
+        made.open_page()
         yield made
 
 
@@ -286,6 +312,7 @@ def play(made: Rig, row: str) -> Heard:
         heard, injected_s = Heard(row, done), made.injected_s
         ears.listen(injected_s)
         time.sleep(max(0.0, injected_s + _ASK_S - time.time()))
+        heard.page, heard.page_s = made.dashboard(), time.time() - injected_s
         code, said = made.mm2("status")
         heard.status, heard.status_s = f"{_told(said)} (exit code {code})", time.time() - injected_s
         heard.metrics = _worth_telling(made.metrics())

@@ -57,10 +57,9 @@ class _FlowBlock:
                 self._bytes = _figure("Volume")
                 self._lag = _figure("Not on the target")
                 self._latency = _figure("Visible after, 50 % · 99 %")
-                with within("div"):
-                    Part("dt", "Partitions")
-                    with within("dd"):
-                        self._partitions = Part("a", href=f"partitions?flow={quote(flow.name)}")
+                self._partitions = _link("Partitions", f"partitions?flow={quote(flow.name)}")
+                # What is gone for good makes no flow ill, so nothing else here would tell of it.
+                self._lost = _link("Lost ranges", f"gaps?flow={quote(flow.name)}")
                 self._beat = _figure("Newest heartbeat")
             with within("div", "curves"):
                 with within("figure"):
@@ -95,6 +94,8 @@ class _FlowBlock:
             UNKNOWN if newest is None else f"{seconds(newest.latency_s[0])} · {seconds(newest.latency_s[2])}"
         )
         self._partitions.show(_partitions(flow))
+        self._lost.show(count(flow.lost_ranges))
+        self._lost.show_classes("state bad" if flow.lost_ranges else "")
         self._show_beats(at_ms, flow, history)
         self._show_curves(history.points)
 
@@ -163,6 +164,13 @@ def _figure(title: str) -> Part:
     with within("div"):
         Part("dt", title)
         return Part("dd", UNKNOWN)
+
+
+def _link(title: str, href: str) -> Part:
+    with within("div"):
+        Part("dt", title)
+        with within("dd"):
+            return Part("a", UNKNOWN, href=href)
 
 
 def troubles(flow: FlowView) -> tuple[str, ...]:

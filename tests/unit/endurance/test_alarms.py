@@ -49,9 +49,12 @@ def test_of_the_metrics_that_is_told_which_is_not_well_or_at_risk() -> None:
 
 
 def test_a_row_is_told_when_an_alert_knows_of_it_in_time_if_only_as_pending() -> None:
-    heard = Heard("B2", "kill", "said", 12.3, "up 0", {"Late": (40.0, 55.0), "Soon": (8.0, None)}, 21.0)
+    heard = Heard(
+        "B2", "kill", "red | bar", 10.1, "said", 12.3, "up 0", {"Late": (40.0, 55.0), "Soon": (8.0, None)}, 21.0
+    )
     assert heard.is_told
     assert not Heard("B2", "kill", alerts={"Late": (40.0, 55.0)}).is_told
     assert _line(heard) == (
-        "| B2 | kill | after 12 s: said | up 0 | Soon pending after 8 s; Late pending after 40 s, firing after 55 s | after 21 s |"
+        r"| B2 | kill | after 10 s: red \| bar | after 12 s: said | up 0 "
+        "| Soon pending after 8 s; Late pending after 40 s, firing after 55 s | after 21 s |"
     )
