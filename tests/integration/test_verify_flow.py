@@ -1,0 +1,307 @@
+"""`mm2 verify` beside a flow that runs: the continuous one goes on through faults, and back with a flow that is sent back; what the
+command line shows; a broker that hangs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families as parse
+
+from mm2.cli.flow import Flow, Trouble
+from mm2.copy.ledger import Ledger, Verified
+from mm2.kafka.errors import KafkaFailure
+from mm2.kafka.structs import TopicPartition
+from mm2.sandbox.kafka import LocalKafka
+from mm2.sandbox.ports import free_ports
+from mm2.sandbox.process import end, spawn
+from mm2.verify.driver import Verifier
+from mm2.verify.planning import Asked
+from mm2.verify.report import Report, Verdict
+from mm2.verify.verification import Verification
+from tests.integration.asking import asked
+from tests.integration.copy_flow import (
+    admin_of,
+    create,
+    eventually,
+)
+from tests.integration.mirror_process import ROOT, MirrorProcess, partitions_of
+from tests.integration.verified_flow import (
+    COUNT,
+    PATIENCE,
+    check_named,
+    file_of,
+    flow_of,
+    numbered,
+    seed,
+    write,
+)
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(int(600 * PATIENCE))]
+
+
+@pytest.fixture(scope="module")
+def verifier() -> Iterator[Verifier]:
+    made = Verifier({}, 2)
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="module")
+def frail(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
+    """A target that is frozen now and then."""
+    with LocalKafka("B", tmp_path_factory.mktemp("frail"), heap="384m") as broker:
+        yield broker
+
+
+def command(file: Path, unique: str, *options: str) -> list[str]:
+    flow = f"{unique}-a->{unique}-b"
+    return [sys.executable, "-P", "-m", "mm2.cli.mm2", "verify", str(file), flow, "--parallel", "1", *options]
+
+
+def ledger_of(flow: Flow) -> Ledger | None:
+    """None while it is not there."""
+    with suppress(Trouble, KafkaFailure):
+        return flow.ledger()
+    return None
+
+
+# -- for ever -----------------------------------------------------------------------------------------------------------
+
+
+class Continuous:
+    """`mm2 verify --continuous` as a process of its own."""
+
+    def __init__(self, file: Path, unique: str, log: Path) -> None:
+        options = ("--continuous", "--every", "1", "--json", "--patience", str(int(20 * PATIENCE)))
+        self.log = log
+        self._process = spawn(
+            command(file, unique, *options), output=log, environment={**os.environ, "PYTHONPATH": str(ROOT)}
+        )
+
+    @property
+    def reports(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.lines("{")]
+
+    def lines(self, beginning: str) -> list[str]:
+        return [line for line in self.log.read_text().splitlines() if line.startswith(beginning)]
+
+    def stop(self) -> int:
+        assert self._process.poll() is None, self.log.read_text()[-2000:]
+        self._process.send_signal(signal.SIGTERM)
+        return self._process.wait(60 * PATIENCE)
+
+    def clean_up(self) -> None:
+        end(self._process, patience_s=20)
+
+
+class Watched:
+    """A flow with two partitions from A to a frail B, its process, which comes and goes, and what is verified of it."""
+
+    def __init__(self, a: LocalKafka, b: LocalKafka, unique: str, folder: Path) -> None:
+        (port,) = free_ports(1)
+        self.a, self.b = a, b
+        self.topic, self.remote = f"{unique}.t", f"{unique}-a.{unique}.t"
+        self.file = file_of(a, b, unique, folder, listeners=f"http://127.0.0.1:{port}")
+        self.flow = flow_of(self.file, unique)
+        self.url = f"http://127.0.0.1:{port}"
+        self.connector = f"{self.url}/{unique}-a/{unique}-b/connectors/MirrorSourceConnector"
+        self.overview = f"{self.url}/overview/{unique}-a/{unique}-b/partitions"
+        self._folder = folder
+        self._starts = 0
+        self.process = self.start()
+
+    def start(self) -> MirrorProcess:
+        self._starts += 1
+        self.process = MirrorProcess(self.file, self._folder / f"mirror-{self._starts}.log")
+        return self.process
+
+    def write(self, count: int) -> None:
+        """So many more to each partition."""
+        for partition in (0, 1):
+            write(self.a, self.topic, numbered(count), partition)
+
+    def verified(self) -> list[Verified | None]:
+        ledger = ledger_of(self.flow)
+        return [None if ledger is None else ledger.verified(TopicPartition(self.topic, index)) for index in (0, 1)]
+
+    def until(self, condition: Callable[[list[Verified | None]], object]) -> list[Verified]:
+        """Wait for what the ledger says is verified."""
+        eventually(
+            lambda: condition(self.verified()),
+            120,
+            why=lambda: f"{self.verified()} {self.entries()} {self.process.tail()}",
+        )
+        return [one for one in self.verified() if one is not None]
+
+    def entries(self) -> list[str]:
+        ledger = ledger_of(self.flow)
+        found = [] if ledger is None else [ledger.entry(TopicPartition(self.topic, index)) for index in (0, 1)]
+        return [f"{entry.mark} {entry.trouble}" for entry in found if entry is not None]
+
+    def until_at(self, offset: int) -> list[Verified]:
+        return self.until(lambda found: [None if one is None else one.offset for one in found] == [offset] * 2)
+
+    def reset(self, offsets: list[dict[str, Any]] | None) -> None:
+        """Set positions (last offsets that count as copied) while the connector is stopped; None: all of them are forgotten."""
+
+        def done(method: str, path: str, **more: Any) -> Callable[[], bool]:
+            def asked_for() -> bool:
+                with suppress(httpx.HTTPError):
+                    return httpx.request(method, f"{self.connector}{path}", timeout=30, **more).status_code < 300
+                return False
+
+            return asked_for
+
+        eventually(done("PUT", "/stop"), 60, why=self.process.tail)
+        how = done("DELETE", "/offsets") if offsets is None else done("PATCH", "/offsets", json={"offsets": offsets})
+        eventually(how, 60, why=self.process.tail)
+        eventually(done("PUT", "/resume"), 60, why=self.process.tail)
+
+    def samples(self, name: str) -> dict[str, float]:
+        """By partition."""
+        text = httpx.get(f"{self.url}/metrics", timeout=30).text
+        return {
+            one.labels["partition"]: one.value
+            for family in parse(text)
+            for one in family.samples
+            if one.name == name and one.labels["topic"] == self.topic
+        }
+
+
+def test_continuous_goes_on_through_faults_and_back_with_a_flow_that_is_sent_back(
+    kafka_a: LocalKafka, frail: LocalKafka, unique: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    create(kafka_a, f"{unique}.t", 2, retention__ms="-1")
+    watched = Watched(kafka_a, frail, unique, tmp_path)
+    watched.write(100)
+    continuous = Continuous(watched.file, unique, tmp_path / "verify.log")
+    try:
+        first = watched.until_at(100)
+        assert [(one.first, one.checked, one.records, one.target) for one in first] == [(0, 100, 100, 100)] * 2
+
+        # Who shows it: metrics, dashboard and status.
+        eventually(
+            lambda: watched.samples("mm2_partition_verified_offset") == {"0": 100.0, "1": 100.0},
+            60,
+            why=lambda: watched.samples("mm2_partition_verified_offset"),
+        )
+        rows = httpx.get(watched.overview, timeout=30).json()["rows"]
+        assert [row["verified_offset"] for row in rows if row["topic"] == watched.topic] == [100, 100]
+        code, out, err = asked(capsys, "status", watched.file, f"{unique}-a->{unique}-b", "--json")
+        (told,) = json.loads(out)["flows"]
+        assert [row["verified_offset"] for row in told["partitions"]] == [100, 100], (code, err)
+
+        # Nobody copies: nothing is verified, and nothing is wrong. Then somebody does, and dies.
+        watched.process.stop()
+        watched.write(50)
+        time.sleep(3)
+        assert [one and one.offset for one in watched.verified()] == [100, 100]
+        watched.start()
+        watched.until_at(150)
+        watched.process.kill9(whole_family=True)
+        watched.write(50)
+        watched.start()
+        watched.until_at(200)
+
+        # The target hangs, and comes back.
+        frail.pause()
+        try:
+            eventually(lambda: continuous.lines("mm2: "), 60)
+        finally:
+            frail.resume()
+        watched.write(10)
+        watched.until_at(210)
+        said = continuous.lines("mm2: ")
+        assert len(said) == len(set(said)), "a trouble is said once"
+
+        # Sent back to offset 30: what is copied once more is compared, too.
+        place = {"cluster": f"{unique}-a", "partition": 0, "topic": watched.topic}
+        watched.reset([{"partition": place, "offset": {"offset": 29}}])
+        back, other = watched.until(lambda found: all(found) and [one.target for one in found if one] == [390, 210])
+        assert (back.offset, back.records, back.differences) == (210, 390, {})
+        assert (other.offset, other.records) == (210, 210)
+
+        # The remote topic is deleted and made anew: nothing of it is verified, until it has been copied again.
+        for done in admin_of(frail).delete_topics([watched.remote]).values():
+            done.result(30)
+        eventually(lambda: partitions_of(frail, watched.remote) == 0 or watched.verified() == [None, None], 60)
+        with suppress(Exception):  # or the flow has made it
+            create(frail, watched.remote, 2)
+        watched.until(lambda found: found == [None, None])
+        watched.reset(None)
+        anew = watched.until_at(210)
+        assert [(one.first, one.checked, one.records, one.target, one.differences) for one in anew] == [
+            (0, 210, 210, 210, {})
+        ] * 2
+        assert not [report for report in continuous.reports if report["differences"]]
+        assert continuous.stop() == 0, continuous.log.read_text()[-2000:]
+    finally:
+        continuous.clean_up()
+        watched.process.clean_up()
+
+
+# -- the command line, and a broker that hangs --------------------------------------------------------------------------
+
+
+def test_the_command_names_every_difference_as_json_and_as_a_page(
+    kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, tmp_path: Path
+) -> None:
+    topic = seed(kafka_a, kafka_b, unique, range(9))
+    shown = tmp_path / "report.html"
+    done = subprocess.run(
+        command(
+            file_of(kafka_a, kafka_b, unique, tmp_path), unique, "--json", "--html", str(shown), "--patience", "300"
+        ),
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 1, done.stderr
+    check_named(json.loads(done.stdout), topic)
+    told = shown.read_text()
+    assert "altered timestamp" in told
+    assert "secret" not in told + done.stdout, "nothing of what records say is shown"
+    assert "://" not in told, "a page that needs nothing else"
+
+
+def test_a_broker_that_hangs_midway_is_trouble_and_no_hang(
+    verifier: Verifier, kafka_a: LocalKafka, frail: LocalKafka, tmp_path: Path, unique: str
+) -> None:
+    file = file_of(kafka_a, frail, unique, tmp_path)
+    seed(kafka_a, frail, unique, range(2), size=10_000)
+    # 8 MB at 1 MB/s, and the broker stops in the midst of it.
+    verification = Verification(flow_of(file, unique).props, verifier, rate=1_000_000, patience_s=5)
+    read = threading.Event()
+
+    def freeze() -> None:
+        read.wait(120)
+        frail.pause()
+
+    threading.Thread(target=freeze, daemon=True).start()
+    began = time.monotonic()
+    try:
+        report: Report = verification.run(Asked(), lambda size, _done, _all: read.set() if size > 1_000_000 else None)
+    finally:
+        frail.resume()
+    assert read.is_set()
+    assert report.verdict is Verdict.TROUBLE, report.to_json()
+    assert time.monotonic() - began < 60 * PATIENCE
+    troubles = {row.trouble for row in report.partitions if row.trouble}
+    assert troubles
+    named = f"cluster {unique}-b"
+    assert all(named in trouble or "did not answer" in trouble for trouble in troubles), troubles
+    assert all(row.records < COUNT for row in report.partitions if row.trouble)
