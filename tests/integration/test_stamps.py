@@ -1,0 +1,32 @@
+"""How old what is missing is, where only the record itself can tell."""
+
+from contextlib import closing
+
+from mm2.kafka.structs import TopicPartition
+from mm2.observer.asks import FlowClients, SourceAsk
+from mm2.sandbox.kafka import LocalKafka
+from tests.integration.copy_flow import create, producer_of
+
+
+def test_a_timestamp_is_kept_as_long_as_it_is_asked_for_and_no_longer(
+    kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str
+) -> None:
+    create(kafka_a, unique, 1)
+    producer = producer_of(kafka_a)
+    producer.produce(unique, b"long ago", timestamp=1_600_000_000_000)
+    assert producer.flush(30) == 0
+    tp = TopicPartition(unique, 0)
+    clients = {
+        "source.cluster.alias": "A",
+        "target.cluster.alias": "B",
+        "source.cluster.bootstrap.servers": kafka_a.bootstrap,
+        "target.cluster.bootstrap.servers": kafka_b.bootstrap,
+    }
+    with closing(SourceAsk(FlowClients(clients))) as ask:
+        ask.partitions, ask.wanted = frozenset({tp}), ((tp, 0),)
+        for _ in range(2):  # it stays while it is asked for
+            ask()
+            assert ask.stamps[tp].timestamp_ms == 1_600_000_000_000
+        ask.wanted = ()
+        ask()
+        assert not ask.stamps
