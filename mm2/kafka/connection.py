@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 import struct
+import threading
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -39,6 +40,7 @@ log = structlog.get_logger(__name__)
 _SIZE: Final = struct.Struct(">i")
 _REAUTHENTICATE_AT: Final = 0.85  # of the session lifetime, the early edge of Java's 85 to 95 %
 _MIN_SESSION_MS: Final = 1_000
+_ONE_AT_A_TIME: Final = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +247,7 @@ class Connection:
         request.API_VERSION = version
         request.with_header(correlation_id=correlation_id, client_id=self.client_id)
         frame = request.encode(header=True, framed=True)
-        response_class = request.header.get_response_class()
+        response_class = response_class_of(request)
         if not pinned:
             # The same object may be sent again to a broker with other versions.
             request._version = None  # noqa: SLF001 - the property cannot be unset
@@ -388,6 +390,17 @@ _HANDSHAKES: Final = frozenset({"ApiVersions", "SaslHandshake", "SaslAuthenticat
 
 def _api_name(request: Any) -> str:
     return str(request.name).removesuffix("Request")
+
+
+def response_class_of(request: Any) -> Any:
+    """The class that decodes the answer to a request whose header and version are set.
+
+    kafka-python makes a class for each version when it is first asked for, and registers it by a weak reference only. Two
+    threads that ask at the same time make two, the one that is registered may be the one that nobody keeps, and then no
+    answer of that kind could ever be decoded again in this process.
+    """
+    with _ONE_AT_A_TIME:
+        return request.header.get_response_class()
 
 
 def _read_header(frame: memoryview, response_class: Any) -> tuple[int, int]:

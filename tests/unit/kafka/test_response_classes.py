@@ -1,0 +1,39 @@
+"""The classes that kafka-python makes for answers, and keeps by weak references."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from typing import Any
+
+import pytest
+from kafka.protocol.api_header import ResponseClassRegistry
+from kafka.protocol.metadata import FindCoordinatorRequest, FindCoordinatorResponse
+
+from mm2.kafka.connection import response_class_of
+
+
+def test_threads_that_ask_for_a_version_first_at_the_same_time_get_one_that_lasts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    register, naps_s = ResponseClassRegistry.register_response_class, [0.01, 0.1]
+
+    def slowly(response_class: Any) -> None:
+        register(response_class)
+        time.sleep(naps_s.pop())  # who comes first is done last
+
+    def ask() -> Any:
+        request = FindCoordinatorRequest(version=2)
+        request.with_header(correlation_id=1, client_id="c")
+        return response_class_of(request)
+
+    monkeypatch.setattr(FindCoordinatorResponse, "_VERSIONS", {})
+    monkeypatch.setattr(ResponseClassRegistry, "register_response_class", slowly)
+    threads = [threading.Thread(target=ask) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    gc.collect()
+    assert ask().__name__ == "FindCoordinatorResponse_v2"
