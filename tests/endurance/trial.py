@@ -38,6 +38,8 @@ _RECOVERY_PATIENCE_S = 240.0
 _ARRIVAL_PATIENCE_S = 300.0
 _TOLD_WITHIN_S = 30.0
 _MOST_BYTES = 3 << 30
+#: What a worker says that has lost its group's coordinator for longer than its session: nothing is left that could be held up.
+_ALL_STOPS = "the session has ended; all work stops, since others may have it"
 
 _REPLICATED = ("offset-syncs.topic", "checkpoints.topic", "heartbeats.topic", "ledger.topic")
 _STORES = ("offset", "status", "config")
@@ -117,7 +119,7 @@ class Trial:
         """Begins them, ends each when its time is over, and waits until all partitions grow. Raises ProductFailed."""
         growth = self.growth
         began_s = time.monotonic()
-        told = [len(mirror.lines(HELD_UP)) for mirror in self.mirrors]
+        told = [_told(mirror) for mirror in self.mirrors]
         number = len(self.outcome.steps) + 1
         say(f"{number}: " + " + ".join(str(fault) for fault in faults))
         for fault in faults:
@@ -136,7 +138,7 @@ class Trial:
         pause_s = max(growth.pauses_s(began_s).values(), default=0.0)
         step = Survived(number, began_s - self.began_s, tuple(faults), recovered_s - ended_s, pause_s)
         self.outcome.steps.append(step)
-        silent = all(len(mirror.lines(HELD_UP)) == before for mirror, before in zip(self.mirrors, told, strict=True))
+        silent = all(_told(mirror) == before for mirror, before in zip(self.mirrors, told, strict=True))
         if pause_s > _TOLD_WITHIN_S and silent and not any(fault.kills_process for fault in faults):
             self.outcome.problems.append(f"step {number}: {pause_s:.0f} s of standstill, and nobody was told")
         return step
@@ -276,6 +278,11 @@ def compose(made: Trial, seed: int, minutes: float, say: Callable[[str], None], 
     while time.monotonic() < made.began_s + 60 * minutes:
         time.sleep(rng.uniform(0.5, 6))
         tell(str(made.survive(draw.draw(), say)))
+
+
+def _told(mirror: Mirror) -> int:
+    """How often it has said that nothing is copied."""
+    return len(mirror.lines(HELD_UP)) + len(mirror.lines(_ALL_STOPS))
 
 
 def _side(stack: ExitStack, folder: Path, name: str, size: int) -> Side:
