@@ -1,7 +1,7 @@
 """A source connector for tests of herders: its tasks beat, each beat is a record that says who wrote it and when.
 
-Key of a record: the task's number. Value: JSON with ``worker`` (process id), ``task``, ``count``, ``at`` (seconds), ``config``
-(value of the key of that name). Configuration, all optional:
+Key of a record: the task's number. Value: JSON with ``worker`` (process id), ``run`` (another one for each start of the task),
+``task``, ``count``, ``at`` (seconds), ``config`` (value of the key of that name). Configuration, all optional:
 
     tasks           how many, whatever tasks.max says
     pause.s         seconds between beats (0.05)
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -85,6 +86,7 @@ class BeatingTask(SourceTask):
     def start(self, props: dict[str, str]) -> None:
         self.props = props
         self.ended = threading.Event()
+        self.run = secrets.token_hex(8)
         self.partition = {"number": int(props["number"])}
         (offset,) = self.context.offset_reader.offsets([self.partition])
         self.count = 0 if offset is None else int(offset["count"])
@@ -98,6 +100,7 @@ class BeatingTask(SourceTask):
         self.count += 1
         beat = {
             "worker": os.getpid(),
+            "run": self.run,
             "task": self.partition["number"],
             "count": self.count,
             "at": time.time(),

@@ -1,7 +1,8 @@
 """Clusters that are hard to reach: each way to log in, to either side, by one process with a flow for each; what is down at
-first, and what refuses us.
+first, what refuses us, and certificates that are replaced under it.
 
-One process and one pair of brokers for all; the tests build on each other's time, not on each other's outcome.
+One process and one pair of brokers for all; the tests build on each other's time, not on each other's outcome, and the one
+that replaces certificates is the last.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from tests.integration.mirror_process import (
     contents,
     has_all,
     heartbeats,
+    is_running,
     refused,
     write_config,
 )
@@ -438,6 +440,38 @@ def test_a_target_that_does_not_let_us_in_ends_it_with_a_sentence(
     for word in EXPECTED[wrong]:
         assert word in error
     assert_no_secret(said)
+
+
+def test_certificates_that_are_replaced_are_used_without_a_restart(site: Site) -> None:
+    """The old authority is worth nothing from the brokers' restart on, the new one is known to the process a while later."""
+    process = site.process
+    for way in BY_FILES:
+        site.await_copied(way)
+    site.certify(site.second)
+    stop_all([site.a, site.b])
+    start_all([site.a, site.b])
+    for seed, way in enumerate(WAYS):
+        write(site.a, topic_of(way), 100 + seed)
+    for way in BY_FILES:
+        # Of the target at least: without it the flow's worker gives up its work, and nobody asks the source.
+        site.await_word(f"of cluster {way}B is not trusted")
+    # Somebody who replaces files one after the other, the first of them not in one step.
+    whole = (site.folder / "trusted.pem").read_bytes()
+    (site.folder / "trusted.pem").write_bytes(whole[: len(whole) // 2])
+    site.await_word("ssl.truststore.location: there is no certificate in it")
+    site.equip(site.second)
+    replaced_ms = time.time() * 1000
+    for way in WAYS:
+        site.await_copied(way)
+    for way in BY_FILES:
+        process.eventually(lambda way=way: site.beat(way) > replaced_ms)  # type: ignore[misc]
+        process.eventually(lambda way=way: is_running(site.b, f"{way}A"))  # type: ignore[misc]
+    for way in BY_FILES:
+        # The heartbeats' producer waited, its task has not failed.
+        again = process.lines(event="What has failed is started again.", flow=f"{way}A->{way}B")
+        assert [line for line in again if line["connector"] == "MirrorHeartbeatConnector"] == []
+    assert process.lines(event="failed unexpectedly") == []
+    assert process.lines(event="Without the ledger copying is at least once.") == []
 
 
 def test_nothing_that_is_secret_is_in_the_log_of_all_this(site: Site) -> None:

@@ -19,7 +19,7 @@ from bench.proctree import session_members
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.copy_flow import create, eventually
 from tests.integration.mirror_flow import commit, committed
-from tests.integration.mirror_process import checkpoints, contents, ends, has_all, heartbeats, syncs
+from tests.integration.mirror_process import checkpoints, contents, ends, has_all, heartbeats, syncs, topics_of
 from tests.systems.workers import DistributedWorker, Rest, distributed_props
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
@@ -239,3 +239,22 @@ def test_deleted_connectors_are_gone_and_copy_no_more(flow: Flow) -> None:
     time.sleep(3)
     assert ends(flow.b, flow.remote) == before
     assert flow.worker.is_running
+
+
+def test_a_worker_beside_the_source_keeps_its_offsets_there_and_copies_once(
+    kafka_a: LocalKafka, kafka_b: LocalKafka, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    name = f"near{secrets.token_hex(3)}"
+    props = distributed_props(kafka_a.bootstrap, name)
+    with ready(DistributedWorker(tmp_path_factory.mktemp("near"), props)) as worker:
+        flow = Flow(worker, kafka_a, kafka_b, name)
+        flow.post({"producer.override.bootstrap.servers": kafka_b.bootstrap})
+        flow.await_copied()
+        flow.await_the_rest()
+        assert props["offset.storage.topic"] in topics_of(kafka_a)
+        assert props["offset.storage.topic"] not in topics_of(kafka_b)
+        eventually(lambda: flow.offsets() == dict.fromkeys(range(PARTITIONS), RECORDS - 1), 30, why=worker.tail)
+        worker.kill9()
+        flow.write("while nobody copied")
+        worker.start(_PATIENCE_S)
+        flow.await_copied()
