@@ -1,5 +1,5 @@
-"""`mm2 verify` beside a flow that runs: the continuous one goes on through faults, and back with a flow that is sent back; what the
-command line shows; a broker that hangs."""
+"""`mm2 verify` of flows that run: whatever their records are they are equal, whoever else writes to the target is found out, and
+the continuous one goes on through faults, and back with a flow that is sent back."""
 
 from __future__ import annotations
 
@@ -10,40 +10,54 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from confluent_kafka.admin import ResourceType
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from mm2.cli.flow import Flow, Trouble
 from mm2.copy.ledger import Ledger, Verified
+from mm2.kafka.admin import Admin
+from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure
-from mm2.kafka.structs import TopicPartition
+from mm2.kafka.records.record import Record
+from mm2.kafka.settings import ClientSettings
+from mm2.kafka.structs import LATEST, OffsetInfo, TopicPartition
 from mm2.sandbox.kafka import LocalKafka
 from mm2.sandbox.ports import free_ports
 from mm2.sandbox.process import end, spawn
 from mm2.verify.driver import Verifier
-from mm2.verify.planning import Asked
+from mm2.verify.findings import Kind
+from mm2.verify.planning import Asked, Certainty
 from mm2.verify.report import Report, Verdict
 from mm2.verify.verification import Verification
 from tests.integration.asking import asked
 from tests.integration.copy_flow import (
+    Traffic,
     admin_of,
+    alter,
+    batches,
     create,
+    end_offset,
     eventually,
+    producer_of,
 )
+from tests.integration.java_mirror import JavaMirrorProcess
 from tests.integration.mirror_process import ROOT, MirrorProcess, partitions_of
 from tests.integration.verified_flow import (
+    CODECS,
     COUNT,
     PATIENCE,
     check_named,
     file_of,
     flow_of,
     numbered,
+    one_of,
     seed,
     write,
 )
@@ -75,6 +89,176 @@ def ledger_of(flow: Flow) -> Ledger | None:
     with suppress(Trouble, KafkaFailure):
         return flow.ledger()
     return None
+
+
+# -- living flows -------------------------------------------------------------------------------------------------------
+
+
+def fill(broker: LocalKafka, unique: str) -> None:
+    """Every codec; headers, nulls and tombstones; transactions of both ends; holes that a cleaner has left."""
+    codecs, transactions, cleaned = (f"{unique}.{name}" for name in ("codecs", "transactions", "cleaned"))
+    create(broker, codecs, len(CODECS), retention__ms="-1")
+    create(broker, transactions, retention__ms="-1")
+    alter(broker, ResourceType.BROKER, "1", "log.cleaner.backoff.ms", "100")
+    compact: dict[str, Any] = {
+        "cleanup__policy": "compact",
+        "segment__ms": "200",
+        "min__cleanable__dirty__ratio": "0.001",
+        "delete__retention__ms": "0",
+    }
+    create(broker, cleaned, **compact)
+    again = [record for record in numbered(40) if int(record.headers[0][1] or b"0") % 2]
+    write(broker, cleaned, [*numbered(40), *again], codec="zstd")
+    for partition, codec in enumerate(CODECS):
+        producer = producer_of(broker, compression__type=codec)
+        for i in range(300):
+            producer.produce(
+                codecs, b"value %d " % i * 5, b"k%d" % i, partition, headers=[("n", b"%d" % i), ("null", None)]
+            )
+        for key, value in (
+            (b"tombstone", None),
+            (b"", b""),
+            (None, None),
+            (None, b"value only"),
+            (b"large", os.urandom(300_000)),
+        ):
+            producer.produce(codecs, value, key, partition)
+        assert producer.flush(60) == 0
+    sender = producer_of(broker, transactional__id=unique)
+    sender.init_transactions(30)
+    for turn in range(6):
+        sender.begin_transaction()
+        for i in range(20):
+            sender.produce(transactions, b"%d-%d" % (turn, i), b"k")
+        if turn % 3 == 1:
+            assert sender.flush(30) == 0  # or the client forgets what it has not sent yet
+            sender.abort_transaction(30)
+        else:
+            sender.commit_transaction(30)
+
+    def has_holes() -> bool:
+        if all(header.is_dense for header, _ in batches(broker, cleaned)):
+            time.sleep(0.2)
+            write(broker, cleaned, [Record(b"last", b"1")])  # rolls the segment: the active one is never cleaned
+        return any(not header.is_dense for header, _ in batches(broker, cleaned))
+
+    eventually(has_holes, 60)
+
+
+def is_copied(flow: Flow, target: LocalKafka, ends: Mapping[TopicPartition, int]) -> bool:
+    """All of it can be read on the target: in exactly-once mode the ledger is written before its transaction ends."""
+    ledger = ledger_of(flow)
+    entries = {} if ledger is None else {place: ledger.entry(place) for place in ends}
+    marks = {entry.target: entry.mark.target for entry in entries.values() if entry is not None}
+    if not all(entry is not None and entry.mark.source >= ends[place] for place, entry in entries.items()) or not marks:
+        return False
+    cluster = Cluster(ClientSettings.from_props({"bootstrap.servers": target.bootstrap}), name="target")
+    try:
+        found = Admin(cluster).list_offsets(dict.fromkeys(marks, LATEST), "read_committed")
+    finally:
+        cluster.close()
+    return all(isinstance(info, OffsetInfo) and info.offset >= marks[place] for place, info in found.items())
+
+
+@pytest.mark.parametrize("exactly_once", ["disabled", "enabled"])
+def test_a_living_flow_is_equal_and_whoever_writes_to_its_target_is_found_out(
+    verifier: Verifier, kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, tmp_path: Path, exactly_once: str
+) -> None:
+    fill(kafka_a, unique)
+    codecs = f"{unique}.codecs"
+    ends = {TopicPartition(codecs, index): end_offset(kafka_a, codecs, index) for index in range(len(CODECS))}
+    ends |= {
+        TopicPartition(topic, 0): end_offset(kafka_a, topic)
+        for topic in (f"{unique}.transactions", f"{unique}.cleaned")
+    }
+    (port,) = free_ports(1)
+    more = {
+        f"{unique}-b.exactly__once__source__support": exactly_once,
+        "dedicated__mode__enable__internal__rest": "true",  # zombies are fenced through it
+        "listeners": f"http://127.0.0.1:{port}",
+    }
+    file = file_of(kafka_a, kafka_b, unique, tmp_path, **more)
+    flow = flow_of(file, unique)
+    process = MirrorProcess(file, tmp_path / "log")
+    verification = Verification(flow.props, verifier, patience_s=120)
+    try:
+        process.eventually(lambda: is_copied(flow, kafka_b, ends), 240)
+        with Traffic(kafka_a, codecs, len(CODECS), per_second=200) as traffic:
+            report = verification.run(Asked())
+            verification.note(report)
+            assert traffic.sent
+        assert report.verdict is Verdict.EQUAL, report.to_json()
+        assert {row.certainty for row in report.partitions} == {Certainty.LEDGER}
+        assert {row.source for row in report.partitions} == set(ends)
+        committed = one_of(report, f"{unique}.transactions")
+        assert (committed.records, committed.explained) == (80, {"control": 6, "aborted": 40})
+        cleaned = one_of(report, f"{unique}.cleaned")
+        assert cleaned.explained["compacted"] >= 10
+        assert all(one_of(report, codecs, index).records >= 305 for index in range(len(CODECS)))
+
+        place = TopicPartition(codecs, 0)
+        noted = flow.ledger().verified(place)
+        assert noted is not None
+        assert (noted.first, noted.offset, noted.records) == (0, noted.checked, one_of(report, codecs).records)
+        remote = f"{unique}-a.{codecs}"
+        write(kafka_b, remote, [Record(b"who", b"knows", (), 5)])
+        write(kafka_a, codecs, numbered(3))
+        last = end_offset(kafka_a, codecs)
+        process.eventually(lambda: is_copied(flow, kafka_b, {place: last}), 120)
+        later = verification.run(Asked(), goes_on=True)
+        verification.note(later)
+        found = one_of(later, codecs)
+        assert found.counts == {Kind.EXTRA: 1}, later.to_json()
+        assert found.first == noted.checked, "it goes on from where it was"
+        assert found.records == last - noted.checked
+        again = flow.ledger().verified(place)
+        assert again is not None
+        assert (again.first, again.checked, again.records) == (0, last, noted.records + found.records)
+        assert again.differences == {"extra": 1}
+        assert noted.checked <= again.offset < last, "nothing behind the first difference counts as verified"
+    finally:
+        process.clean_up()
+
+
+def test_what_java_has_copied_is_compared_by_its_offset_syncs_and_content(
+    verifier: Verifier, kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, tmp_path: Path
+) -> None:
+    fill(kafka_a, unique)
+    topics = {name: f"{unique}.{name}" for name in ("codecs", "transactions", "cleaned")}
+    file = file_of(kafka_a, kafka_b, unique, tmp_path)
+    process = JavaMirrorProcess(file, tmp_path / "java.log", f"{unique}-b")
+    verification = Verification(flow_of(file, unique).props, verifier, patience_s=120)
+    wanted = {"codecs": len(CODECS) * 305, "transactions": 80}
+
+    def copied() -> bool:
+        got = {
+            name: sum(end_offset(kafka_b, f"{unique}-a.{topics[name]}", index) for index in range(partitions))
+            for name, partitions in (("codecs", len(CODECS)), ("transactions", 1))
+            if partitions_of(kafka_b, f"{unique}-a.{topics[name]}") == partitions
+        }
+        return got == wanted
+
+    try:
+        process.eventually(copied, 240)
+        report = verification.run(Asked())
+        assert report.verdict is Verdict.EQUAL, report.to_json()
+        rows = [one_of(report, topics["codecs"], index) for index in range(len(CODECS))]
+        committed = one_of(report, topics["transactions"])
+        assert {row.certainty for row in (*rows, committed)} == {Certainty.SYNCS}
+        assert [(row.records, row.explained) for row in rows] == [(305, {})] * len(CODECS)
+        assert committed.records == 80
+        verification.note(report)
+        assert ledger_of(flow_of(file, unique)) is None, "there is no ledger, and none is made"
+
+        remote = f"{unique}-a.{topics['codecs']}"
+        write(kafka_b, remote, [Record(b"who", b"knows", (), 5)])
+        write(kafka_a, topics["codecs"], numbered(3))
+        process.eventually(lambda: end_offset(kafka_b, remote) == 305 + 1 + 3, 120)
+        found = one_of(verification.run(Asked(topics=frozenset({topics["codecs"]}))), topics["codecs"])
+        assert (found.records, found.counts) == (308, {Kind.EXTRA: 1})
+        assert [one.target for one in found.differences] == [305]
+    finally:
+        process.clean_up()
 
 
 # -- for ever -----------------------------------------------------------------------------------------------------------
