@@ -57,7 +57,7 @@ def open_venue(
 ) -> Iterator[Venue]:
     """Starts the brokers, with `settings` beside the usual ones, and the proxy when the target is far. Raises SandboxError."""
     protocol = "SSL" if conditions.tls else "PLAINTEXT"
-    client, tls_settings = _tls(folder) if conditions.tls else ({}, {})
+    client, tls_settings = certificates.encrypted(folder) if conditions.tls else ({}, {})
     with ExitStack() as stack:
         source, target = stack.enter_context(
             start_pair(
@@ -76,26 +76,6 @@ def open_venue(
             bootstraps = source.address(_CONTENDERS), proxy.address
         clusters = _cluster(stack, source), _cluster(stack, target)
         yield Venue((source, target), clusters, conditions, bootstraps, client)
-
-
-def _tls(folder: Path) -> tuple[dict[str, str], dict[str, str]]:
-    """Settings of clients and of brokers, with the files that they name."""
-    authority = certificates.issue("Bench Authority")
-    trusted = folder / "authority.pem"
-    trusted.write_text(authority.certificate_pem)
-    store = certificates.issue("broker", authority, address="127.0.0.1").pkcs12(folder / "broker.p12", authority)
-    client = {
-        "security.protocol": "SSL",
-        "ssl.truststore.type": "PEM",
-        "ssl.truststore.location": str(trusted),
-    }
-    broker = {
-        "ssl.keystore.type": "PKCS12",
-        "ssl.keystore.location": str(store),
-        "ssl.keystore.password": certificates.PASSWORD,
-        "ssl.key.password": certificates.PASSWORD,
-    }
-    return client, broker
 
 
 def _cluster(stack: ExitStack, kafka: LocalKafka) -> Cluster:

@@ -136,7 +136,8 @@ class SourceAsk:
         asked = {tp for tp, _ in places}
         stamps = {tp: stamp for tp, stamp in self.stamps.items() if tp in asked}
         # What has none yet comes first, then whatever was read longest ago.
-        order = sorted(places, key=lambda place: list(stamps).index(place[0]) if place[0] in stamps else -1)
+        turns = {tp: turn for turn, tp in enumerate(stamps)}
+        order = sorted(places, key=lambda place: turns.get(place[0], -1))
         fresh = self._stamps.read(order)
         for tp in fresh:
             stamps.pop(tp, None)

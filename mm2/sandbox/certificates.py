@@ -109,6 +109,30 @@ def truststore(authority: Issued, target: Path, store_type: str) -> Path:
     return target
 
 
+def key_settings(store: Path) -> dict[str, str]:
+    """What says, to a broker or a client, that a store of `Issued.pkcs12` is its own."""
+    return {
+        "ssl.keystore.type": "PKCS12",
+        "ssl.keystore.location": str(store),
+        "ssl.keystore.password": PASSWORD,
+        "ssl.key.password": PASSWORD,
+    }
+
+
+def trust_settings(pem: Path) -> dict[str, str]:
+    """What says whom to trust: the authorities in this file."""
+    return {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(pem)}
+
+
+def encrypted(folder: Path) -> tuple[dict[str, str], dict[str, str]]:
+    """Settings of clients and of brokers on 127.0.0.1 that speak TLS with each other, with the files that they name."""
+    authority = issue("Sandbox Authority")
+    trusted = folder / "authority.pem"
+    trusted.write_text(authority.certificate_pem)
+    store = issue("broker", authority, address="127.0.0.1").pkcs12(folder / "broker.p12", authority)
+    return {"security.protocol": "SSL", **trust_settings(trusted)}, key_settings(store)
+
+
 def _keytool(*args: str) -> None:
     done = subprocess.run(["keytool", *args], capture_output=True, text=True, check=False)
     if done.returncode != 0:

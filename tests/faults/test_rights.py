@@ -80,10 +80,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     overrides = {
         "sasl.enabled.mechanisms": "SCRAM-SHA-256",
         "listener.name.login.scram-sha-256.sasl.jaas.config": f"{SCRAM} required;",
-        "ssl.keystore.location": str(folder / "server.p12"),
-        "ssl.keystore.type": "PKCS12",
-        "ssl.keystore.password": certificates.PASSWORD,
-        "ssl.key.password": certificates.PASSWORD,
+        **certificates.key_settings(folder / "server.p12"),
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": "User:ANONYMOUS",
         "allow.everyone.if.no.acl.found": "true",

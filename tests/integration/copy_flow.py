@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
 from mm2.copy.driver.engine import CopyEngine, CopyJob
@@ -145,7 +145,15 @@ def batches(broker: LocalKafka, topic: str, partition: int = 0) -> list[tuple[Ba
 
 def end_offset(broker: LocalKafka, topic: str, partition: int = 0) -> int:
     reader = _reader(broker.bootstrap, "read_uncommitted")
-    return int(reader.get_watermark_offsets(TopicPartition(topic, partition), timeout=30)[1])
+    deadline = time.monotonic() + 30 * PATIENCE
+    while True:
+        try:
+            return int(reader.get_watermark_offsets(TopicPartition(topic, partition), timeout=30)[1])
+        except KafkaException as failure:
+            # A topic that has just been created knows its leader before the leader does.
+            if failure.args[0].code() != KafkaError.NOT_LEADER_FOR_PARTITION or time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
 
 
 def eventually(condition: Callable[[], Any], timeout_s: float = 45.0, *, why: Callable[[], object] = str) -> None:

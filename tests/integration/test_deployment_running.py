@@ -145,10 +145,7 @@ def test_two_processes_with_the_properties_of_the_pods_are_one_group_behind_tls_
             overrides={
                 "listener.name.both.sasl.enabled.mechanisms": "SCRAM-SHA-512",
                 "listener.name.both.scram-sha-512.sasl.jaas.config": scram,
-                "ssl.keystore.location": str(tmp_path / "server.p12"),
-                "ssl.keystore.type": "PKCS12",
-                "ssl.keystore.password": certificates.PASSWORD,
-                "ssl.key.password": certificates.PASSWORD,
+                **certificates.key_settings(tmp_path / "server.p12"),
             },
             heap="384m",
         )

@@ -102,12 +102,8 @@ class Site:
                 "listener.name.login.oauthbearer.sasl.jaas.config": f'{OAUTH} unsecuredLoginStringClaim_sub="broker";',
                 "listener.name.login.plain.sasl.jaas.config": f"{PLAIN} {users};",
                 "ssl.client.auth": "required",
-                "ssl.keystore.location": str(self.folder / "server.p12"),
-                "ssl.keystore.type": "PKCS12",
-                "ssl.keystore.password": certificates.PASSWORD,
-                "ssl.key.password": certificates.PASSWORD,
-                "ssl.truststore.location": str(self.folder / "trusted.pem"),
-                "ssl.truststore.type": "PEM",
+                **certificates.key_settings(self.folder / "server.p12"),
+                **certificates.trust_settings(self.folder / "trusted.pem"),
             },
         )
 
@@ -115,7 +111,7 @@ class Site:
 
     def props(self) -> dict[str, str]:
         hush, login = self.hush, self.broker.address("LOGIN")
-        trust = {"ssl.truststore.location": str(self.folder / "trusted.pem"), "ssl.truststore.type": "PEM"}
+        trust = certificates.trust_settings(self.folder / "trusted.pem")
         clusters: dict[str, dict[str, str]] = {
             "here": {
                 "bootstrap.servers": login,

@@ -38,6 +38,7 @@ from mm2.verify.report import Report, Verdict
 from mm2.verify.verification import Verification
 from tests.integration.asking import asked
 from tests.integration.copy_flow import (
+    PATIENCE,
     Traffic,
     admin_of,
     alter,
@@ -52,7 +53,6 @@ from tests.integration.mirror_process import ROOT, MirrorProcess, partitions_of
 from tests.integration.verified_flow import (
     CODECS,
     COUNT,
-    PATIENCE,
     check_named,
     file_of,
     flow_of,
@@ -63,13 +63,6 @@ from tests.integration.verified_flow import (
 )
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(int(600 * PATIENCE))]
-
-
-@pytest.fixture(scope="module")
-def verifier() -> Iterator[Verifier]:
-    made = Verifier({}, 2)
-    yield made
-    made.stop()
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,8 +23,6 @@ from tests.integration.copy_flow import create
 from tests.integration.mirror_process import write_config
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-#: How many times as long as on a quiet machine something may take.
-PATIENCE = float(os.environ.get("MM2_TEST_PATIENCE", "1"))
 
 
 def file_of(a: LocalKafka, b: LocalKafka, unique: str, folder: Path, **more: str) -> Path:

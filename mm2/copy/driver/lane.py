@@ -302,11 +302,11 @@ class Lane:
                 break
             if self._slots.is_over(now - began_at):
                 break
-            due = standby is None and now >= standby_at
-            if due and now - batch.changed_at >= length_s / 2 and ends_at - began_at < _IDLE_LENGTHS * length_s:
-                ends_at, standby_at = ends_at + length_s, standby_at + length_s
-            if standby is None and now >= standby_at and self._slots.may_stand_by():
-                standby = self._launch()
+            if standby is None and now >= standby_at:
+                if now - batch.changed_at >= length_s / 2 and ends_at - began_at < _IDLE_LENGTHS * length_s:
+                    ends_at, standby_at = ends_at + length_s, standby_at + length_s
+                elif self._slots.may_stand_by():
+                    standby = self._launch()
             if standby is not None and standby.over.is_set():
                 self._log.warning("the next batch did not start", reason=standby.failure)
                 self._cancel(standby)

@@ -774,11 +774,12 @@ class Copier:
             return
         with contextlib.suppress(asyncio.TimeoutError, KafkaFailure):
             left_s = max(0.1, deadline - time.monotonic())
-            if self._arrived and self._link.reason == "the driver said stop":
+            in_peace = self._link.reason == "the driver said stop"
+            if self._arrived and in_peace:
                 await asyncio.wait_for(self._commit_transaction(), left_s)
             elif self._arrived:
                 await asyncio.wait_for(transactions.abort(), left_s)
-            if self._link.reason == "the driver said stop" and not self._outdone:
+            if in_peace and not self._outdone:
                 self._tell_of_standstills()
 
     def _all_written(self) -> bool:

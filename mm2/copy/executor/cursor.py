@@ -157,7 +157,7 @@ class Cursor:
     topic_id: str = ""
     high_watermark: int = -1
     last_stable: int = -1
-    known_end: int = -1  # where the source ended when a predecessor last heard of it
+    known_end: int = -1  # where the source ended when we, or before us a predecessor, last heard of it
     trail: Trail = field(default_factory=Trail)
     lost: list[Lost] = field(default_factory=list)
     foreign: int = 0

@@ -158,10 +158,9 @@ class Sink(Brokers[_Broker]):
     def connect(self) -> None:
         """Open the connections that the outboxes will need, so that the first batch finds them."""
         for place in {outbox.place for outbox in self._outboxes.values() if outbox.place is not None}:
-            if place not in self._brokers:
-                self._brokers[place] = _Broker(*place)
-            if self._brokers[place].channel is None:
-                self._open(self._brokers[place])
+            broker = self._broker_at(place)
+            if broker.channel is None:
+                self._open(broker)
 
     def put(self, outbox: Outbox, parcel: Parcel) -> None:
         """Queue a batch; it is sent as soon as the pipeline has room."""
@@ -187,11 +186,15 @@ class Sink(Brokers[_Broker]):
             self._refresh(0.0)
             return
         outbox.ready = True
-        broker = self._brokers.get(outbox.place)
-        if broker is None:
-            broker = self._brokers[outbox.place] = _Broker(*outbox.place)
+        broker = self._broker_at(outbox.place)
         broker.ready.append(outbox)
         self._schedule(broker)
+
+    def _broker_at(self, place: tuple[int, int]) -> _Broker:
+        broker = self._brokers.get(place)
+        if broker is None:
+            broker = self._brokers[place] = _Broker(*place)
+        return broker
 
     def _schedule(self, broker: _Broker) -> None:
         # One turn of the loop later, so that all that one Fetch answer brought goes into one request.

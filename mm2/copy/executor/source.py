@@ -192,8 +192,7 @@ class Source(Brokers[_Broker]):
         self._identify(metadata)
         self._prepared = time.monotonic(), metadata
         for place in places - self._brokers.keys():
-            self._brokers[place] = _Broker(*place, session=FetchSession(self._topic_ids))
-            self._open(self._brokers[place])
+            self._open(self._broker_at(place))
 
     def _place_prepared(self) -> None:
         self._placing = False
@@ -286,12 +285,13 @@ class Source(Brokers[_Broker]):
         if not wanted:
             broker.left = touched
             return
-        # A partition that was left out must not wait for the others' silence to end.
         if looked_at:
             broker.quiet = 0
-        broker.wait_ms = self._limits.max_wait_ms * min(1 << broker.quiet, _QUIET_WAITS)
         if held_up or throttled_s:
+            # A partition that was left out must not wait for the others' silence to end.
             broker.wait_ms = _HELD_UP_WAIT_MS
+        else:
+            broker.wait_ms = self._limits.max_wait_ms * min(1 << broker.quiet, _QUIET_WAITS)
         connection = channel.connection
         correlation_id = connection.next_correlation_id()
         frame = broker.session.request(
@@ -425,13 +425,16 @@ class Source(Brokers[_Broker]):
             if intake.place is not None and intake.place != place:
                 self._brokers[intake.place].leave(tp)
             intake.place = place
-            if place not in self._brokers:
-                self._brokers[place] = _Broker(*place, session=FetchSession(self._topic_ids))
-            self._brokers[place].intakes[tp] = intake
+            self._broker_at(place).intakes[tp] = intake
             touched.add(place)
         for place in touched:
             self._ask(self._brokers[place])
         return complete
+
+    def _broker_at(self, place: Place) -> _Broker:
+        if place not in self._brokers:
+            self._brokers[place] = _Broker(*place, session=FetchSession(self._topic_ids))
+        return self._brokers[place]
 
     @staticmethod
     def _is_strange(intake: _Intake) -> bool:

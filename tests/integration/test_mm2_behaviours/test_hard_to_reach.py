@@ -101,12 +101,8 @@ class Site:
             f"{token}.connections.max.reauth.ms": str(SESSION_MS),
             "listener.name.mutual.ssl.client.auth": "required",
             "listener.name.expired.ssl.keystore.location": str(self.folder / "expired.p12"),
-            "ssl.keystore.location": str(self.folder / "server.p12"),
-            "ssl.keystore.type": "PKCS12",
-            "ssl.keystore.password": certificates.PASSWORD,
-            "ssl.key.password": certificates.PASSWORD,
-            "ssl.truststore.location": str(self.folder / "clients.pem"),
-            "ssl.truststore.type": "PEM",
+            **certificates.key_settings(self.folder / "server.p12"),
+            **certificates.trust_settings(self.folder / "clients.pem"),
         }
         return LocalKafka(
             name,
@@ -179,7 +175,7 @@ class Site:
                     **password,
                 },
             )
-        trust = {"ssl.truststore.location": str(self.folder / "trusted.pem"), "ssl.truststore.type": "PEM"}
+        trust = certificates.trust_settings(self.folder / "trusted.pem")
         return (
             {
                 "ssl.keystore.location": str(self.folder / "client.p12"),

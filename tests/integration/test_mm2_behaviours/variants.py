@@ -251,29 +251,15 @@ def staged(variant: Variant, pair: tuple[LocalKafka, LocalKafka], folder: Path) 
 
 
 def _with_tls(stack: ExitStack, folder: Path) -> tuple[LocalKafka, dict[str, str]]:
-    authority = certificates.issue("Variants Authority")
-    trusted = folder / "authority.pem"
-    trusted.write_text(authority.certificate_pem)
-    store = certificates.issue("broker", authority, address="127.0.0.1").pkcs12(folder / "broker.p12", authority)
-    broker = LocalKafka(
-        "tls",
-        folder / "broker",
-        listeners={"NEAR": "PLAINTEXT", "TLS": "SSL"},
-        overrides={
-            "ssl.keystore.type": "PKCS12",
-            "ssl.keystore.location": str(store),
-            "ssl.keystore.password": certificates.PASSWORD,
-            "ssl.key.password": certificates.PASSWORD,
-        },
-    )
+    client, own = certificates.encrypted(folder)
+    broker = LocalKafka("tls", folder / "broker", listeners={"NEAR": "PLAINTEXT", "TLS": "SSL"}, overrides=own)
     stack.enter_context(broker)
     # Until the first handshake of a JVM is through: on a busy machine that takes longer than a process waits for its target.
     AdminClient(
-        {"bootstrap.servers": broker.address("TLS"), "security.protocol": "SSL", "ssl.ca.location": str(trusted)}
+        {
+            "bootstrap.servers": broker.address("TLS"),
+            "security.protocol": "SSL",
+            "ssl.ca.location": client["ssl.truststore.location"],
+        }
     ).list_topics(timeout=60)
-    return broker, {
-        "bootstrap.servers": broker.address("TLS"),
-        "security.protocol": "SSL",
-        "ssl.truststore.type": "PEM",
-        "ssl.truststore.location": str(trusted),
-    }
+    return broker, {"bootstrap.servers": broker.address("TLS"), **client}
