@@ -22,6 +22,7 @@ from mm2.config.mirrormaker import MirrorMakerConfig
 from mm2.config.properties import load_properties
 from mm2.copy.states import WELL
 from mm2.observer.observer import observe_once
+from mm2.observer.traces import reason_of
 from mm2.observer.views import FlowState, FlowView, PartitionView, Snapshot
 
 _WATCH_S: Final = 2.0
@@ -43,12 +44,14 @@ def add(verbs: Any) -> None:
         help="what would be lost if the source died now, and how each flow is",
         description="What would be lost if the source died now, and how each flow is, as its two clusters say at this moment; it "
         "does not matter where it runs. With a flow, each of its partitions, too. Exit code: 0 all is copied or catching up, 1 "
-        "something is not, 2 the question could not be answered, for instance because a target does not answer.",
+        "something is not, or records were found to be lost for good within the last 24 hours (older losses are told by mm2 gaps "
+        "alone, so that what cannot be undone does not stay an alarm for ever), 2 the question could not be answered, for instance "
+        "because a target does not answer.",
         epilog=examples(
             ("all flows of the file", "mm2 status mm2.properties"),
             ("one flow, partition by partition", "mm2 status mm2.properties 'A->B'"),
             ("look again every two seconds, until Ctrl-C", "mm2 status mm2.properties --watch"),
-            ("for a script", "mm2 status mm2.properties --json | jq '.flows[] | {name, state, risk}'"),
+            ("for a script", "mm2 status mm2.properties --json | jq '.flows[] | {name, state, risk, losses}'"),
         ),
     )
     add_file(parser, flow="?")
@@ -89,10 +92,10 @@ def run(options: Any) -> int:
 
 
 def exit_code(snapshot: Snapshot) -> int:
-    """The worst of its flows."""
+    """The worst of its flows. What a flow has lost within a day counts, whatever its state is now."""
     if any(flow.target_error or flow.state is FlowState.UNKNOWN for flow in snapshot.flows):
         return EXIT_TROUBLE
-    return EXIT_WELL if all(flow.state in _FINE for flow in snapshot.flows) else EXIT_NOT_WELL
+    return EXIT_WELL if all(flow.state in _FINE and not flow.losses for flow in snapshot.flows) else EXIT_NOT_WELL
 
 
 def document(snapshot: Snapshot) -> dict[str, Any]:
@@ -209,7 +212,7 @@ def _tell_troubles(out: TextIO, flow: FlowView) -> None:
             *((f"{connector.name}-{task.id}", task.state, task.trace) for task in connector.tasks),
         ):
             if state != "RUNNING":
-                why = next(iter(trace.splitlines()), "")
+                why = reason_of(trace)
                 out.write(f"{flow.name}  {name}  {state}{': ' if why else ''}{why}\n")
     for trouble in (*flow.troubles, flow.source_error, flow.target_error):
         if trouble:

@@ -32,6 +32,7 @@ _GROUPS_PER_S: Final = 500
 _CERTIFICATES_AGAIN_S: Final = 60.0
 _TROUBLES_SHOWN: Final = 20
 _STALLED_SHOWN: Final = 5
+_LOSSES_SHOWN: Final = 100
 
 
 @dataclass(frozen=True)
@@ -184,6 +185,7 @@ class FlowObserver:
             work.failures,
             partitions.unbegun,
             tuple(troubles),
+            partitions.losses,
         )
         observed = max((watch.answered_s or 0.0 for watch in (source, target)), default=0.0)
         return FlowView(
@@ -216,6 +218,7 @@ class FlowObserver:
             self._metric_formats,
             _differences(verified),
             sum(one.records for one in verified.values()),
+            partitions.losses[:_LOSSES_SHOWN],
         )
 
     def _heartbeat_views(self, now_ms: int) -> tuple[HeartbeatView, ...]:

@@ -20,7 +20,8 @@ from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.structs import TopicPartition
 from mm2.observer.ends import EndHistory
 from mm2.observer.stamps import Stamp
-from mm2.observer.views import PartitionView, Risk, Spread
+from mm2.observer.verdict import LOSSES_TOLD_MS
+from mm2.observer.views import LossView, PartitionView, Risk, Spread
 
 #: So many source offsets behind, a partition is catching up, as the copier has it (`mm2.copy.executor.cursor`).
 BEHIND_OFFSETS: Final = 10_000
@@ -82,7 +83,8 @@ class _Known:
 @dataclass(frozen=True, slots=True)
 class Partitions:
     """All of a flow. ``wanted`` are places whose timestamp would tell how old a backlog is; ``stalled`` those that stand still,
-    ``unbegun`` how many have records and no position yet: what they hold is in no figure.
+    ``unbegun`` how many have records and no position yet: what they hold is in no figure. ``losses`` are those of the last day,
+    the newest first.
 
     What no task is to copy counts in nothing but ``views``.
     """
@@ -98,6 +100,7 @@ class Partitions:
     wanted: tuple[tuple[TopicPartition, int], ...]
     stalled: tuple[TopicPartition, ...]
     unbegun: int = 0
+    losses: tuple[LossView, ...] = ()
 
 
 class PartitionBook:
@@ -116,6 +119,7 @@ class PartitionBook:
         views: list[PartitionView] = []
         wanted: list[tuple[TopicPartition, int]] = []
         stalled: list[TopicPartition] = []
+        losses: list[LossView] = []
         total = _Total()
         for tp in self._order:
             known = self._known[tp]
@@ -130,6 +134,8 @@ class PartitionBook:
             if look.tasks is not None and view.task is None:
                 continue
             total.add(view)
+            if known.entry is not None and known.entry.lost:
+                losses += _losses(known.entry, look.now_ms - LOSSES_TOLD_MS)
             if view.lag_records:
                 if known.history.passed(view.position or 0) is None:
                     stamp = look.stamps.get(tp)
@@ -139,13 +145,17 @@ class PartitionBook:
                     stalled.append(tp)
         self._record_bytes = total.record_bytes or self._record_bytes
         found = total.partitions(tuple(views), tuple(wanted), tuple(stalled), known_at_all=look.ends_at_s > 0)
+        losses.sort(key=lambda loss: loss.found_ms, reverse=True)
+        found = dataclasses.replace(found, losses=tuple(losses))
         return found if self._rates else dataclasses.replace(found, records_per_s=None)
 
     @staticmethod
     def _is_due(tp: TopicPartition, known: _Known, look: Look) -> bool:
-        """Whether to take an entry apart: what this process copies reports all but its note sooner."""
+        """Whether to take an entry apart: what this process copies reports all but its note, and what was lost, sooner."""
         sight = look.sights.get(tp)
-        return known.entry is None or sight is None or not sight.is_fresh or look.now_s - known.read_s > _READ_AGAIN_S
+        if known.entry is None or sight is None or not sight.is_fresh or look.now_s - known.read_s > _READ_AGAIN_S:
+            return True
+        return sight.row is not None and sight.row.lost > len(known.entry.lost)
 
     def _sort(self, look: Look) -> None:
         """Whatever one of the sources knows of."""
@@ -396,6 +406,14 @@ class _Total:
             stalled,
             self.unbegun,
         )
+
+
+def _losses(entry: Entry, since_ms: int) -> list[LossView]:
+    return [
+        LossView(entry.topic, entry.partition, lost.first, lost.after - 1, lost.reason, lost.at_ms)
+        for lost in entry.lost
+        if lost.at_ms > since_ms
+    ]
 
 
 def _position(entry: Entry | None, sight: PartitionSight | None) -> int:

@@ -13,10 +13,13 @@ from datetime import UTC, datetime
 from typing import Final
 
 from mm2.copy.states import WELL, State
-from mm2.observer.views import FlowState, Risk
+from mm2.observer.views import FlowState, LossView, Risk
 
 #: Nothing is wrong with a partition in one of these: it is on its way, or somebody has wanted it so.
 _ON_ITS_WAY: Final = WELL | {State.THROTTLED, State.PAUSED}
+#: How long a loss is told of. Nothing ever undoes it, so an end must be set to its being news: a script that looks once a day sees
+#: each of them, and a flow is not red for ever. The ledger, `mm2 gaps` and the metrics keep them.
+LOSSES_TOLD_MS: Final = 24 * 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +29,8 @@ class Standing:
     ``seen``: both clusters have answered at least once. ``source_error`` and ``target_error`` with the moment since when.
     ``held``: "paused" or "stopped" when that is what somebody has asked for. ``idle_reason``: why nobody copies anything, though
     nobody has asked for that; "" when somebody does. ``failed``: tasks and connectors that have failed. ``unbegun``: partitions
-    of which nothing is copied yet. ``troubles``: whatever else holds a part of it up.
+    of which nothing is copied yet. ``troubles``: whatever else holds a part of it up. ``losses``: those of the last day, the
+    newest first; they say nothing of how the flow is now.
     """
 
     source: str
@@ -43,6 +47,7 @@ class Standing:
     failed: int = 0
     unbegun: int = 0
     troubles: tuple[str, ...] = ()
+    losses: tuple[LossView, ...] = ()
 
 
 def state_of(standing: Standing) -> FlowState:
@@ -87,7 +92,27 @@ def sentence_of(standing: Standing) -> str:
         parts.append(f"If {source} dies now you lose {_loss(standing)}.")
     if standing.target_error and (standing.seen or standing.source_error):
         parts.append(_silent(target, standing.target_error_since_ms))
+    if standing.losses:
+        parts.append(_lost(standing.losses, source))
     return " ".join(parts)
+
+
+def _lost(losses: tuple[LossView, ...], source: str) -> str:
+    newest = losses[0]
+    offset = f"{newest.first}" if newest.first == newest.last else f"{newest.first} to {newest.last}"
+    where = f"{'offset' if newest.first == newest.last else 'offsets'} {offset} of {newest.topic}-{newest.partition}"
+    how = {
+        "retention": f"deleted on {source} before they were copied",
+        "recreated": f"gone when the topic was created anew on {source}",
+        "truncated": f"cut off on {source} by an election after they were copied",
+    }.get(newest.reason, newest.reason)
+    found = datetime.fromtimestamp(newest.found_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    if len(losses) > 1:
+        offsets = sum(one.last - one.first + 1 for one in losses)
+        partitions = len({(one.topic, one.partition) for one in losses})
+        of = f" of {partitions} partitions" if partitions > 1 else ""
+        where = f"{offsets:,} offsets in {len(losses)} ranges{of}, the newest {where}"
+    return f"Lost for good within a day: {where}, {how} (found {found}); see mm2 gaps."
 
 
 def _silent(cluster: str, since_ms: int | None) -> str:

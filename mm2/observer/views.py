@@ -23,6 +23,7 @@ __all__ = [
     "HeartbeatView",
     "LaneView",
     "Latency",
+    "LossView",
     "PartitionView",
     "Risk",
     "Snapshot",
@@ -72,6 +73,19 @@ class Spread:
     least: int
     greatest: int
     average: float
+
+
+@dataclass(frozen=True, slots=True)
+class LossView:
+    """Source offsets from ``first`` to ``last`` that nobody will ever copy, as `mm2.copy.session.Lost` has them; ``reason`` is
+    retention, recreated or truncated."""
+
+    topic: str
+    partition: int
+    first: int
+    last: int
+    reason: str
+    found_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +234,8 @@ class FlowView:
     ``states`` counts partitions; ``batches`` counts record batches by how they went (``passthrough``, or the reason why they were
     made anew); ``troubles`` are sentences. Records, bytes, batches, latencies and ``micro_batches`` (by task) are those of
     this process since it began. ``metric_formats`` are what ``metric.names.formats`` says. ``differences`` by kind
-    are what `mm2 verify` has found, among ``verified_records`` that are on both sides.
+    are what `mm2 verify` has found, among ``verified_records`` that are on both sides. ``losses`` were found within the last day
+    (`mm2.observer.verdict.LOSSES_TOLD_MS`), the newest hundred of them, newest first; ``lost_ranges`` counts all there ever were.
     """
 
     source: str
@@ -252,6 +267,7 @@ class FlowView:
     metric_formats: frozenset[str] = frozenset({"legacy"})
     differences: Mapping[str, int] = field(default_factory=dict)
     verified_records: int = 0
+    losses: tuple[LossView, ...] = ()
 
     @property
     def name(self) -> str:

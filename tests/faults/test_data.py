@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from confluent_kafka import Producer
 from tests.faults.oracle import Judgment, Ledger, Place, Reader, Rows, Snapshot, compare
 from tests.faults.stage import HELD_UP, Addressed, Mirror, Play, Stage, Topics, until
 from tests.faults.stage import mirror as running_mirror
+from tests.integration.asking import asked
 
 _NOTICED_S = 30.0
 
@@ -152,7 +154,7 @@ def test_d3_d5_what_happened_while_nobody_copied_is_found_out_at_the_start(
 
 
 def test_d4_retention_that_overtakes_the_reader_is_told_and_written_down(
-    play: Play, mirror: Mirror, stage: Stage
+    play: Play, mirror: Mirror, stage: Stage, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with play.load():
         play.await_flow()
@@ -175,6 +177,16 @@ def test_d4_retention_that_overtakes_the_reader_is_told_and_written_down(
         assert first >= copied[partition]
         assert (after, reason) == (copied[partition] + 1500, "retention")
     assert mirror.lines("records lost to retention", partition=play.topic)
+    # It goes on as if nothing had been, so the first sentence has to say it, and a script has to hear of it.
+    code, status, _ = asked(capsys, "status", mirror.file, "--timeout", "60")
+    said = re.search(r"RUNNING If D dies now .* Lost for good within a day: (.*); see mm2 gaps\.", status)
+    assert (code, bool(said)) == (1, True), status
+    assert said is not None
+    assert "deleted on D before they were copied" in said[1]
+    assert (
+        f"to {copied[0] + 1499} of {play.topic}-0" in said[1] or f"to {copied[1] + 1499} of {play.topic}-1" in said[1]
+    )
+    assert asked(capsys, "gaps", mirror.file, "D->B")[0] == 1
 
 
 def test_d6_new_partitions_are_copied_from_their_first_record_within_30_s(

@@ -58,7 +58,7 @@ class _FlowBlock:
                 self._lag = _figure("Not on the target")
                 self._latency = _figure("Visible after, 50 % · 99 %")
                 self._partitions = _link("Partitions", f"partitions?flow={quote(flow.name)}")
-                # What is gone for good makes no flow ill, so nothing else here would tell of it.
+                # What is gone for good makes no flow ill; the sentence tells of it for a day, this for ever.
                 self._lost = _link("Lost ranges", f"gaps?flow={quote(flow.name)}")
                 self._beat = _figure("Newest heartbeat")
             with within("div", "curves"):

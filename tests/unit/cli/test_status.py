@@ -10,7 +10,7 @@ import pytest
 
 from mm2.cli.status import document, exit_code, print_json, tell
 from mm2.copy.states import State
-from mm2.observer.views import ConnectorView, FlowState, FlowView, PartitionView, Risk, Snapshot, TaskView
+from mm2.observer.views import ConnectorView, FlowState, FlowView, LossView, PartitionView, Risk, Snapshot, TaskView
 
 WELL = PartitionView(
     "orders",
@@ -28,6 +28,7 @@ WELL = PartitionView(
 TOO_LARGE = PartitionView(
     "orders", 1, "A.orders", State.TOO_LARGE, "A record is too large.", 1_700_000_000_000, position=9
 )
+LOST = LossView("orders", 0, 300, 899, "retention", 1_700_000_000_000)
 NOTED = PartitionView("orders", 2, "A.orders", State.RUNNING, note="at least once")
 
 
@@ -98,6 +99,9 @@ def test_what_is_not_well_is_told_with_its_reason_whether_partitions_are_shown_o
         ([flow(), flow(FlowState.PAUSED)], 1),
         ([flow(FlowState.DEGRADED, source_error="away")], 1),
         ([flow(FlowState.STOPPED)], 1),
+        ([flow(), flow(losses=(LOST,))], 1),  # it runs, and has lost something today
+        ([flow(lost_ranges=3)], 0),  # and this was longer ago
+        ([flow(target_error="away", losses=(LOST,))], 2),
         ([flow(), flow(FlowState.UNKNOWN)], 2),
         ([flow(FlowState.DEGRADED, target_error="away"), flow()], 2),
     ],
@@ -108,7 +112,7 @@ def test_the_exit_code_is_that_of_the_worst_flow(flows: list[FlowView], code: in
 
 def test_json_has_every_field_of_the_snapshot() -> None:
     out = io.StringIO()
-    print_json(document(snapshot(flow(states={State.RUNNING: 1}))), out)
+    print_json(document(snapshot(flow(states={State.RUNNING: 1}, losses=(LOST,)))), out)
     told = json.loads(out.getvalue())
     (one,) = told["flows"]
     assert (told["at_ms"], one["name"], one["state"], one["states"]) == (
@@ -118,5 +122,8 @@ def test_json_has_every_field_of_the_snapshot() -> None:
         {"RUNNING": 1},
     )
     assert one["metric_formats"] == ["legacy"]
+    assert [(lost["topic"], lost["first"], lost["last"], lost["reason"]) for lost in one["losses"]] == [
+        ("orders", 300, 899, "retention")
+    ]
     assert one["partitions"][0]["lag_seconds"] == 0.0
     assert one["partitions"][0]["verified_offset"] == 1100

@@ -10,13 +10,15 @@ import pytest
 
 from mm2.copy.driver.sight import PartitionSight
 from mm2.copy.ledger import Ledger, Pause, Verified, entry_record, pause_record
-from mm2.copy.session import Entry, Mark, Trouble
+from mm2.copy.session import Entry, Lost, Mark, Trouble
 from mm2.copy.spec import PartitionProgress
 from mm2.copy.states import State
 from mm2.kafka.errors import BrokerFailure
 from mm2.kafka.structs import TopicPartition
 from mm2.observer.partitions import BEHIND_OFFSETS, STALLED_S, Look, PartitionBook, Partitions
 from mm2.observer.stamps import Stamp
+from mm2.observer.verdict import LOSSES_TOLD_MS
+from mm2.observer.views import LossView
 
 T0 = TopicPartition("t", 0)
 T1 = TopicPartition("t", 1)
@@ -45,6 +47,7 @@ class Scene:
             "reason": "",
             "records": position,
             "bytes": position * 100,
+            "lost": 0,
             **more,
         }
         row = PartitionProgress(
@@ -57,7 +60,6 @@ class Scene:
             since_ms=-1,
             stopped=False,
             gaps={},
-            lost=0,
             foreign=0,
             **fields,
         )
@@ -220,6 +222,33 @@ def test_one_that_has_work_and_does_not_move_is_stalled(scene: Scene) -> None:
     assert scene.look(5).stalled == (T0,)
     scene.entry(T0, 29, 29)
     assert scene.look().stalled == ()
+
+
+def test_losses_are_told_for_a_day_the_newest_first_and_counted_for_ever(scene: Scene) -> None:
+    at_ms = NOW_MS - LOSSES_TOLD_MS + 60_000  # told for a minute more
+    scene.entry(T0, 900, lost=(Lost(0, 5, "retention", at_ms - 120_000), Lost(300, 900, "retention", at_ms)))
+    scene.entry(T1, 20, lost=(Lost(3, 4, "recreated", at_ms + 1_000),))
+    seen = scene.look()
+    assert seen.losses == (
+        LossView("t", 1, 3, 3, "recreated", at_ms + 1_000),
+        LossView("t", 0, 300, 899, "retention", at_ms),
+    )
+    assert [one.topic for one in scene.look(after_s=59).losses] == ["t"]
+    seen = scene.look()
+    assert (seen.losses, seen.lost_ranges) == ((), 3)
+    # No task is to copy it any more: it is no news of this flow.
+    scene.entry(T1, 20, lost=(Lost(3, 4, "recreated", NOW_MS),))
+    assert scene.look().losses
+    assert not scene.look(tasks={T0: 0}).losses
+
+
+def test_what_the_copier_has_just_lost_is_looked_up_at_once(scene: Scene) -> None:
+    scene.row(T0, 10, 10)
+    scene.look()
+    scene.entry(T0, 900, lost=(Lost(300, 900, "retention", NOW_MS),))
+    assert not scene.look().losses  # an entry of what is copied here is taken apart now and then
+    scene.row(T0, 900, 900, lost=1)
+    assert [one.last for one in scene.look().losses] == [899]
 
 
 def test_no_traffic_is_no_stall(scene: Scene) -> None:

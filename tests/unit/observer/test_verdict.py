@@ -8,11 +8,12 @@ import pytest
 
 from mm2.copy.states import State
 from mm2.observer.verdict import Standing, duration, sentence_of, state_of
-from mm2.observer.views import FlowState, Risk
+from mm2.observer.views import FlowState, LossView, Risk
 
 NOON_MS = 1_700_000_000_000  # 22:13:20 UTC
 WELL = Standing("A", "B", seen=True, risk=Risk(0.0, 0, 0), states={State.RUNNING: 3})
 BEHIND = dataclasses.replace(WELL, risk=Risk(4.2, 3400, 9))
+RETENTION = LossView("t", 0, 300, 899, "retention", NOON_MS)
 
 
 def like(standing: Standing = WELL, **changes: object) -> Standing:
@@ -102,6 +103,30 @@ def test_what_is_said(standing: Standing, state: FlowState, sentence: str) -> No
 )
 def test_the_worst_is_told(standing: Standing, state: FlowState) -> None:
     assert state_of(standing) is state
+
+
+@pytest.mark.parametrize(
+    ("losses", "said"),
+    [
+        (
+            (RETENTION,),
+            "offsets 300 to 899 of t-0, deleted on A before they were copied",
+        ),
+        (
+            (LossView("t", 1, 7, 7, "recreated", NOON_MS), RETENTION),
+            "601 offsets in 2 ranges of 2 partitions, the newest offset 7 of t-1, gone when the topic was created anew on A",
+        ),
+        (
+            (LossView("t", 0, 5, 6, "truncated", NOON_MS), RETENTION),
+            "602 offsets in 2 ranges, the newest offsets 5 to 6 of t-0, cut off on A by an election after they were copied",
+        ),
+    ],
+)
+def test_what_is_lost_for_good_is_said_last_and_makes_no_flow_ill(losses: tuple[LossView, ...], said: str) -> None:
+    standing = like(BEHIND, losses=losses)
+    lost = f"Lost for good within a day: {said} (found 2023-11-14 22:13 UTC); see mm2 gaps."
+    assert sentence_of(standing) == f"{sentence_of(BEHIND)} {lost}"
+    assert state_of(standing) is FlowState.RUNNING
 
 
 @pytest.mark.parametrize(
