@@ -13,11 +13,9 @@ from typing import Any, Final, TextIO
 from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, Flow, Trouble, add_flow, number
 from mm2.cli.verbs import examples
 from mm2.copy.ledger import Ledger
-from mm2.copy.segments import Gap
+from mm2.copy.segments import INTENDED, Gap
 from mm2.copy.session import Entry
 
-#: Reasons for which a record is not meant to be on the target; for any other it is missing there.
-INTENDED: Final = frozenset({"compacted", "control", "aborted", "filtered"})
 _SHOWN: Final = 8
 
 

@@ -18,6 +18,8 @@ from typing import Any, Final, NamedTuple
 CHUNK_SIZE: Final = 500
 #: Chunks kept per partition; what is older is translated by MM2's rule.
 CHUNKS_KEPT: Final = 64
+#: Reasons of gaps whose records are not meant to be on the target; with any other they are missing there.
+INTENDED: Final = frozenset({"compacted", "control", "aborted", "filtered"})
 
 
 class Segment(NamedTuple):

@@ -19,6 +19,7 @@ from mm2.kafka.log import KafkaBasedLog, LogRecord
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror.assigned_partitions import ASSIGNED_PARTITIONS_KEY, decode_partitions
 from mm2.mirror.discovery import vanished
+from mm2.observer.traces import reason_of
 from mm2.observer.views import ConnectorView, TaskView, WorkerView
 
 SOURCE_NAME: Final = SOURCE_CONNECTOR.rpartition(".")[2]
@@ -30,7 +31,7 @@ _HELD: Final = {TargetState.PAUSED: "paused", TargetState.STOPPED: "stopped"}
 class Work:
     """What the flow's group of workers does.
 
-    ``tasks`` says which task is to copy what; None while that is not known. ``failed`` has the last line of their traces.
+    ``tasks`` says which task is to copy what; None while that is not known. ``failed`` says why.
     ``held`` is "paused" or "stopped" when somebody has asked for that. ``idle_reason`` says why nobody copies though nobody has.
     """
 
@@ -176,9 +177,7 @@ def _work(
     source = next((one for one in connectors if one.name == SOURCE_NAME), None)
     held = _HELD.get(configs.target_state(SOURCE_NAME) or TargetState.STARTED, "")
     failed = (
-        {}
-        if source is None
-        else {task.id: _last_line(task.trace) for task in source.tasks if task.state == State.FAILED}
+        {} if source is None else {task.id: _told(task.trace) for task in source.tasks if task.state == State.FAILED}
     )
     if not idle and not held and source is not None:
         idle = _idle(source)
@@ -191,9 +190,9 @@ def _idle(source: ConnectorView) -> str:
     if any(task.state in {_ON, State.RESTARTING, State.PAUSED} for task in source.tasks):
         return ""
     if source.state == State.FAILED:
-        return f"the source connector has failed: {_last_line(source.trace)}"
+        return f"the source connector has failed: {_told(source.trace)}"
     if source.tasks and all(task.state == State.FAILED for task in source.tasks):
-        return f"all tasks have failed: {_last_line(source.tasks[0].trace)}"
+        return f"all tasks have failed: {_told(source.tasks[0].trace)}"
     if source.tasks and all(task.state == State.UNASSIGNED for task in source.tasks):
         return "no worker has its tasks"
     return ""
@@ -237,6 +236,5 @@ def _shown(status: Status | None) -> dict[str, Any]:
     return {"state": status.state.value, "worker_id": status.worker_id, "trace": status.trace}
 
 
-def _last_line(trace: str) -> str:
-    lines = [line.strip() for line in trace.splitlines() if line.strip()]
-    return lines[-1] if lines else "for a reason that was not told"
+def _told(trace: str) -> str:
+    return reason_of(trace) or "for a reason that was not told"

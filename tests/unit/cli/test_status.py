@@ -70,7 +70,10 @@ def test_what_is_not_well_is_told_with_its_reason_whether_partitions_are_shown_o
         "source",
         "RUNNING",
         "w",
-        tasks=(TaskView(0, "RUNNING", "w"), TaskView(1, "FAILED", "w", "ConnectError: it broke\n  at x")),
+        tasks=(
+            TaskView(0, "RUNNING", "w"),
+            TaskView(1, "FAILED", "w", "Traceback (most recent call last):\n  at x\nConnectError: it broke"),
+        ),
     )
     paused = ConnectorView("MirrorHeartbeatConnector", "source", "PAUSED", "w")
     one = flow(

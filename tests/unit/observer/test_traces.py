@@ -1,0 +1,39 @@
+"""What is told of a trace where there is room for one line."""
+
+from __future__ import annotations
+
+import pytest
+
+from mm2.observer.traces import reason_of
+
+PYTHON = """Traceback (most recent call last):
+  File "tasks/base.py", line 7, in run
+    self._start()
+OSError: no such folder
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "tasks/base.py", line 9, in run
+mm2.connect.data.errors.ConnectError: Couldn't find or create file 'a.txt' for FileStreamSinkTask
+"""
+JAVA = """org.apache.kafka.connect.errors.ConnectException: Couldn't find or create file 'a.txt' for FileStreamSinkTask
+\tat org.apache.kafka.connect.file.FileStreamSinkTask.start(FileStreamSinkTask.java:77)
+Caused by: java.nio.file.NoSuchFileException: a.txt
+\t... 10 more
+"""
+
+
+@pytest.mark.parametrize(
+    ("trace", "reason"),
+    [
+        (PYTHON, "ConnectError: Couldn't find or create file 'a.txt' for FileStreamSinkTask"),
+        (JAVA, "ConnectException: Couldn't find or create file 'a.txt' for FileStreamSinkTask"),
+        ("java.lang.NullPointerException\n\tat a.B.c(B.java:1)", "NullPointerException"),
+        ("kafka.example.com:9092: nobody listens there.", "kafka.example.com:9092: nobody listens there."),
+        ("", ""),
+        ("\n \n", ""),
+    ],
+)
+def test_the_line_that_says_what_it_was(trace: str, reason: str) -> None:
+    assert reason_of(trace) == reason
