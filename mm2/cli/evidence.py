@@ -6,17 +6,19 @@ import json
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, TextIO
+from typing import Any, Final, TextIO
 
 from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, Trouble, number, pair_of, table
 from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
 from mm2.config.properties import load_properties
-from mm2.failover.evidence import GroupEvidence, PartitionEvidence, Report
+from mm2.failover.evidence import GroupEvidence, PartitionEvidence, Report, counted
 from mm2.failover.groups import Choice
 from mm2.failover.sides import FlowConfig, Refused
 from mm2.mirror.filters import pattern_list
 
 EXIT_CODES = "Exit code: 0 done, and seen to be; 1 something could not be done, it is named, the rest is done; 2 nothing was changed, and why."
+
+_UNSEEN_SHOWN: Final = 5
 
 
 def add_leave_behind(parser: Any) -> None:
@@ -97,8 +99,9 @@ def tell(out: TextIO, report: Report) -> None:
             "",
         )
         table(out, header, [_partition(one) for one in report.partitions])
-        missing = "not known" if report.missing is None else number(report.missing)
-        out.write(f"{len(report.partitions)} partitions, on {source} only: {missing} records\n")
+        out.write(
+            f"{counted(len(report.partitions), 'partition')}, on {source} only: {_left(report, source, target)}\n"
+        )
         for one in report.partitions:
             if one.missing:
                 out.write(f"  {one.source}: {_range(one.copied + one.unmarked, one.end)}\n")
@@ -121,6 +124,19 @@ def tell(out: TextIO, report: Report) -> None:
         ("next", report.advice),
     ):
         out.writelines(f"{heading}: {sentence}\n" for sentence in sentences)
+
+
+def _left(report: Report, source: str, target: str) -> str:
+    """What is on the source only, and how that is known: now, or from when it was last heard of."""
+    least, unseen = report.missing_at_least, report.unseen
+    said = f"{'at least ' if unseen and least else ''}{counted(least, 'record')}"
+    if report.source_trouble:
+        said += f" that {target} has heard of, and what {source} took since its last sign"
+    if unseen:
+        shown = ", ".join(map(str, unseen[:_UNSEEN_SHOWN]))
+        more = f" and {len(unseen) - _UNSEEN_SHOWN} more" if len(unseen) > _UNSEEN_SHOWN else ""
+        said += f"; not counted, since nobody here knows where they end on {source}: {shown}{more}"
+    return said
 
 
 def _partition(one: PartitionEvidence) -> tuple[str, ...]:

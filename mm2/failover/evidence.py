@@ -190,8 +190,17 @@ class Report:
     @property
     def missing(self) -> int | None:
         """Source offsets that are known to be on the source only; None while that is not known of every partition."""
-        known = [one.missing for one in self.partitions]
-        return None if None in known else sum(count or 0 for count in known)
+        return None if self.unseen else self.missing_at_least
+
+    @property
+    def missing_at_least(self) -> int:
+        """Of the partitions whose end on the source is known."""
+        return sum(one.missing or 0 for one in self.partitions)
+
+    @property
+    def unseen(self) -> list[TopicPartition]:
+        """Partitions of which nobody knows where they end on the source."""
+        return [one.source for one in self.partitions if one.end is None]
 
     @property
     def silent_s(self) -> float | None:
@@ -211,6 +220,7 @@ class Report:
             "last_sign_of_source_ms": self.last_sign_ms,
             "seconds_at_risk": self.silent_s,
             "records_at_risk": self.missing,
+            "records_at_risk_at_least": self.missing_at_least,
             "partitions": [one.to_json() for one in self.partitions],
             "groups": [one.to_json() for one in self.groups],
             "starts": [one.to_json() for one in self.starts],

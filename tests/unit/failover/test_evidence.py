@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import io
 
+import pytest
+
 from mm2.cli.evidence import tell
 from mm2.failover.evidence import Found, GroupEvidence, Outcome, PartitionEvidence, Report
 
@@ -21,13 +23,35 @@ def test_what_is_missing_and_what_others_wrote() -> None:
 
 def test_one_partition_of_which_nothing_is_known_leaves_the_sum_unknown() -> None:
     assert REPORT.missing == 10
-    assert dataclasses.replace(REPORT, partitions=[P0, dataclasses.replace(P0, end=None)]).missing is None
+    report = dataclasses.replace(REPORT, partitions=[P0, dataclasses.replace(P0, end=None)])
+    assert (report.missing, report.missing_at_least) == (None, 10)
 
 
 def test_seconds_count_from_the_newest_sign_of_a_source_that_is_silent() -> None:
     assert REPORT.silent_s == 15.0
     assert dataclasses.replace(REPORT, source_trouble="").silent_s is None
     assert dataclasses.replace(REPORT, last_sign_ms=None).silent_s is None
+
+
+@pytest.mark.parametrize(
+    ("unseen", "said"),
+    [
+        (range(0), "1 partition, on A only: 10 records{heard}"),
+        (range(1, 3), "3 partitions, on A only: at least 10 records{heard}{unseen}: t-1, t-2"),
+        (
+            range(1, 8),
+            "8 partitions, on A only: at least 10 records{heard}{unseen}: t-1, t-2, t-3, t-4, t-5 and 2 more",
+        ),
+    ],
+)
+@pytest.mark.parametrize("trouble", ["", "connection refused"])
+def test_what_is_on_the_source_only_is_told_with_how_that_is_known(unseen: range, said: str, trouble: str) -> None:
+    partitions = [P0, *(dataclasses.replace(P0, partition=number, end=None) for number in unseen)]
+    out = io.StringIO()
+    tell(out, dataclasses.replace(REPORT, source_trouble=trouble, partitions=partitions))
+    heard = " that B has heard of, and what A took since its last sign" if trouble else ""
+    nobody = "; not counted, since nobody here knows where they end on A"
+    assert said.format(heard=heard, unseen=nobody) in out.getvalue().splitlines()
 
 
 def test_a_report_is_well_when_nothing_was_left_undone() -> None:
