@@ -167,6 +167,7 @@ class FlowObserver:
             troubles.append(
                 f"{pair.target} has no ledger of what comes from {pair.source}: nothing is known of its copy"
             )
+        differences = _differences(verified)
         # The ledger alone tells where the source ended when it was last read.
         known = self._source.ends_at_s > 0 or partitions.risk.records is not None
         seen = (ledger is not None and known) or (self._ledger.is_missing and source.answered_s is not None)
@@ -186,6 +187,7 @@ class FlowObserver:
             partitions.unbegun,
             tuple(troubles),
             partitions.losses,
+            differences,
         )
         observed = max((watch.answered_s or 0.0 for watch in (source, target)), default=0.0)
         return FlowView(
@@ -216,7 +218,7 @@ class FlowObserver:
             sight.micro_batches,
             sight.lost,
             self._metric_formats,
-            _differences(verified),
+            differences,
             sum(one.records for one in verified.values()),
             partitions.losses[:_LOSSES_SHOWN],
         )

@@ -8,7 +8,7 @@ what was missing when it last did.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
@@ -30,7 +30,7 @@ class Standing:
     ``held``: "paused" or "stopped" when that is what somebody has asked for. ``idle_reason``: why nobody copies anything, though
     nobody has asked for that; "" when somebody does. ``failed``: tasks and connectors that have failed. ``unbegun``: partitions
     of which nothing is copied yet. ``troubles``: whatever else holds a part of it up. ``losses``: those of the last day, the
-    newest first; they say nothing of how the flow is now.
+    newest first; they say nothing of how the flow is now. ``differences`` by kind are what `mm2 verify` has recorded.
     """
 
     source: str
@@ -48,6 +48,7 @@ class Standing:
     unbegun: int = 0
     troubles: tuple[str, ...] = ()
     losses: tuple[LossView, ...] = ()
+    differences: Mapping[str, int] = field(default_factory=dict)
 
 
 def state_of(standing: Standing) -> FlowState:
@@ -65,7 +66,12 @@ def state_of(standing: Standing) -> FlowState:
     copied = sum(states.values())
     if copied and states.get(State.PAUSED, 0) == copied:
         return FlowState.PAUSED
-    if standing.failed or standing.troubles or any(states[state] for state in states if state not in _ON_ITS_WAY):
+    if (
+        standing.failed
+        or standing.troubles
+        or any(standing.differences.values())
+        or any(states[state] for state in states if state not in _ON_ITS_WAY)
+    ):
         return FlowState.DEGRADED
     behind = states.get(State.CATCHING_UP, 0) + states.get(State.THROTTLED, 0)
     return FlowState.CATCHING_UP if behind else FlowState.RUNNING
@@ -92,6 +98,8 @@ def sentence_of(standing: Standing) -> str:
         parts.append(f"If {source} dies now you lose {_loss(standing)}.")
     if standing.target_error and (standing.seen or standing.source_error):
         parts.append(_silent(target, standing.target_error_since_ms))
+    if any(standing.differences.values()):
+        parts.append(_differs(standing))
     if standing.losses:
         parts.append(_lost(standing.losses, source))
     return " ".join(parts)
@@ -113,6 +121,11 @@ def _lost(losses: tuple[LossView, ...], source: str) -> str:
         of = f" of {partitions} partitions" if partitions > 1 else ""
         where = f"{offsets:,} offsets in {len(losses)} ranges{of}, the newest {where}"
     return f"Lost for good within a day: {where}, {how} (found {found}); see mm2 gaps."
+
+
+def _differs(standing: Standing) -> str:
+    kinds = ", ".join(f"{number:,} {kind}" for kind, number in standing.differences.items() if number)
+    return f"What is on {standing.target} is not what is on {standing.source}: {kinds}, as mm2 verify has found."
 
 
 def _silent(cluster: str, since_ms: int | None) -> str:

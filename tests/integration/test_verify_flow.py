@@ -155,7 +155,13 @@ def is_copied(flow: Flow, target: LocalKafka, ends: Mapping[TopicPartition, int]
 
 @pytest.mark.parametrize("exactly_once", ["disabled", "enabled"])
 def test_a_living_flow_is_equal_and_whoever_writes_to_its_target_is_found_out(
-    verifier: Verifier, kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, tmp_path: Path, exactly_once: str
+    verifier: Verifier,
+    kafka_a: LocalKafka,
+    kafka_b: LocalKafka,
+    unique: str,
+    tmp_path: Path,
+    exactly_once: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     fill(kafka_a, unique)
     codecs = f"{unique}.codecs"
@@ -209,6 +215,12 @@ def test_a_living_flow_is_equal_and_whoever_writes_to_its_target_is_found_out(
         assert (again.first, again.checked, again.records) == (0, last, noted.records + found.records)
         assert again.differences == {"extra": 1}
         assert noted.checked <= again.offset < last, "nothing behind the first difference counts as verified"
+        code, out, err = asked(capsys, "status", file, f"{unique}-a->{unique}-b", "--json")
+        (told,) = json.loads(out)["flows"]
+        assert (code, told["state"]) == (1, "DEGRADED"), err
+        assert (
+            f"What is on {unique}-b is not what is on {unique}-a: 1 extra, as mm2 verify has found." in told["sentence"]
+        )
     finally:
         process.clean_up()
 

@@ -81,6 +81,15 @@ def like(standing: Standing = WELL, **changes: object) -> Standing:
             FlowState.RUNNING,
             "If A dies now you lose 4.2 seconds, 3,400 records, and 2 partitions of which nothing is copied yet.",
         ),
+        (
+            like(BEHIND, differences={"missing": 1_200, "doubled": 0, "altered value": 1}),
+            FlowState.DEGRADED,
+            (
+                "If A dies now you lose 4.2 seconds, 3,400 records. "
+                "What is on B is not what is on A: 1,200 missing, 1 altered value, as mm2 verify has found."
+            ),
+        ),
+        (like(differences={"missing": 0}), FlowState.RUNNING, "If A dies now you lose nothing."),
     ],
 )
 def test_what_is_said(standing: Standing, state: FlowState, sentence: str) -> None:
