@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import ssl
 import urllib.parse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,11 +13,12 @@ import httpx
 
 from mm2.cli.flow import Trouble
 from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
-from mm2.connect.tls import client_context
+from mm2.connect.tls import LISTENERS_PREFIX, client_context
 from mm2.mirror.rest import encoded, flow_path
 from mm2.mirror.whereabouts import processes
 
 PASSWORD_VARIABLE: Final = "MM2_REST_PASSWORD"  # noqa: S105 - its name, not a password
+KEY_PASSWORD_VARIABLE: Final = "MM2_REST_KEY_PASSWORD"  # noqa: S105 - its name, too
 _TIMEOUT_S: Final = 30.0
 #: The process cannot do it, another one of the same flow may: it does not lead, or is about to stop.
 _ASK_ANOTHER: Final = frozenset({409, 500, 502, 503})
@@ -32,6 +34,18 @@ def add_access(parser: Any) -> None:
     )
     parser.add_argument(
         "--user", metavar="NAME", help=f"who to log in as; the password is read from {PASSWORD_VARIABLE}"
+    )
+    parser.add_argument(
+        "--cacert",
+        metavar="FILE",
+        help="the authority that an https address is trusted by, as PEM; default: the stores of listeners.https.ssl.* in the file, "
+        "or of ssl.*, else what the system trusts",
+    )
+    parser.add_argument(
+        "--cert",
+        metavar="FILE",
+        help="a certificate to show with its key, as PEM or PKCS12, where the address wants one; default: that of the same stores "
+        f"of the file. A password of it is read from {KEY_PASSWORD_VARIABLE}",
     )
 
 
@@ -54,14 +68,15 @@ class FlowRest:
                     f"The password of {options.user} has to stand in the environment variable {PASSWORD_VARIABLE}."
                 )
             login = (options.user, os.environ[PASSWORD_VARIABLE])
+        props = _own_tls(options) or config.rest_props()
         if options.url is not None:
-            return cls(pair, [_checked(options.url)], config.rest_props(), login)
+            return cls(pair, [_checked(options.url)], props, login)
         urls = [process.url for process in processes() if str(pair) in process.flows]
         if not urls:
             raise Trouble(
                 f"None of your processes on this machine runs {pair}, or it has no REST interface: name one with --url."
             )
-        return cls(pair, urls, config.rest_props(), login)
+        return cls(pair, urls, props, login)
 
     def connectors(self) -> list[str]:
         """Their names. Raises Trouble."""
@@ -82,7 +97,7 @@ class FlowRest:
             try:
                 response = self._send(method, place)
             except (httpx.HTTPError, httpx.InvalidURL) as error:
-                refusals.append(f"Nothing answers at {url}: {error or type(error).__name__}.")
+                refusals.append(_unreached(url, error))
                 continue
             if response.is_success:
                 return response.json() if response.content else None
@@ -96,6 +111,30 @@ class FlowRest:
         # A proxy of the environment is for the world outside.
         with httpx.Client(verify=verify, timeout=_TIMEOUT_S, trust_env=False, auth=self.login) as client:
             return client.request(method, place, headers={"Accept": "application/json"})
+
+
+def _own_tls(options: Any) -> dict[str, str]:
+    """What ``--cacert`` and ``--cert`` say; with one of them nothing of the file's counts."""
+    password = os.environ.get(KEY_PASSWORD_VARIABLE)
+    own = {"ssl.truststore.location": options.cacert, "ssl.keystore.location": options.cert}
+    if options.cert is not None:
+        own |= {"ssl.keystore.password": password, "ssl.key.password": password}
+    return {LISTENERS_PREFIX + key: value for key, value in own.items() if value is not None}
+
+
+def _unreached(url: str, error: BaseException) -> str:
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, ssl.SSLError):
+        cause = cause.__cause__ or cause.__context__
+    if cause is None and url.startswith("https:") and isinstance(error, (httpx.RemoteProtocolError, httpx.ReadError)):
+        # With TLS 1.3 a client is through before the server has looked at its certificate, or missed one.
+        return (
+            f"{url} hangs up: it wants another certificate than it is shown, or one at all; --cert says which to show."
+        )
+    if cause is None:
+        return f"Nothing answers at {url}: {str(error).rstrip('.') or type(error).__name__}."
+    why = cause.verify_message if isinstance(cause, ssl.SSLCertVerificationError) else cause.reason or str(cause)
+    return f"No TLS with {url}: {why.rstrip('.')}; --cacert and --cert say what to trust and what to show."
 
 
 def _said(response: httpx.Response) -> str:

@@ -1,0 +1,129 @@
+"""The verbs that ask a process, at doors that want a certificate, a login, or both: the real REST server, a flow without Kafka."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mm2.cli.rest import KEY_PASSWORD_VARIABLE, PASSWORD_VARIABLE
+from mm2.config.mirrormaker import SourceAndTarget
+from mm2.connect.rest.binding import Binding
+from mm2.connect.rest.server import RestServer
+from mm2.connect.rest.settings import RestSettings
+from mm2.mirror.flow_resources import FlowResources
+from mm2.sandbox.certificates import issue, key_settings, trust_settings
+from tests.integration.asking import asked
+from tests.unit.connect.rest.toy_herder import ToyHerder
+
+AUTH = "org.apache.kafka.connect.rest.basic.auth.extension"
+WORD, KEY_WORD = "open-sesame", "key-word"
+Capsys = pytest.CaptureFixture[str]
+
+
+class Door:
+    """A process that wants a certificate of its authority and a login. ``own`` is what its own file says of TLS."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        authority, stranger = issue("an authority"), issue("a stranger")
+        issue("worker", authority, address="127.0.0.1").pkcs12(folder / "worker.p12", authority)
+        client = issue("ann", authority)
+        for name, text in {
+            "authority.pem": authority.certificate_pem,
+            "stranger.pem": stranger.certificate_pem,
+            "ann.pem": client.key_pem(KEY_WORD) + client.certificate_pem,
+            "credentials": f"ann={WORD}\n",
+            "login": f'KafkaConnect {{ {AUTH}.PropertyFileLoginModule required file="{folder}/credentials"; }};',
+            "mm2.properties": "clusters = A, B\nA.bootstrap.servers = a:1\nB.bootstrap.servers = b:1\nA->B.enabled = true\n",
+        }.items():
+            (folder / name).write_text(text)
+        tls = key_settings(folder / "worker.p12") | trust_settings(folder / "authority.pem")
+        self.own = {f"listeners.https.{key}": value for key, value in tls.items()}
+        props = {
+            "listeners": "https://127.0.0.1:0",
+            "listeners.https.ssl.client.auth": "required",
+            "rest.extension.classes": f"{AUTH}.BasicAuthSecurityRestExtension",
+            "java.security.auth.login.config": str(folder / "login"),
+            **self.own,
+        }
+        self.herder = ToyHerder()
+        self.herder.configs["MirrorSourceConnector"] = {"connector.class": "x"}
+        settings = RestSettings.of(props)
+        binding = Binding(settings)
+        self.url = f"https://127.0.0.1:{binding.main[0].number}"
+        self._server = RestServer(binding)
+        self._resources = FlowResources({SourceAndTarget("A", "B"): self.herder}, settings, internal=False)
+        self._server.serve(self._resources.main, self._resources.admin)
+
+    def close(self) -> None:
+        self._server.stop(1.0)
+        self._resources.requests.close()
+
+    def ask(self, capsys: Capsys, *arguments: str, file: str = "mm2.properties") -> tuple[int, str, str]:
+        return asked(capsys, "restart", self.folder / file, "A->B", "--url", self.url, *arguments)
+
+    def files(self, cert: str = "ann.pem", authority: str = "authority.pem") -> tuple[str, ...]:
+        return "--cacert", str(self.folder / authority), "--cert", str(self.folder / cert)
+
+
+@pytest.fixture(scope="module")
+def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
+    made = Door(tmp_path_factory.mktemp("door"))
+    yield made
+    made.close()
+
+
+@pytest.fixture(autouse=True)
+def _passwords(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PASSWORD_VARIABLE, WORD)
+    monkeypatch.setenv(KEY_PASSWORD_VARIABLE, KEY_WORD)
+
+
+def test_a_certificate_and_a_login_open_the_door(door: Door, capsys: Capsys) -> None:
+    code, out, err = door.ask(capsys, "--user", "ann", *door.files())
+    assert (code, err, "A->B is restarted" in out) == (0, "", True)
+
+
+def test_the_stores_of_the_processs_own_file_will_do(door: Door, capsys: Capsys) -> None:
+    told = (door.folder / "mm2.properties").read_text()
+    (door.folder / "own.properties").write_text(told + "\n".join(f"{key} = {value}" for key, value in door.own.items()))
+    assert door.ask(capsys, "--user", "ann", file="own.properties")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("files", "user", "sentence"),
+    [
+        ({}, "", "wants a login; say --user, with the password in MM2_REST_PASSWORD."),
+        ({}, "bob", "wants a login; say --user, with the password in MM2_REST_PASSWORD."),
+        ({"authority": "stranger.pem"}, "ann", "--cacert and --cert say what to trust and what to show."),
+        ({"authority": "none.pem"}, "ann", "none.pem"),
+    ],
+)
+def test_who_is_not_let_in_is_told_why_and_how_to_get_in(
+    door: Door, capsys: Capsys, files: dict[str, str], user: str, sentence: str
+) -> None:
+    code, out, err = door.ask(capsys, *door.files(**files), *(("--user", user) if user else ()))
+    assert (code, out, err.count("\n")) == (2, "", 1), err
+    assert sentence in err
+    assert WORD not in err
+    assert KEY_WORD not in err
+
+
+def test_without_a_certificate_that_is_wanted_the_sentence_names_the_option(door: Door, capsys: Capsys) -> None:
+    code, out, err = door.ask(capsys, "--user", "ann", "--cacert", str(door.folder / "authority.pem"))
+    assert (code, out, err.count("\n")) == (2, "", 1), err
+    # By an alert, when it comes before the connection's end.
+    assert f"{door.url} hangs up: it wants another certificate" in err or f"No TLS with {door.url}: " in err
+    assert "--cert" in err
+
+
+def test_a_wrong_password_of_the_key_is_told_without_it(
+    door: Door, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(KEY_PASSWORD_VARIABLE, "wrong-word")
+    code, out, err = door.ask(capsys, "--user", "ann", *door.files())
+    assert (code, out, err.count("\n")) == (2, "", 1), err
+    assert "ann.pem" in err
+    assert "wrong-word" not in err
