@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -139,6 +140,17 @@ def test_a_bad_configuration_is_2_and_one_sentence_says_what_is_wrong(
         assert word in errors[0]["event"]
     assert "Traceback" not in said
     assert "hush" not in said
+
+
+def test_a_port_that_is_taken_is_2_and_the_sentence_says_how_to_have_another(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        ((code, said),) = refused([[str(config_file(tmp_path, {"listeners": f"http://127.0.0.1:{port}"}))]])
+    (error,) = [json.loads(line)["event"] for line in said.splitlines() if '"level": "error"' in line]
+    assert (code, error.removeprefix("Unable to initialize REST server: ")) == (
+        2,
+        f"Cannot listen on http://127.0.0.1:{port}/: Address already in use; name another port in listeners, or 0 for any that is free",
+    )
 
 
 def test_nothing_is_created_for_a_bad_configuration(tmp_path: Path, kafka_a: LocalKafka, kafka_b: LocalKafka) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
+import os
 import re
 import socket
 from collections.abc import Iterable
@@ -47,7 +49,10 @@ class Listener:
         try:
             bound = _bind_everywhere(self.port) if not self.host else self._bind_to_host()
         except OSError as error:
-            raise OSError(error.errno, f"Cannot listen on {self}: {error.strerror or error}") from error
+            reason = error.strerror or str(error)
+            if error.errno == errno.EADDRINUSE:  # of which Python repeats the address
+                reason = f"{os.strerror(error.errno)}; name another port in listeners, or 0 for any that is free"
+            raise OSError(error.errno, f"Cannot listen on {self}: {reason}") from error
         # Accepted connections inherit it. asyncio sees to it only where a socket says that it is TCP, which these do not; and
         # without it the body of an answer waits 40 ms for its head to be acknowledged.
         bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
