@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from starlette.types import ASGIApp
@@ -22,7 +22,12 @@ class Served:
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self.observer = Observer(self._flows, engine=lambda: self.maker.engine, reloads=lambda: self.maker.reloads)
+        self.observer = Observer(
+            self._flows,
+            engine=lambda: self.maker.engine,
+            reloads=lambda: self.maker.reloads,
+            rest=self._rest,
+        )
 
     @property
     def apps(self) -> Apps:
@@ -32,6 +37,9 @@ class Served:
     def stop(self) -> None:
         """Observe no more."""
         self.observer.stop()
+
+    def _rest(self) -> Mapping[str, str]:
+        return self.maker.config.rest_props()
 
     def _flows(self) -> Sequence[WatchedFlow]:
         maker = self.maker

@@ -187,7 +187,8 @@ RELOADS: Final = Metric(
 CERTIFICATE: Final = Metric(
     "mm2_certificate_expiry_timestamp_seconds",
     Kind.GAUGE,
-    "When a certificate of the flow's clients expires; the file is told by its name only.",
+    "When a certificate expires that the flow's clients or (source, target and cluster empty) the process's https listeners use; the file is "
+    "told by its name only.",
     (*_FLOW, "cluster", "file"),
 )
 DIFFERENCES: Final = Metric(

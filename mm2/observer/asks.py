@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from mm2.config.configdef import ConfigException
+from mm2.connect.tls import ADMIN_LISTENERS_PREFIX, LISTENERS_PREFIX, tls_settings
 from mm2.copy.ledger import Ledger, LedgerLog, ledger_topic
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
@@ -91,6 +92,17 @@ def certificates(clients: FlowClients) -> tuple[CertificateView, ...]:
                 for name, end in expiries(tls).items()
             ]
     return tuple(found)
+
+
+def listener_certificates(rest: Mapping[str, str]) -> tuple[CertificateView, ...]:
+    """Those that the process's own https listeners show and trust; ``rest`` are its settings for REST, resolved."""
+    found: dict[str, int] = {}
+    for key, prefix in (("listeners", LISTENERS_PREFIX), ("admin.listeners", ADMIN_LISTENERS_PREFIX)):
+        if "https:" not in rest.get(key, "").lower():
+            continue
+        with contextlib.suppress(ConfigException):
+            found |= {name: int(end.timestamp() * 1000) for name, end in expiries(tls_settings(rest, prefix)).items()}
+    return tuple(CertificateView("", "", "", name, expires_ms) for name, expires_ms in found.items())
 
 
 class SourceAsk:

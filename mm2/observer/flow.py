@@ -23,13 +23,13 @@ from mm2.observer.views import CertificateView, FlowView, GroupView, HeartbeatVi
 from mm2.observer.watch import Watch
 from mm2.observer.work import HerderWork, NoWork, StoredWork, Work, Works
 
+CERTIFICATES_AGAIN_S: Final = 60.0
 #: Partitions whose ends are asked for in a second; with more of them it takes so many seconds.
 _ENDS_PER_S: Final = 2_000
 _MOST_S: Final = 10.0
 _HEARTBEATS_S: Final = 2.0
 _GROUPS_S: Final = 5.0
 _GROUPS_PER_S: Final = 500
-_CERTIFICATES_AGAIN_S: Final = 60.0
 _TROUBLES_SHOWN: Final = 20
 _STALLED_SHOWN: Final = 5
 _LOSSES_SHOWN: Final = 100
@@ -108,7 +108,7 @@ class FlowObserver:
     def certificates(self) -> tuple[CertificateView, ...]:
         """Of the flow's clients, looked at once a minute: one that is replaced is another file."""
         now_s = time.monotonic()
-        if self._certificates_at_s is None or now_s - self._certificates_at_s > _CERTIFICATES_AGAIN_S:
+        if self._certificates_at_s is None or now_s - self._certificates_at_s > CERTIFICATES_AGAIN_S:
             self._certificates_at_s = now_s
             self._certificates = certificates(self._clients)
         return self._certificates

@@ -6,6 +6,7 @@ never waits for a cluster: a snapshot holds what is known.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,8 +21,9 @@ from mm2.config.mirror_keys import SOURCE_CONNECTOR
 from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
 from mm2.config.providers import ConfigTransformer
 from mm2.copy.driver.engine import CopyEngine
-from mm2.observer.flow import FlowObserver, WatchedFlow
-from mm2.observer.views import LaneView, Snapshot, SparkView
+from mm2.observer.asks import listener_certificates
+from mm2.observer.flow import CERTIFICATES_AGAIN_S, FlowObserver, WatchedFlow
+from mm2.observer.views import CertificateView, LaneView, Snapshot, SparkView
 
 log = structlog.get_logger(__name__)
 
@@ -32,7 +34,8 @@ _FIRST_S: Final = 3.0
 
 
 class Observer:
-    """Thread-safe. ``flows`` tells which flows there are now, ``engine`` what copies in this process."""
+    """Thread-safe. ``flows`` tells which flows there are now, ``engine`` what copies in this process, ``rest`` the settings of its REST
+    interface, resolved."""
 
     def __init__(
         self,
@@ -40,11 +43,15 @@ class Observer:
         engine: Callable[[], CopyEngine],
         *,
         reloads: Callable[[], Mapping[str, int]] = dict,
+        rest: Callable[[], Mapping[str, str]] = dict,
         idle_s: float = IDLE_S,
     ) -> None:
         self._flows = flows
         self._engine = engine
         self._reloads = reloads
+        self._rest = rest
+        self._listeners: tuple[CertificateView, ...] = ()
+        self._listeners_at_s: float | None = None
         self._idle_s = idle_s
         self._lock = threading.Lock()
         self._news = threading.Condition(self._lock)
@@ -119,8 +126,21 @@ class Observer:
             tuple(observer.view() for observer in observers.values()),
             spark_view(self._engine(), [str(pair) for pair in observers]),
             dict(self._reloads()),
-            tuple(one for observer in observers.values() for one in observer.certificates()),
+            (
+                *(one for observer in observers.values() for one in observer.certificates()),
+                *self._listener_certificates(),
+            ),
         )
+
+    def _listener_certificates(self) -> tuple[CertificateView, ...]:
+        now_s = time.monotonic()
+        if self._listeners_at_s is None or now_s - self._listeners_at_s > CERTIFICATES_AGAIN_S:
+            self._listeners_at_s = now_s
+            with contextlib.suppress(
+                ConfigException
+            ):  # a reference that cannot be resolved: the listeners have what it was
+                self._listeners = listener_certificates(self._rest())
+        return self._listeners
 
 
 def observe_once(config: MirrorMakerConfig, flows: Sequence[str] | None = None, *, timeout_s: float = 15.0) -> Snapshot:

@@ -219,7 +219,8 @@ class SparkView:
 
 @dataclass(frozen=True, slots=True)
 class CertificateView:
-    """A certificate that the flow's clients or the process's listeners use; ``file`` is its base name."""
+    """A certificate that the flow's clients use, or the process's https listeners (source, target and cluster are "" then); ``file`` is its
+    base name."""
 
     source: str
     target: str

@@ -1,0 +1,43 @@
+"""Until when certificates hold, as the observer finds out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mm2.observer.asks import listener_certificates
+from mm2.sandbox.certificates import PASSWORD, issue
+
+
+def test_the_certificates_of_listeners_are_watched_as_those_of_clusters_are(tmp_path: Path) -> None:
+    authority = issue("an authority")
+    worker = issue("worker", authority, address="127.0.0.1")
+    worker.pkcs12(tmp_path / "worker.p12", authority)
+    store = {
+        "ssl.keystore.location": str(tmp_path / "worker.p12"),
+        "ssl.keystore.password": PASSWORD,
+        "ssl.keystore.type": "PKCS12",
+    }
+    own = {f"listeners.https.{key}": value for key, value in store.items()}
+    ends_ms = int(worker.certificate.not_valid_after_utc.timestamp() * 1000)
+    for settings in (
+        {"listeners": "http://127.0.0.1:8083, HTTPS://0.0.0.0:8443", **own},
+        {"listeners": "https://0.0.0.0:8443", **store},
+        {"admin.listeners": "https://127.0.0.1:9443", **store},
+    ):
+        (seen,) = listener_certificates(settings)
+        assert (seen.source, seen.target, seen.cluster, seen.file, seen.expires_ms) == (
+            "",
+            "",
+            "",
+            "worker.p12",
+            ends_ms,
+        )
+    assert listener_certificates({"listeners": "http://127.0.0.1:8083", **own}) == ()
+    assert listener_certificates({}) == ()
+    # What cannot be read, the listener says itself.
+    assert (
+        listener_certificates(
+            {"listeners": "https://0.0.0.0:8443", **own, "listeners.https.ssl.keystore.location": "/no"}
+        )
+        == ()
+    )
