@@ -55,7 +55,7 @@ class Served:
         from mm2.connect.metrics import ConnectMetrics, ObservedWorker  # noqa: PLC0415
         from mm2.connect.rest.resources.metrics import metrics_app  # noqa: PLC0415
         from mm2.metrics.exposition import Exposition  # noqa: PLC0415
-        from mm2.metrics.metric import Cardinality  # noqa: PLC0415
+        from mm2.metrics.metric import Cardinality, Sheet  # noqa: PLC0415
         from mm2.observer.collector import SnapshotMetrics  # noqa: PLC0415
 
         def workers() -> list[ObservedWorker]:
@@ -66,7 +66,11 @@ class Served:
 
         cardinality = Cardinality(self.maker.config.top.str(CARDINALITY_KEY))
         snapshots = SnapshotMetrics(self.observer.snapshot, cardinality)
-        return metrics_app(Exposition(snapshots, ConnectMetrics(workers)))
+
+        def checkpoints(sheet: Sheet) -> None:
+            self.maker.checkpoint_latencies.write(sheet, cardinality)
+
+        return metrics_app(Exposition(snapshots, ConnectMetrics(workers), checkpoints))
 
     def _overview(self, _rest: ASGIApp) -> ASGIApp:
         from mm2.observer.resources import overview_app  # noqa: PLC0415

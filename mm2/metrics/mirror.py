@@ -6,6 +6,7 @@ Two forms, by ``metric.names.formats``: *legacy*, ``kafka.connect.mirror:type=Mi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from mm2.metrics.metric import Kind, Metric
@@ -32,15 +33,28 @@ _LEGACY: Final = "kafka_connect_mirror_mirrorsourceconnector_"
 _NEW: Final = "kafka_connect_plugins_"
 
 
-def _metrics(prefix: str, labels: tuple[str, ...]) -> dict[str, Metric]:
+def _metrics(
+    prefix: str, labels: tuple[str, ...], attributes: Mapping[str, str] = SOURCE_ATTRIBUTES
+) -> dict[str, Metric]:
     return {
-        name: Metric(prefix + name, Kind.GAUGE, text, labels, is_partitions=True)
-        for name, text in SOURCE_ATTRIBUTES.items()
+        name: Metric(prefix + name, Kind.GAUGE, text, labels, is_partitions=True) for name, text in attributes.items()
     }
 
 
 LEGACY_SOURCE: Final = _metrics(_LEGACY, _PLACE)
 NEW_SOURCE: Final = _metrics(_NEW, _NEW_PLACE)
+
+CHECKPOINT_ATTRIBUTES: Final = {
+    "checkpoint_latency_ms": "From the making of a checkpoint until the target acknowledged it, the last one.",
+    "checkpoint_latency_ms_min": "The least since the task began.",
+    "checkpoint_latency_ms_max": "The greatest since the task began.",
+    "checkpoint_latency_ms_avg": "The average since the task began.",
+}
+_CHECKPOINT_PLACE: Final = ("source", "target", "group", "topic", "partition")
+LEGACY_CHECKPOINT: Final = _metrics(
+    "kafka_connect_mirror_mirrorcheckpointconnector_", _CHECKPOINT_PLACE, CHECKPOINT_ATTRIBUTES
+)
+NEW_CHECKPOINT: Final = _metrics(_NEW, ("connector", "task", *_CHECKPOINT_PLACE), CHECKPOINT_ATTRIBUTES)
 
 #: What Java's clients of a source task tell; ``clientid`` is in quotes, as JMX has names with such characters.
 CONSUMER_LAG: Final = Metric(
@@ -63,7 +77,21 @@ OUTGOING: Final = Metric(
     ("clientid",),
 )
 
-MIRROR_METRICS: Final = (*LEGACY_SOURCE.values(), *NEW_SOURCE.values(), CONSUMER_LAG, INCOMING, OUTGOING)
+MIRROR_METRICS: Final = (
+    *LEGACY_SOURCE.values(),
+    *NEW_SOURCE.values(),
+    *LEGACY_CHECKPOINT.values(),
+    *NEW_CHECKPOINT.values(),
+    CONSUMER_LAG,
+    INCOMING,
+    OUTGOING,
+)
+
+
+def metric_formats(props: Mapping[str, str]) -> frozenset[str]:
+    """Of a connector's ``metric.names.formats``: legacy, new, or both; legacy where it says neither."""
+    given = {item.strip() for item in props.get("metric.names.formats", "legacy").split(",")}
+    return frozenset(given & {"legacy", "new"}) or frozenset({"legacy"})
 
 
 def client_id(source: str, target: str, role: str, task: int | None = None) -> str:

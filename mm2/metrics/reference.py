@@ -52,7 +52,9 @@ _STRIMZI: Final = """
 
 The panels of `strimzi-kafka-mirror-maker-2.json`, as Strimzi publishes it, and where they have a source here. Its queries select
 by the labels that Strimzi's PodMonitor adds (`strimzi_io_cluster`, `kubernetes_pod_name`, …): a scrape config that sets them makes
-the dashboard work as it is. A panel about a JVM or a container stays empty here, or is filled by the cluster's own exporters.
+the dashboard work as it is. A panel about a JVM or a container stays empty here, or is filled by the cluster's own exporters. Strimzi has a
+second dashboard of the same name, for its own metrics reporter instead of the JMX exporter: that one asks for other names
+(`kafka_connect_connect_worker_metrics_…`), of which only those of MirrorMaker itself are here.
 
 | panel | metrics | here |
 | --- | --- | --- |
@@ -68,8 +70,9 @@ def page() -> str:
         "\n## MirrorMaker 2's own\n\n",
         (
             "Under the names that the usual rules of the JMX exporter give (spec: KIP-382, KIP-1280). `metric.names.formats` of the flow "
-            "chooses: `legacy` (default) the first, `new` the second, `legacy,new` both. `topic` is the name on the target. What Java "
-            "has of MirrorCheckpointConnector (`checkpoint-latency-ms`) is not there: `mm2_group_…` tells where each group is.\n\n"
+            "chooses: `legacy` (default) the first, `new` the second, `legacy,new` both. `topic` is the name on the target. Those of "
+            "checkpoints are there for groups whose checkpoints this process has written; with less than full cardinality groups "
+            "have sums. Where a group is on both sides `mm2_group_…` tells.\n\n"
         ),
         _table(MIRROR_METRICS),
         "\n## Kafka Connect's\n\n",

@@ -59,8 +59,8 @@ PANELS: Final = (
     Panel(
         "Consumer Group Offset Sync Latency",
         ("kafka_connect_mirror_mirrorcheckpointconnector_checkpoint_latency_ms",),
-        is_claimed=False,
-        source="no: `mm2_group_…` tells where each group is on both sides",
+        is_claimed=True,
+        source="yes, of the groups whose checkpoints this process writes",
     ),
     Panel(
         "Source Connector - Producer Available Buffer",

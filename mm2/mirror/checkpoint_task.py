@@ -28,9 +28,11 @@ from mm2.kafka.cluster import Cluster
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, ConnectFailure, KafkaFailure
 from mm2.kafka.log import KafkaBasedLog, LogRecord
-from mm2.kafka.producer import Producer
+from mm2.kafka.producer import Producer, RecordMetadata
 from mm2.kafka.structs import GroupDescription, OffsetAndMetadata, TopicPartition
+from mm2.metrics.mirror import metric_formats
 from mm2.mirror import plugins
+from mm2.mirror.checkpoint_latency import LATENCY_RESOURCE, CheckpointLatencies
 from mm2.mirror.checkpoint_store import CheckpointStore, offsets_to_sync
 from mm2.mirror.clients import Kind, MirrorClients, Side
 from mm2.mirror.complaints import Complaints
@@ -98,6 +100,11 @@ class MirrorCheckpointTask(SourceTask):
         self._source_groups = GroupOffsets(self._source_admin, share_groups)
         self._target_groups = GroupOffsets(self._target_admin, share_groups)
         context = {"flow": self._clients.flow, "connector": self.context.connector, "task": self.context.task_id}
+        measured = self.context.resources.get(LATENCY_RESOURCE)
+        self._measured = measured if isinstance(measured, CheckpointLatencies) else CheckpointLatencies()
+        self._latencies = self._measured.begin(
+            self._clients.source_alias, self._clients.target_alias, self.context.task_id, metric_formats(props)
+        )
         self._scheduler = Scheduler(f"checkpoints-{self._clients.flow}-{self.context.task_id}", context=context)
         self._scheduler.once("Loading checkpoints", self._load_checkpoints)
         self._scheduler.once("Reading the ledger", self._follow_ledger)
@@ -343,6 +350,12 @@ class MirrorCheckpointTask(SourceTask):
             timestamp=int(time.time() * 1000),
         )
 
+    def commit_record(self, record: SourceRecord, metadata: RecordMetadata | None) -> None:
+        """The target has it: so long did it take."""
+        if metadata is not None and record.timestamp is not None:
+            group, topic, partition = Checkpoint.decode_key(record.key)
+            self._latencies.add(group, TopicPartition(topic, partition), time.time() * 1000 - record.timestamp)
+
     # -- why some are missing
 
     @property
@@ -464,6 +477,7 @@ class MirrorCheckpointTask(SourceTask):
         self._stopping.set()
         if not hasattr(self, "_scheduler"):
             return  # start failed before there was anything to stop
+        self._measured.end(self._latencies)
         self._scheduler.stop(0)
         for cluster in list(self._clusters):
             cluster.close()

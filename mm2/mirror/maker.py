@@ -40,6 +40,7 @@ from mm2.connect.stores.config_state import RestartRequest
 from mm2.copy.driver.engine import CopyEngine
 from mm2.kafka.errors import ConnectFailure, KafkaFailure
 from mm2.mirror.checkpoint_connector import MirrorCheckpointConnector
+from mm2.mirror.checkpoint_latency import LATENCY_RESOURCE, CheckpointLatencies
 from mm2.mirror.checkpoint_task import MirrorCheckpointTask
 from mm2.mirror.complaints import Complaints
 from mm2.mirror.config_file import ConfigFile
@@ -134,6 +135,7 @@ class MirrorMaker:
         self._rest = FlowsRest(config, apps) if serves_rest(config) else None
         # What it starts costs something, not what it is; a flow that begins to copy later finds it here.
         self._engine = CopyEngine(config.spark_props())
+        self.checkpoint_latencies = CheckpointLatencies()
         self.flows: list[Flow] = []
         self._leaving: list[Flow] = []  # while they are being stopped
         self._waiting: set[SourceAndTarget] = set()  # flows that begin when their target comes
@@ -322,7 +324,7 @@ class MirrorMaker:
             cluster_name=pair.target,
             rest_url=URL_NOT_USED if internal is None else internal.advertised_url,
             rest_namespace=(pair.source, pair.target),
-            resources={COPY_RESOURCE: self._engine},
+            resources={COPY_RESOURCE: self._engine, LATENCY_RESOURCE: self.checkpoint_latencies},
             log_context={"flow": str(pair)},
             on_leader_ready=configurer,
         )

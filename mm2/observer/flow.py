@@ -15,6 +15,7 @@ from mm2.copy.driver.sight import FlowSight
 from mm2.copy.ledger import Ledger, Verified
 from mm2.copy.tally import BOUNDS_S
 from mm2.kafka.structs import TopicPartition
+from mm2.metrics.mirror import metric_formats
 from mm2.mirror.clients import Side
 from mm2.observer.asks import FlowClients, GroupsAsk, GroupsSeen, HeartbeatsAsk, LedgerAsk, SourceAsk, certificates
 from mm2.observer.partitions import Look, PartitionBook, Partitions
@@ -66,7 +67,7 @@ class FlowObserver:
         self._groups_watch = Watch(f"{name}-groups", self._groups, self._groups_interval_s)
         self._watches = (self._source_watch, self._target_watch, self._heartbeats_watch, self._groups_watch)
         self._book = PartitionBook(rates=engine is not None)
-        self._metric_formats = _formats(flow.props)
+        self._metric_formats = metric_formats(flow.props)
         self._certificates: tuple[CertificateView, ...] = ()
         self._certificates_at_s: float | None = None
 
@@ -299,11 +300,6 @@ def _stalled(stalled: tuple[TopicPartition, ...]) -> str:
     shown = ", ".join(map(str, stalled[:_STALLED_SHOWN]))
     rest = len(stalled) - _STALLED_SHOWN
     return f"{shown}{f' and {rest} more' if rest > 0 else ''} have something to copy and do not go on"
-
-
-def _formats(props: Mapping[str, str]) -> frozenset[str]:
-    given = {item.strip() for item in props.get("metric.names.formats", "legacy").split(",")}
-    return frozenset(given & {"legacy", "new"}) or frozenset({"legacy"})
 
 
 def _wall(at_s: float | None, now_s: float, now_ms: int) -> int | None:
