@@ -13,15 +13,29 @@ _SENTENCES: Final = {
     Verdict.DIFFERENT: "Source and target differ.",
     Verdict.TROUBLE: "Some of it could not be compared.",
 }
+_WORST_FIRST: Final = (Verdict.DIFFERENT, Verdict.TROUBLE, Verdict.EQUAL)
+#: The dashboard's colours, sizes and shapes (`mm2/ui/dashboard.css`).
 _STYLE: Final = """
-:root { color-scheme: light dark; --line: #8884; --well: #0a7d4f; --bad: #c2361c; --odd: #9a6700; }
-@media (prefers-color-scheme: dark) { :root { --well: #4cc38a; --bad: #ff8a70; --odd: #e3b341; } }
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; padding: 0 1rem; }
-h1 { font-size: 1.4rem; margin-bottom: 0; } h2 { font-size: 1.1rem; margin-top: 2rem; }
-.verdict { font-size: 1.1rem; font-weight: 600; } .equal { color: var(--well); }
-.different { color: var(--bad); } .trouble { color: var(--odd); }
-.wide { overflow-x: auto; } table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
-th, td { border-bottom: 1px solid var(--line); padding: .3rem .8rem .3rem 0; text-align: left; vertical-align: top; }
+:root {
+  color-scheme: light dark; --paper: light-dark(#fbfaf7, #15181b); --ink: light-dark(#1d2328, #e9e6df);
+  --soft: light-dark(#5a6269, #a1a7ab); --line: light-dark(#dfdcd4, #30363b); --well: light-dark(#00664f, #62c7a4);
+  --care: light-dark(#825700, #e6b450); --bad: light-dark(#a8201a, #ff8f80);
+}
+body {
+  font: 400 15px/1.5 Roboto, system-ui, -apple-system, "Segoe UI", sans-serif; font-variant-numeric: tabular-nums;
+  background: var(--paper); color: var(--ink); margin: 2rem auto; max-width: 80rem; padding: 0 1.5rem 4rem;
+}
+h1, h2 { font-size: 1.05rem; font-weight: 500; margin: 2.2rem 0 .6rem; } h1 { margin: 0; }
+.verdict { font-size: clamp(1.55rem, 1.1rem + 2.1vw, 2.6rem); line-height: 1.2; font-weight: 300; margin: .55rem 0 1.3rem; }
+.equal { color: var(--well); } .trouble { color: var(--care); } .different { color: var(--bad); }
+td.equal::before, td.trouble::before, td.different::before {
+  content: ""; display: inline-block; width: .62em; height: .62em; margin-right: .5em; background: currentColor;
+}
+td.equal::before { border-radius: 50%; } td.trouble::before { clip-path: polygon(50% 0, 100% 50%, 50% 100%, 0 50%); }
+td.different::before { clip-path: polygon(50% 0, 100% 100%, 0 100%); }
+.wide { overflow-x: auto; } table { border-collapse: collapse; width: 100%; font-size: .93rem; }
+th { color: var(--soft); font-weight: 400; font-size: .87rem; }
+th, td { border-bottom: 1px solid var(--line); padding: .42rem .9rem .42rem 0; text-align: left; vertical-align: top; }
 td.n, th.n { text-align: right; }
 """
 
@@ -70,7 +84,7 @@ def _partitions(partitions: Sequence[PartitionReport]) -> str:
             str(one.certainty),
             one.trouble,
         )
-        for one in partitions
+        for one in sorted(partitions, key=lambda one: _WORST_FIRST.index(one.verdict))
     ]
     return _table(header, rows)
 
@@ -97,15 +111,24 @@ def _one(partition: PartitionReport) -> str:
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]], *, head: bool = True) -> str:
-    """Cells that are numbers end at the right; verdicts have their colour."""
+    """Columns of numbers end at the right, with what stands above them; verdicts have their colour and shape."""
+    rows = list(rows)
+    columns = list(zip(*rows, strict=True))
+    numbers = [head and any(column) and all(map(_is_number, column)) for column in columns]
     lines = ['<div class="wide"><table>']
     if head:
-        lines.append("<tr>" + "".join(f"<th>{escape(cell)}</th>" for cell in header) + "</tr>")
+        heads = zip(header, numbers, strict=True)
+        lines.append("<tr>" + "".join(_cell("th", text, "n" if number else "") for text, number in heads) + "</tr>")
     verdicts = set(Verdict)
     for row in rows:
-        cells = []
-        for cell in row:
-            kind = cell if cell in verdicts else "n" if cell.replace(",", "").isdigit() else ""
-            cells.append(f'<td class="{kind}">{escape(cell)}</td>' if kind else f"<td>{escape(cell)}</td>")
-        lines.append("<tr>" + "".join(cells) + "</tr>")
+        kinds = (text if text in verdicts else "n" if number else "" for text, number in zip(row, numbers, strict=True))
+        lines.append("<tr>" + "".join(_cell("td", text, kind) for text, kind in zip(row, kinds, strict=True)) + "</tr>")
     return "\n".join([*lines, "</table></div>"])
+
+
+def _is_number(text: str) -> bool:
+    return not text or text.replace(",", "").isdigit()
+
+
+def _cell(tag: str, text: str, kind: str) -> str:
+    return f'<{tag} class="{kind}">{escape(text)}</{tag}>' if kind else f"<{tag}>{escape(text)}</{tag}>"

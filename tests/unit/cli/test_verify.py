@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from dataclasses import replace
 from io import StringIO
 
@@ -115,6 +116,13 @@ def test_a_page_shows_what_clusters_say_as_text_and_needs_nothing_else() -> None
     assert "a &amp; b" in shown
     assert "://" not in shown
     assert 'class="different"' in shown
+    assert '<th class="n">source offset</th>' in shown, "what stands above numbers ends where they end"
+
+
+def test_a_page_begins_with_what_differs() -> None:
+    equal, different = report_of(), report_of(Difference(Kind.MISSING, 3, None))
+    shown = page(replace(equal, partitions=(*equal.partitions, *different.partitions)))
+    assert re.findall(r'<td class="(equal|different)">', shown) == ["different", "equal"]
 
 
 def test_behind_a_difference_nothing_counts_as_verified() -> None:
