@@ -25,7 +25,7 @@ from mm2.copy.segments import Chunk
 from mm2.kafka.structs import ProducerIdentity, TopicPartition
 
 SEQUENCES: Final = 1 << 31
-#: Lost ranges that an entry lists; its gap totals count all of them.
+#: Lost ranges that an entry lists, the newest; it counts those before them, and its gap totals their offsets.
 LOST_KEPT: Final = 100
 
 
@@ -88,7 +88,7 @@ class Entry:
     source offsets that are not on the target by reason, ``foreign`` records on the target that are not ours, ``rate`` is
     bytes per second lately, ``chunk`` the number of the newest chunk of segments. ``note`` is something to be known that
     stops nothing, for instance that copying is at least once only. ``end`` is where the source ended when this was written
-    (-1 unknown): what is known of it when the source is gone.
+    (-1 unknown): what is known of it when the source is gone. ``lost_before`` counts ranges that ``lost`` no longer lists.
     """
 
     topic: str
@@ -109,6 +109,12 @@ class Entry:
     note: str = ""
     before: Before | None = None
     end: int = -1
+    lost_before: int = 0
+
+    @property
+    def lost_ranges(self) -> int:
+        """How many there ever were."""
+        return self.lost_before + len(self.lost)
 
     @property
     def source(self) -> TopicPartition:
@@ -156,6 +162,8 @@ class Entry:
             data["note"] = self.note
         if self.end >= 0:
             data["end"] = self.end
+        if self.lost_before:
+            data["lost_before"] = self.lost_before
         if self.before is not None:
             mark, gaps, chunk, extent, lost = self.before
             data["before"] = [list(mark), gaps, chunk, list(extent), lost]
@@ -190,6 +198,7 @@ class Entry:
             str(data.get("note", "")),
             _before(data.get("before")),
             int(data.get("end", -1)),
+            int(data.get("lost_before", 0)),
         )
 
 

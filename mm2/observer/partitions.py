@@ -155,7 +155,7 @@ class PartitionBook:
         sight = look.sights.get(tp)
         if known.entry is None or sight is None or not sight.is_fresh or look.now_s - known.read_s > _READ_AGAIN_S:
             return True
-        return sight.row is not None and sight.row.lost > len(known.entry.lost)
+        return sight.row is not None and sight.row.lost > known.entry.lost_ranges
 
     def _sort(self, look: Look) -> None:
         """Whatever one of the sources knows of."""
@@ -249,7 +249,7 @@ class PartitionBook:
             round(known.records_per_s, 2) if self._rates else None,
             None if known.bytes_per_s is None else round(known.bytes_per_s, 1),
             gaps,
-            max(0 if row is None else row.lost, 0 if entry is None else len(entry.lost)),
+            max(0 if row is None else row.lost, 0 if entry is None else entry.lost_ranges),
             max(0 if row is None else row.foreign, 0 if entry is None else entry.foreign),
             None if verified is None else verified.offset,
             None if verified is None else verified.at_ms,

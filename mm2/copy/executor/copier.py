@@ -34,7 +34,7 @@ from mm2.copy.executor.syncs import Syncs
 from mm2.copy.executor.throttle import Throttle
 from mm2.copy.executor.transaction import Transactions
 from mm2.copy.segments import Chunk
-from mm2.copy.session import LOST_KEPT, Before, Mark, Start, Trouble
+from mm2.copy.session import Before, Mark, Start, Trouble
 from mm2.copy.session import Entry as LedgerEntry
 from mm2.copy.spec import Assignment
 from mm2.copy.tally import Tally
@@ -586,6 +586,7 @@ class Copier:
     def _entry(self, cursor: Cursor) -> LedgerEntry:
         part = cursor.spec
         trouble = cursor.current_trouble()
+        lost, lost_before = cursor.kept_losses()
         return LedgerEntry(
             part.topic,
             part.partition,
@@ -597,13 +598,14 @@ class Copier:
             cursor.leader_epoch,
             self._opening.sessions.get(part.source),
             dict(cursor.trail.gaps),
-            tuple(cursor.lost[-LOST_KEPT:]),
+            lost,
             cursor.foreign,
             int(cursor.rate),
             cursor.trail.newest.number,
             None if trouble is None else Trouble(str(trouble.state), trouble.reason, trouble.offset, trouble.since_ms),
             cursor.note,
             end=cursor.known_end,
+            lost_before=lost_before,
         )
 
     @staticmethod

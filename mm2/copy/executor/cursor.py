@@ -26,7 +26,7 @@ import structlog
 from mm2.copy.executor.outbox import Outbox, Parcel
 from mm2.copy.executor.standing import fingerprint
 from mm2.copy.segments import Trail
-from mm2.copy.session import Lost, Mark
+from mm2.copy.session import LOST_KEPT, Lost, Mark
 from mm2.copy.spec import PartitionProgress, PartitionSpec
 from mm2.copy.states import State, state_of
 from mm2.copy.tally import PASSTHROUGH, Spread, Tally
@@ -160,6 +160,7 @@ class Cursor:
     known_end: int = -1  # where the source ended when we, or before us a predecessor, last heard of it
     trail: Trail = field(default_factory=Trail)
     lost: list[Lost] = field(default_factory=list)
+    lost_before: int = 0  # ranges that are no longer among them
     foreign: int = 0
     markers: int | None = 0  # transaction markers of ours that stand behind ``target``; None: not known
     read_trouble: Trouble | None = None
@@ -320,6 +321,10 @@ class Cursor:
         """Write down a range that nobody will ever copy."""
         self.lost.append(Lost(first, after, reason, _now_ms()))
 
+    def kept_losses(self) -> tuple[tuple[Lost, ...], int]:
+        """The ranges that the ledger is to list, and how many there were before them."""
+        return tuple(self.lost[-LOST_KEPT:]), self.lost_before + max(0, len(self.lost) - LOST_KEPT)
+
     def refused(self, failure: Exception | None) -> None:
         """The target does not take this partition's head (or takes it again: None)."""
         if failure is None:
@@ -372,7 +377,7 @@ class Cursor:
             self.copied,
             self.bytes,
             dict(self.trail.gaps),
-            len(self.lost),
+            self.lost_before + len(self.lost),
             self.foreign,
             list(self.ages_ms) or None,
             list(self.latencies_ms) or None,
@@ -393,7 +398,7 @@ class Cursor:
             state,
             self.note,
             self.stopped,
-            len(self.lost),
+            self.lost_before + len(self.lost),
             self.foreign,
         )
 

@@ -125,7 +125,7 @@ class Opening:
         cursor.trail = Trail(start.chunk, entry.gaps)
         if start.moved and self._has_another_target(entry):
             cursor.trail.begin_anew()
-        cursor.lost = list(entry.lost)
+        cursor.lost, cursor.lost_before = list(entry.lost), entry.lost_before
         cursor.foreign = entry.foreign
         cursor.rate = float(entry.rate)
         if not start.moved:

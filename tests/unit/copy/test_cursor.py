@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mm2.copy.executor.cursor import BEHIND_OFFSETS, MANY_BATCHES, QUEUE_LIMIT_BYTES, Entry
 from mm2.copy.executor.outbox import Parcel
 from mm2.copy.segments import Gap, Segment
-from mm2.copy.session import Mark
+from mm2.copy.session import LOST_KEPT, Mark
 from mm2.copy.states import State
 from mm2.kafka.errors import BrokerFailure, DisconnectedFailure
 from mm2.kafka.records.batch import LOG_APPEND_TIME, TRANSACTIONAL, read_header
@@ -416,6 +416,16 @@ def test_lost_ranges_are_kept_with_their_time() -> None:
     assert (first, after, reason) == (3, 9, "retention")
     assert abs(at_ms - time.time() * 1000) < 10_000
     assert bench.cursor.progress().lost == 1
+
+
+def test_lost_ranges_are_counted_for_ever_and_the_newest_are_listed() -> None:
+    bench = Bench()
+    bench.cursor.lost_before = 7
+    for first in range(LOST_KEPT + 3):
+        bench.cursor.lose(first, first + 1, "retention")
+    kept, before = bench.cursor.kept_losses()
+    assert ([lost.first for lost in kept], before) == ([*range(3, LOST_KEPT + 3)], 10)
+    assert bench.cursor.progress().lost == LOST_KEPT + 10
 
 
 def test_what_the_source_says_goes_to_the_owner() -> None:

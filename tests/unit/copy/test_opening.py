@@ -131,7 +131,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_was_handed_over_cleanly_goes_on_at_once() -> None:
     scene, chunk = Scene(), Chunk(6, [Segment(40, 140, 10)])
-    play(scene, lambda: scene.begin(Start(50, 50, ENTRY, chunk, clean=True)))
+    play(scene, lambda: scene.begin(Start(50, 50, ENTRY.replace(lost_before=7), chunk, clean=True)))
     cursor, outbox = scene.cursor, scene.outbox
     assert (cursor.mark, cursor.offset, cursor.held, scene.reading) == (Mark(50, 150, 50), 50, False, [cursor])
     assert (outbox.identity, outbox.next, outbox.acked) == (ProducerIdentity(7, 1), 50, 50)
@@ -143,6 +143,7 @@ def test_what_was_handed_over_cleanly_goes_on_at_once() -> None:
         [*ENTRY.lost],
         4,
     )
+    assert (cursor.lost_before, cursor.progress().lost) == (7, 8)
     assert (cursor.leader_epoch, cursor.topic_id) == (3, "src")
     assert (scene.asked, scene.committed) == ([], [])
 

@@ -28,6 +28,9 @@ ENTRY = Entry(
 
 def test_entry_survives_the_ledger() -> None:
     assert Entry.from_json("orders", 0, ENTRY.to_json()) == ENTRY
+    many = ENTRY.replace(lost_before=7)
+    assert Entry.from_json("orders", 0, many.to_json()) == many
+    assert (ENTRY.lost_ranges, many.lost_ranges) == (1, 8)
 
 
 def test_start_survives_the_channel() -> None:

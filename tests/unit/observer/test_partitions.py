@@ -226,7 +226,9 @@ def test_one_that_has_work_and_does_not_move_is_stalled(scene: Scene) -> None:
 
 def test_losses_are_told_for_a_day_the_newest_first_and_counted_for_ever(scene: Scene) -> None:
     at_ms = NOW_MS - LOSSES_TOLD_MS + 60_000  # told for a minute more
-    scene.entry(T0, 900, lost=(Lost(0, 5, "retention", at_ms - 120_000), Lost(300, 900, "retention", at_ms)))
+    scene.entry(
+        T0, 900, lost=(Lost(0, 5, "retention", at_ms - 120_000), Lost(300, 900, "retention", at_ms)), lost_before=4
+    )
     scene.entry(T1, 20, lost=(Lost(3, 4, "recreated", at_ms + 1_000),))
     seen = scene.look()
     assert seen.losses == (
@@ -235,7 +237,7 @@ def test_losses_are_told_for_a_day_the_newest_first_and_counted_for_ever(scene: 
     )
     assert [one.topic for one in scene.look(after_s=59).losses] == ["t"]
     seen = scene.look()
-    assert (seen.losses, seen.lost_ranges) == ((), 3)
+    assert (seen.losses, seen.lost_ranges) == ((), 7)
     # No task is to copy it any more: it is no news of this flow.
     scene.entry(T1, 20, lost=(Lost(3, 4, "recreated", NOW_MS),))
     assert scene.look().losses
