@@ -86,7 +86,8 @@ def add(verbs: Any) -> None:
         verbs,
         _RESTART,
         "restart a flow, a connector or a task",
-        "Restarts the connectors of a flow with all their tasks, or with --task one task. Copying goes on where it was.",
+        "Restarts the connectors of a flow with all their tasks, or with --task one task. Copying goes on where it was. A topic or a "
+        "partition needs no restart: what holds it up is tried again by itself.",
         ("the whole flow", "mm2 restart mm2.properties 'A->B'"),
         ("one task", "mm2 restart mm2.properties 'A->B' --connector source --task 2"),
     )
@@ -96,7 +97,7 @@ def add(verbs: Any) -> None:
         _STOP,
         "stop a flow or a connector: its tasks are gone until it is resumed",
         "Stops the connectors of a flow: their tasks are shut down, and their offsets may be altered through REST. mm2 resume "
-        "starts them again.",
+        "starts them again. A topic or a partition has no task of its own to shut down: mm2 pause.",
         ("the whole flow", "mm2 stop mm2.properties 'A->B'"),
         ("heartbeats only", "mm2 stop mm2.properties 'A->B' --connector heartbeat"),
     )
