@@ -120,7 +120,7 @@ def _lost(losses: tuple[LossView, ...], source: str) -> str:
         partitions = len({(one.topic, one.partition) for one in losses})
         of = f" of {partitions} partitions" if partitions > 1 else ""
         where = f"{offsets:,} offsets in {len(losses)} ranges{of}, the newest {where}"
-    return f"Lost for good within a day: {where}, {how} (found {found}); see mm2 gaps."
+    return f"Lost for good within the last day: {where}, {how} (found {found}); see mm2 gaps."
 
 
 def _differs(standing: Standing) -> str:

@@ -179,7 +179,7 @@ def test_d4_retention_that_overtakes_the_reader_is_told_and_written_down(
     assert mirror.lines("records lost to retention", partition=play.topic)
     # It goes on as if nothing had been, so the first sentence has to say it, and a script has to hear of it.
     code, status, _ = asked(capsys, "status", mirror.file, "--timeout", "60")
-    said = re.search(r"RUNNING If D dies now .* Lost for good within a day: (.*); see mm2 gaps\.", status)
+    said = re.search(r"RUNNING If D dies now .* Lost for good within the last day: (.*); see mm2 gaps\.", status)
     assert (code, bool(said)) == (1, True), status
     assert said is not None
     assert "deleted on D before they were copied" in said[1]

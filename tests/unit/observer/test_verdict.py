@@ -133,7 +133,7 @@ def test_the_worst_is_told(standing: Standing, state: FlowState) -> None:
 )
 def test_what_is_lost_for_good_is_said_last_and_makes_no_flow_ill(losses: tuple[LossView, ...], said: str) -> None:
     standing = like(BEHIND, losses=losses)
-    lost = f"Lost for good within a day: {said} (found 2023-11-14 22:13 UTC); see mm2 gaps."
+    lost = f"Lost for good within the last day: {said} (found 2023-11-14 22:13 UTC); see mm2 gaps."
     assert sentence_of(standing) == f"{sentence_of(BEHIND)} {lost}"
     assert state_of(standing) is FlowState.RUNNING
 
