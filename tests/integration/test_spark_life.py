@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 
 import psutil
@@ -15,6 +17,7 @@ from structlog.testing import capture_logs
 
 from mm2.copy.driver.engine import CopyEngine
 from mm2.copy.driver.jvm import MODULE_OPTIONS
+from mm2.copy.spec import Assignment
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.copy_flow import Flow, Traffic, eventually
 
@@ -109,6 +112,37 @@ def test_a_jvm_that_does_not_answer_is_replaced(monkeypatch: pytest.MonkeyPatch)
         assert engine.spark.context(60) is not context
         assert not psutil.pid_exists(pid)
     assert any("not answered" in line.get("reason", "") for line in logs)
+
+
+def test_a_python_worker_is_used_again_unless_an_error_of_ours_may_have_spoiled_it() -> None:
+    def copied(sound: bool | None) -> Callable[[Iterable[str]], Iterator[tuple[int, str]]]:
+        def job(assignments: Iterable[str]) -> Iterator[tuple[int, str]]:
+            from mm2.copy.executor import task  # noqa: PLC0415
+
+            class Copier:
+                """Nothing but what `run` sees of a copier."""
+
+                def __init__(self, *_args: object) -> None:
+                    self.sound = sound
+
+                async def run(self) -> str:
+                    assert self.sound is not None
+                    return "over"
+
+            setattr(task, "Copier", Copier)  # noqa: B010  (in Spark's worker, not here)
+            return ((os.getpid(), json.loads(line)["state"]) for line in task.run(assignments))
+
+        return job
+
+    assignment = json.dumps(asdict(Assignment("batch", "127.0.0.1", 1, "")))
+    with engine_of() as engine:
+        context = engine.spark.context(60)
+        for sound, state in ((True, "stopped"), (False, "stopped"), (True, "stopped"), (None, "failed")):
+            ((pid, told),) = context.parallelize([assignment], 1).mapPartitions(copied(sound)).collect()
+            assert told == state
+            # There may be more than one that waits for work; they take turns.
+            later = {context.parallelize([0], 1).map(lambda _: os.getpid()).collect()[0] for _ in range(4)}
+            assert (pid in later) is bool(sound)
 
 
 @pytest.mark.parametrize("when", ["starting", pytest.param("up", marks=pytest.mark.slow)])

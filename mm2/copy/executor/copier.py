@@ -86,6 +86,11 @@ class Copier:
         self._ledger_away_s = 0.0
         self._log = structlog.get_logger(__name__)
 
+    @property
+    def sound(self) -> bool:
+        """False after an error of our own: what else this process keeps may be spoiled, too."""
+        return self._link.sound
+
     async def run(self) -> str:
         """The whole life; returns why it ended. Raises OSError or ValueError when the driver cannot be reached."""
         try:
@@ -791,10 +796,10 @@ class Copier:
         )
 
     def _mishap(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """An error of ours in a callback: nobody knows what it left undone, so this batch ends and the next starts clean."""
+        """An error in a callback."""
         error = context.get("exception")
         self._log.error("an error of ours ends this micro-batch", error=context.get("message"), exc_info=error)
-        self._link.end(f"an error of ours: {error or context.get('message')}")
+        self._link.fail(error or context.get("message"))
 
     async def _call(self, call: Any, *args: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._background, lambda: call(*args))

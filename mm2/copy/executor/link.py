@@ -18,7 +18,8 @@ _OPEN_TIMEOUT_S = 10
 
 
 class DriverLink:
-    """``stop`` is set when there is nothing more to do, ``reason`` says why, ``drain_s`` how long the end may take.
+    """``stop`` is set when there is nothing more to do, ``reason`` says why, ``drain_s`` how long the end may take;
+    ``sound`` is false when the reason is an error of our own.
 
     `lease` and `start` come once each; ``on_word`` gets every other message.
     """
@@ -26,6 +27,7 @@ class DriverLink:
     def __init__(self, assignment: Assignment, attempt: int, drain_s: float) -> None:
         self.stop = asyncio.Event()
         self.reason = ""
+        self.sound = True
         self.drain_s = drain_s
         self.on_word: Callable[[dict[str, Any]], None] = lambda _message: None
         self._assignment = assignment
@@ -76,6 +78,11 @@ class DriverLink:
         if not self.stop.is_set():
             self.reason = reason
             self.stop.set()
+
+    def fail(self, error: object) -> None:
+        """An error of our own: nobody knows what it left undone, so this micro-batch ends and the next starts clean."""
+        self.sound = False
+        self.end(f"an error of ours: {error}")
 
     @property
     def silence_s(self) -> float:

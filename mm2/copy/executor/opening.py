@@ -119,7 +119,7 @@ class Opening:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._log.error("an error of ours ends this micro-batch", exc_info=error)
-            self._link.end(f"an error of ours: {error}")
+            self._link.fail(error)
 
     def _remember(self, cursor: Cursor, entry: Entry, start: Start) -> None:
         cursor.trail = Trail(start.chunk, entry.gaps)

@@ -14,14 +14,14 @@ from mm2.copy.spec import Assignment
 def run(assignments: Iterable[str]) -> Iterator[str]:
     """Copy for one micro-batch and yield how it ended, as JSON: ``state``, and ``reason``.
 
-    The final report itself has gone over the progress channel. Never raises: Spark would run the task again beside the first one. The iterator is drained first, or Spark throws
-    the Python worker away after the task.
+    The final report itself has gone over the progress channel. Never raises: Spark would run the task again beside the first one. After an error of our own the iterator is left
+    unfinished, and so Spark throws this Python worker away instead of using it for the next task.
     """
     from pyspark import TaskContext  # noqa: PLC0415  (there is none outside a task)
 
     context = TaskContext.get()
     attempt = 0 if context is None else context.attemptNumber()
-    for text in list(assignments):
+    for text in assignments:
         if attempt > 0:
             # Spark lost the first attempt's worker; the driver has noticed and starts a new batch.
             yield json.dumps({"state": "refused", "reason": "a second attempt"})
@@ -29,8 +29,11 @@ def run(assignments: Iterable[str]) -> Iterator[str]:
         # The source's bytes and the target's acks alternate within microseconds; 5 ms slices would show as latency.
         sys.setswitchinterval(0.001)
         try:
-            reason = asyncio.run(Copier(Assignment(**json.loads(text)), attempt).run())
+            copier = Copier(Assignment(**json.loads(text)), attempt)
+            reason = asyncio.run(copier.run())
         except Exception as error:  # noqa: BLE001
             yield json.dumps({"state": "failed", "reason": f"{type(error).__name__}: {error}"})
-        else:
-            yield json.dumps({"state": "stopped", "reason": reason})
+            return
+        yield json.dumps({"state": "stopped", "reason": reason})
+        if not copier.sound:
+            return
