@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import json
 import os
+import pty
+import re
 import secrets
+import select
 import signal
 import subprocess
 import sys
@@ -381,6 +384,36 @@ def test_status_is_watched_in_a_pipe_until_it_is_interrupted(running: Scene) -> 
         assert watching.wait(PATIENCE_S) == 0
     finally:
         watching.kill()
+
+
+def test_status_is_a_view_that_stays_where_it_is_on_a_terminal(running: Scene) -> None:
+    master, slave = pty.openpty()
+    command = [sys.executable, "-P", "-m", "mm2.cli.mm2", "status", str(running.file), running.flow, "--watch", "0.2"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color", "COLUMNS": "160", "LINES": "40"}
+    watching = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=environment)
+    os.close(slave)
+    seen = ""
+
+    def shown(times: int) -> None:
+        nonlocal seen
+        deadline = time.monotonic() + 3 * PATIENCE_S
+        while seen.count(f"{running.flow}  ") < times:
+            assert time.monotonic() < deadline, seen
+            if select.select([master], [], [], 0.2)[0]:
+                seen += os.read(master, 65536).decode(errors="replace")
+
+    try:
+        shown(2)
+        assert re.search(r"\x1b\[[0-9;]*32mRUNNING", seen), seen
+        first = len(seen)
+        shown(4)
+        # What was shown is drawn over, not followed: the cursor goes up by as many lines.
+        assert re.search(r"\x1b\[\d*A", seen[first:]), seen[first:]
+        watching.send_signal(signal.SIGINT)
+        assert watching.wait(PATIENCE_S) == 0
+    finally:
+        watching.kill()
+        os.close(master)
 
 
 def test_lag_is_told_worst_first_and_judged_by_a_threshold(running: Scene, capsys: Capsys) -> None:
