@@ -29,7 +29,7 @@ class PartitionGaps:
     @property
     def is_well(self) -> bool:
         """Everything is on the target that should be there."""
-        return self.entry.gaps.keys() <= INTENDED and not self.entry.lost
+        return self.entry.gaps.keys() <= INTENDED and not self.entry.lost_ranges
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -42,6 +42,7 @@ class PartitionGaps:
                 {"first": lost.first, "last": lost.after - 1, "reason": lost.reason, "found_ms": lost.at_ms}
                 for lost in self.entry.lost
             ],
+            "lost_before": self.entry.lost_before,
         }
 
 
@@ -112,6 +113,8 @@ def _tell(out: TextIO, flow: Flow, partitions: list[PartitionGaps], totals: Coun
         for reason, count in sorted(partition.entry.gaps.items()):
             ranges = [gap for gap in partition.ranges if gap.reason == reason]
             out.write(f"{partition.entry.source}  {reason}  {number(count)}: {_ranges(ranges, count)}\n")
+        if partition.entry.lost_before:
+            out.write(f"{partition.entry.source}  {number(partition.entry.lost_before)} lost ranges before these\n")
         out.writelines(
             f"{partition.entry.source}  found at {_time(lost.at_ms)}: {_range(Gap(lost.first, lost.after, ''))} "
             f"{lost.reason}\n"

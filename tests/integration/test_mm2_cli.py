@@ -47,6 +47,7 @@ def orders(unique: str) -> list[Entry]:
     gaps = {"compacted": 1_030, "control": 2, "retention": 50}
     lost = (Lost(100, 150, "retention", FOUND_MS),)
     full = Entry(unique, 0, f"X.{unique}", Mark(9, 7, 7), 9, session=session, gaps=gaps, lost=lost, rate=1_234, chunk=3)
+    full = full.replace(lost_before=4)
     return [full, Entry(unique, 1, f"X.{unique}", Mark(4, -1, 4))]
 
 
@@ -66,6 +67,7 @@ def test_gaps_are_told_by_reason_with_the_ranges_that_are_known(
         f"{unique}-0  compacted  1,030: 1,000 earlier, 3-22, 40-49",
         f"{unique}-0  control  2: 30, 60",
         f"{unique}-0  retention  50: 100-149",
+        f"{unique}-0  4 lost ranges before these",
         f"{unique}-0  found at 2023-11-14 22:13:20 UTC: 100-149 retention",
         f"2 partitions of {unique}->B: compacted 1,030, control 2, retention 50",
     ]
@@ -83,13 +85,14 @@ def test_gaps_are_told_by_reason_with_the_ranges_that_are_known(
         {"first": 100, "last": 149, "reason": "retention"},
     ]
     assert first["lost"] == [{"first": 100, "last": 149, "reason": "retention", "found_ms": FOUND_MS}]
+    assert (first["lost_before"], second["lost_before"]) == (4, 0)
     assert (second["partition"], second["gaps"], second["ranges"]) == (1, {}, [])
 
 
 def test_gaps_that_are_meant_to_be_are_no_loss_but_what_went_with_its_topic_is(
     kafka_b: LocalKafka, file: Path, unique: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    entry = orders(unique)[0].replace(gaps={"compacted": 5, "aborted": 1}, lost=())
+    entry = orders(unique)[0].replace(gaps={"compacted": 5, "aborted": 1}, lost=(), lost_before=0)
     write_ledger(kafka_b, unique, [entry], [])
     code, out, _ = asked(capsys, "gaps", file, f"{unique}->B")
     assert code == 0
@@ -116,6 +119,7 @@ def test_status_of_a_flow_that_nobody_runs_is_what_its_ledger_says(
     rows = [" ".join(line.split()) for line in out.splitlines()]
     assert rows[0].startswith(f"{unique}->B STOPPED Nothing is copied: ")
     assert "3 records" in rows[0]
+    assert "Lost for good" not in rows[0], "that was years ago"
     assert [row.split()[:4] for row in rows[1:] if row.startswith(f"{unique}-")] == [
         [f"{unique}->B", "2", "0", "3"],
         [f"{unique}-0", "9", "12", "3"],
@@ -124,6 +128,7 @@ def test_status_of_a_flow_that_nobody_runs_is_what_its_ledger_says(
     code, out, _ = asked(capsys, "status", file, f"{unique}->B", "--json")
     (flow,) = json.loads(out)["flows"]
     assert (code, flow["state"], flow["risk"]["records"]) == (1, "STOPPED", 3)
+    assert (flow["lost_ranges"], flow["losses"]) == (5, [])
     first, second = flow["partitions"]
     assert (first["remote_topic"], first["position"], first["source_end"]) == (f"X.{unique}", 9, 12)
     assert (first["lag_records"], first["target_offset"]) == (3, 7)
