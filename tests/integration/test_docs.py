@@ -251,3 +251,21 @@ def test_every_command_runs_as_printed(stage: Stage) -> None:
         if done.returncode not in allowed or "Traceback" in done.stderr:
             failed.append(f"{typed[command]}: {command}\nended with {done.returncode}: {done.stderr[-1500:]}")
     assert not failed, "\n\n".join(failed)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_drill_of_the_readme_runs_as_printed(stage: Stage) -> None:
+    """Last, since it takes the flow's topics away, and gives them back."""
+    drill = [
+        command
+        for block in blocks()
+        if block.page == ROOT / "README.md"
+        for command in block.runnable()
+        if re.search(r"\bmm2 (failover|failback)\b(?!.*--dry-run)", command)
+    ]
+    assert len(drill) == 2, drill
+    for command, done in map(stage.run, drill):
+        assert done.returncode == 0, (
+            f"{command}\nended with {done.returncode}: {done.stdout[-1500:]}{done.stderr[-1500:]}"
+        )
