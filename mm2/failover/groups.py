@@ -17,14 +17,14 @@ from mm2.failover.sides import READ_S, Sides
 from mm2.kafka.admin import Admin
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.log import KafkaBasedLog, LogRecord
-from mm2.kafka.structs import GroupListing, OffsetAndMetadata, TopicPartition
+from mm2.kafka.structs import LATEST, GroupListing, OffsetAndMetadata, TopicPartition
 from mm2.mirror import plugins
 from mm2.mirror.checkpoint_connector import GROUP_TYPES, PROTOCOL_TYPES
 from mm2.mirror.checkpoint_task import group_state, is_wanted
 from mm2.mirror.clients import Kind, Side
 from mm2.mirror.discovery import vanished
 from mm2.mirror.formats import Checkpoint, FormatError, OffsetSync
-from mm2.mirror.group_offsets import SHARE, GroupOffsets
+from mm2.mirror.group_offsets import SHARE, GroupOffsets, of_another_copy
 from mm2.mirror.offset_sync_store import OffsetSyncStore
 from mm2.mirror.syncs_topic import syncs_side, syncs_topic
 from mm2.mirror.translator import TopicIds, Translated, Translator
@@ -60,6 +60,7 @@ class Groups:
         self._translator.home_ledger = sides.home_ledger
         self._translator.syncs = self._syncs()
         self._shared: frozenset[str] = frozenset()
+        self._ends: dict[TopicPartition, int] = {}  # of the target's partitions, where they are known
         self.troubles: list[str] = []
 
     def found(self) -> list[GroupEvidence]:
@@ -71,6 +72,17 @@ class Groups:
         topics = {tp.topic for offsets in commits.values() for tp in offsets}
         on_source = {} if self._sides.source is None else _topic_ids(self._sides.source, topics)
         on_target = _topic_ids(self._sides.target, {self._translator.topic_on_target(topic) for topic in topics})
+        there = {
+            TopicPartition(remote, tp.partition)
+            for offsets in commits.values()
+            for tp in offsets
+            if on_target.get(remote := self._translator.topic_on_target(tp.topic)) is not None
+        }
+        self._ends = {
+            tp: end.offset
+            for tp, end in self._sides.target.list_offsets(dict.fromkeys(there, LATEST)).items()
+            if not isinstance(end, KafkaFailure)
+        }
         told_by = CHECKPOINT if self._sides.source is None else SOURCE
         rows = []
         for group, offsets in sorted(commits.items()):
@@ -160,6 +172,8 @@ class Groups:
             row = replace(row, remote_topic=found.topic, translated=found.offset, found=Found.CONSERVATIVE)
             if found.is_exact:
                 return replace(row, found=Found.EXACT)
+            if doubt := self._doubt(row.target, found.offset):
+                row = replace(row, translated=None, found=Found.NOTHING, reason=doubt)
         elif found.was_undone:
             return replace(row, reason=found.reason)
         elif (end := self._of_nothing(tp, offset)) is not None:
@@ -169,8 +183,15 @@ class Groups:
         known = checkpoints.get((group, row.target))
         if known is None or known.upstream_offset > offset or known.downstream_offset <= (row.translated or -1):
             return row
+        if self._doubt(row.target, known.downstream_offset):
+            return row
         # It was safe when it was told, and the group has not gone back since.
         return replace(row, translated=known.downstream_offset, found=Found.CHECKPOINT, reason="")
+
+    def _doubt(self, place: TopicPartition, offset: int) -> str:
+        """Why a place that the ledger does not tell must not be believed; "" when it can be."""
+        end = self._ends.get(place)
+        return "" if end is None else of_another_copy(place, offset, end)
 
     def _of_nothing(self, tp: TopicPartition, offset: int) -> int | None:
         """Where the first record to be copied of a partition will lie, if that is the group's next one."""

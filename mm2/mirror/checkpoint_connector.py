@@ -37,7 +37,7 @@ from mm2.mirror.connector import MirrorConnector
 from mm2.mirror.discovery import chunks
 from mm2.mirror.formats import Checkpoint, FormatError
 from mm2.mirror.group_offsets import ASSIGNED_SHARE_GROUPS_KEY, GROUPS_PER_CALL, SHARE, GroupOffsets
-from mm2.mirror.internal_topics import KeptTopic, create_kept_topic
+from mm2.mirror.internal_topics import KeptTopic, create_compacted_topic
 from mm2.mirror.offset_checks import Offsets, check_checkpoint_offsets
 from mm2.mirror.scheduler import Scheduler
 from mm2.mirror.syncs_topic import EMIT_SYNCS_KEY
@@ -113,7 +113,7 @@ class MirrorCheckpointConnector(MirrorConnector):
 
     def _create_topic(self) -> bool:
         topic = kept_checkpoints(self._props)
-        return create_kept_topic(self._target_admin, topic, self._clients.target_alias, self._complaints)
+        return create_compacted_topic(self._target_admin, topic, self._clients.target_alias, self._complaints)
 
     def _refresh(self) -> bool:
         """False when some group could not be looked at."""

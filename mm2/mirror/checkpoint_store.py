@@ -28,6 +28,12 @@ class CheckpointStore:
         if not known:
             self._checkpoints.pop(group, None)
 
+    def forget_topics(self, topics: Collection[str]) -> None:
+        """They were deleted, and created anew."""
+        gone = [(group, tp) for group, found in self._checkpoints.items() for tp in found if tp.topic in topics]
+        for group, partition in gone:
+            self.forget(group, partition)
+
     def is_news(self, checkpoint: Checkpoint, *, is_exact: bool = False) -> bool:
         """It must be emitted: nothing is stored, or the group went back on the source, or it went on on the target.
 

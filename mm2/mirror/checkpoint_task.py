@@ -4,8 +4,9 @@ Deviations: offsets are translated exactly where the ledger knows (`mm2.mirror.t
 from the target, so that groups can go home; when the offset-syncs topic is missing or unreadable at start, reading it is
 tried until it works (Java's task stays RUNNING and dead); a poll that waits ends at once at stop, and the first one after
 a start does not wait; idle groups of the target are looked at directly before their offsets are written, not an interval
-earlier, so that a group that has just gone idle is not taken for a new one (KAFKA-19794). Why an offset has no place on
-the target, or is not written there, is kept in the ledger.
+earlier, so that a group that has just gone idle is not taken for a new one (KAFKA-19794); what is known of a topic of the
+target ends with it, and a place that offset syncs tell must be there, since both may be of a target that was built anew. Why an
+offset has no place on the target, or is not written there, is kept in the ledger.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import structlog
@@ -29,7 +30,7 @@ from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, ConnectFailure, KafkaFailure
 from mm2.kafka.log import KafkaBasedLog, LogRecord
 from mm2.kafka.producer import Producer, RecordMetadata
-from mm2.kafka.structs import GroupDescription, OffsetAndMetadata, TopicPartition
+from mm2.kafka.structs import LATEST, GroupDescription, OffsetAndMetadata, TopicPartition
 from mm2.metrics.mirror import metric_formats
 from mm2.mirror import plugins
 from mm2.mirror.checkpoint_latency import LATENCY_RESOURCE, CheckpointLatencies
@@ -39,7 +40,7 @@ from mm2.mirror.complaints import Complaints
 from mm2.mirror.discovery import chunks
 from mm2.mirror.filters import TopicFilter
 from mm2.mirror.formats import Checkpoint, FormatError, OffsetSync
-from mm2.mirror.group_offsets import ASSIGNED_SHARE_GROUPS_KEY, GROUPS_PER_CALL, GroupOffsets
+from mm2.mirror.group_offsets import ASSIGNED_SHARE_GROUPS_KEY, GROUPS_PER_CALL, GroupOffsets, of_another_copy
 from mm2.mirror.offset_sync_store import OffsetSyncStore
 from mm2.mirror.promotions import promoted
 from mm2.mirror.scheduler import Scheduler
@@ -73,6 +74,7 @@ class MirrorCheckpointTask(SourceTask):
         self._checkpoints_readable = False
         self._ledgers_looked_for = 0
         self._producer: Producer | None = None
+        self._target_ids: dict[str, str] = {}  # of the topics that checkpoints speak of
         self._untranslated: dict[str, dict[TopicPartition, str]] = {}
         self._not_synced: dict[str, dict[TopicPartition, str]] = {}
         self._told: dict[str, dict[TopicPartition, str]] | None = None  # what the ledger says; None before it was read
@@ -277,18 +279,11 @@ class MirrorCheckpointTask(SourceTask):
         topics = {partition.topic for found in offsets.values() for partition in found}
         on_source = self._topic_ids(self._source_admin, topics)
         on_target = self._topic_ids(self._target_admin, map(self._translator.topic_on_target, topics))
-        records = []
-        for group, found in offsets.items():
-            reasons: dict[TopicPartition, str] = {}
-            for partition, committed in found.items():
-                checkpoint = self._translated(group, partition, committed, (on_source, on_target))
-                if isinstance(checkpoint, Untranslated):
-                    reasons[partition] = checkpoint.reason
-                elif checkpoint is not None:
-                    records.append(self._record(checkpoint))
-            self._untranslated[group] = reasons
+        self._forget_renewed(on_target)
+        news, reasons = self._translated(offsets, on_source, on_target)
+        self._untranslated.update(reasons)
         self._tell()
-        return records or None
+        return [self._record(checkpoint) for checkpoint in news] or None
 
     def _is_ready(self) -> bool:
         """The ledgers have been looked for, and something is there to translate with."""
@@ -324,20 +319,68 @@ class MirrorCheckpointTask(SourceTask):
             self._complaints.say(subject, f"The offsets of {subject} cannot be read: {failure}")
         self._complaints.keep_only("group ", failures)
 
-    def _translated(
-        self, group: str, partition: TopicPartition, committed: OffsetAndMetadata, ids: tuple[TopicIds, TopicIds]
-    ) -> Checkpoint | Untranslated | None:
-        """The checkpoint of one committed offset if it is news; it counts as emitted then."""
-        found = self._translator.translate(partition, committed.offset, *ids)
-        if isinstance(found, Untranslated):
-            return found
-        metadata = committed.metadata or ""
-        checkpoint = Checkpoint(group, found.topic, partition.partition, committed.offset, found.offset, metadata)
+    def _forget_renewed(self, on_target: TopicIds) -> None:
+        """What was said of topics of the target that have been deleted and created anew since the last look."""
+        known = {topic: now for topic, now in on_target.items() if now}
+        renewed = {topic for topic, now in known.items() if self._target_ids.get(topic, now) != now}
         with self._lock:
-            if not self._checkpoints.is_news(checkpoint, is_exact=found.is_exact):
-                return None
-            self._checkpoints.put(checkpoint)
-        return checkpoint
+            self._checkpoints.forget_topics(renewed)
+        self._target_ids = self._target_ids | known
+
+    def _translated(
+        self,
+        offsets: Mapping[str, Mapping[TopicPartition, OffsetAndMetadata]],
+        on_source: TopicIds,
+        on_target: TopicIds,
+    ) -> tuple[list[Checkpoint], dict[str, dict[TopicPartition, str]]]:
+        """The checkpoints that are news, which count as emitted then; and by group why other offsets have no place."""
+        reasons: dict[str, dict[TopicPartition, str]] = {group: {} for group in offsets}
+        news: list[Checkpoint] = []
+        inexact: list[tuple[TopicPartition, Checkpoint]] = []
+        for group, commits in offsets.items():
+            for partition, committed in commits.items():
+                found = self._translator.translate(partition, committed.offset, on_source, on_target)
+                if isinstance(found, Untranslated):
+                    reasons[group][partition] = found.reason
+                    remote = self._translator.topic_on_target(partition.topic)
+                    # One that is not there (yet, for this broker) shows by its id whether it is another one when it is.
+                    if found.was_undone and on_target.get(remote, "") is not None:
+                        with self._lock:
+                            self._checkpoints.forget(group, TopicPartition(remote, partition.partition))
+                    continue
+                metadata = committed.metadata or ""
+                checkpoint = Checkpoint(
+                    group, found.topic, partition.partition, committed.offset, found.offset, metadata
+                )
+                with self._lock:
+                    is_news = self._checkpoints.is_news(checkpoint, is_exact=found.is_exact)
+                if is_news and found.is_exact:
+                    news.append(checkpoint)
+                elif is_news:
+                    inexact.append((partition, checkpoint))
+        doubts = self._doubts([checkpoint for _, checkpoint in inexact])
+        for (partition, checkpoint), doubt in zip(inexact, doubts, strict=True):
+            if doubt:
+                reasons[checkpoint.group][partition] = doubt
+            else:
+                news.append(checkpoint)
+        with self._lock:
+            for checkpoint in news:
+                self._checkpoints.put(checkpoint)
+        return news, reasons
+
+    def _doubts(self, checkpoints: Sequence[Checkpoint]) -> list[str]:
+        """For each why it must not be believed, "" for those that can be: their places are there."""
+        places = [TopicPartition(checkpoint.topic, checkpoint.partition) for checkpoint in checkpoints]
+        ends = self._target_admin.list_offsets(dict.fromkeys(places, LATEST)) if places else {}
+        doubts = []
+        for place, checkpoint in zip(places, checkpoints, strict=True):
+            end = ends[place]
+            if isinstance(end, KafkaFailure):
+                doubts.append(f"where {place} ends on {self._clients.target_alias} is not known: {end}")
+            else:
+                doubts.append(of_another_copy(place, checkpoint.downstream_offset, end.offset))
+        return doubts
 
     def _record(self, checkpoint: Checkpoint) -> SourceRecord:
         return SourceRecord(
@@ -425,7 +468,7 @@ class MirrorCheckpointTask(SourceTask):
             wanted = {
                 tp: found
                 for tp, found in checkpoints[group].items()
-                if on_target.get(tp.topic, "") is not None and self._is_remote(tp) and tp.topic not in handed_over
+                if self._is_as_it_was(tp.topic, on_target) and self._is_remote(tp) and tp.topic not in handed_over
             }
             if state not in {"dead", "empty"} or present is None or isinstance(present, KafkaFailure):
                 failure = present or described[group]
@@ -443,6 +486,11 @@ class MirrorCheckpointTask(SourceTask):
             } | {tp: handed_over[tp.topic] for tp in checkpoints[group] if tp.topic in handed_over}
             if moved := offsets_to_sync(wanted, present):
                 self._commit(group, moved)
+
+    def _is_as_it_was(self, topic: str, on_target: TopicIds) -> bool:
+        """It is there, and the one that the checkpoints speak of."""
+        now = on_target.get(topic, "")
+        return now is not None and (not now or self._target_ids.get(topic, now) == now)
 
     def _handed_over(self) -> dict[str, str]:
         """Why no offsets are written for these remote topics: their groups are no longer at home on the source."""

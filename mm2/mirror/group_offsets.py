@@ -47,3 +47,14 @@ class GroupOffsets:
             starts = {partition: committed.offset for partition, committed in offsets.items()}
             return self._admin.alter_share_group_offsets(group, starts)
         return self._admin.alter_group_offsets(group, offsets)
+
+
+def of_another_copy(partition: TopicPartition, offset: int, end: int) -> str:
+    """Why no group may be put to an offset behind the end of a copy, "" when it is none.
+
+    Offset syncs and checkpoints outlive the copy that they speak of: when the target is built anew, those of the old one still lie
+    on the source, and a group would skip whatever is copied up to there.
+    """
+    if offset <= end:
+        return ""
+    return f"{offset} is told for it, but {partition} ends at {end}: that was another copy"

@@ -97,14 +97,18 @@ def broker_default_instead(key: str, replication_factor: int, cluster: str) -> s
     )
 
 
-def complain_unless_compacted(admin: Admin, topic: str, *, cluster: str, complaints: Complaints) -> None:
-    """Say what is lost when somebody else made `topic` and did not have it compacted."""
-    configs = admin.describe_configs([topic]).get(topic)
+def create_compacted_topic(admin: Admin, topic: KeptTopic, cluster: str, complaints: Complaints) -> bool:
+    """:func:`create_kept_topic`, and a sentence on what is lost when somebody else has made it and does not have it compacted:
+    a broker that creates what is asked for, mostly."""
+    if not create_kept_topic(admin, topic, cluster, complaints):
+        return False
+    name = topic.new.name
+    configs = admin.describe_configs([name]).get(name)
     policy = configs.get("cleanup.policy") if isinstance(configs, dict) else None
-    if policy is None or policy.value == "compact":
-        return
-    complaints.say(
-        f"cleanup of {topic}",
-        f"Topic {topic} on cluster {cluster} has cleanup.policy={policy.value}, so what was written before its "
-        "retention is forgotten; set cleanup.policy=compact.",
-    )
+    if policy is not None and policy.value != "compact":
+        complaints.say(
+            f"cleanup of {name}",
+            f"Topic {name} on cluster {cluster} has cleanup.policy={policy.value}, so what was written before its "
+            "retention is forgotten; set cleanup.policy=compact.",
+        )
+    return True

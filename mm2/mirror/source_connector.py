@@ -25,7 +25,7 @@ from mm2.mirror.config_sync import ConfigSync
 from mm2.mirror.connector import MirrorConnector
 from mm2.mirror.dealing import Deal, Shares
 from mm2.mirror.discovery import see_topics, vanished
-from mm2.mirror.internal_topics import complain_unless_compacted, create_kept_topic
+from mm2.mirror.internal_topics import create_compacted_topic, create_kept_topic
 from mm2.mirror.ledgers import Ledgers
 from mm2.mirror.offset_checks import Offsets, check_source_offsets
 from mm2.mirror.own_topics import kept_dead_letters, kept_ledger
@@ -150,14 +150,11 @@ class MirrorSourceConnector(MirrorConnector):
 
     def _create_syncs_topic(self) -> bool:
         topic = kept_syncs(self._props)
-        return create_kept_topic(self._syncs_admin, topic, self._clients.alias(topic.side), self._complaints)
+        return create_compacted_topic(self._syncs_admin, topic, self._clients.alias(topic.side), self._complaints)
 
     def _create_ledger(self) -> bool:
-        topic, cluster = kept_ledger(self._props), self._clients.target_alias
-        made = create_kept_topic(self._target_admin, topic, cluster, self._complaints)
-        if made:
-            complain_unless_compacted(self._target_admin, topic.new.name, cluster=cluster, complaints=self._complaints)
-        return made
+        topic = kept_ledger(self._props)
+        return create_compacted_topic(self._target_admin, topic, self._clients.target_alias, self._complaints)
 
     def _create_dead_letters(self) -> bool:
         topic = kept_dead_letters(self._props)

@@ -26,6 +26,8 @@ _REASONS: Final = (
     ("no ledger", "no_ledger"),
     ("is in use", "in_use"),
     ("is ahead", "ahead"),
+    ("another copy", "another_copy"),
+    ("offset sync", "no_sync"),
 )
 
 

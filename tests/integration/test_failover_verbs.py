@@ -71,8 +71,9 @@ def test_groups_of_a_source_that_is_gone_go_on_where_the_ledger_knows(
     remote = f"{unique}.{topic}"
     file = properties(tmp_path, unique, GONE, kafka_b.bootstrap)
     left_behind(kafka_b, unique, remote, topic)
-    exact, ahead, behind, first = (f"{unique}-{name}" for name in ("exact", "ahead", "behind", "first"))
-    groups = dict.fromkeys((exact, ahead, behind, first), remote)
+    names = ("exact", "ahead", "behind", "first", "beyond")
+    exact, ahead, behind, first, beyond = (f"{unique}-{name}" for name in names)
+    groups = dict.fromkeys((exact, ahead, behind, first, beyond), remote)
     # The checkpoints are older than what the ledger knows: the last word on the exact one is 500, not 450.
     checkpointed(
         kafka_b,
@@ -82,6 +83,7 @@ def test_groups_of_a_source_that_is_gone_go_on_where_the_ledger_knows(
             Checkpoint(ahead, remote, 0, 700, 500, ""),
             Checkpoint(behind, remote, 0, 450, 400, ""),
             Checkpoint(first, remote, 1, 50, 0, ""),
+            Checkpoint(beyond, remote, 0, 1_300, 1_100, ""),  # of a copy that the target has no more
         ],
     )
     commit(kafka_b, ahead, {(remote, 0): 900})
@@ -100,6 +102,7 @@ def test_groups_of_a_source_that_is_gone_go_on_where_the_ledger_knows(
         (ahead, 0): (500, "segments", "ahead"),
         (behind, 0): (400, "conservative", "written"),  # the records behind 400 have no place that is known
         (first, 1): (0, "segments", "written"),
+        (beyond, 0): (1_000, "conservative", "written"),
     }
     assert [committed(kafka_b, group, remote) for group in (exact, ahead, behind)] == [500, 900, 400]
     held = [
@@ -117,7 +120,7 @@ def test_groups_of_a_source_that_is_gone_go_on_where_the_ledger_knows(
     assert f"  {topic}-0: offsets 1200-1209" in lines
     assert "done: 1 topic had been handed over before" in lines
     assert f"done: no process of {flow} runs; one that is started finds out" in lines
-    assert "done: 4 offsets there already, or further on" in lines
+    assert "done: 5 offsets there already, or further on" in lines
 
 
 def test_a_group_in_use_is_named_and_left_alone_and_the_others_are_moved(

@@ -17,6 +17,7 @@ from mm2.mirror.formats import Checkpoint, OffsetSync
 from mm2.mirror.syncs_topic import syncs_topic
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.mirror_flow import (
+    admin,
     commit,
     committed,
     config_of,
@@ -43,6 +44,12 @@ def props(a: LocalKafka, b: LocalKafka, unique: str, **more: str) -> dict[str, s
 
 def task_props(a: LocalKafka, b: LocalKafka, unique: str, *groups: str, **more: str) -> dict[str, str]:
     return props(a, b, unique, **more) | {"task.index": "0", "task.assigned.groups": ",".join(groups or (unique,))}
+
+
+def copied(broker: LocalKafka, unique: str, records: int, partitions: int = 1) -> None:
+    """A remote topic with so many records in its partition 0."""
+    create(broker, f"{unique}.{unique}", partitions)
+    write(broker, f"{unique}.{unique}", [(None, b"x")] * records, 0)
 
 
 def write_sync(broker: LocalKafka, config: dict[str, str], upstream: int, downstream: int, partition: int = 0) -> None:
@@ -103,7 +110,7 @@ def test_committed_offsets_are_translated_conservatively_and_only_news_is_emitte
     create(kafka_a, unique, 2)
     create(kafka_a, syncs_topic(config))
     create(kafka_b, f"{unique}.checkpoints.internal")
-    create(kafka_b, f"{unique}.{unique}", 2)
+    copied(kafka_b, unique, 110, 2)
     write_sync(kafka_a, config, 100, 57)
     commit(kafka_a, unique, {(unique, 0): 100, (unique, 1): 5})
     with running_task(MirrorCheckpointTask(), config) as task:
@@ -128,7 +135,7 @@ def test_records_have_the_key_and_partition_that_java_gives_them(
     create(kafka_a, unique)
     create(kafka_a, syncs_topic(config))
     create(kafka_b, f"{unique}.checkpoints.internal")
-    create(kafka_b, f"{unique}.{unique}", 2)
+    copied(kafka_b, unique, 3)
     write_sync(kafka_a, config, 3, 2)
     commit(kafka_a, unique, {(unique, 0): 3})
     with running_task(MirrorCheckpointTask(), config) as task:
@@ -149,7 +156,7 @@ def test_after_a_restart_stored_checkpoints_keep_groups_from_going_back(
     create(kafka_a, unique)
     create(kafka_a, syncs_topic(config))
     create(kafka_b, f"{unique}.checkpoints.internal")
-    create(kafka_b, f"{unique}.{unique}", 2)
+    copied(kafka_b, unique, 400)
     stored = Checkpoint(unique, f"{unique}.{unique}", 0, 250, 201)
     write(kafka_b, f"{unique}.checkpoints.internal", [(b"rubbish", b"x"), (stored.key(), stored.value())], 0)
     write_sync(kafka_a, config, 175, 175)
@@ -166,7 +173,7 @@ def test_a_missing_syncs_topic_is_waited_for(kafka_a: LocalKafka, kafka_b: Local
     config = task_props(kafka_a, kafka_b, unique)
     create(kafka_a, unique)
     create(kafka_b, f"{unique}.checkpoints.internal")
-    create(kafka_b, f"{unique}.{unique}", 2)
+    copied(kafka_b, unique, 10)
     commit(kafka_a, unique, {(unique, 0): 9})
     with running_task(MirrorCheckpointTask(), config) as task:
         assert quiet(task, 2)
@@ -186,7 +193,7 @@ def test_idle_groups_of_the_target_follow_and_never_go_back(
     create(kafka_a, unique)
     create(kafka_a, syncs_topic(config))
     create(kafka_b, f"{unique}.checkpoints.internal")
-    create(kafka_b, f"{unique}.{unique}", 2)
+    copied(kafka_b, unique, 20)
     write_sync(kafka_a, config, 10, 7)
     for group in (fresh, ahead, busy):
         commit(kafka_a, group, {(unique, 0): 10})
@@ -216,12 +223,67 @@ def _polling(task: SourceTask, condition: Callable[[], bool]) -> Callable[[], bo
     return step
 
 
+def test_offset_syncs_of_a_copy_that_is_gone_put_nobody_behind_the_end(
+    kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str
+) -> None:
+    # The target has been built anew. The source has the offset syncs of the old one still, and a group far along.
+    syncing = {"sync__group__offsets__enabled": "true", "sync__group__offsets__interval__seconds": "1"}
+    config = task_props(kafka_a, kafka_b, unique, **syncing)
+    remote = f"{unique}.{unique}"
+    create(kafka_a, unique)
+    create(kafka_a, syncs_topic(config))
+    create(kafka_b, f"{unique}.checkpoints.internal")
+    copied(kafka_b, unique, 3)
+    write_sync(kafka_a, config, 1_000, 1_000)
+    commit(kafka_a, unique, {(unique, 0): 1_000})
+    with running_task(MirrorCheckpointTask(), config) as task:
+        assert quiet(task)
+        assert isinstance(task, MirrorCheckpointTask)
+        told = f"1000 is told for it, but {remote}-0 ends at 3: that was another copy"
+        until(lambda: task.reasons == {unique: {Place(unique, 0): told}}, "the reason")
+        # Of the new one, which begins at the oldest record that there is.
+        write_sync(kafka_a, config, 990, 0)
+        (found,) = polled(task)
+        assert found.downstream_offset == 1
+        until(_polling(task, lambda: committed(kafka_b, unique, remote) == 1), "sync of the group, which is not ahead")
+        assert task.reasons == {}
+
+
+def test_what_was_said_of_a_remote_topic_ends_with_it(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str) -> None:
+    witness, other = f"{unique}-witness", f"{unique}-other"
+    syncing = {"sync__group__offsets__enabled": "true", "sync__group__offsets__interval__seconds": "1"}
+    config = task_props(kafka_a, kafka_b, unique, unique, witness, **syncing)
+    remote = f"{unique}.{unique}"
+    create(kafka_a, unique)
+    create(kafka_a, other)
+    create(kafka_a, syncs_topic(config))
+    create(kafka_b, f"{unique}.checkpoints.internal")
+    copied(kafka_b, unique, 10)
+    create(kafka_b, f"{unique}.{other}")
+    write_sync(kafka_a, config, 10, 7)
+    sync = OffsetSync(other, 0, 0, 0)
+    write(kafka_a, syncs_topic(config), [(sync.key(), sync.value())], 0)
+    commit(kafka_a, unique, {(unique, 0): 10})
+    with running_task(MirrorCheckpointTask(), config) as task:
+        until(_polling(task, lambda: committed(kafka_b, unique, remote) == 7), "sync of the group")
+        for done in admin(kafka_b).delete_topics([remote]).values():
+            done.result(30)
+        until(lambda: not partitions_of(kafka_b, remote), "deletion")
+        create(kafka_b, remote)
+        # Its groups' offsets go with a topic. One whole round later they have not come back.
+        until(lambda: committed(kafka_b, unique, remote) == -1001, "the end of the group's offset")
+        commit(kafka_a, witness, {(other, 0): 0})
+        here = f"{unique}.{other}"
+        until(_polling(task, lambda: committed(kafka_b, witness, here) == 0), "a round of the sync")
+        assert committed(kafka_b, unique, remote) == -1001
+
+
 def test_19_offset_syncs_may_be_kept_on_the_target(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str) -> None:
     config = task_props(kafka_a, kafka_b, unique) | {"offset-syncs.topic.location": "target"}
     create(kafka_a, unique)
     create(kafka_b, syncs_topic(config))
     create(kafka_b, f"{unique}.checkpoints.internal")
-    create(kafka_b, f"{unique}.{unique}")
+    copied(kafka_b, unique, 10)
     write_sync(kafka_b, config, 9, 4)
     commit(kafka_a, unique, {(unique, 0): 9})
     with running_task(MirrorCheckpointTask(), config) as task:
@@ -234,7 +296,7 @@ def test_a_group_of_the_new_protocol_is_a_group(kafka_a: LocalKafka, kafka_b: Lo
     create(kafka_a, unique)
     create(kafka_a, syncs_topic(config))
     create(kafka_b, f"{unique}.checkpoints.internal")
-    create(kafka_b, f"{unique}.{unique}")
+    copied(kafka_b, unique, 3)
     write(kafka_a, unique, [(None, b"x")] * 3, 0)
     write_sync(kafka_a, config, 3, 2)
     consumer = Consumer(
@@ -264,7 +326,7 @@ def test_a_group_of_the_new_protocol_is_a_group(kafka_a: LocalKafka, kafka_b: Lo
 def test_share_groups_are_dealt_apart_and_followed(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str) -> None:
     create(kafka_a, unique)
     create(kafka_b, f"{unique}.checkpoints.internal")
-    create(kafka_b, f"{unique}.{unique}")
+    copied(kafka_b, unique, 3)
     cluster, target = (
         Cluster(ClientSettings.from_props({"bootstrap.servers": broker.bootstrap}), name="A")
         for broker in (kafka_a, kafka_b)
@@ -299,7 +361,7 @@ def test_share_groups_are_dealt_apart_and_followed(kafka_a: LocalKafka, kafka_b:
 def test_more_than_a_thousand_groups_are_asked_together(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str) -> None:
     create(kafka_a, unique)
     create(kafka_b, f"{unique}.checkpoints.internal")
-    create(kafka_b, f"{unique}.{unique}")
+    copied(kafka_b, unique, 1)
     groups = [f"{unique}, {number}" for number in range(1_100)]
     cluster = Cluster(ClientSettings.from_props({"bootstrap.servers": kafka_a.bootstrap}), name="A")
     place = Place(unique, 0)

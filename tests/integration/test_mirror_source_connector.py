@@ -98,7 +98,7 @@ def test_the_ledger_is_made_and_the_dead_letters_when_they_are_wanted(
     assert int(config_of(kafka_b, letters, "max.message.bytes")) == 100 << 20
 
 
-def test_what_is_wrong_with_the_ledger_is_said(
+def test_what_is_wrong_with_topics_of_our_own_is_said(
     kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     said: list[str] = []
@@ -113,8 +113,13 @@ def test_what_is_wrong_with_the_ledger_is_said(
         sentence = f"Topic {ledger} on cluster B cannot be created: ledger.topic.replication.factor is 3"
         until(lambda: told(sentence), "a word about a factor that somebody wants")
     create(kafka_b, ledger, config={"cleanup.policy": "delete"})
-    with running(MirrorSourceConnector(), base):
-        until(lambda: told(f"Topic {ledger} on cluster B has cleanup.policy=delete"), "a word about the cleanup")
+    syncs = f"mm2-offset-syncs.{unique}-B.internal"
+    create(kafka_a, syncs)  # as a broker does it that creates what is asked for
+    with running(MirrorSourceConnector(), base | {"target.cluster.alias": f"{unique}-B"}):
+        until(
+            lambda: told(f"Topic {ledger} on cluster {unique}-B has cleanup.policy=delete"), "a word about the cleanup"
+        )
+        until(lambda: told(f"Topic {syncs} on cluster {unique} has cleanup.policy=delete"), "and about the syncs'")
 
 
 def test_partitions_move_to_another_task_when_one_task_has_far_more_to_copy(
@@ -189,6 +194,8 @@ def test_a_replication_factor_that_does_not_fit_is_said_and_the_topic_waits(
         sentence = f"Topic A.{unique} on cluster B cannot be created: replication.factor is 2"
         assert sentence in out + err
         assert partitions_of(kafka_b, f"A.{unique}") == 0
+    with running(MirrorSourceConnector(), too_many | {"replication.factor": "-1"}) as (connector, _):
+        until(lambda: assigned(connector) == [f"{unique}-0"], "a topic with the brokers' own factor")
 
 
 def relay(port: int, destination: str) -> None:

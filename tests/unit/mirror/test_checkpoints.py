@@ -28,6 +28,16 @@ def test_a_checkpoint_is_news_when_it_goes_on_or_when_the_group_went_back() -> N
     assert store.is_news(checkpoint(249, 100))
 
 
+def test_what_was_said_of_a_topic_is_forgotten_with_it() -> None:
+    store = CheckpointStore(["g", "h"])
+    for one in (checkpoint(1, 1), checkpoint(1, 1, group="h"), Checkpoint("g", "A.u", 0, 1, 1)):
+        store.put(one)
+    store.forget_topics({"A.t"})
+    assert store.groups() == ["g"]
+    assert set(store.of("g")) == {TopicPartition("A.u", 0)}
+    assert store.is_news(checkpoint(1, 1))
+
+
 def test_checkpoints_of_other_groups_are_not_kept() -> None:
     store = CheckpointStore(["g"])
     store.put(checkpoint(1, 1, group="other"))
