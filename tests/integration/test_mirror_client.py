@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from mm2.kafka.errors import BrokerFailure, ConnectFailure
+from mm2.kafka.errors import BrokerFailure, ConnectFailure, TimeoutFailure
 from mm2.mirror.client import (
     Checkpoint,
     FreshnessWatch,
@@ -41,6 +41,8 @@ def test_the_newest_checkpoint_counts_and_a_tombstone_takes_it_away(kafka_b: Loc
     assert "pts.checkpoints.internal" in RemoteClusterUtils.checkpoint_topics(props)
     with pytest.raises(BrokerFailure, match="Topic nowhere"):
         RemoteClusterUtils.translate_offsets(props, "nowhere", "g.1")
+    with pytest.raises(TimeoutFailure, match=r"pts\.checkpoints\.internal-0 .* was not read to its end in 0 s"):
+        RemoteClusterUtils.translate_offsets(props, "pts", "g.1", timeout_s=0)  # a part of them is no answer
 
 
 def test_freshness_over_several_hops_follows_what_comes(kafka_b: LocalKafka) -> None:

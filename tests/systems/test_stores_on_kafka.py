@@ -10,6 +10,11 @@ from typing import Any
 
 import pytest
 
+from mm2.connect.api import ConnectError
+from mm2.connect.stores.internal_topic import InternalTopic
+from mm2.connect.stores.kafka_config_store import KafkaConfigStore
+from mm2.kafka.cluster import Cluster
+from mm2.kafka.settings import ClientSettings
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.copy_flow import create, eventually, read
 from tests.integration.mirror_process import config_of, partitions_of
@@ -187,6 +192,26 @@ def test_a18_config_records(worker: DistributedWorker, broker: LocalKafka, group
     assert {config_of(broker, f"{group}-{store}", "cleanup.policy") for store in ("configs", "offsets", "status")} == {
         "compact"
     }
+
+
+def test_task_configs_that_the_topic_does_not_take_are_refused_by_name_and_none_counts(
+    broker: LocalKafka, unique: str
+) -> None:
+    # All partitions of a task are one record, as in Java: more than some 25,000 are too large for the default.
+    many = ",".join(f"a-topic-with-a-name-of-ordinary-length-{number}" for number in range(30_000))
+    cluster = Cluster(ClientSettings.from_props({"bootstrap.servers": broker.bootstrap}), name="B")
+    store = KafkaConfigStore(cluster, InternalTopic(unique, "config.storage.", 1, 1), start_timeout_s=30)
+    nobody: Any = object()  # nothing that it would be told comes to pass
+    try:
+        store.start(nobody)
+        wrong = rf"the task configs of connector c to the config topic {unique} of cluster B: .*MESSAGE_TOO_LARGE"
+        with pytest.raises(ConnectError, match=wrong):
+            store.put_task_configs("c", [{"task.assigned.partitions": "t-0"}, {"task.assigned.partitions": many}])
+        store.refresh(10)
+        assert store.snapshot().task_counts == {}
+    finally:
+        store.stop()
+        cluster.close()
 
 
 @pytest.mark.timeout(240)

@@ -1,4 +1,4 @@
-"""docs/BEHAVIOURS.md lists all 36, and the tests that it names exist."""
+"""docs/BEHAVIOURS.md lists all 36, and the tests that it names exist; docs/COMPATIBILITY.md decides on all weaknesses of MirrorMaker 2."""
 
 from __future__ import annotations
 
@@ -8,15 +8,23 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def test_each_behaviour_is_listed_with_tests_that_are_there() -> None:
+def test_each_behaviour_is_listed_with_tests_that_are_there_and_the_slow_ones_say_so() -> None:
     text = (ROOT / "docs" / "BEHAVIOURS.md").read_text(encoding="utf-8")
     assert re.findall(r"^\| (\d+) \|", text, re.MULTILINE) == [str(number) for number in range(1, 37)]
-    named = re.findall(r"`(?:(tests/\w+)/)?(test_\w+\.py)::(test_\w+)`", text)
+    named = re.findall(r"`(?:(tests/\w+)/)?(test_\w+\.py)::(test_\w+)`( \(slow\))?", text)
     assert len(named) > 36
-    missing = [
-        f"{file}::{test}"
-        for folder, file, test in named
-        if f"\ndef {test}("
-        not in (ROOT / (folder or "tests/integration/test_mm2_behaviours") / file).read_text("utf-8")
-    ]
-    assert missing == []
+    wrong = []
+    for folder, file, test, slow in named:
+        source = (ROOT / (folder or "tests/integration/test_mm2_behaviours") / file).read_text("utf-8")
+        found = re.search(rf"^((?:@.*\n)*)def {test}\(", source, re.MULTILINE)
+        is_slow = found and (
+            "mark.slow\n" in found[1] or re.search(r"^pytestmark = .*mark\.slow", source, re.MULTILINE)
+        )
+        if found is None or bool(is_slow) != bool(slow):
+            wrong.append(f"{file}::{test}")
+    assert wrong == []
+
+
+def test_there_is_one_decision_on_each_of_the_weaknesses() -> None:
+    text = (ROOT / "docs" / "COMPATIBILITY.md").read_text(encoding="utf-8")
+    assert sorted(map(int, re.findall(r"^\| (\d\d?) \|", text, re.MULTILINE))) == list(range(1, 33))

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar
 
 from mm2.kafka.admin import Admin
-from mm2.kafka.errors import KafkaFailure
-from mm2.kafka.structs import AclBinding, AlterOp, ConfigEntry, ConfigSource, NewTopic
+from mm2.kafka.error_codes import ErrorCode
+from mm2.kafka.errors import BrokerFailure, KafkaFailure
+from mm2.kafka.structs import AclBinding, AlterOp, ConfigEntry, ConfigSource, NewTopic, OffsetInfo, TopicPartition
 
 
 class NotingAdmin(Admin):
@@ -60,3 +61,18 @@ class GhostlyAdmin(Admin):
     def list_topics(self, *, include_internal: bool = False) -> set[str]:
         topics = super().list_topics(include_internal=include_internal)
         return topics | {self.ghost} if self.cluster.name == "A" else topics
+
+
+class BlindAdmin(Admin):
+    """While it is blind, ledgers may not be read."""
+
+    blind: ClassVar[bool] = False
+
+    def list_offsets(
+        self, timestamps: Mapping[TopicPartition, int], isolation: str = "read_uncommitted"
+    ) -> dict[TopicPartition, OffsetInfo | KafkaFailure]:
+        answers = super().list_offsets(timestamps, isolation)
+        for tp in answers:
+            if self.blind and tp.topic.startswith("mm2-ledger."):
+                answers[tp] = BrokerFailure.of(ErrorCode.TOPIC_AUTHORIZATION_FAILED, subject=f"topic {tp.topic}")
+        return answers

@@ -1,4 +1,4 @@
-"""Behaviours 27 and 28: the Mirror connectors' offsets, read, set and removed through REST (KIP-875), exactly once.
+"""Behaviours 27 and 28: the Mirror connectors' offsets, read, set and removed through REST (KIP-875), exactly once and by default.
 
 A process serves the interface of a worker for each flow; what is asked and answered is Java's, letter by letter.
 """
@@ -15,6 +15,7 @@ from tests.integration.mirror_flow import commit
 from tests.integration.mirror_process import contents, is_running
 from tests.integration.test_mm2_behaviours.variants import (
     CHECKPOINT,
+    DEFAULT,
     EXACTLY_ONCE,
     HEARTBEAT,
     PARTITIONS,
@@ -31,7 +32,7 @@ ALL = range(PARTITIONS)
 FIRST, SECOND = "main-1", "main-2"
 
 
-@pytest.fixture(scope="module", params=[EXACTLY_ONCE], ids=str)
+@pytest.fixture(scope="module", params=[EXACTLY_ONCE, pytest.param(DEFAULT, marks=pytest.mark.slow)], ids=str)
 def stage(
     request: pytest.FixtureRequest,
     kafka_pair: tuple[LocalKafka, LocalKafka],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from mm2.mirror import provenance, source_connector
 from mm2.mirror.source_connector import MirrorSourceConnector
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.mirror_flow import create, flow_props, partitions_of, read_all, running, until
+from tests.integration.test_mm2_behaviours.admins import BlindAdmin
 
 HERE = "tests.integration.test_mm2_behaviours.policies"
 IDENTITY = {"replication.policy.class": "org.apache.kafka.connect.mirror.IdentityReplicationPolicy"}
@@ -114,6 +116,39 @@ def test_07_of_two_identity_flows_that_begin_at_once_one_gives_way(
         until(lambda: sorted([assigned(forth) or "", assigned(returning) or ""]) == sorted(both), "a decision")
 
 
+@pytest.mark.slow
+def test_07_under_identity_a_ring_of_three_clusters_ends_where_it_would_close(
+    kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    said: list[str] = []
+
+    def told(sentence: str) -> bool:
+        said.extend(capfd.readouterr())
+        return sentence in "".join(said)
+
+    create(kafka_a, unique)
+    with LocalKafka("third", tmp_path / "third") as kafka_c, ExitStack() as stack:
+        ring = (("1", kafka_a), ("2", kafka_b), ("3", kafka_c))
+        flows = []
+        for (here, source), (there, target) in zip(ring, (*ring[1:], ring[0]), strict=True):
+            flow = props(source, target, f"{unique}.*", (f"{here}{unique}", f"{there}{unique}"), IDENTITY)
+            flows.append(stack.enter_context(running(MirrorSourceConnector(), flow))[0])
+            if target is not kafka_a:
+                until(lambda target=target: partitions_of(target, unique) == 1, "a copy")  # type: ignore[misc]
+        until(lambda: assigned(flows[-1]) is not None, "a decision")
+        assert [assigned(flow) for flow in flows] == [f"{unique}-0", f"{unique}-0", ""]
+        # What is born on the way goes as far as it can, too, and the flow before it refuses.
+        create(kafka_c, f"{unique}-c")
+        until(
+            lambda: assigned(flows[1]) == f"{unique}-0" and assigned(flows[2]) == f"{unique}-c-0",
+            "the deal of the last",
+        )
+        until(lambda: assigned(flows[0]) == f"{unique}-0,{unique}-c-0", "the deal of the first")
+        refusal = f"Topic {unique}-c of cluster 2{unique} has come from cluster 3{unique}"
+        until(lambda: told(refusal), "a word of the flow that would close the ring")
+        assert assigned(flows[1]) == f"{unique}-0"
+
+
 def test_07_one_cluster_under_two_aliases_does_not_copy_its_copies(kafka_a: LocalKafka, unique: str) -> None:
     create(kafka_a, unique)
     aliases = (f"x{unique}", f"y{unique}")
@@ -160,6 +195,35 @@ def test_07_claims_hold_while_the_source_is_away_and_end_with_their_flow(
                 assert left_s() > 0, "the flow the other way may take its topics"
                 time.sleep(0.1)
     until(lambda: left_s() < 0, "the end of the claims")
+
+
+def test_a_ledger_of_the_source_that_may_not_be_read_keeps_new_topics_waiting_and_no_others(
+    kafka_a: LocalKafka,
+    kafka_b: LocalKafka,
+    unique: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    create(kafka_a, unique)
+    create(kafka_a, f"mm2-ledger.0{unique}.internal", config={"cleanup.policy": "compact"})
+    watched = IDENTITY | {"forwarding.admin.class": "tests.integration.test_mm2_behaviours.admins.BlindAdmin"}
+    aliases = (f"1{unique}", f"2{unique}")
+    with running(MirrorSourceConnector(), props(kafka_a, kafka_b, f"{unique}.*", aliases, watched)) as (connector, _):
+        until(lambda: assigned(connector) == f"{unique}-0", "the deal")
+        monkeypatch.setattr(BlindAdmin, "blind", True)
+        create(kafka_a, f"{unique}-later")
+        said: list[str] = []
+
+        def told() -> bool:
+            said.extend(capfd.readouterr())
+            return "Refreshing topics failed and is tried again: " in "".join(said)
+
+        until(told, "the reason")
+        assert f"mm2-ledger.0{unique}.internal" in "".join(said)
+        assert assigned(connector) == f"{unique}-0"
+        assert partitions_of(kafka_b, f"{unique}-later") == 0
+        monkeypatch.setattr(BlindAdmin, "blind", False)
+        until(lambda: assigned(connector) == f"{unique}-0,{unique}-later-0", "the topic that waited")
 
 
 def test_without_a_ledger_an_identity_flow_copies_and_says_what_that_costs(
