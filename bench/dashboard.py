@@ -288,7 +288,7 @@ def measured(partitions: int, groups: int, viewers: int) -> dict[str, list[float
         page.bring_to_front()
         count = page.locator(".tools .count")
         for _ in range(_TURNS):
-            head = page.get_by_role("button", name="Records behind")
+            head = page.get_by_role("button", name="Lag", exact=True)
             with timed("order"):
                 head.click()
                 page.locator("th[aria-sort=descending]").wait_for()

@@ -9,6 +9,7 @@ from typing import Any, Final
 from nicegui import ui
 from nicegui.elements.mixins.text_element import TextElement
 
+from mm2.copy.segments import INTENDED
 from mm2.copy.states import WELL, State
 from mm2.observer.views import FlowState
 from mm2.ui.listing import Query, page_of
@@ -31,13 +32,17 @@ TONES: Final[Mapping[str, str]] = {
     State.THROTTLED: "care",
     State.BLOCKED_BY_OPEN_TXN: "care",
     State.PAUSED: "held",
-    # Of connectors and tasks
-    "STOPPED": "held",
+    # Of connectors and tasks; that one is STOPPED is what somebody wants, of a flow it is not (`connectors.py`)
     "RESTARTING": "busy",
     "UNASSIGNED": "care",
     "FAILED": "bad",
     "DESTROYED": "unknown",
+    # Reasons of gaps
+    **dict.fromkeys(INTENDED, "well"),
+    **dict.fromkeys(("retention", "truncated", "recreated", "quarantined"), "bad"),
 }
+#: The worst first.
+_TONES_BY_RANK: Final = ("halt", "bad", "unknown", "care", "held", "busy", "well")
 
 
 class Part(TextElement):
@@ -62,10 +67,10 @@ class Part(TextElement):
             self._names = classes
             self.classes(replace=classes)
 
-    def show_state(self, state: str, also: str = "") -> None:
-        """A state: its word, in its tone."""
+    def show_state(self, state: str, also: str = "", tone: str = "") -> None:
+        """A state: its word, in its tone unless it is given another one."""
         self.show(state or UNKNOWN)
-        self.show_classes(f"{also} {tone_of(state)}".strip())
+        self.show_classes(f"{also} state {tone or TONES.get(state, 'unknown')}".strip())
 
     def attribute(self, name: str, value: str | bool | None) -> None:
         """Have an attribute; None and False take it away."""
@@ -77,9 +82,9 @@ class Part(TextElement):
             self.props[key] = value
 
 
-def tone_of(state: str) -> str:
-    """The classes of a state."""
-    return f"state {TONES.get(state, 'unknown')}"
+def rank_of(state: str) -> int:
+    """How bad a state is: the worst have the lowest numbers."""
+    return _TONES_BY_RANK.index(TONES.get(state, "unknown"))
 
 
 def within(tag: str, classes: str = "", **attributes: str | bool) -> Part:
@@ -90,7 +95,7 @@ def within(tag: str, classes: str = "", **attributes: str | bool) -> Part:
 @dataclass(frozen=True, slots=True)
 class Column:
     """``sort`` is the name of a sorting of the listing, "" for none. ``kind``: number, word (never broken), head (what a row is about),
-    action, or "" for text."""
+    prose (sentences), wide (a long text without spaces), action, or "" for text."""
 
     title: str
     kind: str = ""
@@ -221,6 +226,7 @@ class Browser:
         self._select = select
         self._row_of = row_of
         self._noun = noun
+        self._several = len(flows) > 1
         self.query = query
         with within("div", "tools", role="search"):
             # Not its value: Vue would set that again with each change of the page, under the hands of who types.
@@ -260,6 +266,10 @@ class Browser:
         self._count.show(shown if page.rows else f"0 {self._noun}")
         self._before.attribute("disabled", page.first == 0)
         self._after.attribute("disabled", last >= page.total)
+
+    def about(self, flow: str, what: str) -> str:
+        """What a row is about; its flow as well where rows of several are shown."""
+        return f"{flow}  {what}" if self._several and not self.query.flow else what
 
     def _choice(self, label: str, choices: Mapping[str, str], chosen: str, name: str) -> None:
         select = within("select", aria_label=label)

@@ -73,6 +73,7 @@ def living(folder: Path) -> Iterator[tuple[str, Callable[[], None]]]:
         _write(depot, "invoices", 300)
 
         def happen() -> None:
+            _verify(shop)
             _lose_records(shop)
             _refuse_a_record(shop)
             shop.break_a_connector()
@@ -109,6 +110,12 @@ def _refuse_a_record(shop: Shop) -> None:
     """It is larger than its topic on the target takes."""
     alter(shop.target, ResourceType.TOPIC, f"{SOURCE}.images", "max.message.bytes", "2000")
     _write(shop.source, "images", 1, size=5_000)
+
+
+def _verify(shop: Shop) -> None:
+    """So that it is known up to where."""
+    command = [sys.executable, "-P", "-m", "mm2.cli.mm2", "verify", str(shop.file), FLOW, "--record"]
+    subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True, timeout=PATIENCE_S * 10)
 
 
 def _write(broker: LocalKafka, topic: str, count: int, size: int = 100) -> None:

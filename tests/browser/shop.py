@@ -15,6 +15,8 @@ from typing import Self
 import httpx
 from confluent_kafka import Consumer, TopicPartition
 
+from mm2.copy.ledger import Verified, ledger_topic, verified_record
+from mm2.kafka.structs import TopicPartition as Place
 from mm2.sandbox.kafka import LocalKafka, start_all, stop_all
 from mm2.sandbox.ports import free_ports
 from tests.integration.copy_flow import create, eventually, producer_of
@@ -104,6 +106,13 @@ class Shop:
             consumer.commit(offsets=[TopicPartition("orders", index, count) for index in range(4)], asynchronous=False)
         finally:
             consumer.close()
+
+    def verified(self, place: Place, verified: Verified) -> None:
+        """Have the ledger say what `mm2 verify --record` has found of a partition."""
+        record = verified_record(place, verified)
+        producer = producer_of(self.target)
+        producer.produce(ledger_topic(SOURCE), key=record.key, value=record.value)
+        assert producer.flush(PATIENCE_S) == 0
 
     def break_a_connector(self) -> None:
         """One whose task cannot start: its folder does not exist."""

@@ -1,4 +1,5 @@
-"""The dashboard behind TLS and a password, over HTTP and over WebSockets; the real REST server, no flows."""
+"""The dashboard behind TLS and a password, over HTTP and over WebSockets; the real REST server, and a flow of which others have chosen all
+the words."""
 
 from __future__ import annotations
 
@@ -13,15 +14,56 @@ from playwright.sync_api import expect
 from mm2.connect.rest.binding import Binding
 from mm2.connect.rest.server import RestServer
 from mm2.connect.rest.settings import RestSettings
+from mm2.copy.states import State
 from mm2.mirror.flow_resources import FlowResources
-from mm2.observer.views import Snapshot
+from mm2.observer.views import (
+    CertificateView,
+    ConnectorView,
+    FlowState,
+    FlowView,
+    GroupView,
+    LaneView,
+    PartitionView,
+    Risk,
+    Snapshot,
+    SparkView,
+    TaskView,
+    WorkerView,
+)
 from mm2.sandbox.certificates import PASSWORD, issue
 from mm2.ui.dashboard import Dashboard
 from mm2.ui.source import Settings, Source
 from tests.browser.chromium import chromium
 
 USER, WORD = "admin", "open-sesame"
+#: What somebody may call a group or a client, or have a broker say.
+NASTY = """<img src=x onerror="window.hurt = 1">' onfocus='window.hurt = 1' {{ 7 * 7 }}</pre><script>window.hurt = 1</script>"""
+VIEWS = ("", "partitions", "groups", "gaps", "connectors", "workers", "spark")
 _MODULE = "org.apache.kafka.connect.rest.basic.auth.extension"
+
+
+def nasty() -> Snapshot:
+    """Of this moment."""
+    flow = FlowView(
+        "A",
+        "B",
+        FlowState.DEGRADED,
+        NASTY,
+        Risk(),
+        source_error=NASTY,
+        troubles=(NASTY,),
+        gaps={NASTY: 3},
+        states={State.FAILED: 1},
+        partitions=[PartitionView("t", 0, NASTY, State.FAILED, NASTY, gaps={NASTY: 3}, note=NASTY)],
+        groups=[GroupView(NASTY, "t", 0, NASTY, reason=NASTY)],
+        connectors=[
+            ConnectorView(NASTY, "source", "FAILED", NASTY, NASTY, tasks=(TaskView(0, "FAILED", NASTY, NASTY),))
+        ],
+        workers=[WorkerView(NASTY, is_leader=True, is_this=True, connectors=1, tasks=1)],
+    )
+    spark = SparkView(False, NASTY, NASTY, NASTY, (LaneView(NASTY, 0, 1, None, 0, 1, NASTY),))
+    certificate = CertificateView("A", "B", NASTY, NASTY, 1_795_327_951_000)
+    return Snapshot(int(time.time() * 1000), "1", (flow,), spark, certificates=(certificate,))
 
 
 @pytest.fixture
@@ -42,7 +84,7 @@ def door(tmp_path: Path) -> Iterator[str]:
             "java.security.auth.login.config": str(login),
         }
     )
-    source = Source(lambda: Snapshot(int(time.time() * 1000), "1", ()), lambda: Settings({}))
+    source = Source(nasty, lambda: Settings({}))
     binding = Binding(settings)
     server = RestServer(binding)
     resources = FlowResources({}, settings, internal=False, apps={"ui": lambda rest: Dashboard(source, rest)})
@@ -54,7 +96,7 @@ def door(tmp_path: Path) -> Iterator[str]:
         resources.requests.close()
 
 
-def test_password_and_tls_hold_for_pages_and_websockets(door: str, tmp_path: Path) -> None:
+def test_password_and_tls_hold_for_pages_and_websockets_and_words_stay_words(door: str, tmp_path: Path) -> None:
     socket = door + "_nicegui_ws/socket.io/?EIO=4&transport=websocket"
     upgrade = {
         "Connection": "Upgrade",
@@ -80,8 +122,13 @@ def test_password_and_tls_hold_for_pages_and_websockets(door: str, tmp_path: Pat
         transports: list[str] = []
         page.on("websocket", lambda opened: transports.append(opened.url))
         page.goto(door)
-        expect(page.get_by_text("This process has no flows yet.")).to_be_visible()
+        expect(page.get_by_role("region", name="A->B", exact=True)).to_be_visible()
         before = str(page.locator("#as-of").text_content())
         expect(page.locator("#as-of")).not_to_have_text(before, timeout=20_000)
         assert transports
         assert transports[0].startswith("wss://")
+        for view in VIEWS:
+            page.goto(f"{door}{view}")
+            expect(page.locator("main").get_by_text(NASTY).first).to_be_visible()  # as it was said, and nothing else
+            assert page.evaluate("() => window.hurt") is None, view
+            assert page.locator("main img, main script").count() == 0, view

@@ -149,7 +149,7 @@ class Rig:
 
     def dashboard(self) -> str:
         """The bar across the page when there is one, and what stands there of the flow."""
-        alarm, flow = self.page.locator("#alarm"), self.page.get_by_role("region", name="A → B")
+        alarm, flow = self.page.locator("#alarm"), self.page.get_by_role("region", name="A->B", exact=True)
         said = [alarm.inner_text()] if alarm.is_visible() else []
         said += [f"{flow.locator('.state').first.inner_text()}: {flow.locator('.sentence').inner_text()}"]
         said += flow.locator(".troubles li").all_inner_texts()

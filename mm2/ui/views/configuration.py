@@ -24,7 +24,7 @@ _ORIGINS: Final[Mapping[Level, str]] = {
 }
 _COLUMNS: Final = (
     Column("Key", "head", "key"),
-    Column("Value"),
+    Column("Value", "wide"),
     Column("From", "", "origin"),
     Column("For", "word", "part"),
 )

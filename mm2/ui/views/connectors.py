@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
+from urllib.parse import quote
 
 from nicegui import ui
 
 from mm2.config.mirrormaker import SourceAndTarget
+from mm2.observer.traces import reason_of
 from mm2.observer.views import ConnectorView, FlowView, Snapshot
 from mm2.ui.actions import RESTART_TASK, VERBS, Actions, Subject, Verb
 from mm2.ui.parts import Cell, Column, Confirmation, Part, Row, Table, within
@@ -16,7 +18,7 @@ _TASKS: Final = (
     Column("Task", "head"),
     Column("State", "word"),
     Column("Worker"),
-    Column("Trouble"),
+    Column("Trouble", "prose"),
     Column("", "action"),
 )
 _MOST_TASKS: Final = 1_000
@@ -36,6 +38,8 @@ class ConnectorsView:
             "groups, the heartbeat connector writes signs of life.",
             "lead",
         )
+        self._failed = within("ul", "troubles gone", aria_label="What has failed")
+        self._failures: Sequence[tuple[str, str]] = ()
         self._said = Part("p", "", "said", role="status")
         self._confirmation = Confirmation()
         self._nothing = Part("p", "No connector is configured yet.", "nothing", role="status")
@@ -54,6 +58,24 @@ class ConnectorsView:
                         self._blocks[key] = _ConnectorBlock(flow, connector, self._ask)
                 self._blocks[key].show(connector)
         self._nothing.set_visibility(not there)
+        self._show_failures(snapshot)
+
+    def _show_failures(self, snapshot: Snapshot) -> None:
+        """What has failed, above everything: its block may be far down."""
+        found = [
+            (_anchor(flow, connector), sentence)
+            for flow in snapshot.flows
+            for connector in flow.connectors
+            for sentence in failures(flow, connector)
+        ]
+        if found != self._failures:
+            self._failures = found
+            self._failed.clear()
+            with self._failed:
+                for anchor, sentence in found:
+                    with within("li"):
+                        Part("a", sentence, href=f"#{anchor}")
+        self._failed.show_classes("troubles" if found else "troubles gone")
 
     async def _ask(self, verb: Verb, subject: Subject) -> None:
         client = ui.context.client
@@ -72,10 +94,10 @@ class _ConnectorBlock:
     def __init__(self, flow: FlowView, connector: ConnectorView, ask: _Ask) -> None:
         pair = SourceAndTarget(flow.source, flow.target)
         self._subject = Subject(pair, connector.name)
-        with within("section", "connector", aria_label=str(self._subject)) as self.element:
+        with within("section", "connector", aria_label=str(self._subject), id=_anchor(flow, connector)) as self.element:
             with within("div", "line"):
                 Part("h3", connector.name)
-                Part("span", f"{flow.source} → {flow.target}", "soft")
+                Part("span", flow.name, "soft")
                 self._state = Part("span", role="status")
                 self._wanted = Part("span", "", "soft")
                 with within("span", "buttons"):
@@ -101,7 +123,7 @@ class _ConnectorBlock:
 
     def show(self, connector: ConnectorView) -> None:
         """As it is now."""
-        self._state.show_state(connector.state)
+        self._state.show_state(connector.state, tone="held" if connector.state == "STOPPED" else "")
         wanted = {"PAUSED": "somebody has paused it", "STOPPED": "somebody has stopped it"}
         self._wanted.show(wanted.get(connector.target_state, ""))
         self._trace.show(connector.trace)
@@ -121,6 +143,18 @@ class _ConnectorBlock:
             self._shown[number].show(trace)
 
 
+def failures(flow: FlowView, connector: ConnectorView) -> Sequence[str]:
+    """A sentence for the connector and for each of its tasks that has failed."""
+    name = f"{connector.name} of {flow.name}"
+    failed = [name] if connector.state == "FAILED" else []
+    failed += [f"Task {task.id} of {name}" for task in connector.tasks if task.state == "FAILED"]
+    return [f"{one} has failed" for one in failed]
+
+
+def _anchor(flow: FlowView, connector: ConnectorView) -> str:
+    return f"connector-{quote(flow.name)}-{quote(connector.name)}"
+
+
 class _Trace:
     """What an error looked like, for who wants to see it."""
 
@@ -133,11 +167,3 @@ class _Trace:
     def show(self, trace: str) -> None:
         self._text.show(trace)
         self.element.set_visibility(bool(trace))
-
-
-def reason_of(trace: str) -> str:
-    """The line of a trace that says what it was: the last one, as Python has it; of Java's, the first."""
-    lines = [line for line in trace.splitlines() if line.strip()]
-    if not lines:
-        return ""
-    return lines[-1] if lines[0].startswith("Traceback") else lines[0]

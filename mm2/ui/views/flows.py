@@ -8,25 +8,28 @@ from urllib.parse import quote
 
 from nicegui import ui
 
+from mm2.observer.traces import reason_of
 from mm2.observer.views import FlowState, FlowView, Snapshot
 from mm2.ui.history import BEAT_STEP_MS, Beat, FlowHistory, History, Point, heartbeat_of
-from mm2.ui.parts import TONES, Part, within
-from mm2.ui.views.connectors import reason_of
+from mm2.ui.parts import TONES, Part, rank_of, within
 from mm2.ui.wording import UNKNOWN, clock, count, plural, rate, seconds, size
 
-_CURVES: Final = (("half of the batches within", "solid", 2.4), ("95 %", "dashed", 1.8), ("99 %", "dotted", 1.8))
-_SHORT: Final = ("50 %", "95 %", "99 %")
+_CURVES: Final = (("50 %", "solid", 2.4), ("95 %", "dashed", 1.8), ("99 %", "dotted", 1.8))
 _OLD_MS: Final = 10_000
+#: Of more letters than that is a sentence set smaller: it has several things to say.
+_LONG: Final = 110
 
 
 class FlowsView:
-    """One block a flow, in the order of the snapshot."""
+    """One block a flow, in the order of the snapshot; where there are several, their sentences stand above, the worst first."""
 
     def __init__(self, history: History) -> None:
         self._history = history
         self._blocks: dict[str, _FlowBlock] = {}
         Part("h1", "Flows", "unseen")
         self._nothing = Part("p", "This process has no flows yet.", "nothing", role="status")
+        self._index = within("ul", "index gone", aria_label="All flows, the worst first")
+        self._lines: list[_Line] = []
         self._place = within("div")
 
     def show(self, snapshot: Snapshot) -> None:
@@ -38,24 +41,53 @@ class FlowsView:
                 with self._place:
                     self._blocks[flow.name] = _FlowBlock(flow)
             self._blocks[flow.name].show(snapshot.at_ms, flow, self._history.flow(flow.name))
+        self._show_index(worst_first(snapshot.flows) if len(snapshot.flows) > 1 else ())
         self._nothing.set_visibility(not snapshot.flows)
+
+    def _show_index(self, flows: Sequence[FlowView]) -> None:
+        while len(self._lines) < len(flows):
+            with self._index:
+                self._lines.append(_Line())
+        for line, flow in zip(self._lines, flows, strict=False):
+            line.show(flow)
+        for line in self._lines[len(flows) :]:
+            line.element.show_classes("gone")
+        self._index.show_classes("index" if flows else "index gone")
+
+
+class _Line:
+    """A flow among others: its name, which leads to its block, its state and its sentence."""
+
+    def __init__(self) -> None:
+        with within("li") as self.element:
+            self._name = Part("a")
+            self._state = Part("span")
+            self._sentence = Part("span")
+
+    def show(self, flow: FlowView) -> None:
+        self.element.show_classes("")
+        self._name.show(flow.name)
+        self._name.attribute("href", f"#{_anchor(flow)}")
+        self._state.show_state(flow.state)
+        self._sentence.show(flow.sentence)
+        self._sentence.show_classes(f"said {TONES[flow.state]}" if flow.state in _ALARMING else "said")
 
 
 class _FlowBlock:
     def __init__(self, flow: FlowView) -> None:
-        heading = f"flow-{quote(flow.name)}"
+        heading = _anchor(flow)
         with within("section", "flow", aria_labelledby=heading) as self.element:
             with within("div", "which"):
-                Part("h2", f"{flow.source} → {flow.target}", id=heading)
+                Part("h2", flow.name, id=heading)
                 self._state = Part("span", role="status")
                 self._observed = Part("span", "", "soft")
             self._sentence = Part("p", "", "sentence")
             self._troubles = within("ul", "troubles")
             self._said: Sequence[str] = ()
             with within("dl", "figures"):
-                self._rate = _figure("Copied")
-                self._bytes = _figure("Volume")
-                self._lag = _figure("Not on the target")
+                self._rate = _figure("Records copied")
+                self._bytes = _figure("Bytes copied")
+                self._lag = _figure("Lag")
                 self._latency = _figure("Visible after, 50 % · 99 %")
                 self._partitions = _link("Partitions", f"partitions?flow={quote(flow.name)}")
                 # What is gone for good makes no flow ill; the sentence tells of it for a day, this for ever.
@@ -66,10 +98,11 @@ class _FlowBlock:
                     Part("figcaption", "Records per second")
                     self._rates = ui.echart(_rate_options(), renderer="svg")
                 with within("figure"):
-                    Part(
-                        "figcaption",
-                        "Seconds until a record was visible on the target: 50, 95 and 99 of a hundred batches",
-                    )
+                    with within("figcaption"):
+                        Part("span", "Seconds until batches were visible on the target:")
+                        # Not at the ends of the curves, which meet near zero.
+                        for index, (name, _, _) in enumerate(_CURVES):
+                            Part("span", name, f"key curve-{index + 1}")
                     self._latencies = ui.echart(_latency_options(), renderer="svg")
             with within("div", "beats"):
                 self._beats_said = Part("span", "", "soft")
@@ -81,14 +114,15 @@ class _FlowBlock:
         tone = TONES[flow.state]
         self._state.show_state(flow.state)
         self._sentence.show(flow.sentence)
-        self._sentence.show_classes(f"sentence {tone}" if flow.state in _ALARMING else "sentence")
+        long = " long" if len(flow.sentence) > _LONG else ""
+        self._sentence.show_classes(f"sentence{long}{f' {tone}' if flow.state in _ALARMING else ''}")
         old = flow.observed_ms is not None and at_ms - flow.observed_ms > _OLD_MS
         self._observed.show(f"last seen at {clock(flow.observed_ms)} UTC" if old else "")
         self._show_troubles(flow)
         self._rate.show(rate(flow.records_per_s))
         self._bytes.show(rate_of_bytes(flow.bytes_per_s))
         records, behind = flow.risk.records, flow.risk.bytes
-        self._lag.show(count(records) + (f" · {size(behind)}" if behind else ""))
+        self._lag.show(count(records) + (f" · {size(behind)}" if records and behind else ""))
         newest = next((point for point in reversed(history.points) if point.latency_s[0] is not None), None)
         self._latency.show(
             UNKNOWN if newest is None else f"{seconds(newest.latency_s[0])} · {seconds(newest.latency_s[2])}"
@@ -155,6 +189,15 @@ class _FlowBlock:
 _ALARMING: Final = frozenset({FlowState.DEGRADED, FlowState.STOPPED})
 
 
+def worst_first(flows: Sequence[FlowView]) -> Sequence[FlowView]:
+    """By state, not by what would be lost: lines would change places each second."""
+    return sorted(flows, key=lambda flow: rank_of(flow.state))
+
+
+def _anchor(flow: FlowView) -> str:
+    return f"flow-{quote(flow.name)}"
+
+
 def rate_of_bytes(value: float | None) -> str:
     """Bytes per second."""
     return UNKNOWN if value is None else f"{size(value)}/s"
@@ -188,7 +231,7 @@ def troubles(flow: FlowView) -> tuple[str, ...]:
     ill = {state: number for state, number in flow.states.items() if number and TONES[state] == "bad"}
     return (
         *(f"{name}: {error}" for name, error in clusters if error and error not in flow.sentence),
-        *flow.troubles,
+        *(trouble for trouble in flow.troubles if trouble not in {flow.source_error, flow.target_error}),
         *failed,
         *(f"{plural(number, 'partition')} {state}" for state, number in ill.items()),
     )
@@ -217,7 +260,7 @@ def _options(series: list[dict[str, Any]], unit: str) -> dict[str, Any]:
     line = {"lineStyle": {"color": "var(--line)"}}
     return {
         "animation": False,
-        "grid": {"left": 8, "right": 44, "top": 12, "bottom": 4, "containLabel": True},
+        "grid": {"left": 8, "right": 12, "top": 12, "bottom": 4, "containLabel": True},
         "xAxis": {
             "type": "time",
             "axisLine": line,
@@ -245,7 +288,7 @@ def _options(series: list[dict[str, Any]], unit: str) -> dict[str, Any]:
     }
 
 
-def _series(name: str, color: str, kind: str, width: float, label: str) -> dict[str, Any]:
+def _series(name: str, color: str, kind: str, width: float) -> dict[str, Any]:
     return {
         "type": "line",
         "name": name,
@@ -255,20 +298,15 @@ def _series(name: str, color: str, kind: str, width: float, label: str) -> dict[
         "connectNulls": False,
         "color": color,
         "lineStyle": {"color": color, "type": kind, "width": width},
-        "endLabel": {"show": bool(label), "formatter": label, "color": color, "fontSize": 12},
-        "labelLayout": {"moveOverlap": "shiftY"},
     }
 
 
 def _rate_options() -> dict[str, Any]:
-    return _options([_series("records/s", "var(--curve-1)", "solid", 2.0, "")], "")
+    return _options([_series("records/s", "var(--curve-1)", "solid", 2.0)], "")
 
 
 def _latency_options() -> dict[str, Any]:
     return _options(
-        [
-            _series(name, f"var(--curve-{index + 1})", kind, width, _SHORT[index])
-            for index, (name, kind, width) in enumerate(_CURVES)
-        ],
+        [_series(name, f"var(--curve-{index + 1})", kind, width) for index, (name, kind, width) in enumerate(_CURVES)],
         " s",
     )

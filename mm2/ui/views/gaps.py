@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from mm2.copy.segments import INTENDED
 from mm2.observer.views import PartitionView, Snapshot
 from mm2.ui.listing import Listing, Query, Shared
-from mm2.ui.parts import Browser, Column, Part, Row, Table
+from mm2.ui.parts import Browser, Cell, Column, Part, Row, Table, rank_of
 from mm2.ui.wording import count, plural
 
 Entry = tuple[str, PartitionView]
@@ -28,6 +29,10 @@ def _gaps(entry: Entry) -> int:
     return sum(entry[1].gaps.values())
 
 
+def _missing(view: PartitionView) -> int:
+    return sum(number for reason, number in view.gaps.items() if reason not in INTENDED)
+
+
 GAPS: Final = Shared[Snapshot, Entry](
     Listing[Entry](
         flow=lambda entry: entry[0],
@@ -40,25 +45,29 @@ GAPS: Final = Shared[Snapshot, Entry](
             "foreign": lambda entry: entry[1].foreign_records,
         },
     ),
-    lambda snapshot: [
-        (flow.name, view)
-        for flow in snapshot.flows
-        for view in flow.partitions
-        if view.lost_ranges or view.foreign_records or any(view.gaps.values())
-    ],
+    # What is missing first, the most of it first of all.
+    lambda snapshot: sorted(
+        (
+            (flow.name, view)
+            for flow in snapshot.flows
+            for view in flow.partitions
+            if view.lost_ranges or view.foreign_records or any(view.gaps.values())
+        ),
+        key=lambda row: (-row[1].lost_ranges, -_missing(row[1]), -row[1].foreign_records),
+    ),
 )
 _REASONS: Final = (
     Column("Flow", "head"),
     Column("Reason", "word"),
     Column("Offsets", "number"),
-    Column("What that means"),
+    Column("What that means", "prose"),
 )
 _COLUMNS: Final = (
     Column("Topic and partition", "head", "topic"),
     Column("Offsets", "number", "offsets"),
     Column("By reason"),
     Column("Lost ranges", "number", "lost"),
-    Column("Records of others", "number", "foreign"),
+    Column("Foreign records", "number", "foreign"),
 )
 
 
@@ -67,7 +76,6 @@ class GapsView:
 
     def __init__(self, snapshot: Snapshot, wanted: Mapping[str, str]) -> None:
         flows = [flow.name for flow in snapshot.flows]
-        self._several = len(flows) > 1
         self._snapshot = snapshot
         Part("h1", "Gaps")
         self._lead = Part("p", "", "lead")
@@ -99,9 +107,9 @@ class GapsView:
             + (f"Lost: {plural(lost, 'range')} that the source no longer had." if lost else "Nothing is lost.")
         )
         rows = [
-            Row((flow.name, reason, count(number), MEANINGS.get(reason, "")))
+            Row((flow.name, Cell(reason, state=True), count(number), MEANINGS.get(reason, "")))
             for flow in snapshot.flows
-            for reason, number in sorted(flow.gaps.items(), key=lambda item: -item[1])
+            for reason, number in sorted(flow.gaps.items(), key=lambda item: (rank_of(item[0]), -item[1]))
             if number
         ]
         self._reasons.show(rows)
@@ -113,7 +121,7 @@ class GapsView:
         reasons = ", ".join(f"{count(number)} {reason}" for reason, number in sorted(view.gaps.items()) if number)
         return Row(
             (
-                f"{flow}  {where}" if self._several else where,
+                self._browser.about(flow, where),
                 count(_gaps(entry)),
                 reasons,
                 count(view.lost_ranges),

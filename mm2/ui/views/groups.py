@@ -28,7 +28,11 @@ GROUPS: Final = Shared[Snapshot, Entry](
             "reason": lambda entry: entry[1].reason or None,
         },
     ),
-    lambda snapshot: [(flow.name, view) for flow in snapshot.flows for view in flow.groups],
+    # Those without a place on the target first, and then those that are not written there.
+    lambda snapshot: sorted(
+        ((flow.name, view) for flow in snapshot.flows for view in flow.groups),
+        key=lambda row: (row[1].translated is not None, not row[1].reason),
+    ),
 )
 _COLUMNS: Final = (
     Column("Group", "head", "group"),
@@ -36,7 +40,7 @@ _COLUMNS: Final = (
     Column("Offset on the source", "number", "source"),
     Column("Translated", "number", "translated"),
     Column("Offset on the target", "number", "target"),
-    Column("Why not", "", "reason"),
+    Column("Why not", "prose", "reason"),
 )
 
 
@@ -45,7 +49,6 @@ class GroupsView:
 
     def __init__(self, snapshot: Snapshot, wanted: Mapping[str, str]) -> None:
         flows = [flow.name for flow in snapshot.flows]
-        self._several = len(flows) > 1
         self._snapshot = snapshot
         Part("h1", "Groups")
         self._lead = Part("p", "", "lead")
@@ -81,7 +84,7 @@ class GroupsView:
         flow, view = entry
         return Row(
             (
-                f"{flow}  {view.group}" if self._several else view.group,
+                self._browser.about(flow, view.group),
                 Cell(f"{view.topic}-{view.partition}", hint=f"to {view.remote_topic}"),
                 count(view.source_offset),
                 count(view.translated),

@@ -8,7 +8,7 @@ from typing import Final
 from mm2.copy.states import WELL, State
 from mm2.observer.views import FlowView, PartitionView, Snapshot
 from mm2.ui.listing import Listing, Query, Shared
-from mm2.ui.parts import Browser, Cell, Column, Part, Row
+from mm2.ui.parts import Browser, Cell, Column, Part, Row, rank_of
 from mm2.ui.wording import UNKNOWN, count, moment, plural, rate, seconds, size
 
 #: A flow's name and one of its partitions.
@@ -30,7 +30,7 @@ _LISTING: Final = Listing[Entry](
     kind=_is_kind,
     keys={
         "topic": lambda entry: (entry[1].topic, entry[1].partition),
-        "state": lambda entry: (entry[1].state in WELL, entry[1].state, entry[1].topic, entry[1].partition),
+        "state": lambda entry: (-_RANKS[entry[1].state], entry[1].state, entry[1].topic, entry[1].partition),
         "records": lambda entry: entry[1].lag_records,
         "bytes": lambda entry: entry[1].lag_bytes,
         "seconds": lambda entry: entry[1].lag_seconds,
@@ -39,18 +39,25 @@ _LISTING: Final = Listing[Entry](
         "verified": lambda entry: entry[1].verified_offset,
     },
 )
-PARTITIONS: Final = Shared[Snapshot, Entry](
-    _LISTING, lambda snapshot: [(flow.name, view) for flow in snapshot.flows for view in flow.partitions]
-)
+_RANKS: Final[Mapping[str, int]] = {state: rank_of(state) for state in State}
+
+
+def _gather(snapshot: Snapshot) -> Sequence[Entry]:
+    """The worst states first. Not by lag: rows would change places each second."""
+    rows = [(flow.name, view) for flow in snapshot.flows for view in flow.partitions]
+    return sorted(rows, key=lambda row: _RANKS[row[1].state])
+
+
+PARTITIONS: Final = Shared[Snapshot, Entry](_LISTING, _gather)
 _COLUMNS: Final = (
     Column("Topic and partition", "head", "topic"),
     Column("State", "word", "state"),
-    Column("Why"),
-    Column("Records behind", "number", "records"),
-    Column("Bytes behind", "number", "bytes"),
-    Column("Behind", "number", "seconds"),
+    Column("Why", "prose"),
+    Column("Lag", "number", "records"),
+    Column("Lag in bytes", "number", "bytes"),
+    Column("Lag in time", "number", "seconds"),
     Column("Copied", "number", "rate"),
-    Column("Next offset", "number", "position"),
+    Column("Position", "number", "position"),
     Column("Verified up to", "number", "verified"),
 )
 
@@ -60,7 +67,6 @@ class PartitionsView:
 
     def __init__(self, snapshot: Snapshot, wanted: Mapping[str, str]) -> None:
         flows = [flow.name for flow in snapshot.flows]
-        self._several = len(flows) > 1
         Part("h1", "Partitions")
         self._lead = Part("p", "", "lead")
         self._snapshot = snapshot
@@ -91,7 +97,7 @@ class PartitionsView:
         verified = UNKNOWN if view.verified_offset is None else count(view.verified_offset)
         return Row(
             (
-                Cell(f"{flow}  {where}" if self._several else where, hint=f"to {view.remote_topic}"),
+                Cell(self._browser.about(flow, where), hint=f"to {view.remote_topic}"),
                 Cell(view.state, state=True),
                 Cell(". ".join(filter(None, (view.reason, view.note))), hint=since),
                 count(view.lag_records),

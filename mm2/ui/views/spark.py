@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
-from mm2.observer.views import Snapshot
+from mm2.observer.views import LaneView, Snapshot
 from mm2.ui.parts import Column, Part, Row, Table, within
 from mm2.ui.wording import UNKNOWN, count, seconds
 
@@ -14,7 +15,7 @@ _COLUMNS: Final = (
     Column("Running for", "number"),
     Column("Lost", "number"),
     Column("Partitions", "number"),
-    Column("What holds it up"),
+    Column("What holds it up", "prose"),
 )
 _MOST: Final = 600
 
@@ -69,9 +70,14 @@ class SparkPage:
                         lane.trouble,
                     )
                 )
-                for lane in lanes
+                for lane in held_up_first(lanes)
             ]
         )
+
+
+def held_up_first(lanes: Sequence[LaneView]) -> Sequence[LaneView]:
+    """All others stay in their order."""
+    return sorted(lanes, key=lambda lane: not lane.trouble)
 
 
 def _figure(title: str) -> Part:

@@ -1,12 +1,13 @@
-"""Workers: the processes that share the work of a flow."""
+"""Workers: the processes that share the work of a flow; and until when the certificates of this one hold."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from mm2.observer.views import Snapshot
 from mm2.ui.parts import Column, Part, Row, Table
-from mm2.ui.wording import count
+from mm2.ui.wording import count, moment, seconds
 
 _COLUMNS: Final = (
     Column("Worker", "head"),
@@ -15,7 +16,15 @@ _COLUMNS: Final = (
     Column("Connectors", "number"),
     Column("Tasks", "number"),
 )
+_CERTIFICATES: Final = (
+    Column("File", "head"),
+    Column("For"),
+    Column("Flow"),
+    Column("Ends"),
+    Column("In", "number"),
+)
 _MOST: Final = 500
+_LISTENERS: Final = "listeners of this process"
 
 
 class WorkersView:
@@ -30,6 +39,13 @@ class WorkersView:
         )
         self._table = Table(
             _COLUMNS, caption="Workers of all flows", nothing="No worker is in a group yet.", rows=_MOST
+        )
+        Part("h2", "Certificates")
+        self._certificates = Table(
+            _CERTIFICATES,
+            caption="Certificates that this process uses",
+            nothing="This process uses none of its own.",
+            rows=_MOST,
         )
 
     def show(self, snapshot: Snapshot) -> None:
@@ -54,3 +70,20 @@ class WorkersView:
                 for worker in flow.workers
             ]
         )
+        self._certificates.show(certificates(snapshot))
+
+
+def certificates(snapshot: Snapshot) -> Sequence[Row]:
+    """Those that end first are the first."""
+    return [
+        Row(
+            (
+                one.file,
+                f"cluster {one.cluster}" if one.cluster else _LISTENERS,
+                f"{one.source}->{one.target}" if one.source else "",
+                moment(one.expires_ms),
+                "over" if one.expires_ms <= snapshot.at_ms else seconds((one.expires_ms - snapshot.at_ms) / 1000),
+            )
+        )
+        for one in sorted(snapshot.certificates, key=lambda one: one.expires_ms)
+    ]

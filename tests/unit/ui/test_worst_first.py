@@ -1,0 +1,139 @@
+"""What one looks for stands first, and its state can be told without colours."""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+
+import pytest
+
+from mm2.copy.segments import INTENDED
+from mm2.copy.states import WELL, State
+from mm2.observer.views import (
+    CertificateView,
+    ConnectorView,
+    FlowState,
+    FlowView,
+    GroupView,
+    LaneView,
+    PartitionView,
+    Risk,
+    Snapshot,
+    TaskView,
+)
+from mm2.ui.listing import Query
+from mm2.ui.parts import TONES, rank_of
+from mm2.ui.views.connectors import failures
+from mm2.ui.views.flows import worst_first
+from mm2.ui.views.gaps import GAPS, MEANINGS
+from mm2.ui.views.groups import GROUPS
+from mm2.ui.views.partitions import PARTITIONS
+from mm2.ui.views.spark import held_up_first
+from mm2.ui.views.workers import certificates
+
+
+def flow(state: FlowState = FlowState.RUNNING, **more: object) -> FlowView:
+    return FlowView("A", "B", state, "", Risk(), **more)  # type: ignore[arg-type]
+
+
+def partition(number: int, state: State = State.RUNNING, **more: object) -> PartitionView:
+    return PartitionView("t", number, "A.t", state, **more)  # type: ignore[arg-type]
+
+
+def shown(snapshot: Snapshot, query: Query | None = None) -> list[int]:
+    return [view.partition for _, view in PARTITIONS.select(snapshot, query or Query())]
+
+
+def test_partitions_that_are_broken_come_first_and_the_others_stay_where_they_were() -> None:
+    states = (State.RUNNING, State.CATCHING_UP, State.PAUSED, State.RUNNING, State.TOO_LARGE, State.THROTTLED)
+    snapshot = Snapshot(0, "1", (flow(partitions=[partition(n, state) for n, state in enumerate(states)]),))
+    assert shown(snapshot) == [4, 5, 2, 1, 0, 3]
+    assert shown(snapshot, Query().sorted_by("state"))[:3] == [4, 5, 2]  # as the head of the column has it at first
+
+
+def test_groups_without_a_place_come_first() -> None:
+    groups = (
+        GroupView("a", "t", 0, "A.t", 5, 5, 5),
+        GroupView("b", "t", 0, "A.t", 5, 5, None, "it is in use"),
+        GroupView("c", "t", 0, "A.t", 5, None, None, "no offset sync yet"),
+    )
+    found = GROUPS.select(Snapshot(0, "1", (flow(groups=groups),)), Query())
+    assert [view.group for _, view in found] == ["c", "b", "a"]
+
+
+def test_what_is_missing_comes_before_what_is_as_it_should_be() -> None:
+    partitions = (
+        partition(0, gaps={"control": 900}),
+        partition(1, gaps={"quarantined": 3}),
+        partition(2, gaps={"retention": 5}, lost_ranges=1),
+        partition(3, gaps={"retention": 0}),
+        partition(4, foreign_records=2),
+    )
+    found = GAPS.select(Snapshot(0, "1", (flow(partitions=partitions),)), Query())
+    assert [view.partition for _, view in found] == [2, 1, 4, 0]
+
+
+def test_lanes_that_something_holds_up_come_first() -> None:
+    lanes = [
+        LaneView(f"lane {n}", 0, 1, None, 0, 1, trouble) for n, trouble in enumerate(("", "no slot", "", "no way"))
+    ]
+    assert [lane.name for lane in held_up_first(lanes)] == ["lane 1", "lane 3", "lane 0", "lane 2"]
+
+
+def test_of_several_flows_the_worst_is_the_first_one() -> None:
+    flows = [flow(state) for state in FlowState]
+    assert [one.state for one in worst_first(flows)] == [
+        "STOPPED",
+        "DEGRADED",
+        "UNKNOWN",
+        "PAUSED",
+        "CATCHING_UP",
+        "RUNNING",
+    ]
+
+
+def test_what_has_failed_is_named() -> None:
+    tasks = (TaskView(0, "RUNNING", "w"), TaskView(1, "FAILED", "w", "no"))
+    well = ConnectorView("MirrorSourceConnector", "source", "RUNNING", "w", tasks=tasks)
+    assert failures(flow(), well) == ["Task 1 of MirrorSourceConnector of A->B has failed"]
+    assert failures(flow(), ConnectorView("Sink", "sink", "FAILED", "w")) == ["Sink of A->B has failed"]
+
+
+def test_the_certificate_that_ends_first_is_the_first_one() -> None:
+    day_ms, at_ms = 86_400_000, 1_795_327_951_000
+    snapshot = Snapshot(
+        at_ms,
+        "1",
+        (),
+        certificates=(
+            CertificateView("A", "B", "B", "mm2.pem", at_ms + 40 * day_ms),
+            CertificateView("", "", "", "rest.p12", at_ms + 2 * day_ms),
+            CertificateView("A", "B", "A", "old.pem", at_ms - 1),
+        ),
+    )
+    assert [tuple(row.cells) for row in certificates(snapshot)] == [
+        ("old.pem", "cluster A", "A->B", "2026-11-22 06:12:30 UTC", "over"),
+        ("rest.p12", "listeners of this process", "", "2026-11-24 06:12:31 UTC", "2 d"),
+        ("mm2.pem", "cluster B", "A->B", "2027-01-01 06:12:31 UTC", "40 d"),
+    ]
+
+
+@pytest.mark.parametrize("state", [*FlowState, *State, *MEANINGS])
+def test_every_state_and_reason_has_a_tone(state: str) -> None:
+    assert state in TONES
+    assert (rank_of(state) > rank_of("CATCHING_UP")) == (state in {"RUNNING", *INTENDED})
+    if isinstance(state, State):
+        assert (TONES[state] in {"well", "busy"}) == (state in WELL)
+
+
+def test_a_flow_that_nobody_has_stopped_is_red() -> None:
+    assert (TONES[FlowState.STOPPED], TONES[FlowState.DEGRADED]) == (
+        "halt",
+        "bad",
+    )  # a connector's STOPPED is another word
+
+
+def test_no_two_tones_have_the_same_shape() -> None:
+    style = files("mm2.ui").joinpath("dashboard.css").read_text("utf-8")
+    shapes = {tone: re.findall(rf"\.state\.{tone}::before {{ ([^}}]+) }}", style) for tone in set(TONES.values())}
+    assert len({tuple(shape) for shape in shapes.values()}) == len(shapes), shapes
