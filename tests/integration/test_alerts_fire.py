@@ -1,20 +1,26 @@
-"""Alerts on a real flow: Prometheus scrapes a process that copies between two brokers, and says what is done to it."""
+"""Alerts on a real flow: Prometheus scrapes a process that copies between two brokers, and says what is done to it.
+
+Silent is a flow of which nothing fires. What was held up for a minute has a latency of a minute, which is right, and may keep
+Mm2LatencyHigh pending for the five minutes over which it looks.
+"""
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 
+import httpx
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import ResourceType
 
 from mm2.sandbox.kafka import LocalKafka, start_pair
 from mm2.sandbox.ports import free_ports
 from tests.faults.stage import Topics
-from tests.integration.copy_flow import alter, eventually, producer_of
+from tests.integration.copy_flow import PATIENCE, alter, eventually, producer_of
 from tests.integration.mirror_process import MirrorProcess, write_config
 from tests.integration.prometheus_server import Prometheus, prometheus
 from tests.unit.conf.test_grafana import BOARDS, queries, resolved
@@ -22,6 +28,26 @@ from tests.unit.conf.test_grafana import BOARDS, queries, resolved
 _FLOW = {"source": "A", "target": "B"}
 #: Longest `for` of what is played here, and a machine that has much else to do.
 _PATIENCE_S = 300.0
+# A scene and its fixture wait five times at most; whatever does not come is said by what waits for it, never by this limit.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(int(6 * _PATIENCE_S * PATIENCE))]
+
+
+#: Of the dashboards: of what a healthy flow without certificates and verification has nothing to say.
+NOTHING_TO_SHOW = frozenset(
+    {
+        *(f"{file.stem}: annotation Alerts" for file in BOARDS),
+        "flows: Alerts: A",
+        "flows: Batches made anew, by reason: A",
+        "partitions: Partitions that do not go on: A",
+        "partitions: Gaps by reason: A",
+        "partitions: Differences found by verify: A",
+        "partitions: Not verified yet, the ten longest: A",
+        "partitions: Records compared by verify: A",
+        "groups: Without a place, by reason: A",
+        "groups: Where each group is, the fifty that are furthest behind: D",  # nobody writes it (sync.group.offsets.enabled)
+        "workers: Certificates: A",
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -30,6 +56,7 @@ class Watched:
     b: LocalKafka
     process: MirrorProcess
     prometheus: Prometheus
+    overview: str
 
     def write(self, topic: str, count: int = 1, size: int = 100) -> None:
         producer = producer_of(self.a)
@@ -41,13 +68,34 @@ class Watched:
         return self.prometheus.value("max(mm2_flow_seconds_at_risk)")
 
     def eventually(self, condition: Callable[[], object]) -> None:
-        eventually(condition, _PATIENCE_S, why=lambda: f"{self.prometheus.alerts()}\n{self.process.tail()}")
+        eventually(condition, _PATIENCE_S, why=self._all_that_is_said)
+
+    def _all_that_is_said(self) -> str:
+        try:
+            seen = httpx.get(self.overview, timeout=30, trust_env=False).text
+        except httpx.HTTPError as error:
+            seen = repr(error)
+        states = self.prometheus.query("mm2_partition_state == 1")
+        return "\n".join(map(str, (self.prometheus.alerts(), states, seen, self.process.tail())))
 
     def await_firing(self, name: str, **labels: str) -> None:
         self.eventually(lambda: self.prometheus.firing(name, **labels))
 
     def await_silence(self) -> None:
-        self.eventually(lambda: not self.prometheus.alerts())
+        self.eventually(lambda: not self.prometheus.firing())
+
+
+def _commit(broker: LocalKafka, group: str, place: TopicPartition) -> None:
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group, "enable.auto.commit": False})
+    try:
+        consumer.commit(offsets=[place], asynchronous=False)
+    finally:
+        consumer.close()
+
+
+def unanswered(watched: Watched, asked: Mapping[str, str]) -> set[str]:
+    """Places of which Prometheus has no series."""
+    return {place for place, expression in asked.items() if not watched.prometheus.query(resolved(expression))}
 
 
 @pytest.fixture(scope="module")
@@ -65,34 +113,40 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
                 "B.bootstrap.servers": b.bootstrap,
                 "A->B.enabled": "true",
                 "A->B.topics": "orders, large",
+                # Every ten minutes it would give the copy the source's max.message.bytes again.
+                "A->B.sync.topic.configs.enabled": "false",
                 "B->A.emit.heartbeats.enabled": "false",
                 "listeners": f"http://127.0.0.1:{port}",
             },
         )
+        producer = producer_of(a)
+        producer.produce("orders", b"the first", partition=0)
+        assert producer.flush(30) == 0
+        _commit(a, "billing", TopicPartition("orders", 0, 1))
         process = MirrorProcess(file, folder / "mirror.log", "B")
         stack.callback(process.clean_up)
         server = stack.enter_context(prometheus(folder / "prometheus", [f"127.0.0.1:{port}"], "1s"))
-        made = Watched(a, b, process, server)
+        made = Watched(a, b, process, server, f"http://127.0.0.1:{port}/overview")
         made.write("orders", 1000)
-        made.eventually(lambda: server.value("sum(mm2_copied_records_total)") == 1000)
+        made.eventually(lambda: server.value("sum(mm2_copied_records_total)") == 1001)
         yield made
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_a_healthy_flow_is_silent_and_every_panel_can_ask(watched: Watched) -> None:
-    watched.await_silence()  # after what was pending while it started
-    for file in BOARDS:
-        for place, expression in queries(file):
-            assert watched.prometheus.query(resolved(expression)) is not None, place  # matching of labels is tried, too
+    watched.eventually(lambda: not watched.prometheus.alerts())  # nor is anything pending, once it has started
+    asked = {place: expression for file in BOARDS for place, expression in queries(file)}
+    # Matching of labels is tried, too; a panel that never has anything to show shows nothing on the worst day either.
+    eventually(
+        lambda: unanswered(watched, asked) <= NOTHING_TO_SHOW,
+        _PATIENCE_S,
+        why=lambda: sorted(unanswered(watched, asked) - NOTHING_TO_SHOW),
+    )
     for _ in range(20):
         time.sleep(1)
         assert watched.prometheus.firing() == []
     watched.eventually(lambda: watched.seconds_at_risk() == 0)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_a_record_that_is_too_large_is_told_by_topic_until_the_limit_is_raised(watched: Watched) -> None:
     alter(watched.b, ResourceType.TOPIC, "A.large", "max.message.bytes", "2000")
     watched.write("large", size=5000)
@@ -103,8 +157,6 @@ def test_a_record_that_is_too_large_is_told_by_topic_until_the_limit_is_raised(w
     watched.await_silence()
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
 def test_a_target_that_does_not_answer_is_told_and_so_is_what_would_be_lost(watched: Watched) -> None:
     watched.b.pause()
     try:
@@ -120,8 +172,6 @@ def test_a_target_that_does_not_answer_is_told_and_so_is_what_would_be_lost(watc
     watched.eventually(lambda: watched.seconds_at_risk() == 0)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_z_a_process_that_is_gone_is_told_though_nothing_is_left_to_look_at(watched: Watched) -> None:
     watched.process.kill9(whole_family=True)
     watched.await_firing("Mm2Down")
