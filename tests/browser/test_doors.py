@@ -63,7 +63,8 @@ def nasty() -> Snapshot:
     )
     spark = SparkView(False, NASTY, NASTY, NASTY, (LaneView(NASTY, 0, 1, None, 0, 1, NASTY),))
     certificate = CertificateView("A", "B", NASTY, NASTY, 1_795_327_951_000)
-    return Snapshot(int(time.time() * 1000), "1", (flow,), spark, certificates=(certificate,))
+    well = FlowView("C", "D", FlowState.RUNNING, "If C dies now you lose nothing.", Risk(0.0, 0, 0))
+    return Snapshot(int(time.time() * 1000), "1", (well, flow), spark, certificates=(certificate,))
 
 
 @pytest.fixture
@@ -127,6 +128,12 @@ def test_password_and_tls_hold_for_pages_and_websockets_and_words_stay_words(doo
         expect(page.locator("#as-of")).not_to_have_text(before, timeout=20_000)
         assert transports
         assert transports[0].startswith("wss://")
+        # Above the blocks of several flows stands the sentence of each, the worst first, and leads to its block.
+        lines = page.locator(".index li")
+        expect(lines.locator("a")).to_have_text(["A->B", "C->D"])
+        expect(lines.first.locator(".said.bad")).to_have_text(NASTY)
+        lines.get_by_role("link", name="C->D", exact=True).click()
+        assert page.evaluate("() => document.querySelector(':target').textContent") == "C->D"
         for view in VIEWS:
             page.goto(f"{door}{view}")
             expect(page.locator("main").get_by_text(NASTY).first).to_be_visible()  # as it was said, and nothing else
