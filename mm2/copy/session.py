@@ -12,7 +12,8 @@ same producer id and epoch; how far the one before it got is what the target say
 ===============================================================================================================
 
 Whatever dies in between, the offsets topic holds ``previous`` or ``mark.source``. Anything else was written by Java or by
-a user, and is obeyed: the session ends there.
+a user, and is obeyed: the session ends there. So that a user may also set it back to ``previous``, or remove it after the
+first commit, 1 is written once more where nothing moves, with both the same.
 """
 
 from __future__ import annotations

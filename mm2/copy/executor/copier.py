@@ -521,13 +521,17 @@ class Copier:
 
     # -- commits -----------------------------------------------------------------------------------------------------
 
-    def _commit(self) -> None:
-        """Write what has changed: ledger, then Connect's offsets topic; then syncs that are not due."""
+    def _commit(self, *, ending: bool = False) -> None:
+        """Write what has changed: ledger, then Connect's offsets topic; then syncs that are not due.
+
+        Where nothing moves the ledger is told of the position once more after it was written (`Positions.is_settled`).
+        """
         self._watch_ledger()
         now = time.monotonic()
         for tp, cursor in self._cursors.items():
             cursor.measure(now)
-            if self._transactions is None and self._written.get(tp) != self._state_of(cursor):
+            is_written = self._written.get(tp) == self._state_of(cursor)
+            if self._transactions is None and not (is_written and self._positions.is_settled(tp, ending=ending)):
                 self._commit_one(cursor)
         self._positions.flush()
         if self._syncs is not None and self._transactions is None:
@@ -766,9 +770,9 @@ class Copier:
                 outbox.queue.clear()
         if self._transactions is not None:
             await self._last_transaction(deadline)
-        self._commit()
+        self._commit(ending=True)
         while time.monotonic() < deadline:
-            self._commit()
+            self._commit(ending=True)
             # A sync that cannot be written is no loss, the next one says as much; it must not hold up the stop.
             syncs_idle = self._syncs is None or self._syncs.idle or self._syncs.outbox.complaint is not None
             if self._positions.idle and syncs_idle and (self._transactions is not None or self._all_written()):

@@ -153,10 +153,21 @@ class Positions:
         if ledger is not None and offsets is not None:
             ledger.then = offsets.flush
         self.committed: dict[TopicPartition, int | None] = {}
+        self._previous: dict[TopicPartition, int | None] = {}  # what the ledger says was committed
 
     def start_at(self, source: TopicPartition, position: int | None) -> None:
         """What Connect's offsets topic holds: the next source offset, None for nothing."""
         self.committed[source] = position
+
+    def is_settled(self, source: TopicPartition, *, ending: bool = False) -> bool:
+        """The ledger knows the position that is in the offsets topic for the last one. Else who is set back to the one before
+        it, or to nothing where that was the first, would be taken for a crash between the two writes.
+
+        When the micro-batch is ``ending`` it is enough that it does not know of nothing: nobody is kept waiting for more.
+        """
+        now = self.committed.get(source)
+        told = self._previous.get(source, now)
+        return told == now or (ending and told is not None)
 
     def busy(self, source: TopicPartition) -> bool:
         """A commit of this partition is under way."""
@@ -165,6 +176,7 @@ class Positions:
     def commit(self, commit: Commit) -> None:
         """Write a partition's commit; not while one is `busy`. `flush` sends it."""
         entry = commit.entry.replace(previous=self.committed.get(commit.entry.source))
+        self._previous[entry.source] = entry.previous
         self._under_way.add(entry.source)
         if self._ledger is None:
             self._to_offsets(entry)

@@ -83,10 +83,13 @@ def test_a_wait_is_cut_short_by_the_stop() -> None:
 def test_positions_of_long_ago_are_not_committed(silence_s: float, commits: bool) -> None:
     committed: list[int] = []
 
+    def commit(*, ending: bool = False) -> None:
+        committed.append(ending)
+
     async def run() -> None:
         own = Copier(ASSIGNMENT, 0)
         own._link._last_word, own._link.drain_s = time.monotonic() - silence_s, 0.01
-        own._commit = lambda: committed.append(1)  # type: ignore[method-assign]
+        own._commit = commit  # type: ignore[method-assign]
         own._positions = cast(Any, type("Idle", (), {"idle": True}))
         await own._drain()
 

@@ -295,6 +295,27 @@ def test_a_position_of_java_or_a_user_wins_over_any_ledger(marks: list[int], dat
     assert start.entry.session is None
 
 
+def test_a_position_that_was_told_once_more_at_rest_may_be_set_back_or_removed() -> None:
+    desk = Desk()
+    positions = desk.positions()
+    positions.start_at(T, None)
+    commit(positions, (T, 10))
+    assert positions.is_settled(T), "nothing is in yet"
+    desk.settle()
+    assert not positions.is_settled(T)
+    assert not positions.is_settled(T, ending=True), "worth to be waited for: a reset would not count"
+    assert not start_of(state_after(desk.log)[0], None, None).moved, "as if it had ended between the two writes"
+    commit(positions, (T, 10))
+    desk.settle()
+    assert positions.is_settled(T)
+    assert desk.values("offsets") == [b'{"offset":9}']
+    entry, _ = state_after(desk.log)
+    assert [start_of(entry, None, committed).moved for committed in (None, 5, 10)] == [True, True, False]
+    commit(positions, (T, 12))
+    desk.settle()
+    assert (positions.is_settled(T), positions.is_settled(T, ending=True)) == (False, True)
+
+
 @settings(deadline=None)
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=6, unique=True).map(sorted), st.integers(0, 6))
 def test_without_a_session_only_the_position_counts(marks: list[int], crash: int) -> None:
