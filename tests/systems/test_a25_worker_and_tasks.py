@@ -59,7 +59,7 @@ def test_a25_a_bad_converter_fails_its_own_task_only(
     trace = worker.rest.status(f"{topic}-bad")["tasks"][0]["trace"]
     assert "Tolerance exceeded in error handler" in trace
     eventually(lambda: put(folder / "good") == ["'four bytes these are not'"])
-    assert worker.rest.states(f"{topic}-good") == ["RUNNING", "RUNNING"]
+    worker.rest.await_running(f"{topic}-good", 1)
     for name in (f"{topic}-bad", f"{topic}-good"):
         worker.rest.delete(name)
 

@@ -148,7 +148,7 @@ def test_bad_records_are_left_out_when_all_errors_are_tolerated_and_end_the_task
     tolerant = {"errors.tolerance": "all", "errors.log.enable": "true", "errors.log.include.messages": "true"}
     worker.rest.create(unique, {**config, **tolerant})
     eventually(lambda: values(broker, unique)[:6] == ["1", "2", "3", "4", "6", "7"], why=worker.tail)
-    assert worker.rest.states(unique) == ["RUNNING", "RUNNING"]
+    worker.rest.await_running(unique, 1)
     log = worker.log.read_text()
     assert "Error encountered in task" in log
     assert "KEY_CONVERTER" in log
@@ -180,7 +180,7 @@ def test_records_without_source_partition_and_offset_are_written_all_the_same(
         worker.rest.create(unique, config)
         eventually(lambda: len(read_committed(broker.bootstrap, unique)) == 50, why=worker.tail)
         time.sleep(2)  # offsets are committed
-        assert worker.rest.states(unique) == ["RUNNING", "RUNNING"]
+        worker.rest.await_running(unique, 1)
         assert "not committed" not in worker.log.read_text()
         worker.rest.stop(unique)
         assert worker.rest.offsets(unique) == []
