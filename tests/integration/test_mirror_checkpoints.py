@@ -31,6 +31,9 @@ from tests.integration.mirror_flow import (
     write,
 )
 
+#: Settings that have groups' offsets written on the target, every second.
+SYNCING = {"sync__group__offsets__enabled": "true", "sync__group__offsets__interval__seconds": "1"}
+
 
 def props(a: LocalKafka, b: LocalKafka, unique: str, **more: str) -> dict[str, str]:
     # A source alias of its own for each test: its checkpoints and offset syncs stand in topics of their own.
@@ -50,6 +53,16 @@ def copied(broker: LocalKafka, unique: str, records: int, partitions: int = 1) -
     """A remote topic with so many records in its partition 0."""
     create(broker, f"{unique}.{unique}", partitions)
     write(broker, f"{unique}.{unique}", [(None, b"x")] * records, 0)
+
+
+def mirrored(
+    a: LocalKafka, b: LocalKafka, config: dict[str, str], unique: str, records: int, partitions: int = 1
+) -> None:
+    """A topic and its copy, which has so many records in its partition 0, and the topics of the flow itself."""
+    create(a, unique, partitions)
+    create(a, syncs_topic(config))
+    create(b, f"{unique}.checkpoints.internal")
+    copied(b, unique, records, partitions)
 
 
 def write_sync(broker: LocalKafka, config: dict[str, str], upstream: int, downstream: int, partition: int = 0) -> None:
@@ -107,10 +120,7 @@ def test_committed_offsets_are_translated_conservatively_and_only_news_is_emitte
     kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str
 ) -> None:
     config = task_props(kafka_a, kafka_b, unique)
-    create(kafka_a, unique, 2)
-    create(kafka_a, syncs_topic(config))
-    create(kafka_b, f"{unique}.checkpoints.internal")
-    copied(kafka_b, unique, 110, 2)
+    mirrored(kafka_a, kafka_b, config, unique, 110, 2)
     write_sync(kafka_a, config, 100, 57)
     commit(kafka_a, unique, {(unique, 0): 100, (unique, 1): 5})
     with running_task(MirrorCheckpointTask(), config) as task:
@@ -132,10 +142,7 @@ def test_records_have_the_key_and_partition_that_java_gives_them(
     kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str
 ) -> None:
     config = task_props(kafka_a, kafka_b, unique)
-    create(kafka_a, unique)
-    create(kafka_a, syncs_topic(config))
-    create(kafka_b, f"{unique}.checkpoints.internal")
-    copied(kafka_b, unique, 3)
+    mirrored(kafka_a, kafka_b, config, unique, 3)
     write_sync(kafka_a, config, 3, 2)
     commit(kafka_a, unique, {(unique, 0): 3})
     with running_task(MirrorCheckpointTask(), config) as task:
@@ -153,10 +160,7 @@ def test_after_a_restart_stored_checkpoints_keep_groups_from_going_back(
     kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str
 ) -> None:
     config = task_props(kafka_a, kafka_b, unique)
-    create(kafka_a, unique)
-    create(kafka_a, syncs_topic(config))
-    create(kafka_b, f"{unique}.checkpoints.internal")
-    copied(kafka_b, unique, 400)
+    mirrored(kafka_a, kafka_b, config, unique, 400)
     stored = Checkpoint(unique, f"{unique}.{unique}", 0, 250, 201)
     write(kafka_b, f"{unique}.checkpoints.internal", [(b"rubbish", b"x"), (stored.key(), stored.value())], 0)
     write_sync(kafka_a, config, 175, 175)
@@ -187,13 +191,9 @@ def test_idle_groups_of_the_target_follow_and_never_go_back(
     kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str
 ) -> None:
     fresh, ahead, busy = (f"{unique}-{name}" for name in ("fresh", "ahead", "busy"))
-    syncing = {"sync__group__offsets__enabled": "true", "sync__group__offsets__interval__seconds": "1"}
-    config = task_props(kafka_a, kafka_b, unique, fresh, ahead, busy, **syncing)
+    config = task_props(kafka_a, kafka_b, unique, fresh, ahead, busy, **SYNCING)
     remote = f"{unique}.{unique}"
-    create(kafka_a, unique)
-    create(kafka_a, syncs_topic(config))
-    create(kafka_b, f"{unique}.checkpoints.internal")
-    copied(kafka_b, unique, 20)
+    mirrored(kafka_a, kafka_b, config, unique, 20)
     write_sync(kafka_a, config, 10, 7)
     for group in (fresh, ahead, busy):
         commit(kafka_a, group, {(unique, 0): 10})
@@ -227,13 +227,9 @@ def test_offset_syncs_of_a_copy_that_is_gone_put_nobody_behind_the_end(
     kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str
 ) -> None:
     # The target has been built anew. The source has the offset syncs of the old one still, and a group far along.
-    syncing = {"sync__group__offsets__enabled": "true", "sync__group__offsets__interval__seconds": "1"}
-    config = task_props(kafka_a, kafka_b, unique, **syncing)
+    config = task_props(kafka_a, kafka_b, unique, **SYNCING)
     remote = f"{unique}.{unique}"
-    create(kafka_a, unique)
-    create(kafka_a, syncs_topic(config))
-    create(kafka_b, f"{unique}.checkpoints.internal")
-    copied(kafka_b, unique, 3)
+    mirrored(kafka_a, kafka_b, config, unique, 3)
     write_sync(kafka_a, config, 1_000, 1_000)
     commit(kafka_a, unique, {(unique, 0): 1_000})
     with running_task(MirrorCheckpointTask(), config) as task:
@@ -251,14 +247,10 @@ def test_offset_syncs_of_a_copy_that_is_gone_put_nobody_behind_the_end(
 
 def test_what_was_said_of_a_remote_topic_ends_with_it(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str) -> None:
     witness, other = f"{unique}-witness", f"{unique}-other"
-    syncing = {"sync__group__offsets__enabled": "true", "sync__group__offsets__interval__seconds": "1"}
-    config = task_props(kafka_a, kafka_b, unique, unique, witness, **syncing)
+    config = task_props(kafka_a, kafka_b, unique, unique, witness, **SYNCING)
     remote = f"{unique}.{unique}"
-    create(kafka_a, unique)
+    mirrored(kafka_a, kafka_b, config, unique, 10)
     create(kafka_a, other)
-    create(kafka_a, syncs_topic(config))
-    create(kafka_b, f"{unique}.checkpoints.internal")
-    copied(kafka_b, unique, 10)
     create(kafka_b, f"{unique}.{other}")
     write_sync(kafka_a, config, 10, 7)
     sync = OffsetSync(other, 0, 0, 0)
@@ -293,10 +285,7 @@ def test_19_offset_syncs_may_be_kept_on_the_target(kafka_a: LocalKafka, kafka_b:
 
 def test_a_group_of_the_new_protocol_is_a_group(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str) -> None:
     config = task_props(kafka_a, kafka_b, unique)
-    create(kafka_a, unique)
-    create(kafka_a, syncs_topic(config))
-    create(kafka_b, f"{unique}.checkpoints.internal")
-    copied(kafka_b, unique, 3)
+    mirrored(kafka_a, kafka_b, config, unique, 3)
     write(kafka_a, unique, [(None, b"x")] * 3, 0)
     write_sync(kafka_a, config, 3, 2)
     consumer = Consumer(
@@ -333,8 +322,7 @@ def test_share_groups_are_dealt_apart_and_followed(kafka_a: LocalKafka, kafka_b:
     )
     here, there = Place(unique, 0), Place(f"{unique}.{unique}", 0)
     until(lambda: Admin(cluster).alter_share_group_offsets(unique, {here: 3}) == {here: None}, "a share group")
-    syncing = {"sync__group__offsets__enabled": "true", "sync__group__offsets__interval__seconds": "1"}
-    with running(MirrorCheckpointConnector(), props(kafka_a, kafka_b, unique, **syncing)) as (connector, context):
+    with running(MirrorCheckpointConnector(), props(kafka_a, kafka_b, unique, **SYNCING)) as (connector, context):
         assert context.reconfigured.wait(30)
 
         def dealt() -> list[tuple[str, str | None]]:
