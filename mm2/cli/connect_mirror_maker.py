@@ -18,6 +18,7 @@ import configargparse
 import structlog
 
 from mm2 import __version__
+from mm2.cli.allocator import use_one_arena
 from mm2.cli.logs import add_log_options, configure_logging
 from mm2.cli.served import Served
 from mm2.cli.signals import ask_at_hangup, exit_in, stop_at_signals
@@ -72,6 +73,7 @@ def parser() -> Any:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run until a signal comes or a flow dies; the exit code."""
     options = parser().parse_args(arguments)
+    use_one_arena()
     configure_logging(options.log_format, options.log_level)
     stopping = stop_at_signals()
     file = ConfigFile(options.config, ask_at_hangup(stopping))
