@@ -13,8 +13,6 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-from mm2.config.configdef import ConfigException
-from mm2.connect.tls import ADMIN_LISTENERS_PREFIX, LISTENERS_PREFIX, tls_settings
 from mm2.copy.ledger import Ledger, LedgerLog, ledger_topic
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
@@ -22,7 +20,6 @@ from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.log import KafkaBasedLog, LogRecord
 from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import LATEST, OffsetAndMetadata, OffsetInfo, TopicPartition
-from mm2.kafka.tls import expiries
 from mm2.mirror.client.freshness import Freshness, FreshnessWatch
 from mm2.mirror.client.mirror_client import MirrorClient
 from mm2.mirror.clients import Kind, MirrorClients, Side
@@ -31,7 +28,6 @@ from mm2.mirror.formats import Checkpoint, FormatError
 from mm2.mirror.group_offsets import SHARE, GroupOffsets
 from mm2.mirror.plugins import replication_policy
 from mm2.observer.stamps import Stamp, StampReader
-from mm2.observer.views import CertificateView
 
 #: For one question.
 ANSWER_S: Final = 4.0
@@ -77,32 +73,6 @@ class FlowClients:
         limit_ms = int(ANSWER_S * 1000)
         props["request.timeout.ms"] = str(min(limit_ms, int(props.get("request.timeout.ms", limit_ms))))
         return MirrorClient(props)
-
-
-def certificates(clients: FlowClients) -> tuple[CertificateView, ...]:
-    """Those of a flow's clients on both sides. A store that cannot be read is left out: the clients say so themselves."""
-    found = []
-    for side in Side:
-        tls = clients.settings(side).tls
-        if tls is None:
-            continue
-        with contextlib.suppress(ConfigException):
-            found += [
-                CertificateView(clients.source, clients.target, clients.alias(side), name, int(end.timestamp() * 1000))
-                for name, end in expiries(tls).items()
-            ]
-    return tuple(found)
-
-
-def listener_certificates(rest: Mapping[str, str]) -> tuple[CertificateView, ...]:
-    """Those that the process's own https listeners show and trust; ``rest`` are its settings for REST, resolved."""
-    found: dict[str, int] = {}
-    for key, prefix in (("listeners", LISTENERS_PREFIX), ("admin.listeners", ADMIN_LISTENERS_PREFIX)):
-        if "https:" not in rest.get(key, "").lower():
-            continue
-        with contextlib.suppress(ConfigException):
-            found |= {name: int(end.timestamp() * 1000) for name, end in expiries(tls_settings(rest, prefix)).items()}
-    return tuple(CertificateView("", "", "", name, expires_ms) for name, expires_ms in found.items())
 
 
 class SourceAsk:

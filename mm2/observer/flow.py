@@ -17,14 +17,14 @@ from mm2.copy.tally import BOUNDS_S
 from mm2.kafka.structs import TopicPartition
 from mm2.metrics.mirror import metric_formats
 from mm2.mirror.clients import Side
-from mm2.observer.asks import FlowClients, GroupsAsk, GroupsSeen, HeartbeatsAsk, LedgerAsk, SourceAsk, certificates
+from mm2.observer.asks import FlowClients, GroupsAsk, GroupsSeen, HeartbeatsAsk, LedgerAsk, SourceAsk
+from mm2.observer.certificates import Certificates, client_certificates
 from mm2.observer.partitions import Look, PartitionBook, Partitions
 from mm2.observer.verdict import Standing, sentence_of, state_of
-from mm2.observer.views import CertificateView, FlowView, GroupView, HeartbeatView, Latency, PartitionView
+from mm2.observer.views import FlowView, GroupView, HeartbeatView, Latency, PartitionView
 from mm2.observer.watch import Watch
 from mm2.observer.work import HerderWork, NoWork, StoredWork, Work, Works
 
-CERTIFICATES_AGAIN_S: Final = 60.0
 #: Partitions whose ends are asked for in a second; with more of them it takes so many seconds.
 _ENDS_PER_S: Final = 2_000
 _MOST_S: Final = 10.0
@@ -68,8 +68,7 @@ class FlowObserver:
         self._watches = (self._source_watch, self._target_watch, self._heartbeats_watch, self._groups_watch)
         self._book = PartitionBook(rates=engine is not None)
         self._metric_formats = metric_formats(flow.props)
-        self._certificates: tuple[CertificateView, ...] = ()
-        self._certificates_at_s: float | None = None
+        self.certificates = Certificates(lambda: client_certificates(clients))
 
     def start(self) -> None:
         """Begin to ask; returns at once."""
@@ -105,14 +104,6 @@ class FlowObserver:
         for watch in (self._heartbeats_watch, self._groups_watch):
             watch.await_first(max(0.0, deadline - time.monotonic()))
         return self.view()
-
-    def certificates(self) -> tuple[CertificateView, ...]:
-        """Of the flow's clients, looked at once a minute: one that is replaced is another file."""
-        now_s = time.monotonic()
-        if self._certificates_at_s is None or now_s - self._certificates_at_s > CERTIFICATES_AGAIN_S:
-            self._certificates_at_s = now_s
-            self._certificates = certificates(self._clients)
-        return self._certificates
 
     def view(self) -> FlowView:
         """As much as is known now."""

@@ -6,7 +6,6 @@ never waits for a cluster: a snapshot holds what is known.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,9 +20,9 @@ from mm2.config.mirror_keys import SOURCE_CONNECTOR
 from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
 from mm2.config.providers import ConfigTransformer
 from mm2.copy.driver.engine import CopyEngine
-from mm2.observer.asks import listener_certificates
-from mm2.observer.flow import CERTIFICATES_AGAIN_S, FlowObserver, WatchedFlow
-from mm2.observer.views import CertificateView, LaneView, Snapshot, SparkView
+from mm2.observer.certificates import Certificates, listener_certificates
+from mm2.observer.flow import FlowObserver, WatchedFlow
+from mm2.observer.views import LaneView, Snapshot, SparkView
 
 log = structlog.get_logger(__name__)
 
@@ -49,9 +48,7 @@ class Observer:
         self._flows = flows
         self._engine = engine
         self._reloads = reloads
-        self._rest = rest
-        self._listeners: tuple[CertificateView, ...] = ()
-        self._listeners_at_s: float | None = None
+        self._listener_certificates = Certificates(lambda: listener_certificates(rest()))
         self._idle_s = idle_s
         self._lock = threading.Lock()
         self._news = threading.Condition(self._lock)
@@ -127,20 +124,10 @@ class Observer:
             spark_view(self._engine(), [str(pair) for pair in observers]),
             dict(self._reloads()),
             (
-                *(one for observer in observers.values() for one in observer.certificates()),
-                *self._listener_certificates(),
+                *(one for observer in observers.values() for one in observer.certificates.now()),
+                *self._listener_certificates.now(),
             ),
         )
-
-    def _listener_certificates(self) -> tuple[CertificateView, ...]:
-        now_s = time.monotonic()
-        if self._listeners_at_s is None or now_s - self._listeners_at_s > CERTIFICATES_AGAIN_S:
-            self._listeners_at_s = now_s
-            with contextlib.suppress(
-                ConfigException
-            ):  # a reference that cannot be resolved: the listeners have what it was
-                self._listeners = listener_certificates(self._rest())
-        return self._listeners
 
 
 def observe_once(config: MirrorMakerConfig, flows: Sequence[str] | None = None, *, timeout_s: float = 15.0) -> Snapshot:

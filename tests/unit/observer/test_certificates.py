@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
-from mm2.observer.asks import listener_certificates
+import pytest
+
+from mm2.config.configdef import ConfigException
+from mm2.observer import certificates
+from mm2.observer.certificates import Certificates, listener_certificates
+from mm2.observer.views import CertificateView
 from mm2.sandbox.certificates import PASSWORD, issue
 
 
@@ -41,3 +47,22 @@ def test_the_certificates_of_listeners_are_watched_as_those_of_clusters_are(tmp_
         )
         == ()
     )
+
+
+def test_certificates_are_looked_at_once_a_minute_and_settings_that_do_not_resolve_change_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s = [1000.0]
+    monkeypatch.setattr(certificates, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    seen = [(CertificateView("A", "B", "A", "old.p12", 1),), None, (CertificateView("A", "B", "A", "new.p12", 2),)]
+    left = iter(seen)
+
+    def look() -> tuple[CertificateView, ...]:
+        if (found := next(left)) is None:
+            raise ConfigException("nobody knows ${file:/gone:password}")
+        return found
+
+    own = Certificates(look)
+    for at_s, wanted in ((0, seen[0]), (59, seen[0]), (60, seen[0]), (119, seen[0]), (120, seen[2]), (121, seen[2])):
+        now_s[0] = 1000.0 + at_s
+        assert own.now() == wanted
