@@ -44,7 +44,7 @@ class TaskLatencies:
             for (group, place), sizes in self._of.items():
                 topic = "" if cardinality is Cardinality.FLOW else place.topic
                 partition = str(place.partition) if cardinality is Cardinality.FULL else ""
-                _join(found.setdefault((group, topic, partition), Sizes()), sizes)
+                found.setdefault((group, topic, partition), Sizes()).join(sizes)
         return found
 
 
@@ -88,12 +88,3 @@ def _values(sizes: Sizes) -> dict[str, float]:
         "checkpoint_latency_ms_max": sizes.greatest,
         "checkpoint_latency_ms_avg": sizes.total / sizes.count,
     }
-
-
-def _join(whole: Sizes, part: Sizes) -> None:
-    """Of several places the worst of the last."""
-    whole.least = part.least if not whole.count else min(whole.least, part.least)
-    whole.greatest = max(whole.greatest, part.greatest)
-    whole.last = max(whole.last, part.last)
-    whole.count += part.count
-    whole.total += part.total

@@ -27,6 +27,14 @@ class Sizes:
         self.total += value
         self.last = value
 
+    def join(self, other: Sizes) -> None:
+        """Those of another place, too; of the two that came last the greater."""
+        self.least = other.least if not self.count else min(self.least, other.least)
+        self.greatest = max(self.greatest, other.greatest)
+        self.last = max(self.last, other.last)
+        self.count += other.count
+        self.total += other.total
+
 
 @dataclass(slots=True)
 class StartCounters:
