@@ -801,9 +801,7 @@ class Copier:
 
     def _mishap(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """An error in a callback."""
-        error = context.get("exception")
-        self._log.error("an error of ours ends this micro-batch", error=context.get("message"), exc_info=error)
-        self._link.fail(error or context.get("message"))
+        self._link.fail(context.get("exception"), context["message"])
 
     async def _call(self, call: Any, *args: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._background, lambda: call(*args))

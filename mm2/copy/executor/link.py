@@ -79,10 +79,18 @@ class DriverLink:
             self.reason = reason
             self.stop.set()
 
-    def fail(self, error: object) -> None:
-        """An error of our own: nobody knows what it left undone, so this micro-batch ends and the next starts clean."""
+    def fail(self, error: BaseException | None, what: str = "") -> None:
+        """An error of our own, or ``what`` went wrong without one: nobody knows what it left undone, so this micro-batch ends
+        and the next starts clean."""
+        log = structlog.get_logger(__name__)  # only now: a logger keeps the configuration that it is first used under
+        log.error(
+            "an error of ours ends this micro-batch",
+            batch=self._assignment.batch,
+            error=what or str(error),
+            exc_info=error,
+        )
         self.sound = False
-        self.end(f"an error of ours: {error}")
+        self.end(f"an error of ours: {error or what}")
 
     @property
     def silence_s(self) -> float:

@@ -118,7 +118,6 @@ class Opening:
     def _over(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._log.error("an error of ours ends this micro-batch", exc_info=error)
             self._link.fail(error)
 
     def _remember(self, cursor: Cursor, entry: Entry, start: Start) -> None:

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from mm2.copy import channel
 from mm2.copy.executor.copier import Copier
@@ -77,6 +78,19 @@ def test_a_wait_is_cut_short_by_the_stop() -> None:
         await asyncio.wait_for(link.pause(60), 5)
 
     asyncio.run(run())
+
+
+def test_an_error_of_ours_is_told_with_its_traceback_and_ends_the_micro_batch() -> None:
+    own = Copier(ASSIGNMENT, 0)
+    broken = RuntimeError("a defect")
+    with capture_logs() as lines:
+        own._mishap(cast(Any, None), {"message": "Exception in callback", "exception": broken})
+        own._mishap(cast(Any, None), {"message": "Task was destroyed"})
+    assert [(line["batch"], line["error"], line["exc_info"]) for line in lines] == [
+        ("b", "Exception in callback", broken),
+        ("b", "Task was destroyed", None),
+    ]
+    assert (own.sound, own._link.stop.is_set(), own._link.reason) == (False, True, "an error of ours: a defect")
 
 
 @pytest.mark.parametrize(("silence_s", "commits"), [(1.0, True), (60.0, False)])
