@@ -40,9 +40,7 @@ class FlowState(StrEnum):
     RUNNING = "RUNNING"
     CATCHING_UP = "CATCHING_UP"
     PAUSED = "PAUSED"
-    DEGRADED = (
-        "DEGRADED"  # some of it does not go on or differs from its source, or one of the clusters does not answer
-    )
+    DEGRADED = "DEGRADED"  # some of it does not go on, or differs from its source; or a cluster does not answer
     STOPPED = "STOPPED"  # nothing of it is copied, and nobody has asked for that
     UNKNOWN = "UNKNOWN"  # nothing has been seen yet
 
