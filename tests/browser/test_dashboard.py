@@ -386,15 +386,17 @@ def test_a_flow_that_breaks_is_red_within_ten_seconds(shop: Shop, page: Page) ->
     assert red > 2 * max(green, blue)
 
 
-def test_the_process_ends_in_time_though_pages_are_open(shop: Shop, context: BrowserContext) -> None:
+def test_open_pages_do_not_hold_the_process_up_when_it_ends(shop: Shop, context: BrowserContext) -> None:
     """The last one: afterwards the process is gone."""
     page = context.new_page()
     page.goto(shop.ui)
     expect(page.locator(".sentence").first).to_be_visible()
-    code, seconds = shop.process.stop()
+    code, _ = shop.process.stop()
     assert code == 0
-    assert seconds < max(15, PATIENCE_S / 4)
-    expect(page.locator("#alarm")).to_contain_text("Connection lost", timeout=15_000)
+    # How long it takes as a whole says nothing of pages: the test before has killed a broker, for which a stop waits.
+    (stopped,) = shop.process.lines(event="REST server stopped.")
+    assert stopped["in_time"]
+    expect(page.locator("#alarm")).to_contain_text("Connection lost", timeout=PATIENCE_S * 1000)
     page.close()
 
 
