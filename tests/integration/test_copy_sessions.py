@@ -279,10 +279,37 @@ def test_a_source_topic_created_anew_while_nobody_copies_is_copied_from_its_star
     got = [record.value for record in read(flow.target, flow.remote(topic))]
     assert got == [record.value for record in [*numbered(0, 20), *numbered(100, 30)]]
     stopping = replace(spec, source_data_loss="stop")
+    # Of what was known to be there and not copied yet, a successor that never saw it tells all the same.
+    write(flow.source, topic, numbered(0, 10, size=5_000), numbered(0, 5))
+    with flow.copying(replace(spec, throttle=1)) as job:
+        eventually(lambda: rows_of(job) and rows_of(job)[tp].state == "THROTTLED", why=job.progress)
+        eventually(lambda: known_end(flow, tp) == 45, why=job.progress)
+    behind = flow.committed(spec)[tp]
+    assert behind is not None
+    assert behind < 45
+    for done in admin_of(flow.source).delete_topics([topic]).values():
+        done.result(30)
+    eventually(lambda: topic not in admin_of(flow.source).list_topics(timeout=10).topics)
+    create(flow.source, topic, 1, retention__ms="-1")
+    with flow.copying(spec) as job:
+        eventually(lambda: tp in rows_of(job) and rows_of(job)[tp].lost == 1, why=job.progress)
+    entry = flow.ledger().entry(tp)
+    assert entry is not None
+    assert [lost[:3] for lost in entry.lost] == [(behind, 45, "recreated")]
+    on_target = len(read(flow.target, flow.remote(topic)))
+    write(flow.source, topic, numbered(0, 5))
+    with flow.copying(spec) as job:
+        flow.wait_until_copied(job, spec)
     for done in admin_of(flow.source).delete_topics([topic]).values():
         done.result(30)
     eventually(lambda: topic not in admin_of(flow.source).list_topics(timeout=10).topics)
     create(flow.source, topic, 1, retention__ms="-1")
     with flow.copying(stopping) as job:
         eventually(lambda: tp in rows_of(job) and rows_of(job)[tp].state == "RECREATED", why=job.status)
-    assert len(read(flow.target, flow.remote(topic))) == 50
+    assert len(read(flow.target, flow.remote(topic))) == on_target + 5
+
+
+def known_end(flow: Flow, tp: TopicPartition) -> int:
+    """Of the source, as the ledger has it."""
+    entry = flow.ledger().entry(tp)
+    return -1 if entry is None else entry.end

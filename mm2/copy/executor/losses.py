@@ -66,12 +66,14 @@ class Losses:
         if cursor.held:
             return  # it is said again
         self._log.error("a source topic was created anew and is copied from its start", partition=str(tp))
-        if cursor.high_watermark > cursor.offset:
-            cursor.lose(cursor.offset, cursor.high_watermark, "recreated")
+        if cursor.known_end > cursor.offset:  # heard of by us, or by a predecessor when the ledger was last written
+            cursor.lose(cursor.offset, cursor.known_end, "recreated")
         self.rebase(cursor, 0, topic_id)
 
     def diverged(self, cursor: Cursor, end_offset: int) -> None:
         """The source lost its end in an unclean election: what was copied from there on is on the target only."""
+        # Between two leaders that neither had all of the other's records the new log may be the longer one.
+        end_offset = min(end_offset, cursor.offset)
         what = (
             f"{cursor.partition} of {self._spec.source_alias} was cut off at offset {end_offset} by a change of leader; "
             f"offsets {end_offset}..{cursor.offset - 1} that were read before are other records now"
@@ -132,6 +134,8 @@ class Losses:
 
     def _go_on_at(self, cursor: Cursor, offset: int, topic_id: str) -> None:
         cursor.move(offset)
+        if topic_id != cursor.topic_id:
+            cursor.known_end = -1  # of the topic that is no more
         cursor.topic_id = topic_id
         cursor.leader_epoch = -1
         self._commit(cursor, lambda: self._release(cursor))
@@ -170,10 +174,12 @@ class Losses:
         if cursor.held:
             return  # it is on its way elsewhere; if not there, this is said again
         if self._stops or self._spec.auto_offset_reset == "none":
-            cursor.fail(State.LOST_RANGE, f"{what}; source.data.loss is stop")
+            policy = "source.data.loss is stop" if self._stops else "auto.offset.reset is none"
+            cursor.fail(State.LOST_RANGE, f"{what}; {policy}")
             return
         self._log.error("a source log was cut off", partition=str(cursor.partition), reason=what)
-        cursor.lose(end_offset, cursor.offset, "truncated")
+        if end_offset < cursor.offset:
+            cursor.lose(end_offset, cursor.offset, "truncated")
         self.rebase(cursor, end_offset, cursor.topic_id)
 
     def _spawn(self, work: Any) -> None:

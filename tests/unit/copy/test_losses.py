@@ -139,14 +139,17 @@ def test_other_failures_are_not_its_business() -> None:
 
 
 @pytest.mark.parametrize("skip", [0, 7])
+@pytest.mark.parametrize("seen", [25, -1], ids=["heard-by-us", "heard-by-a-predecessor"])
 def test_another_topic_of_the_same_name_is_copied_from_its_start_and_nothing_of_it_is_taken_for_the_old_one(
     skip: int,
+    seen: int,
 ) -> None:
     scene = Scene()
     scene.cursor.begin(Mark(10, 110, 10), skip=skip)
-    scene.cursor.high_watermark = 25
+    scene.cursor.high_watermark, scene.cursor.known_end = seen, 25
     scene.losses.renewed(scene.cursor, "new")
     assert scene.committed[0][0][::2] == (0, 10 + skip)
+    assert scene.cursor.known_end == -1, "how far the new one goes nobody knows yet"
     scene.written()
     scene.bench.fetch(batch(0, 2))
     assert scene.bench.offsets() == [0, 1]
@@ -173,6 +176,16 @@ def test_a_source_that_was_cut_off_stops_the_partition_where_that_is_wanted(chan
     scene = Scene(**changes)
     scene.losses.diverged(scene.cursor, 4)
     assert (stopped(scene), scene.committed) == (State.LOST_RANGE, [])
+    trouble = scene.cursor.stop_trouble
+    assert trouble is not None
+    (key, value), *_ = changes.items()
+    assert trouble.reason.endswith(f"; {key.replace('_', '.')} is {value}")
+
+
+def test_a_new_leader_whose_log_is_longer_and_other_is_not_skipped_into() -> None:
+    scene = Scene()
+    scene.losses.diverged(scene.cursor, 15)
+    assert (scene.committed, scene.cursor.lost) == ([(Mark(10, 110, 10), True)], [])
 
 
 def test_a_cut_that_is_said_twice_is_one() -> None:
