@@ -38,10 +38,10 @@ from mm2.kafka.settings import ClientSettings
 from mm2.mirror.checkpoint_task import group_state
 from mm2.sandbox.kafka import LocalKafka, start_pair
 from tests.integration.asking import asked
-from tests.integration.copy_flow import create, eventually, producer_of, read_all
+from tests.integration.copy_flow import PATIENCE, create, eventually, producer_of, read_all
 from tests.integration.mirror_process import MirrorProcess, ends, is_running, partitions_of, table, write_config
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(int(1500 * PATIENCE))]
 
 GROUPS = 20
 PARTITIONS = 4

@@ -4,6 +4,7 @@ what has to be true of all that they leave."""
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections import Counter
@@ -16,7 +17,7 @@ from typing import Any, Self
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from mm2.sandbox.kafka import LocalKafka
-from tests.integration.copy_flow import PATIENCE, Read, eventually
+from tests.integration.copy_flow import PATIENCE, Read, eventually, read_all
 from tests.integration.java_mirror import JavaMirrorProcess
 from tests.integration.mirror_flow import committed
 from tests.integration.mirror_process import (
@@ -44,6 +45,7 @@ GROUPS: Mapping[str, Callable[[int], int]] = {
     "rests": lambda _end: 40,
 }
 _LOOK_BACK = 5_000
+_JAVA_LOST_GROUPS = re.compile(r"MirrorCheckpointConnector: Found \d+ consumer groups .* [1-9]\d* were removed")
 
 
 @dataclass
@@ -166,12 +168,21 @@ class SharedFlow:
         assert len(seen) == PARTITIONS
 
     def _check_configs(self) -> None:
-        """Whoever came found what it wanted and left it as it was. Java makes a new session key at each of its starts."""
+        """Whoever came found what it wanted and left it as it was. Java makes a new session key at each of its starts, and deals
+        all groups anew when a broker that was out of breath has not listed one: that is told in its log, and let pass."""
         (rows,) = records(self.west, self.internal("configs"))
         writes = Counter((record.key or b"").decode() for record in rows)
         assert {f"connector-{name}" for name in CONNECTORS} <= writes.keys()
         again = {key: count for key, count in writes.items() if count > 1 and key != "session-key"}
+        if self._has_java_lost_groups():
+            print("Java has taken groups for removed, and dealt them anew")  # noqa: T201
+            dealt = ("task-MirrorCheckpointConnector", "commit-MirrorCheckpoint", "tasks-fencing-MirrorCheckpoint")
+            again = {key: count for key, count in again.items() if not key.startswith(dealt)}
         assert not again, [(row.key, row.value) for row in rows if (row.key or b"").decode() in again]
+
+    def _has_java_lost_groups(self) -> bool:
+        logs = self.file.parent.glob(f"*-{JavaMirrorProcess.__name__}.log")
+        return any(_JAVA_LOST_GROUPS.search(log.read_text(errors="replace")) for log in logs)
 
     def _check_statuses(self) -> None:
         for rows in records(self.west, self.internal("status")):
@@ -182,10 +193,12 @@ class SharedFlow:
                     assert value["state"] != "FAILED", value
 
     def _check_places(self, wanted: list[list[Read]], got: list[list[Read]]) -> None:
-        """No checkpoint lets its group skip a record, nor go back while it goes on; what is committed is a checkpoint."""
+        """No checkpoint lets its group skip a record, nor go back while it goes on; what is committed is a checkpoint. One of a
+        transaction that was aborted counts as well: Java reads it when it starts, and puts the group there.
+        """
         first_left = [_first_left(here, there) for here, there in zip(wanted, got, strict=True)]
         history: dict[tuple[str, int], list[int]] = {}
-        for record in records(self.west, f"{self.source}.checkpoints.internal")[0]:
+        for record in read_all(self.west, f"{self.source}.checkpoints.internal", [0], isolation="read_uncommitted")[0]:
             assert record.key is not None
             assert record.value is not None
             (group, topic, partition), (upstream, downstream, _) = checkpoint_of(record.key, record.value)
@@ -198,7 +211,8 @@ class SharedFlow:
         assert {(self.group(name), partition) for name in GROUPS for partition in range(PARTITIONS)} <= history.keys()
         for (group, partition), places in history.items():
             assert places == sorted(places), f"{group} goes back on {partition}"
-            assert committed(self.west, group, self.remote, partition) in places
+            place = committed(self.west, group, self.remote, partition)
+            assert place in places, f"{group} is at {place} of {partition}, which is none of {places[-10:]}"
 
     def await_copied(self, process: MirrorProcess) -> None:
         """Wait until the last record of each partition is on the target; nobody writes any more."""

@@ -13,7 +13,7 @@ import pytest
 
 from mm2.sandbox.kafka import LocalKafka
 from mm2.sandbox.ports import free_ports
-from tests.integration.copy_flow import create, producer_of
+from tests.integration.copy_flow import PATIENCE, create, producer_of
 from tests.integration.mirror_process import (
     MirrorProcess,
     has_all,
@@ -24,7 +24,7 @@ from tests.integration.mirror_process import (
     write_config,
 )
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(int(300 * PATIENCE))
 
 CONNECTORS = ("MirrorSourceConnector", "MirrorHeartbeatConnector", "MirrorCheckpointConnector")
 IN_EFFECT = "The file is in effect."

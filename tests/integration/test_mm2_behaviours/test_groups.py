@@ -18,11 +18,11 @@ import pytest
 from mm2.copy.ledger import Ledger
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.asking import asked
-from tests.integration.copy_flow import Read, admin_of, create, end_offset, eventually, producer_of, read
+from tests.integration.copy_flow import PATIENCE, Read, admin_of, create, end_offset, eventually, producer_of, read
 from tests.integration.mirror_flow import commit, committed
 from tests.integration.mirror_process import MirrorProcess, checkpoints, is_running, table, write_config
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(int(300 * PATIENCE))
 
 EAST, WEST = "geast", "gwest"
 PLAIN, HOLES, QUIET = "groups-plain", "groups-holes", "groups-quiet"
@@ -246,7 +246,7 @@ def test_21_after_a_kill_and_a_restart_old_and_new_places_are_exact(scene: Scene
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(int(900 * PATIENCE))
 def test_anywhere_in_the_last_million_records_nothing_is_read_again(scene: Scene) -> None:
     million = "groups-million"
     create(scene.east, million)

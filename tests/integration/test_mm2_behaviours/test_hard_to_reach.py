@@ -22,7 +22,7 @@ from confluent_kafka.admin import ScramCredentialInfo, ScramMechanism, UserScram
 
 from mm2.sandbox import certificates
 from mm2.sandbox.kafka import LocalKafka, start_all, stop_all
-from tests.integration.copy_flow import admin_of, create
+from tests.integration.copy_flow import PATIENCE, admin_of, create
 from tests.integration.mirror_flow import commit, committed
 from tests.integration.mirror_process import (
     MirrorProcess,
@@ -35,7 +35,7 @@ from tests.integration.mirror_process import (
 )
 from tests.integration.token_server import AUDIENCE, CLIENT_ID, TokenServer
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
+pytestmark = [pytest.mark.timeout(int(300 * PATIENCE)), pytest.mark.slow]
 
 LISTENERS = {
     "OPEN": "PLAINTEXT",

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from mm2.sandbox.kafka import LocalKafka
-from tests.integration.copy_flow import Traffic, create
+from tests.integration.copy_flow import PATIENCE, Traffic, create
 from tests.integration.java_mirror import JavaMirrorProcess, java_says
 from tests.integration.mirror_process import MirrorProcess, checkpoints, contents, heartbeats, syncs
 from tests.integration.test_mm2_behaviours.in_turns import (
@@ -33,7 +33,7 @@ ONCE = ("stop", "kill")
 THREE_TIMES = ("stop", "kill", "kill", "stop", "kill", "kill")
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(int(900 * PATIENCE))
 @pytest.mark.parametrize(
     ("endings", "exactly_once"),
     [

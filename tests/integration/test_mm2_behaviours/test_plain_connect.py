@@ -17,12 +17,12 @@ from confluent_kafka import Producer
 
 from bench.proctree import session_members
 from mm2.sandbox.kafka import LocalKafka
-from tests.integration.copy_flow import create, eventually
+from tests.integration.copy_flow import PATIENCE, create, eventually
 from tests.integration.mirror_flow import commit, committed
 from tests.integration.mirror_process import checkpoints, contents, ends, has_all, heartbeats, syncs, topics_of
 from tests.systems.workers import DistributedWorker, Rest, distributed_props
 
-pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
+pytestmark = [pytest.mark.timeout(int(240 * PATIENCE)), pytest.mark.slow]
 
 BYTES = "org.apache.kafka.connect.converters.ByteArrayConverter"
 KINDS = ("Source", "Checkpoint", "Heartbeat")

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from mm2.sandbox.kafka import LocalKafka
-from tests.integration.copy_flow import Traffic, create
+from tests.integration.copy_flow import PATIENCE, Traffic, create
 from tests.integration.java_mirror import JavaMirrorProcess
 from tests.integration.mirror_process import MirrorProcess, records, table
 from tests.integration.test_mm2_behaviours.in_turns import (
@@ -36,7 +36,7 @@ MINUTES = float(os.environ.get("MM2_ROLLING_MINUTES", "10"))
 TOGETHER = {"dedicated.mode.enable.internal.rest": "true", "task.shutdown.graceful.timeout.ms": "20000"}
 
 
-@pytest.mark.timeout(60 * MINUTES + 900)
+@pytest.mark.timeout(int(60 * MINUTES + 900 * PATIENCE))
 @pytest.mark.parametrize(
     ("minutes", "exactly_once"),
     [
