@@ -390,7 +390,7 @@ class Ledger:
         if entry.before is not None:
             chunk = chunk.shortened(entry.before.extent, undone.mark.source)
         extend([chunk], undone)
-        return start_of(undone, chunk, committed)
+        return start_of(undone, chunk, committed, undone=True)
 
     def rates(self) -> dict[TopicPartition, float]:
         """Bytes per second of each partition, as last measured.

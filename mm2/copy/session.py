@@ -248,11 +248,17 @@ class Start:
         )
 
 
-def start_of(entry: Entry | None, chunk: Chunk | None, committed: int | None) -> Start:
-    """Where to go on, from what the ledger says and the position in Connect's offsets topic (next source offset)."""
+def start_of(entry: Entry | None, chunk: Chunk | None, committed: int | None, *, undone: bool = False) -> Start:
+    """Where to go on, from what the ledger says and the position in Connect's offsets topic (next source offset).
+
+    ``undone``: the entry is what stood there before a transaction that was never committed.
+    """
     if entry is None:
         return Start(committed, committed)
     if entry.session is None:
+        if committed is None and entry.previous is None and entry.mark.source == 0 and not undone:
+            # Connect's offsets topic has no word for the beginning of a log, and "latest" is another place by now.
+            return Start(0, committed, entry, chunk)
         # The mark may be ahead: in exactly-once mode what it counts counts only once the transaction is committed.
         return Start(committed, committed, entry, chunk, moved=committed not in {entry.previous, entry.mark.source})
     if committed is not None and committed in {entry.previous, entry.mark.source}:

@@ -169,6 +169,18 @@ def test_what_is_held_is_said_though_nothing_moves_and_all_that_was_known_is_kep
         assert (entry.mark.source, entry.mark.records, entry.foreign) == (20, 20, 0)
 
 
+def test_the_end_of_an_empty_partition_is_kept_though_there_is_no_offset_to_commit(flow: Flow) -> None:
+    topic = flow.topic()
+    spec = replace(transactional(flow, topic), auto_offset_reset="latest")
+    tp = TopicPartition(topic, 0)
+    with flow.copying(spec) as job:
+        eventually(lambda: flow.ledger().entry(tp), why=job.status)
+    write(flow.source, topic, numbered(0, 10))
+    with flow.copying(spec) as job:
+        eventually(lambda: flow.committed(spec) == {tp: 10}, why=job.status)
+    flow.assert_equal(topic, isolation=COMMITTED)
+
+
 def test_whoever_takes_the_transactional_id_fences_us(flow: Flow) -> None:
     """Java's task with the same id, or our own successor elsewhere."""
     topic = flow.topic()

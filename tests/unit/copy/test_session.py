@@ -179,6 +179,13 @@ def test_an_exactly_once_position_is_the_committed_one_wherever_the_ledger_is() 
     assert (ahead.position, ahead.moved) == (130, True)
 
 
+def test_a_partition_that_was_empty_is_known_to_be_copied_from_its_beginning() -> None:
+    entry = ENTRY.replace(session=None, previous=None, mark=Mark(0, -1, 0))
+    assert start_of(entry, None, None) == Start(0, None, entry)
+    assert start_of(entry, None, None, undone=True).position is None, "nobody knows where its first transaction began"
+    assert start_of(entry.replace(previous=110), None, None).position is None, "somebody has taken the position away"
+
+
 def test_a_successor_goes_on_in_the_chunk_of_the_entry_or_in_the_next() -> None:
     ledger = Ledger()
     assert ledger.newest_chunk(TP) is None
