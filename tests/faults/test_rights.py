@@ -6,7 +6,7 @@ import hashlib
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,17 @@ from confluent_kafka.admin import (
 )
 from kafka.protocol.admin import AlterClientQuotasRequest, AlterUserScramCredentialsRequest
 
+from mm2.copy.driver.engine import CopyEngine
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.settings import ClientSettings
+from mm2.kafka.structs import TopicPartition as Place
 from mm2.sandbox import certificates
 from mm2.sandbox.kafka import LocalKafka
 from tests.faults.stage import GOES_ON, HELD_UP, Mirror, Play, Stage, Topics, kill, members, until
 from tests.faults.stage import mirror as running_mirror
+from tests.integration.copy_flow import Flow, eventually, read
+from tests.integration.spark_workers import workers
+from tests.integration.test_copy_engine import numbered, write
 
 _NOTICED_S = 30.0
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
@@ -168,6 +173,55 @@ def test_s1_a_topic_that_may_not_be_read_any_more_is_told_and_the_others_flow(
         until(lambda: mirror.lines(GOES_ON), "telling that it goes on", _NOTICED_S, mirror)
     for each in (play, other):
         each.judge().assert_exactly_once()
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[CopyEngine]:
+    made = CopyEngine({})
+    made.start()
+    yield made
+    made.stop()
+
+
+def test_s1_without_the_right_to_read_the_copy_it_is_at_least_once_and_says_so_before_any_crash(
+    engine: CopyEngine, stage: Stage, guarded: Guarded, unique: str
+) -> None:
+    flow = Flow(engine, stage.a, guarded.broker, unique)
+    topic = flow.topic()
+    place = Place(topic, 0)
+    target = ClientSettings.from_props(
+        {
+            "bootstrap.servers": guarded.broker.address("LOGIN"),
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "SCRAM-SHA-256",
+            "sasl.jaas.config": f'{SCRAM} required username="mirror" password="{RIGHT}";',
+        },
+        client_id="copy-target",
+    )
+    spec = replace(flow.spec(topic), target=target)
+
+    def note() -> str:
+        entry = flow.ledger().entry(place)
+        return "" if entry is None else entry.note
+
+    write(flow.source, topic, numbered(0, 50))
+    with denied(guarded, ResourceType.TOPIC, flow.remote(topic), [AclOperation.READ]), flow.copying(spec) as job:
+        eventually(lambda: flow.committed(spec) == {place: 50}, why=job.progress)
+        eventually(lambda: note().startswith("at least once: "), why=job.progress)
+        assert f"{flow.remote(topic)}-0" in note()
+        (row,) = job.progress()
+        assert (row.state, row.reason) == ("RUNNING", note())
+        batches = job.status()["batches"]
+        kill(workers())
+        write(flow.source, topic, numbered(50, 50))
+        eventually(lambda: job.status()["batches"] > batches, why=job.progress)
+        flow.wait_until_copied(job, spec)
+        eventually(lambda: note().startswith("at least once: "), why=job.progress)
+    got = [record.content for record in read(guarded.broker, flow.remote(topic))]
+    assert list(dict.fromkeys(got)) == [record.content for record in read(flow.source, topic)]
+    with flow.copying(spec) as job:  # the right has been given back
+        eventually(lambda: job.progress() and not note(), why=job.progress)
+        assert job.status()["troubles"] == []
 
 
 def test_s2_a_group_that_may_not_be_described_is_named_and_records_flow(

@@ -247,6 +247,7 @@ class Copier:
                 self._commit_then,
                 self._target_truncated,
             )
+            self._opening.check_rights()
             source_admin = Admin(self._source_cluster)
             self._losses = Losses(spec, self._source, source_admin, self._opening, self._call, self._commit_then)
             if spec.dead_letter_topic is not None:

@@ -79,6 +79,11 @@ class Opening:
         """Sequences are positions; else a transaction sees to it, or nobody does."""
         return self._spec.ledger_topic is not None and self._spec.transactions is None
 
+    def check_rights(self) -> None:
+        """Say what a crash would cost, and not only after one (see `_may_ask`)."""
+        if self.with_sessions:
+            self._spawn(self._may_ask())
+
     def begin(self, starts: Mapping[TopicPartition, Start]) -> None:
         """Begin with every partition, each as soon as it can."""
         going_on, asking, positions = [], [], {}
@@ -195,6 +200,23 @@ class Opening:
                 self._spawn(self._open(blind))
             if waiting:
                 await self._link.pause(_AGAIN_S)
+
+    async def _may_ask(self) -> None:
+        """Whoever may not READ a remote topic cannot tell how far a predecessor got. One partition of each topic is asked about."""
+        asked = {part.remote_topic: part.target for part in self._spec.partitions}
+        try:
+            answers = await self._call(self._target_admin.describe_producers, asked.values())
+        except KafkaFailure:
+            return  # who cannot be asked now is no less able to answer after a crash
+        for target, answer in answers.items():
+            if not isinstance(answer, KafkaFailure) or not answer.is_final:
+                continue
+            if isinstance(answer, BrokerFailure) and answer.stale_metadata:
+                continue
+            note = f"at least once: after a crash it could not be told how far copying got: {answer}"
+            for cursor in self._cursors.values():
+                if cursor.spec.remote_topic == target.topic:
+                    cursor.note = note
 
     async def _standings(
         self, questions: Mapping[TopicPartition, tuple[ProducerIdentity, int, int]]

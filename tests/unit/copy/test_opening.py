@@ -185,6 +185,25 @@ def test_where_nobody_may_ask_it_is_at_least_once_from_the_mark() -> None:
     assert scene.opening.sessions == {TP: Session(ProducerIdentity(9, 0), Mark(50, 70, 0))}
 
 
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (BrokerFailure.of(29), True),
+        (BrokerFailure.of(35), True),
+        ({}, False),
+        (BrokerFailure.of(3), False),
+        (DisconnectedFailure("gone"), False),
+    ],
+    ids=["no-right", "old-broker", "all-well", "no-topic", "away"],
+)
+def test_what_a_crash_would_cost_is_said_before_there_is_one(answer: Any, *, told: bool) -> None:
+    scene = Scene()
+    opening: Any = scene.opening
+    opening._target_admin = SimpleNamespace(describe_producers=lambda asked: dict.fromkeys(asked, answer))
+    play(scene, scene.opening.check_rights)
+    assert scene.cursor.note.startswith("at least once: ") is told
+
+
 def test_where_the_source_ended_is_known_although_nothing_was_read_since() -> None:
     scene = Scene()
     play(scene, lambda: scene.begin(Start(50, 50, ENTRY.replace(end=70), clean=True)))
