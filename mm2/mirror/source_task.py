@@ -209,6 +209,13 @@ class MirrorSourceTask(SourceTask):
                 )
             if start.position is None and tp in self._start_from.offsets:
                 starts[tp] = replace(start, position=self._start_from.offsets[tp])
+        forgotten = sum(start.entry is None and start.committed is not None for start in starts.values())
+        if forgotten and not self.context.worker.exactly_once:
+            log.warning(
+                "Of some positions the ledger knows nothing, as when Java has written them or the ledger was lost: what was "
+                "copied behind them, if anything was, is copied once more.",
+                partitions=forgotten,
+            )
         known = sum(start.position is not None for start in starts.values())
         log.info("Copying starts.", partitions=len(wanted), committed=known)
         return starts
@@ -245,7 +252,18 @@ class MirrorSourceTask(SourceTask):
                 else:
                     self._ledger = ledger
                     return ledger.ledger
-            self._ledger.read_to_end(_LEDGER_TIMEOUT_S)
+            try:
+                self._ledger.read_to_end(_LEDGER_PATIENCE_S)
+            except BrokerFailure as failure:
+                if failure.code != _NO_TOPIC:
+                    raise
+                # What was read of it stays good for as long as it fits the positions, and so do pauses and limits.
+                log.warning(
+                    "The ledger has been deleted and is made anew: what was copied behind the last positions is copied once "
+                    "more, and earlier gaps are forgotten where nobody copies at the moment.",
+                    reason=str(failure),
+                )
+                self._create_topics()
             return self._ledger.ledger
 
     def _committed(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int | None]:

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Producer
 
 from tests.faults.oracle import Judgment, Ledger, Place, Reader, Rows, Snapshot, compare
-from tests.faults.stage import HELD_UP, Addressed, Mirror, Play, Stage, Topics, until
+from tests.faults.stage import HELD_UP, Addressed, Mirror, Play, Stage, Topics, kill, members, until
 from tests.faults.stage import mirror as running_mirror
 from tests.integration.asking import asked
 
@@ -261,3 +261,21 @@ def test_d9_records_of_somebody_else_on_the_remote_topic_are_told_and_spoil_noth
 
 def _foreign(stage: Stage, mirror: Mirror, play: Play) -> int:
     return int(Ledger.read(stage.b.bootstrap, mirror.alias).entries[play.topic, 0]["foreign"])
+
+
+def test_d8_a_deleted_ledger_costs_exactness_at_the_next_crash_and_no_record(
+    play: Play, mirror: Mirror, stage: Stage
+) -> None:
+    ledger = f"mm2-ledger.{mirror.alias}.internal"
+    with play.load():
+        play.await_flow()
+        Topics(stage.b).delete(ledger)
+        until(lambda: mirror.lines(HELD_UP, reason="at least once"), "telling", _NOTICED_S, mirror)
+        play.await_flow()
+        assert kill(members(mirror.process, "worker"))
+        until(lambda: mirror.lines("The ledger has been deleted"), "telling", 60, mirror)
+        play.await_flow(60)
+    play.judge().assert_at_least_once()
+    # It is there again, and what is copied from now on is so exactly.
+    with play.load():
+        until(lambda: (play.topic, 0) in Ledger.read(stage.b.bootstrap, mirror.alias).entries, "an entry", 90, mirror)

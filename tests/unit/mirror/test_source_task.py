@@ -179,6 +179,18 @@ def test_java_s_positions_are_obeyed_and_said() -> None:
     assert (warning["position"], warning["ledger"]) == (100, 50)
 
 
+def test_positions_that_the_ledger_knows_nothing_of_are_obeyed_and_what_that_costs_is_said_once() -> None:
+    scene = Scene(ENTRY)
+    others = [TopicPartition("t", 1), TopicPartition("t", 2)]
+    scene.positions.held = {T0: 49, **dict.fromkeys(others, 7)}
+    with capture_logs() as logs:
+        starts = scene.starts(T0, *others)
+    assert [starts[tp].position for tp in (T0, *others)] == [50, 8, 8]
+    (warning,) = [line for line in logs if line["log_level"] == "warning"]
+    assert "the ledger knows nothing" in warning["event"]
+    assert warning["partitions"] == 2
+
+
 def test_a_predecessor_that_commits_between_the_two_readings_is_read_again() -> None:
     scene = Scene(ENTRY)
     scene.positions.held = {T0: 59}
@@ -228,6 +240,24 @@ def test_a_ledger_that_is_not_there_is_made_once_waited_for_and_then_followed() 
     assert (scene.log.stops, scene.log.reads, scene.creations) == (2, 0, 1)
     scene.starts()
     assert (scene.log.reads, scene.creations) == (1, 1)
+
+
+def test_a_ledger_that_was_deleted_is_made_anew_and_what_was_read_of_it_holds_where_it_fits() -> None:
+    scene = Scene(ENTRY)
+    scene.positions.held = {T0: 49}
+    scene.starts()
+
+    def read_to_end(_timeout_s: float) -> None:
+        raise BrokerFailure.of(3)
+
+    scene.log.read_to_end = read_to_end  # type: ignore[method-assign]
+    with capture_logs() as logs:
+        assert scene.starts()[T0].entry == ENTRY
+    assert scene.creations == 2
+    assert [line["event"][:27] for line in logs if line["log_level"] == "warning"] == ["The ledger has been deleted"]
+    scene.positions.held = {T0: 79}
+    start = scene.starts()[T0]
+    assert (start.position, start.entry) == (80, ENTRY.replace(session=None))
 
 
 @pytest.mark.parametrize("code", [3, 29])
