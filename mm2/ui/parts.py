@@ -41,6 +41,10 @@ TONES: Final[Mapping[str, str]] = {
     **dict.fromkeys(INTENDED, "well"),
     **dict.fromkeys(("retention", "truncated", "recreated", "quarantined"), "bad"),
 }
+#: More columns than that want a wide window.
+_MANY: Final = 6
+#: What stands at the beginning of such columns when rows are put into their order.
+_FALLING: Final[Mapping[str, str]] = {"number": "largest first", "word": "worst first"}
 #: The worst first.
 _TONES_BY_RANK: Final = ("halt", "bad", "unknown", "care", "held", "busy", "well")
 
@@ -95,7 +99,8 @@ def within(tag: str, classes: str = "", **attributes: str | bool) -> Part:
 @dataclass(frozen=True, slots=True)
 class Column:
     """``sort`` is the name of a sorting of the listing, "" for none. ``kind``: number, word (never broken), head (what a row is about),
-    prose (sentences), wide (a long text without spaces), action, or "" for text."""
+    whose (the flow of what it is about), prose (sentences), name (a key, broken only where it would not fit), wide (a long text without
+    spaces), action, or "" for text; several with spaces between."""
 
     title: str
     kind: str = ""
@@ -104,11 +109,13 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One cell. ``state``: the text is a state and looks like one. ``hint`` is shown when pointed at."""
+    """One cell. ``state``: the text is a state and looks like one. ``hint`` is shown when pointed at. ``tone``: bad or care, where
+    the text says already what is wrong."""
 
     text: str
     state: bool = False
     hint: str = ""
+    tone: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +147,7 @@ class Table:
         self._action = action
         self._heads: dict[str, Part] = {}
         self._nothing = Part("p", nothing, "nothing", role="status")
-        with within("table") as self._table:
+        with within("div", _room(columns)), within("table") as self._table:
             Part("caption", caption, "unseen")
             with within("thead"), within("tr"):
                 for column in columns:
@@ -197,7 +204,7 @@ def _show(part: Part, column: Column, cell: Cell) -> None:
         part.show_state(cell.text, column.kind)
         return
     part.show(cell.text)
-    part.show_classes(f"{column.kind}{'' if cell.text else ' none'}".strip())
+    part.show_classes(" ".join(filter(None, (column.kind, cell.tone, "" if cell.text else "none"))))
     part.attribute("title", cell.hint or None)
 
 
@@ -213,6 +220,7 @@ class Browser:
         select: Callable[[Query], Sequence[Any]],
         row_of: Callable[[Any], Row],
         *,
+        flow_of: Callable[[Any], str],
         query: Query,
         noun: str,
         caption: str,
@@ -222,12 +230,21 @@ class Browser:
         flows: Sequence[str] = (),
     ) -> None:
         """``search`` describes the field, ``kinds`` are the choices of the filter by their names in a query; ``flows`` to choose from,
-        when there are several."""
+        when there are several: then each row also says whose it is."""
         self._select = select
         self._row_of = row_of
+        self._flow_of = flow_of
         self._noun = noun
         self._several = len(flows) > 1
+        self._columns = (Column("Flow", "whose"), *columns) if self._several else columns
+        self._falling = {column.sort for column in columns if column.kind in _FALLING}
         self.query = query
+        with within("div", _room(self._columns)) as self._around:
+            self._make_tools(search, flows, kinds or {})
+            self._table = Table(self._columns, caption=caption, nothing=nothing, on_sort=self._sort)
+
+    def _make_tools(self, search: str, flows: Sequence[str], kinds: Mapping[str, str]) -> None:
+        query = self.query
         with within("div", "tools", role="search"):
             # Not its value: Vue would set that again with each change of the page, under the hands of who types.
             field = within(
@@ -240,17 +257,19 @@ class Browser:
                 leading_events=False,
                 js_handler="(event) => emit(event.target.value)",
             )
-            if len(flows) > 1:
+            if self._several:
                 self._choice("Flow", {"": "All flows", **{name: name for name in flows}}, query.flow, "flow")
             if kinds:
                 self._choice("State", kinds, query.kind, "kind")
-            self._count = Part("span", "", "count", role="status")
+            # Where rows are paragraphs there are no heads to click on.
+            orders = {column.sort: _order(column) for column in self._columns if column.sort}
+            self._choice("Order", {"": "Usual order", **orders}, query.sort, "order", "narrow")
             with within("span", "pager"):
+                self._count = Part("span", "", "count", role="status")
                 self._before = Part("button", "Previous", "plain", type="button")
                 self._before.on("click", lambda: self._change(page=self.query.page - 1), args=[])
                 self._after = Part("button", "Next", "plain", type="button")
                 self._after.on("click", lambda: self._change(page=self.query.page + 1), args=[])
-        self._table = Table(columns, caption=caption, nothing=nothing, on_sort=self._sort)
 
     def show(self) -> None:
         """As things are now."""
@@ -260,19 +279,20 @@ class Browser:
         if number != self.query.page:
             self._set(page=number)
         self._table.show_order(self.query)
-        self._table.show([self._row_of(row) for row in page.rows])
+        self._around.show_classes(f"{_room(self._columns)}{' of-one' if self.query.flow else ''}")
+        self._table.show([self._row(row) for row in page.rows])
         last = page.first + len(page.rows)
         shown = f"{page.first + 1:,}{RANGE}{last:,} of {page.total:,} {self._noun}"
         self._count.show(shown if page.rows else f"0 {self._noun}")
         self._before.attribute("disabled", page.first == 0)
         self._after.attribute("disabled", last >= page.total)
 
-    def about(self, flow: str, what: str) -> str:
-        """What a row is about; its flow as well where rows of several are shown."""
-        return f"{flow}  {what}" if self._several and not self.query.flow else what
+    def _row(self, entry: Any) -> Row:
+        row = self._row_of(entry)
+        return replace(row, cells=(self._flow_of(entry), *row.cells)) if self._several else row
 
-    def _choice(self, label: str, choices: Mapping[str, str], chosen: str, name: str) -> None:
-        select = within("select", aria_label=label)
+    def _choice(self, label: str, choices: Mapping[str, str], chosen: str, name: str, classes: str = "") -> None:
+        select = within("select", classes, aria_label=label)
         select.on(
             "change", lambda event: self._change(**{name: event.args}), js_handler="(event) => emit(event.target.value)"
         )
@@ -287,11 +307,23 @@ class Browser:
     def _change(self, **changes: Any) -> None:
         # What a browser sends is anybody's: texts stay texts, whatever they say.
         checked = {name: value if name == "page" else str(value)[:200] for name, value in changes.items()}
+        if "order" in checked:
+            column = checked.pop("order")
+            checked |= {"sort": column, "descending": column in self._falling}
         self._set(**{"page": 0, **checked})
         self.show()
 
     def _set(self, **changes: Any) -> None:
         self.query = replace(self.query, **changes)
+
+
+def _room(columns: Sequence[Column]) -> str:
+    wants_much = len(columns) > _MANY or any(column.kind == "wide" for column in columns)
+    return "columns broad" if wants_much else "columns"
+
+
+def _order(column: Column) -> str:
+    return f"{column.title}, {_FALLING.get(column.kind, 'A to Z')}"
 
 
 class Confirmation:

@@ -33,7 +33,7 @@ def rate(value: float | None) -> str:
     """Per second: ``12,400/s``; below ten with one decimal."""
     if value is None:
         return UNKNOWN
-    return f"{value:,.1f}/s" if 0 < value < 10 else f"{value:,.0f}/s"
+    return f"{value:,.1f}/s" if 0.05 <= value < 10 else f"{value:,.0f}/s"
 
 
 def seconds(value: float | None) -> str:

@@ -39,6 +39,7 @@ def chromium(profile: Path, *, width: int = 1280, height: int = 900, **options: 
             headless=True,
             args=list(_FLAGS),
             viewport={"width": width, "height": height},
+            timezone_id="Asia/Kathmandu",  # a quarter to six before UTC, in which pages tell all times
             **options,  # type: ignore[arg-type]
         )
         try:

@@ -9,6 +9,7 @@ one that the target refuses, a connector that has failed, a cluster that is gone
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import subprocess
@@ -87,6 +88,8 @@ def living(folder: Path) -> Iterator[tuple[str, Callable[[], None]]]:
 
         for group, count in _GROUPS.items():
             shop.commit(count, group)
+        # Curves are to show a day and not a start: until a second worker is there, and its share has been handed over.
+        eventually(lambda: _is_settled(shop), PATIENCE_S * 5, why=shop.process.tail)
         yield shop.ui, happen
 
 
@@ -132,6 +135,11 @@ def _mm2(shop: Shop, verb: str, *more: str) -> None:
         check=True,
         timeout=PATIENCE_S * 2,
     )
+
+
+def _is_settled(shop: Shop) -> bool:
+    flows = [flow for flow in json.loads(_overview(shop))["flows"] if flow["target"] == TARGET]
+    return all(len(flow["workers"]) == 2 and flow["state"] == "RUNNING" for flow in flows)
 
 
 def _overview(shop: Shop) -> str:

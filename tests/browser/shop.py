@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Self
 
 import httpx
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from mm2.copy.ledger import Verified, ledger_topic, verified_record
 from mm2.kafka.structs import TopicPartition as Place
@@ -50,8 +50,7 @@ class Traffic:
 
     def _run(self) -> None:
         plain = producer_of(self._broker)
-        careful = producer_of(self._broker, transactional__id="shop-payments")
-        careful.init_transactions(30)
+        careful: Producer | None = None
         turn = 0
         while not self._ends.wait(0.1):
             turn += 1
@@ -60,7 +59,10 @@ class Traffic:
             plain.produce("clicks", b"click")
             plain.poll(0)
             if turn % 20 == 0:
-                with contextlib.suppress(Exception):  # the source may be gone
+                try:
+                    if careful is None:
+                        careful = producer_of(self._broker, transactional__id="shop-payments")
+                        careful.init_transactions(10)
                     careful.begin_transaction()
                     careful.produce("payments", f"payment {turn}".encode())
                     careful.flush(2)
@@ -68,6 +70,8 @@ class Traffic:
                         careful.commit_transaction(2)
                     else:
                         careful.abort_transaction(2)
+                except KafkaException:  # the source is gone, or slow: another producer ends what this one has begun
+                    careful = None
         with contextlib.suppress(Exception):
             plain.flush(2)
 

@@ -83,6 +83,14 @@ def test_what_is_drawn_stays_while_it_is_brought_up_to_date(shop: Shop, page: Pa
     assert page.evaluate("() => [...document.querySelectorAll('.sentence')].every((part) => part.dataset.mark)")
 
 
+def test_curves_have_the_time_that_the_log_has(shop: Shop, page: Page) -> None:
+    page.goto(shop.ui)
+    label = page.locator("figure svg text").filter(has_text=re.compile(r"^\d\d:\d\d$")).last
+    expect(label).to_be_attached(timeout=PATIENCE_S * 2000)  # a minute begins
+    hour, minute = map(int, str(label.text_content()).split(":"))
+    assert (time.time() / 60 - hour * 60 - minute) % (24 * 60) < 20, "what it shows is at most a quarter of an hour old"
+
+
 def test_partitions_are_found_filtered_and_sorted(shop: Shop, page: Page) -> None:
     page.goto(f"{shop.ui}partitions?flow={FLOW}")
     count = page.locator(".tools .count")
@@ -99,6 +107,16 @@ def test_partitions_are_found_filtered_and_sorted(shop: Shop, page: Page) -> Non
     page.get_by_role("button", name="Topic and partition").click()
     expect(page.locator("th[aria-sort=descending]")).to_have_text("Topic and partition")
     expect(page.locator("tbody tr").first).to_contain_text("payments-1")
+
+
+def test_on_a_phone_rows_are_put_in_order_without_a_head(shop: Shop, page: Page) -> None:
+    page.set_viewport_size({"width": 390, "height": 780})
+    page.goto(f"{shop.ui}partitions?flow={FLOW}")
+    expect(page.get_by_role("button", name="Position", exact=True)).not_to_be_in_viewport()
+    page.get_by_label("Order", exact=True).select_option("position")
+    expect(page.locator("tbody tr").first).to_contain_text("orders-", timeout=PATIENCE_S * 1000)
+    page.get_by_label("Order", exact=True).select_option("topic")
+    expect(page.locator("tbody tr").first).to_contain_text("clicks-0")
 
 
 def test_groups_are_shown_on_both_sides(shop: Shop, page: Page) -> None:
@@ -259,7 +277,7 @@ def test_everything_is_done_by_keyboard_alone(shop: Shop, page: Page) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("width", [360, 1280])
+@pytest.mark.parametrize("width", [360, 820, 1110, 1280])
 def test_no_page_is_wider_than_its_window(shop: Shop, page: Page, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 780})
     for view in VIEWS:
@@ -267,6 +285,10 @@ def test_no_page_is_wider_than_its_window(shop: Shop, page: Page, width: int) ->
         expect(page.locator("main")).to_be_visible()
         time.sleep(0.3)
         assert page.evaluate("() => document.documentElement.scrollWidth") <= width, view
+        tallest = page.evaluate(
+            "() => Math.max(0, ...[...document.querySelectorAll('td')].map((td) => td.offsetHeight))"
+        )
+        assert tallest < 200, f"{view}: a column is as narrow as a letter"
         unnamed = page.evaluate(
             "() => [...document.querySelectorAll('button, a, input, select')].filter("
             "(part) => !(part.ariaLabel || part.textContent.trim() || part.title)).length"

@@ -12,7 +12,7 @@ from nicegui import ui
 from mm2.config.origins import Level, Setting
 from mm2.observer.views import Snapshot
 from mm2.ui.listing import Listing, Query
-from mm2.ui.parts import Browser, Cell, Column, Part, Row
+from mm2.ui.parts import Browser, Column, Part, Row
 from mm2.ui.source import Settings
 
 _PROCESS: Final = "process"
@@ -23,7 +23,7 @@ _ORIGINS: Final[Mapping[Level, str]] = {
     Level.DEFAULT: "default",
 }
 _COLUMNS: Final = (
-    Column("Key", "head", "key"),
+    Column("Key", "head name", "key"),
     Column("Value", "wide"),
     Column("From", "", "origin"),
     Column("For", "word", "part"),
@@ -110,6 +110,7 @@ class ConfigurationView:
             _COLUMNS,
             lambda query: _LISTING.select(self._entries, query),
             _row,
+            flow_of=lambda entry: entry.flow,
             query=Query(self._wanted.get("flow", ""), _GIVEN, self._wanted.get("search", "")),
             noun="settings",
             caption="Settings in effect and their origins",
@@ -121,5 +122,4 @@ class ConfigurationView:
 
 
 def _row(entry: _Entry) -> Row:
-    where = entry.part if entry.flow == _PROCESS else f"{entry.flow} {entry.part}"
-    return Row((entry.setting.key, Cell(entry.setting.value), entry.origin, where))
+    return Row((entry.setting.key, entry.setting.value, entry.origin, entry.part))

@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 from nicegui import ui
 
+from mm2.copy.states import State
 from mm2.observer.traces import reason_of
 from mm2.observer.views import FlowState, FlowView, Snapshot
 from mm2.ui.history import BEAT_STEP_MS, Beat, FlowHistory, History, Point, heartbeat_of
@@ -89,7 +90,7 @@ class _FlowBlock:
                 self._bytes = _figure("Bytes copied")
                 self._lag = _figure("Lag")
                 self._latency = _figure("Visible after, 50 % · 99 %")
-                self._partitions = _link("Partitions", f"partitions?flow={quote(flow.name)}")
+                self._partitions = _Partitions(f"partitions?flow={quote(flow.name)}")
                 # What is gone for good makes no flow ill; the sentence tells of it for a day, this for ever.
                 self._lost = _link("Lost ranges", f"gaps?flow={quote(flow.name)}")
                 self._beat = _figure("Newest heartbeat")
@@ -104,6 +105,8 @@ class _FlowBlock:
                         for index, (name, _, _) in enumerate(_CURVES):
                             Part("span", name, f"key curve-{index + 1}")
                     self._latencies = ui.echart(_latency_options(), renderer="svg")
+                    self._no_latency = Part("p", "Nothing was copied by this process in this time.", "empty")
+                    self._no_latency.set_visibility(False)
             with within("div", "beats"):
                 self._beats_said = Part("span", "", "soft")
                 self._strip = ui.html("", sanitize=False, tag="div").classes("strip").props("aria-hidden=true")
@@ -127,7 +130,7 @@ class _FlowBlock:
         self._latency.show(
             UNKNOWN if newest is None else f"{seconds(newest.latency_s[0])} · {seconds(newest.latency_s[2])}"
         )
-        self._partitions.show(_partitions(flow))
+        self._partitions.show(flow)
         self._lost.show(count(flow.lost_ranges))
         self._lost.show_classes("state bad" if flow.lost_ranges else "")
         self._show_beats(at_ms, flow, history)
@@ -169,6 +172,7 @@ class _FlowBlock:
             return
         first = self._drawn is None
         self._drawn = newest
+        self._no_latency.set_visibility(all(point.latency_s[0] is None for point in points))
         rates = {"series": [{"data": [[point.at_ms, _rounded(point.records_per_s)] for point in points]}]}
         latencies = {
             "series": [
@@ -237,10 +241,28 @@ def troubles(flow: FlowView) -> tuple[str, ...]:
     )
 
 
-def _partitions(flow: FlowView) -> str:
-    total = sum(flow.states.values())
-    others = [f"{number:,} {state}" for state, number in flow.states.items() if number and state != "RUNNING"]
-    return " · ".join([f"{total:,}", *others]) if total else UNKNOWN
+class _Partitions:
+    """How many there are, and how many of them in each state but RUNNING; each number leads to them."""
+
+    def __init__(self, href: str) -> None:
+        self._href = href
+        self._said: Sequence[tuple[str, int]] = ()
+        with within("div"):
+            Part("dt", "Partitions")
+            with within("dd"):
+                self._total = Part("a", UNKNOWN, href=href)
+            self._others = within("dd", "others")
+
+    def show(self, flow: FlowView) -> None:
+        self._total.show(count(sum(flow.states.values()) or None))
+        said = [(state, number) for state, number in flow.states.items() if number and state != State.RUNNING]
+        if said != self._said:
+            self._said = said
+            self._others.clear()
+            with self._others:
+                for state, number in sorted(said, key=lambda one: rank_of(one[0])):
+                    Part("a", f"{number:,} {state}", f"state {TONES[state]}", href=f"{self._href}&state={state}")
+        self._others.set_visibility(bool(said))
 
 
 def _mark(beat: Beat) -> str:
@@ -256,10 +278,11 @@ def _axis_text() -> dict[str, Any]:
     return {"color": "var(--soft)", "fontSize": 12, "hideOverlap": True}
 
 
-def _options(series: list[dict[str, Any]], unit: str) -> dict[str, Any]:
+def _options(series: list[dict[str, Any]], unit: str, least_step: float = 0.0) -> dict[str, Any]:
     line = {"lineStyle": {"color": "var(--line)"}}
     return {
         "animation": False,
+        "useUTC": True,
         "grid": {"left": 8, "right": 12, "top": 12, "bottom": 4, "containLabel": True},
         "xAxis": {
             "type": "time",
@@ -273,6 +296,7 @@ def _options(series: list[dict[str, Any]], unit: str) -> dict[str, Any]:
             "type": "value",
             "min": 0,
             "splitNumber": 3,
+            "minInterval": least_step,
             "splitLine": line,
             "axisLabel": {**_axis_text(), "formatter": f"{{value}}{unit}"},
         },
@@ -302,7 +326,7 @@ def _series(name: str, color: str, kind: str, width: float) -> dict[str, Any]:
 
 
 def _rate_options() -> dict[str, Any]:
-    return _options([_series("records/s", "var(--curve-1)", "solid", 2.0)], "")
+    return _options([_series("records/s", "var(--curve-1)", "solid", 2.0)], "", least_step=1.0)
 
 
 def _latency_options() -> dict[str, Any]:

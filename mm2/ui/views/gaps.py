@@ -88,7 +88,8 @@ class GapsView:
         self._browser = Browser(
             _COLUMNS,
             lambda query: GAPS.select(self._snapshot, query),
-            self._row,
+            _row,
+            flow_of=lambda entry: entry[0],
             query=Query(wanted.get("flow", ""), wanted.get("reason", ""), wanted.get("search", "")),
             noun="partitions",
             caption="Missing offsets by partition",
@@ -115,16 +116,15 @@ class GapsView:
         self._reasons.show(rows)
         self._browser.show()
 
-    def _row(self, entry: Entry) -> Row:
-        flow, view = entry
-        where = f"{view.topic}-{view.partition}"
-        reasons = ", ".join(f"{count(number)} {reason}" for reason, number in sorted(view.gaps.items()) if number)
-        return Row(
-            (
-                self._browser.about(flow, where),
-                count(_gaps(entry)),
-                reasons,
-                count(view.lost_ranges),
-                count(view.foreign_records),
-            )
+
+def _row(entry: Entry) -> Row:
+    _, view = entry
+    return Row(
+        (
+            f"{view.topic}-{view.partition}",
+            count(_gaps(entry)),
+            ", ".join(f"{count(number)} {reason}" for reason, number in sorted(view.gaps.items()) if number),
+            Cell(count(view.lost_ranges), tone="bad" if view.lost_ranges else ""),
+            Cell(count(view.foreign_records), tone="care" if view.foreign_records else ""),
         )
+    )

@@ -55,7 +55,8 @@ class GroupsView:
         self._browser = Browser(
             _COLUMNS,
             lambda query: GROUPS.select(self._snapshot, query),
-            self._row,
+            _row,
+            flow_of=lambda entry: entry[0],
             query=Query(wanted.get("flow", ""), wanted.get("state", ""), wanted.get("search", "")),
             noun="positions",
             caption="Consumer groups and their positions on both clusters",
@@ -73,22 +74,23 @@ class GroupsView:
         missing = sum(view.translated is None for view in views)
         self._lead.show(
             f"{plural(groups, 'group')} with {plural(len(views), 'position')}; "
-            f"{f'{missing:,} of them have no place on the target yet' if missing else 'all have a place on the target'}. "
+            f"{f'{missing:,} of them without a place on the target yet' if missing else 'all have a place on the target'}. "
             "A group that goes over to the target reads on from the translated offset: nothing is skipped, a little may come twice."
             if views
             else "No consumer group of the source has a position in what is copied."
         )
         self._browser.show()
 
-    def _row(self, entry: Entry) -> Row:
-        flow, view = entry
-        return Row(
-            (
-                self._browser.about(flow, view.group),
-                Cell(f"{view.topic}-{view.partition}", hint=f"to {view.remote_topic}"),
-                count(view.source_offset),
-                count(view.translated),
-                count(view.target_offset),
-                view.reason,
-            )
+
+def _row(entry: Entry) -> Row:
+    _, view = entry
+    return Row(
+        (
+            view.group,
+            Cell(f"{view.topic}-{view.partition}", hint=f"to {view.remote_topic}"),
+            count(view.source_offset),
+            count(view.translated),
+            count(view.target_offset),
+            view.reason,
         )
+    )

@@ -74,7 +74,8 @@ class PartitionsView:
         self._browser = Browser(
             _COLUMNS,
             lambda query: PARTITIONS.select(self._snapshot, query),
-            self._row,
+            _row,
+            flow_of=lambda entry: entry[0],
             query=query,
             noun="partitions",
             caption="Partitions of the source and how far they are copied",
@@ -90,28 +91,35 @@ class PartitionsView:
         self._lead.show(lead(snapshot.flows))
         self._browser.show()
 
-    def _row(self, entry: Entry) -> Row:
-        flow, view = entry
-        where = f"{view.topic}-{view.partition}"
-        since = f"since {moment(view.since_ms)}" if view.since_ms is not None else ""
-        verified = UNKNOWN if view.verified_offset is None else count(view.verified_offset)
-        return Row(
-            (
-                Cell(self._browser.about(flow, where), hint=f"to {view.remote_topic}"),
-                Cell(view.state, state=True),
-                Cell(". ".join(filter(None, (view.reason, view.note))), hint=since),
-                count(view.lag_records),
-                size(view.lag_bytes),
-                seconds(view.lag_seconds),
-                rate(view.records_per_s),
-                Cell(count(view.position), hint=f"the source ends at {count(view.source_end)}"),
-                Cell(verified, hint=f"at {moment(view.verified_at_ms)}" if view.verified_at_ms is not None else ""),
-            )
+
+def _row(entry: Entry) -> Row:
+    _, view = entry
+    since = f"since {moment(view.since_ms)}" if view.since_ms is not None else ""
+    verified = UNKNOWN if view.verified_offset is None else count(view.verified_offset)
+    return Row(
+        (
+            Cell(f"{view.topic}-{view.partition}", hint=f"to {view.remote_topic}"),
+            Cell(view.state, state=True),
+            Cell(". ".join(filter(None, (view.reason, view.note))), hint=since),
+            count(view.lag_records),
+            size(view.lag_bytes),
+            seconds(view.lag_seconds),
+            rate(view.records_per_s),
+            Cell(count(view.position), hint=f"the source ends at {count(view.source_end)}"),
+            Cell(verified, hint=f"at {moment(view.verified_at_ms)}" if view.verified_at_ms is not None else ""),
         )
+    )
 
 
 def lead(flows: Sequence[FlowView]) -> str:
-    """How many there are, and how many of them are not well."""
+    """How many there are, how many of them are not well, and of which flows nobody knows, since a cluster does not answer."""
     total = sum(sum(flow.states.values()) for flow in flows)
     ill = sum(number for flow in flows for state, number in flow.states.items() if state not in WELL)
-    return f"{plural(total, 'partition')}, {f'{ill:,} of them not well' if ill else 'all of them well'}."
+    silent = [
+        f"{cluster} does not answer: what stands here of {flow.name} is as it was."
+        for flow in flows
+        for cluster, error in ((flow.source, flow.source_error), (flow.target, flow.target_error))
+        if error
+    ]
+    first = f"{plural(total, 'partition')}, {f'{ill:,} of them not well' if ill else 'all of them well'}."
+    return " ".join((first, *silent))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from mm2.observer.views import LaneView, Snapshot
-from mm2.ui.parts import Column, Part, Row, Table, within
+from mm2.ui.parts import Cell, Column, Part, Row, Table, within
 from mm2.ui.wording import UNKNOWN, count, seconds
 
 _COLUMNS: Final = (
@@ -67,7 +67,7 @@ class SparkPage:
                         seconds(None if lane.since_ms is None else max(0, snapshot.at_ms - lane.since_ms) / 1000),
                         count(lane.lost_batches),
                         count(lane.partitions),
-                        lane.trouble,
+                        Cell(lane.trouble, tone="bad"),
                     )
                 )
                 for lane in held_up_first(lanes)

@@ -27,7 +27,7 @@ from mm2.ui.views.connectors import failures
 from mm2.ui.views.flows import worst_first
 from mm2.ui.views.gaps import GAPS, MEANINGS
 from mm2.ui.views.groups import GROUPS
-from mm2.ui.views.partitions import PARTITIONS
+from mm2.ui.views.partitions import PARTITIONS, lead
 from mm2.ui.views.spark import held_up_first
 from mm2.ui.views.workers import certificates
 
@@ -49,6 +49,13 @@ def test_partitions_that_are_broken_come_first_and_the_others_stay_where_they_we
     snapshot = Snapshot(0, "1", (flow(partitions=[partition(n, state) for n, state in enumerate(states)]),))
     assert shown(snapshot) == [4, 5, 2, 1, 0, 3]
     assert shown(snapshot, Query().sorted_by("state"))[:3] == [4, 5, 2]  # as the head of the column has it at first
+
+
+def test_what_is_told_of_a_cluster_that_is_silent_is_told_to_be_old() -> None:
+    here = flow(states={State.RUNNING: 2, State.TOO_LARGE: 1}, source_error="it cannot be reached")
+    said = "A does not answer: what stands here of A->B is as it was."
+    assert lead([here, flow(states={State.RUNNING: 4})]) == f"7 partitions, 1 of them not well. {said}"
+    assert lead([flow(states={State.RUNNING: 4})]) == "4 partitions, all of them well."
 
 
 def test_groups_without_a_place_come_first() -> None:
