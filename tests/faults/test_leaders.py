@@ -115,14 +115,17 @@ def test_l1_clean_elections_lose_and_double_nothing(cluster: LocalCluster, stage
         play.judge().assert_exactly_once()
 
 
+@pytest.mark.parametrize("meanwhile", ["running", "down"])
 def test_l2_an_unclean_election_on_the_source_is_told_with_the_range_that_has_gone(
-    cluster: LocalCluster, stage: Stage, tmp_path: Path
+    cluster: LocalCluster, stage: Stage, tmp_path: Path, meanwhile: str
 ) -> None:
-    Topics(cluster).create("L2-0", assignment=[[1, 2]], unclean__leader__election__enable="true")
+    alias = f"L2{meanwhile}"
+    topic = f"{alias}-0"
+    Topics(cluster).create(topic, assignment=[[1, 2]], unclean__leader__election__enable="true")
     with running_mirror(
-        tmp_path, "L2", source=cluster, target=stage.b, topics=1, partitions=1, settings=settings("L2", 1)
+        tmp_path, alias, source=cluster, target=stage.b, topics=1, partitions=1, settings=settings(alias, 1)
     ) as flow:
-        play = Play(cluster, stage.b, flow, "L2-0", 1)
+        play = Play(cluster, stage.b, flow, topic, 1)
         with play.load():
             play.await_flow()
         play.judge().assert_exactly_once()
@@ -131,23 +134,27 @@ def test_l2_an_unclean_election_on_the_source_is_told_with_the_range_that_has_go
 
         def ghosts() -> None:
             nonlocal before
-            write(cluster, "L2-0", 0, numbered("ghost", 300))
+            write(cluster, topic, 0, numbered("ghost", 300))
             until(lambda: play.arrived() == kept + 300, "copying of ghosts", 30, flow)
             time.sleep(1.5)  # and their positions
-            before = rows(cluster, "L2-0")
+            before = rows(cluster, topic)
+            if meanwhile == "down":
+                flow.stop()
 
-        lose_the_end(cluster, "L2-0", ghosts)
-        write(cluster, "L2-0", 0, numbered("new", 500))  # more than were lost: the end alone would tell nothing
+        lose_the_end(cluster, topic, ghosts)
+        write(cluster, topic, 0, numbered("new", 500))  # more than were lost: the end alone would tell nothing
+        if meanwhile == "down":
+            flow.start()
         until(lambda: flow.lines("a source log was cut off"), "telling", _NOTICED_S, flow)
         cluster.broker(1).start()
-        new = rows(cluster, "L2-0")
+        new = rows(cluster, topic)
         new.offsets, new.digests = new.offsets[kept:], new.digests[kept:]
         assert len(new) == 500
         until(lambda: play.arrived() == kept + 800, "copying of new records", _NOTICED_S, flow)
         judged(before, [new], play).assert_exactly_once()
 
         def written_down() -> bool:
-            entry = Ledger.read(stage.b.bootstrap, "L2").entries["L2-0", 0]
+            entry = Ledger.read(stage.b.bootstrap, alias).entries[topic, 0]
             return [row[:3] for row in entry["lost"]] == [[kept, kept + 300, "truncated"]]
 
         until(written_down, "the range in the ledger", 10, flow)
