@@ -33,6 +33,20 @@ class State(StrEnum):
 #: Those in which nothing is wrong.
 WELL: Final = frozenset({State.RUNNING, State.CATCHING_UP})
 
+#: Those that last until somebody mends something: with ``partition.error=fail`` they fail the task. A topic that is DELETED
+#: is dealt to nobody soon, and a full disk or a silent broker is waited for, as Java's producer does.
+LASTING: Final = frozenset(
+    {
+        State.UNAUTHORIZED,
+        State.CORRUPT,
+        State.TOO_LARGE,
+        State.LOST_RANGE,
+        State.RECREATED,
+        State.REFUSED,
+        State.FAILED,
+    }
+)
+
 _OF_CODE: Final[Mapping[int, State]] = {
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: State.UNAUTHORIZED,
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED: State.UNAUTHORIZED,

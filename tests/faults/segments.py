@@ -81,16 +81,18 @@ def wrong_record_length(data: bytearray) -> None:
     data[_RECORDS_AT : _RECORDS_AT + 2] = b"\xfe\x7f"
 
 
-def message_set(size: int, base_offset: int, count: int, timestamp_ms: int) -> tuple[bytes, list[bytes]]:
-    """Messages of magic 1 that fill exactly `size` bytes, and their values. Layout: KIP-32."""
-    overhead = 8 + 4 + 4 + 1 + 1 + 8 + 4 + 4
+def message_set(size: int, base_offset: int, count: int, timestamp_ms: int | None) -> tuple[bytes, list[bytes]]:
+    """Messages of magic 1, or of magic 0 without a time, that fill exactly `size` bytes, and their values. Layout: KIP-32."""
+    magic = 0 if timestamp_ms is None else 1
+    overhead = 8 + 4 + 4 + 1 + 1 + 8 * magic + 4 + 4
     share = size // count
     blocks, values = [], []
     for index in range(count):
         room = share if index < count - 1 else size - share * (count - 1)
-        value = (b"magic 1 number %d " % index).ljust(room - overhead, b".")
+        value = (b"magic %d number %d " % (magic, index)).ljust(room - overhead, b".")
         assert len(value) == room - overhead
-        body = struct.pack(">bbqi", 1, 0, timestamp_ms + index, -1) + struct.pack(">i", len(value)) + value
+        time = b"" if timestamp_ms is None else struct.pack(">q", timestamp_ms + index)
+        body = struct.pack(">bb", magic, 0) + time + struct.pack(">ii", -1, len(value)) + value
         message = struct.pack(">I", zlib.crc32(body)) + body
         blocks.append(struct.pack(">qi", base_offset + index, len(message)) + message)
         values.append(value)

@@ -11,8 +11,8 @@ from dataclasses import replace
 import pytest
 from confluent_kafka.admin import ResourceType
 
-from mm2.copy.driver.engine import CopyEngine
-from mm2.copy.spec import CopySpec
+from mm2.copy.driver.engine import CopyEngine, CopyFailed, CopyJob
+from mm2.copy.spec import CopySpec, TransactionsSpec
 from mm2.kafka.records.record import Record
 from mm2.kafka.structs import TopicPartition
 from tests.faults import segments
@@ -43,6 +43,15 @@ def judged(flow: Flow, topic: str, *, same_time: bool = True) -> Judgment:
     return judge(source, target, same_time=same_time)
 
 
+def failure(job: CopyJob) -> str:
+    """Why the task would fail now."""
+    try:
+        job.wait(0)
+    except CopyFailed as failed:
+        return str(failed)
+    return ""
+
+
 def with_dead_letters(flow: Flow, spec: CopySpec) -> tuple[CopySpec, str]:
     topic = f"{flow.name}-dead"
     create(flow.target, topic)
@@ -60,6 +69,10 @@ def test_r1_a_record_too_large_for_the_target_stops_its_partition_or_goes_to_the
         assert (rows_of(job)[bad].position, rows_of(job)[bad].offset) == (3, 3)
         write(flow.source, topic, numbered(5, 5), partition=1)
         eventually(lambda: rows_of(job)[good].position == 10, why=job.status)
+        job.wait(0)  # the task goes on
+    with flow.copying(replace(spec, partition_error="fail")) as job:
+        eventually(lambda: failure(job), why=job.status)
+        assert "MESSAGE_TOO_LARGE" in failure(job)
     spec, dead = with_dead_letters(flow, spec)
     with flow.copying(spec) as job:
         flow.wait_until_copied(job, spec)
@@ -67,9 +80,55 @@ def test_r1_a_record_too_large_for_the_target_stops_its_partition_or_goes_to_the
     judgment = judged(flow, topic)
     assert judgment.lost == ["partition 0, source offsets 3 to 3, 1 records"]
     (letter,) = read(flow.target, dead)
-    assert letter.value == numbered(3, 1, size=150_000)[0].value
-    assert dict(letter.headers)["mm2.first"] == b"3"
+    assert (letter.key, letter.value) == (b"k3", numbered(3, 1, size=150_000)[0].value)
+    headers = dict(letter.headers)
+    reason = headers.pop("mm2.reason")
+    assert headers == {
+        "mm2.flow": b"A->B",
+        "mm2.topic": topic.encode(),
+        "mm2.partition": b"0",
+        "mm2.first": b"3",
+        "mm2.last": b"3",
+        "mm2.form": b"record",
+    }
+    assert reason is not None
+    assert reason.startswith(f"{flow.remote(topic)}-0 takes no record of 150".encode())
     assert job.status()["gaps"] == {"quarantined": 1}
+
+
+@pytest.mark.parametrize("exactly_once", [False, True], ids=["default", "exactly-once"])
+def test_r1_r3_dead_letters_that_cannot_be_written_are_told_and_hold_up_no_other_partition(
+    flow: Flow, *, exactly_once: bool
+) -> None:
+    """Partition 0 has a corrupt batch, 1 a record that is too large, and their dead-letter topic is not there yet."""
+    topic = flow.topic(partitions=3, target={"max__message__bytes": "100000"})
+    corrupt, large, good = (TopicPartition(topic, index) for index in range(3))
+    write(flow.source, topic, numbered(0, 3), numbered(3, 2), numbered(5, 3), partition=0)
+    write(flow.source, topic, numbered(0, 3), numbered(3, 1, size=150_000), numbered(4, 3), partition=1)
+    segments.batches(flow.source, topic)[1].change(segments.flip_a_bit, right_crc=False)
+    dead = f"{flow.name}-dead"
+    transactions = TransactionsSpec(f"{flow.name}-0", 30_000) if exactly_once else None
+    spec = flow.spec(topic, partitions=3, dead_letter_topic=dead, transactions=transactions)
+    with flow.copying(spec) as job:
+        for tp in (corrupt, large):
+            eventually(lambda: tp in rows_of(job) and dead in rows_of(job)[tp].reason, why=job.progress)  # noqa: B023
+            eventually(lambda: rows_of(job)[tp].position == 3, why=job.progress)  # noqa: B023
+            assert rows_of(job)[tp].state not in {"RUNNING", "CATCHING_UP"}
+        assert any(dead in trouble for trouble in job.status()["troubles"])
+        for number in range(2):
+            write(flow.source, topic, numbered(number * 5, 5), partition=2)
+            eventually(lambda: flow.committed(spec)[good] == number * 5 + 5, why=job.status)  # noqa: B023
+        assert flow.committed(spec) == {corrupt: 3, large: 3, good: 10}, "a crash now would have put nothing away"
+        create(flow.target, dead)
+        flow.wait_until_copied(job, spec)
+        eventually(lambda: not job.status()["troubles"], why=job.status)
+        eventually(lambda: flow.committed(spec) == {corrupt: 8, large: 7, good: 10}, why=job.status)
+        assert job.status()["gaps"] == {"quarantined": 3}
+    assert {dict(letter.headers)["mm2.partition"] for letter in read(flow.target, dead)} == {b"0", b"1"}
+    isolation = "read_committed" if exactly_once else "read_uncommitted"
+    for partition, kept in ((0, (0, 1, 2, 5, 6, 7)), (1, (0, 1, 2, 4, 5, 6))):
+        got = read(flow.target, flow.remote(topic), partition, isolation=isolation)
+        assert [record.key for record in got] == [b"k%d" % index for index in kept]
 
 
 def test_r2_a_batch_larger_than_the_target_takes_is_cut(flow: Flow) -> None:
@@ -132,18 +191,21 @@ def test_r4_r5_what_is_wrong_inside_a_right_checksum_stops_its_partition_only(
     assert len(read(flow.target, flow.remote(topic))) == 10
 
 
-def test_r5_messages_of_magic_1_in_an_old_segment_are_copied(flow: Flow) -> None:
+@pytest.mark.parametrize("time_ms", [None, 1_600_000_000_000], ids=["magic-0", "magic-1"])
+def test_r5_messages_of_an_old_format_in_an_old_segment_are_copied(flow: Flow, time_ms: int | None) -> None:
     topic = flow.topic()
     write(flow.source, topic, numbered(0, 4, size=100), numbered(4, 3))
     old = segments.batches(flow.source, topic)[0]
-    data, values = segments.message_set(old.size, 0, 4, 1_600_000_000_000)
+    data, values = segments.message_set(old.size, 0, 4, time_ms)
     old.overwrite(data)
     spec = flow.spec(topic)
     with flow.copying(spec) as job:
         flow.wait_until_copied(job, spec)
     got = read(flow.target, flow.remote(topic))
     assert [record.value for record in got[:4]] == values
-    assert [record.timestamp for record in got[:4]] == [1_600_000_000_000 + index for index in range(4)]
+    assert [record.timestamp for record in got[:4]] == [
+        -1 if time_ms is None else time_ms + index for index in range(4)
+    ]
     assert len(got) == 7
 
 

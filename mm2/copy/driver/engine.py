@@ -26,7 +26,7 @@ from mm2.copy.driver.sight import FlowSight, LaneSight, PartitionSight
 from mm2.copy.driver.slots import Slots
 from mm2.copy.driver.spark import Spark, failure_of
 from mm2.copy.spec import Assignment, CopySpec, PartitionProgress, PartitionSpec
-from mm2.copy.states import WELL, State
+from mm2.copy.states import LASTING, WELL, State
 from mm2.copy.tally import Tally
 from mm2.kafka.structs import TopicPartition
 
@@ -308,6 +308,8 @@ class CopyEngine:
             self.spark.doubt()
 
 
+#: A batch that is being cut is TOO_LARGE for a moment, and a right may be on its way to all brokers.
+_LASTS_S: Final = 5.0
 #: Partitions that a status lists with state and reason; all of them are counted.
 _NOT_WELL_SHOWN: Final = 100
 
@@ -322,6 +324,7 @@ class _Sight:
 
     rows: list[PartitionProgress]
     stopped: list[PartitionProgress]
+    lasting: list[PartitionProgress]
     totals: dict[str, int]
     gaps: dict[str, int]
     states: dict[str, int]
@@ -338,10 +341,11 @@ class _Sight:
             "foreign_records": sum(row.foreign for row in rows),
         }
         stopped = [row for row in rows if row.stopped]
+        lasting = [row for row in rows if row.stopped or row.state in LASTING]
         not_well = [_told(row) for row in rows if row.state not in WELL][:_NOT_WELL_SHOWN]
         reasons = {row.reason for row in rows if row.reason and row.state != State.PAUSED}
         states = dict(Counter(row.state for row in rows))
-        return cls(rows, stopped, totals, _sum_gaps(rows), states, not_well, reasons)
+        return cls(rows, stopped, lasting, totals, _sum_gaps(rows), states, not_well, reasons)
 
 
 @dataclass(slots=True)
@@ -380,6 +384,7 @@ class CopyJob:
         self._stopping = threading.Event()
         self._dealing = threading.Lock()
         self._lanes: tuple[Lane, ...] = ()
+        self._lasting: dict[TopicPartition, float] = {}  # since when we see them in a state that does not end by itself
         self._seen: tuple[object, _Sight] | None = None
         self._shown: tuple[object, dict[TopicPartition, PartitionSight]] | None = None
         self.flow, self.task_id = spec.flow, spec.task_id
@@ -420,17 +425,25 @@ class CopyJob:
         )
 
     def wait(self, timeout_s: float) -> None:
-        """Return on news or after ``timeout_s``. Raises CopyFailed when no partition can go on, or one cannot and
-        ``partition.error`` is fail."""
+        """Return on news or after ``timeout_s``. Raises CopyFailed when no partition can go on, or one cannot for some seconds
+        and ``partition.error`` is fail."""
         with self._news:
             seen = self._count
             self._news.wait_for(lambda: self._count != seen, timeout_s)
         for lane in self._lanes:
             if lane.failure:
                 raise CopyFailed(lane.failure)
-        stopped = self._look().stopped
-        if stopped and (self._spec.partition_error == "fail" or len(stopped) == len(self._spec.partitions)):
-            raise CopyFailed("; ".join(sorted({row.reason for row in stopped})))
+        if failed := self._failed():
+            raise CopyFailed("; ".join(sorted({row.reason for row in failed})))
+
+    def _failed(self) -> list[PartitionProgress]:
+        """The partitions for which the task has to fail, if it has to."""
+        sight = self._look()
+        if self._spec.partition_error != "fail":
+            return sight.stopped if len(sight.stopped) == len(self._spec.partitions) else []
+        now = time.monotonic()
+        self._lasting = {row.source: self._lasting.get(row.source, now) for row in sight.lasting}
+        return [row for row in sight.lasting if row.stopped or now - self._lasting[row.source] >= _LASTS_S]
 
     def throttle(self, rate: float, topics: Mapping[str, float]) -> None:
         """Other limits from now on: bytes per second of this job, and of single topics; 0 for none."""

@@ -20,7 +20,7 @@ from typing import Any, Final
 import structlog
 
 from mm2.copy import channel
-from mm2.copy.executor.cursor import Cursor, Entry
+from mm2.copy.executor.cursor import QUARANTINED, Cursor, Entry
 from mm2.copy.executor.cursor import Trouble as Halt
 from mm2.copy.executor.dead_letters import DeadLetters
 from mm2.copy.executor.link import DriverLink
@@ -397,8 +397,10 @@ class Copier:
         after = max(header.last_offset + 1, cursor.offset)
         self._log.error("a corrupt batch goes to the dead letters", partition=str(cursor.partition), error=str(error))
         cursor.held = True
+        cursor.letters = letters.outbox
 
         def written() -> None:
+            cursor.put_away()
             # Those before it first: the position is behind it only when they are all there.
             cursor.when_idle(lambda: self._buried(cursor))
 
@@ -413,12 +415,16 @@ class Copier:
         records = decode_batch(BatchView(header, header.base_offset, 2, parcel.data))
         reason = f"{cursor.spec.target} takes no record of {len(parcel.data)} bytes"
         self._log.error("a record goes to the dead letters", partition=str(cursor.partition), reason=reason)
+        cursor.letters = letters.outbox
         cursor.outbox.refused = False
-        cursor.outbox.paused = True
+        cursor.outbox.paused = cursor.outbox.aside = True
 
         def written() -> None:
-            cursor.bury(entry, "quarantined")
-            self._buried(cursor)
+            cursor.outbox.aside = False
+            if cursor.outbox.queue:  # else it was left to whoever comes next, who puts it away once more
+                cursor.outbox.complaint = None
+                cursor.bury(entry, QUARANTINED)
+                self._buried(cursor)
 
         offset = next(entry.runs())[0]
         letters.record(cursor.partition, offset, records[0], reason, written)
@@ -426,6 +432,7 @@ class Copier:
 
     def _buried(self, cursor: Cursor) -> None:
         """Nothing behind it is sent before the ledger knows, or a successor would count it in."""
+        cursor.letters = None
 
         def known() -> None:
             cursor.held = False
@@ -731,7 +738,12 @@ class Copier:
         complaints = [outbox.complaint for outbox in self._positions.outboxes]
         if self._syncs is not None:
             complaints.append(self._syncs.outbox.complaint)
+        complaints.append(self._letters_complaint())
         return next((str(failure) for failure in (*failures, *complaints) if failure is not None), "")
+
+    def _letters_complaint(self) -> KafkaFailure | None:
+        """Why nothing can be put away at the moment."""
+        return None if self._dead_letters is None else self._dead_letters.outbox.complaint
 
     def _starts(self) -> list[Any]:
         """For whoever goes on: what is known of each partition, clean where nothing of ours is unanswered."""
@@ -761,7 +773,11 @@ class Copier:
         outboxes = [cursor.outbox for cursor in self._cursors.values()]
         for outbox in outboxes:
             outbox.queue = deque(parcel for parcel in outbox.queue if parcel.at >= 0)
-        while not all(outbox.idle or outbox.refused for outbox in outboxes):
+
+        def is_drained(outbox: Outbox) -> bool:
+            return outbox.idle or outbox.refused or (outbox.aside and self._letters_complaint() is not None)
+
+        while not all(is_drained(outbox) for outbox in outboxes):
             if time.monotonic() > deadline:
                 self._log.warning("stopped with batches unanswered by the target")
                 break

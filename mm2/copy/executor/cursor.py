@@ -42,6 +42,7 @@ log = structlog.get_logger(__name__)
 
 QUEUE_LIMIT_BYTES: Final = 4 << 20
 QUEUE_LIMIT_S: Final = 1.0
+QUARANTINED: Final = "quarantined"
 #: So many tiny batches in a row are merged.
 MANY_BATCHES: Final = 16
 #: So many source offsets behind, a partition is catching up.
@@ -81,7 +82,7 @@ class Owner(Protocol):
         """The target takes a record in no way; True when that is dealt with."""
 
     def corrupt(self, cursor: Cursor, view: BatchView, error: CorruptBatch) -> bool:
-        """A batch is not what was written; True when that is dealt with, and the cursor may go past it."""
+        """A batch is not what was written; True when it is being put away: `Cursor.held` until then, see `Cursor.put_away`."""
 
     def target_went_back(self, cursor: Cursor, base_offset: int) -> None:
         """The target gave an offset that is below those given before."""
@@ -167,6 +168,7 @@ class Cursor:
     write_trouble: Trouble | None = None
     stop_trouble: Trouble | None = None
     note: str = ""  # something to be known that stops nothing
+    letters: Outbox | None = None  # of the dead letters, while something of this partition has to be put away there
     copied: int = 0
     bytes: int = 0
     ages_ms: Spread = field(default_factory=Spread)  # of live batches, when they were fetched
@@ -338,6 +340,10 @@ class Cursor:
                 return
         self.write_trouble = self._trouble(self.write_trouble, state, str(failure), self.position)
 
+    def put_away(self) -> None:
+        """The corrupt batch is where the owner wanted it; said once for each that `Owner.corrupt` took."""
+        self._done(next(entry for entry in self.entries if entry.reason == QUARANTINED and not entry.done))
+
     def bury(self, entry: Entry, reason: str) -> None:
         """Its record will not be on the target; what follows takes its sequences."""
         outbox = self.outbox
@@ -418,7 +424,7 @@ class Cursor:
         """What keeps it from going on now."""
         if self.stop_trouble is not None or self.paused is not None:
             return self.stop_trouble or self.paused
-        complaint = self.outbox.complaint
+        complaint = self.outbox.complaint if self.letters is None else self.letters.complaint
         if complaint is not None:
             self.write_trouble = self._trouble(self.write_trouble, state_of(complaint), str(complaint), self.position)
         elif not self.outbox.refused:
@@ -478,7 +484,8 @@ class Cursor:
             if header is None or self._corrupt_at != before or not self.owner.corrupt(self, view, error):
                 raise
             after = max(header.last_offset + 1, before)
-            self._drop(before, after, "quarantined")
+            # Not done yet: the position goes past it when it has been put away, or a crash would leave it nowhere.
+            self.entries.append(Entry(before, after, reason=QUARANTINED))
             self.offset = after
         return not self.held
 
@@ -740,10 +747,14 @@ class Cursor:
 
     def _place(self, base: int) -> None:
         markers, self.markers = self.markers, 0
-        if self.target < 0 or markers is None:
+        if self.target < 0:
             return
-        expected = self.target + markers
-        if base > expected:
+        expected = self.target + (markers or 0)
+        if base < expected:
+            self.owner.target_went_back(self, base)
+        elif (
+            base > expected and markers is not None
+        ):  # else it may be markers, and records of transactions that were aborted
             if not self.foreign:
                 log.warning(
                     "somebody else writes to a remote topic",
@@ -752,8 +763,6 @@ class Cursor:
                     records=base - expected,
                 )
             self.foreign += base - expected
-        elif base < expected:
-            self.owner.target_went_back(self, base)
 
 
 def _why_anew(view: BatchView, start: int) -> str:

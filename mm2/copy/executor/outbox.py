@@ -80,6 +80,7 @@ class Outbox:
     paused: bool = False  # nothing is sent until somebody says that the pause is over
     failures: int = 0
     refused: bool = False
+    aside: bool = False  # its head is on its way to the dead letters, and is not to come in here
     end_offset: int = -1  # on the target, behind our last acknowledged record
     complaint: KafkaFailure | None = None  # the last answer that was no acknowledgement, until one comes
 

@@ -127,7 +127,7 @@ class Transactions:
     @staticmethod
     def _settled(outbox: Outbox) -> bool:
         """All that was sent in this transaction is there; what the target refuses is not."""
-        return not outbox.sent and (not outbox.queue or outbox.queue[0].at < 0 or outbox.refused)
+        return not outbox.sent and (not outbox.queue or outbox.queue[0].at < 0 or outbox.refused or outbox.aside)
 
     def _begin_outbox(self, outbox: Outbox, count: int) -> None:
         outbox.begin(self._identity, count, known=True)

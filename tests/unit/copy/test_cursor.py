@@ -179,9 +179,11 @@ def test_what_follows_a_batch_in_quarantine_waits_until_the_owner_is_done_with_i
     for _ in range(2):
         bench.fetch(spoiled(batch(0, 2)), batch(2, 2))
     assert bench.owner.told == [("corrupt", 0)]
-    assert (bench.cursor.mark, bench.gaps, bench.parcels) == (Mark(2, -1, 0), {"quarantined": 2}, [])
+    assert (bench.cursor.mark, bench.gaps, bench.parcels) == (Mark(0, -1, 0), {}, []), "it is nowhere yet"
     bench.fetch(batch(2, 2))
     assert bench.parcels == [], "it is held"
+    bench.cursor.put_away()
+    assert (bench.cursor.mark, bench.gaps) == (Mark(2, -1, 0), {"quarantined": 2})
     bench.cursor.held = False
     bench.fetch(batch(2, 2))
     assert bench.offsets() == [2, 3]
@@ -499,8 +501,10 @@ def test_where_the_target_was_is_not_known_nothing_is_foreign() -> None:
     assert (bench.cursor.foreign, bench.cursor.target) == (0, 502)
 
 
-def test_a_target_offset_that_was_given_before_is_told() -> None:
+@pytest.mark.parametrize("markers", [0, None])
+def test_a_target_offset_that_was_given_before_is_told(markers: int | None) -> None:
     bench = Bench(target=100)
+    bench.cursor.markers = markers
     bench.fetch(batch(0, 2))
     bench.ack(40)
     assert (bench.owner.told, bench.cursor.mark) == ([("went back", 40)], Mark(2, 42, 2))

@@ -166,6 +166,7 @@ def test_a_corrupt_batch_cannot_be_counted() -> None:
     answered(bench, [0, 1])
     bench.fetch(spoiled(batch(0, 2)), batch(2, 2))
     assert bench.owner.told[-1] == ("corrupt", 0)
+    bench.cursor.put_away()
     bench.cursor.held = False
     bench.fetch(batch(2, 2))
     bench.ack(2)
