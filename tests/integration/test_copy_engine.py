@@ -111,6 +111,17 @@ def test_every_record_of_every_codec_arrives_identical(flow: Flow) -> None:
     assert job.status()["gaps"] == {}
 
 
+def test_a_target_that_compresses_by_its_own_gets_the_same_records(flow: Flow) -> None:
+    topic = flow.topic(target={"compression__type": "zstd"})
+    for codec in ("none", "lz4"):
+        write(flow.source, topic, numbered(0, 50, size=200), codec=codec)
+    spec = flow.spec(topic)
+    with flow.copying(spec) as job:
+        flow.wait_until_copied(job, spec)
+    flow.assert_equal(topic)
+    assert {header.codec for header, _ in batches(flow.target, flow.remote(topic))} == {4}
+
+
 def test_offset_syncs_and_positions_are_mm2s(flow: Flow) -> None:
     topic = flow.topic()
     write(flow.source, topic, numbered(0, 10), numbered(10, 5))
@@ -316,6 +327,47 @@ def test_a_failed_partition_is_not_copied_again_by_later_batches(flow: Flow) -> 
         eventually(lambda: job.status()["batches"] >= batch + 3, why=job.status)
         assert rows_of(job)[bad].position == 55
     assert len(read(flow.target, flow.remote(topic))) == 55
+
+
+# -- limits -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_limit_holds_leaves_the_tail_its_place_and_is_lifted_while_it_copies(flow: Flow) -> None:
+    limit, size, count = 500_000, 1_000, 20_000
+    backlog, tail = flow.topic("backlog"), flow.topic("tail")
+    producer = producer_of(flow.source)
+    for index in range(count):
+        producer.produce(backlog, os.urandom(size), key=b"k%d" % index)
+        producer.poll(0)
+    assert producer.flush(60) == 0
+    far, near = TopicPartition(backlog, 0), TopicPartition(tail, 0)
+    spec = flow.spec(backlog, tail, throttle=limit)
+    with flow.copying(spec) as job:
+
+        def position(tp: TopicPartition) -> int:
+            return rows_of(job)[tp].position if tp in rows_of(job) else -1
+
+        eventually(lambda: far in rows_of(job) and rows_of(job)[far].state == "THROTTLED", why=job.progress)
+        began, before = time.monotonic(), rows_of(job)[far].bytes
+        for number in range(10):  # each is there though there is a backlog for 40 s
+            write(flow.source, tail, numbered(number, 1))
+            eventually(lambda: position(near) == number + 1, 15, why=job.progress)  # noqa: B023
+            time.sleep(0.2)
+            assert rows_of(job)[near].state == "RUNNING"
+        assert position(far) < count
+        passed, copied = time.monotonic() - began, rows_of(job)[far].bytes - before
+        assert 0 < copied <= limit * (passed + 2), "a report is a second old at most, and so much may be saved up"
+        job.throttle(0, {backlog: limit / 10})
+        time.sleep(2)
+        began, before = time.monotonic(), rows_of(job)[far].bytes
+        time.sleep(4)
+        copied = rows_of(job)[far].bytes - before
+        assert copied <= limit / 10 * (time.monotonic() - began + 2)
+        job.throttle(0, {})
+        eventually(lambda: position(far) == count, 30, why=job.progress)
+        eventually(lambda: rows_of(job)[far].state == "RUNNING", 10, why=job.progress)
+    for topic in (backlog, tail):
+        flow.assert_equal(topic)
 
 
 # -- going on -----------------------------------------------------------------------------------------------------------
