@@ -126,7 +126,12 @@ class Shop:
             "file": "/nowhere/to/be/found/archive.txt",
             "tasks.max": "1",
         }
-        assert self.ask("PUT", f"/connectors/{_BROKEN}/config", json=config).is_success
+        # Refused with 409 while workers share out anew.
+        eventually(
+            lambda: self.ask("PUT", f"/connectors/{_BROKEN}/config", json=config).is_success,
+            PATIENCE_S,
+            why=self.process.tail,
+        )
         eventually(
             lambda: "FAILED" in self.ask("GET", f"/connectors/{_BROKEN}/status").text, PATIENCE_S, why=self.process.tail
         )
