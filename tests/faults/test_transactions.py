@@ -62,6 +62,9 @@ def await_blocked(job: CopyJob, tp: TopicPartition, at: int) -> None:
     eventually(lambda: tp in rows_of(job) and rows_of(job)[tp].state == "BLOCKED_BY_OPEN_TXN", 30, why=job.progress)
     row = rows_of(job)[tp]
     assert row.position == at
+    assert row.offset == at
+    assert f"began at source offset {at} " in row.reason
+    assert row.since_ms > 0
     assert row.lag > 0
 
 

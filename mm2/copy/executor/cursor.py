@@ -124,7 +124,7 @@ class Entry:
 
 @dataclass(slots=True)
 class Trouble:
-    """What keeps a partition from going on: at which source offset, since when (ms)."""
+    """What keeps a partition from going on: at which source offset, since when (ms); -1 where there is nothing to tell."""
 
     state: State
     reason: str
@@ -182,6 +182,7 @@ class Cursor:
     _corrupt_at: int = -1
     _behind_lso_s: float = 0.0
     _throttled_s: float = 0.0
+    _held: Trouble | None = None
     partition: TopicPartition = field(init=False)  # of the source
     _rated: tuple[float, int] = (0.0, 0)
 
@@ -367,18 +368,17 @@ class Cursor:
 
     def progress(self) -> PartitionProgress:
         """A snapshot for the driver."""
-        trouble = self.current_trouble()
-        state = trouble.state if trouble is not None else self._well()
+        standing = self._standing()
         return PartitionProgress(
             self.spec.topic,
             self.spec.partition,
             self.position,
             self.target,
             self.high_watermark,
-            str(state),
-            self.note if trouble is None else trouble.reason,
-            -1 if trouble is None else trouble.offset,
-            -1 if trouble is None else trouble.since_ms,
+            str(standing.state),
+            standing.reason,
+            standing.offset,
+            standing.since_ms,
             self.stopped,
             self.copied,
             self.bytes,
@@ -394,15 +394,13 @@ class Cursor:
 
         Gaps grow only where the position moves.
         """
-        trouble = self.current_trouble()
-        state = self._well() if trouble is None else (trouble.state, trouble.reason, trouble.offset, trouble.since_ms)
+        standing = self._standing()
         return (
             self.position,
             self.target,
             self.high_watermark,
             self.copied,
-            state,
-            self.note,
+            (standing.state, standing.reason, standing.offset, standing.since_ms),
             self.stopped,
             self.lost_before + len(self.lost),
             self.foreign,
@@ -439,16 +437,34 @@ class Cursor:
         known.reason = reason
         return known
 
-    def _well(self) -> State:
+    def _standing(self) -> Trouble:
+        """Its state, and unless all is well the reason, from which offset on, and since when."""
+        held = self.current_trouble() or self._held_back()
+        if held is not None:
+            return held
+        return Trouble(State.CATCHING_UP if self.behind else State.RUNNING, self.note, -1, -1)
+
+    def _held_back(self) -> Trouble | None:
+        """What it waits for although nothing is wrong."""
         now = time.monotonic()
         # Not when something is fetched: a session's answer leaves out what has not changed.
         blocked = self.read_committed and self.high_watermark > self.offset >= self.last_stable
         self._behind_lso_s = (self._behind_lso_s or now) if blocked else 0.0
         if blocked and now - self._behind_lso_s > _BLOCKED_AFTER_S:
-            return State.BLOCKED_BY_OPEN_TXN
-        if now - self._throttled_s < _THROTTLED_FOR_S and self.high_watermark > self.offset:
-            return State.THROTTLED
-        return State.CATCHING_UP if self.behind else State.RUNNING
+            reason = (
+                f"a transaction that began at source offset {self.last_stable} is neither committed nor aborted, "
+                "and with read_committed nothing passes it"
+            )
+            self._hold(State.BLOCKED_BY_OPEN_TXN, reason, self.last_stable)
+        elif now - self._throttled_s < _THROTTLED_FOR_S and self.high_watermark > self.offset:
+            self._hold(State.THROTTLED, "copy.throttle.bytes.per.sec allows no more", self.offset)
+        else:
+            self._held = None
+        return self._held
+
+    def _hold(self, state: State, reason: str, offset: int) -> None:
+        if self._held is None or (self._held.state, self._held.reason) != (state, reason):
+            self._held = Trouble(state, reason, offset, _now_ms())
 
     def _batches(self, fetched: Fetched) -> Iterable[BatchView | Merged]:
         if self.skip:

@@ -290,6 +290,10 @@ def test_behind_an_open_transaction_for_a_while_is_blocked_by_it() -> None:
     assert bench.state == State.RUNNING
     bench.cursor._behind_lso_s -= 2
     assert bench.state == State.BLOCKED_BY_OPEN_TXN
+    told = bench.cursor.progress()
+    assert "began at source offset 900 " in told.reason
+    assert told.offset == 900
+    assert bench.cursor.progress().since_ms == told.since_ms > 0
     bench.fetch(batch(900, 1), end=1000, stable=950)
     assert bench.state == State.RUNNING
 
@@ -305,6 +309,9 @@ def test_a_limit_of_ours_is_shown_while_it_holds_something_up() -> None:
     bench.fetch(end=100)
     bench.cursor.throttled()
     assert bench.state == State.THROTTLED
+    told = bench.cursor.progress()
+    assert (told.reason, told.offset) == ("copy.throttle.bytes.per.sec allows no more", 90)
+    assert told.since_ms > 0
     bench.fetch(batch(90, 10), end=100)
     assert bench.state == State.RUNNING, "there is nothing left to read"
     bench.fetch(end=200)
