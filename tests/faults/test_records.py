@@ -182,13 +182,42 @@ def test_r4_r5_what_is_wrong_inside_a_right_checksum_stops_its_partition_only(
     segments.batches(flow.source, topic)[1].change(spoil, right_crc=True)
     spec = flow.spec(topic, partitions=2)
     with flow.copying(spec) as job:
-        eventually(lambda: bad in rows_of(job) and rows_of(job)[bad].state in {"CORRUPT", "REFUSED"}, why=job.status)
+        eventually(lambda: bad in rows_of(job) and rows_of(job)[bad].state == "CORRUPT", why=job.status)
         row = rows_of(job)[bad]
-        assert row.position == 10, row
-        assert row.reason
+        assert (row.position, row.offset) == (10, 10)
+        wrong, _, said = row.reason.partition(", and writing to ")
+        assert re.match(rf"{topic}-0: .* batch ", wrong), row.reason
+        assert said.startswith(f"{flow.remote(topic)}-0 of cluster B: "), row.reason
         write(flow.source, topic, numbered(0, 5), partition=1)
         eventually(lambda: rows_of(job)[good].position == 5, why=job.status)
     assert len(read(flow.target, flow.remote(topic))) == 10
+
+
+@pytest.mark.parametrize("exactly_once", [False, True], ids=["default", "exactly-once"])
+@pytest.mark.parametrize(
+    "spoil", [segments.wrong_record_length, segments.unknown_codec], ids=["r4-inner-record", "r5-unknown-codec"]
+)
+def test_r4_r5_what_is_wrong_inside_a_right_checksum_goes_to_the_dead_letters(
+    flow: Flow, spoil: Callable[[bytearray], None], *, exactly_once: bool
+) -> None:
+    """Batches before it and behind it are under way when the target refuses it."""
+    topic = flow.topic()
+    write(flow.source, topic, *(numbered(i * 10, 10) for i in range(8)))
+    spoilt = segments.batches(flow.source, topic)[4]
+    spoilt.change(spoil, right_crc=True)
+    transactions = TransactionsSpec(f"{flow.name}-0", 30_000) if exactly_once else None
+    spec, dead = with_dead_letters(flow, flow.spec(topic, transactions=transactions))
+    with flow.copying(spec) as job:
+        flow.wait_until_copied(job, spec)
+        eventually(lambda: flow.committed(spec)[TopicPartition(topic, 0)] == 80, why=job.status)
+        assert job.status()["gaps"] == {"quarantined": 10}
+        assert rows_of(job)[TopicPartition(topic, 0)].state == "RUNNING"
+    (letter,) = read(flow.target, dead)
+    assert letter.value == bytes(spoilt.data), "the whole batch as it was found"
+    assert [dict(letter.headers)[name] for name in ("mm2.first", "mm2.last", "mm2.form")] == [b"40", b"49", b"batch"]
+    isolation = "read_committed" if exactly_once else "read_uncommitted"
+    got = read(flow.target, flow.remote(topic), isolation=isolation)
+    assert [record.key for record in got] == [b"k%d" % index for index in range(80) if not 40 <= index < 50]
 
 
 @pytest.mark.parametrize("time_ms", [None, 1_600_000_000_000], ids=["magic-0", "magic-1"])

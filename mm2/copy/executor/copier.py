@@ -41,7 +41,7 @@ from mm2.copy.tally import Tally
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import BrokerFailure, CorruptBatch, KafkaFailure
-from mm2.kafka.records.batch import BatchView
+from mm2.kafka.records.batch import BatchView, unpatched
 from mm2.kafka.records.record import Record, decode_batch
 from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import TopicPartition
@@ -415,6 +415,23 @@ class Copier:
         records = decode_batch(BatchView(header, header.base_offset, 2, parcel.data))
         reason = f"{cursor.spec.target} takes no record of {len(parcel.data)} bytes"
         self._log.error("a record goes to the dead letters", partition=str(cursor.partition), reason=reason)
+        offset = next(entry.runs())[0]
+        letters.record(cursor.partition, offset, records[0], reason, self._set_aside(cursor, entry, letters))
+        return True
+
+    def malformed(self, cursor: Cursor, entry: Entry, parcel: Parcel, error: CorruptBatch) -> bool:
+        """Put a batch away that the target refuses because of what is in it."""
+        letters = self._dead_letters
+        if letters is None:
+            return False
+        self._log.error("a malformed batch goes to the dead letters", partition=str(cursor.partition), error=str(error))
+        raw = memoryview(unpatched(parcel.data, parcel.header))
+        written = self._set_aside(cursor, entry, letters)
+        letters.batch(cursor.partition, entry.first, entry.next_offset - 1, raw, str(error), written)
+        return True
+
+    def _set_aside(self, cursor: Cursor, entry: Entry, letters: DeadLetters) -> Callable[[], None]:
+        """What the target refuses waits, and with it what follows, until what this returns is called: it is put away."""
         cursor.letters = letters.outbox
         cursor.outbox.refused = False
         cursor.outbox.paused = cursor.outbox.aside = True
@@ -426,9 +443,7 @@ class Copier:
                 cursor.bury(entry, QUARANTINED)
                 self._buried(cursor)
 
-        offset = next(entry.runs())[0]
-        letters.record(cursor.partition, offset, records[0], reason, written)
-        return True
+        return written
 
     def _buried(self, cursor: Cursor) -> None:
         """Nothing behind it is sent before the ledger knows, or a successor would count it in."""

@@ -79,7 +79,10 @@ class Owner(Protocol):
         """Counting leads nowhere; `Cursor.match` has to be set, then `Cursor.held` taken back."""
 
     def too_large(self, cursor: Cursor, entry: Entry, parcel: Parcel) -> bool:
-        """The target takes a record in no way; True when that is dealt with."""
+        """The target takes a record in no way; True when it is being put away, see `Cursor.bury`."""
+
+    def malformed(self, cursor: Cursor, entry: Entry, parcel: Parcel, error: CorruptBatch) -> bool:
+        """The target refuses a batch whose inside is not what a batch holds; True when it is being put away, see `Cursor.bury`."""
 
     def corrupt(self, cursor: Cursor, view: BatchView, error: CorruptBatch) -> bool:
         """A batch is not what was written; True when it is being put away: `Cursor.held` until then, see `Cursor.put_away`."""
@@ -183,6 +186,7 @@ class Cursor:
     _behind_lso_s: float = 0.0
     _throttled_s: float = 0.0
     _held: Trouble | None = None
+    _malformed: CorruptBatch | None = None  # what is wrong inside of the batch that the target refuses
     partition: TopicPartition = field(init=False)  # of the source
     _rated: tuple[float, int] = (0.0, 0)
 
@@ -331,25 +335,38 @@ class Cursor:
     def refused(self, failure: Exception | None) -> None:
         """The target does not take this partition's head (or takes it again: None)."""
         if failure is None:
-            self.write_trouble = None
+            self.write_trouble = self._malformed = None
             return
         parcel = self.outbox.queue[0] if self.outbox.queue else None
+        entry = next((entry for entry in self.entries if not entry.done), None)
         state = state_of(failure)
-        if state is State.TOO_LARGE and parcel is not None:
-            entry = next((entry for entry in self.entries if not entry.done), None)
-            if entry is not None and self.owner.too_large(self, entry, parcel):
+        self._malformed = None
+        if parcel is not None and entry is not None:
+            if state is State.TOO_LARGE and self.owner.too_large(self, entry, parcel):
                 return
-        self.write_trouble = self._trouble(self.write_trouble, state, str(failure), self.position)
+            if state is State.REFUSED:
+                self._malformed = _malformed(parcel)
+                if self._malformed is not None and self.owner.malformed(self, entry, parcel, self._malformed):
+                    return
+        self._complain(failure)
+
+    def _complain(self, failure: Exception) -> None:
+        """The target's word on what is to be written, and ours where we know why."""
+        state, reason = state_of(failure), str(failure)
+        if state is State.REFUSED and self._malformed is not None:
+            state, reason = State.CORRUPT, f"{self.partition}: {self._malformed}, and {reason}"
+        self.write_trouble = self._trouble(self.write_trouble, state, reason, self.position)
 
     def put_away(self) -> None:
         """The corrupt batch is where the owner wanted it; said once for each that `Owner.corrupt` took."""
         self._done(next(entry for entry in self.entries if entry.reason == QUARANTINED and not entry.done))
 
     def bury(self, entry: Entry, reason: str) -> None:
-        """Its record will not be on the target; what follows takes its sequences."""
+        """Its records will not be on the target; what follows takes their sequences."""
         outbox = self.outbox
         parcel = outbox.queue.popleft()
-        offset, _ = next(entry.runs())
+        runs = list(entry.runs())
+        offset, after = runs[0][0], sum(runs[-1])
         if parcel.at >= 0:
             outbox.next = parcel.at
             for other in outbox.queue:
@@ -360,10 +377,11 @@ class Cursor:
         place = self.entries.index(entry)
         if entry.first < offset:
             self.entries.insert(place, Entry(entry.first, offset, reason="compacted", done=True))
-        if offset + 1 < entry.next_offset:
+        if after < entry.next_offset:
             index = self.entries.index(entry) + 1
-            self.entries.insert(index, Entry(offset + 1, entry.next_offset, reason="compacted", done=True))
-        entry.first, entry.next_offset, entry.reason = offset, offset + 1, reason
+            self.entries.insert(index, Entry(after, entry.next_offset, reason="compacted", done=True))
+        entry.first, entry.next_offset, entry.reason = offset, after, reason
+        self._malformed = None
         self._done(entry)
 
     def progress(self) -> PartitionProgress:
@@ -424,7 +442,7 @@ class Cursor:
             return self.stop_trouble or self.paused
         complaint = self.outbox.complaint if self.letters is None else self.letters.complaint
         if complaint is not None:
-            self.write_trouble = self._trouble(self.write_trouble, state_of(complaint), str(complaint), self.position)
+            self._complain(complaint)
         elif not self.outbox.refused:
             self.write_trouble = None
         return self.write_trouble or self.read_trouble
@@ -793,3 +811,12 @@ def _why_anew(view: BatchView, start: int) -> str:
 
 def _now_ms() -> int:
     return int(time.time() * 1000)
+
+
+def _malformed(parcel: Parcel) -> CorruptBatch | None:
+    """What is wrong inside of a batch that was passed on unopened; None: nothing."""
+    try:
+        decode_batch(BatchView(parcel.header, parcel.header.base_offset, 2, parcel.data))
+    except CorruptBatch as error:
+        return error
+    return None

@@ -192,6 +192,11 @@ def check_crc(header: BatchHeader, data: memoryview) -> None:
         raise CorruptBatch(message)
 
 
+def unpatched(data: bytes | memoryview, header: BatchHeader) -> bytes:
+    """The batch as it was when ``header`` was read from it, whatever `patch` has made of it since."""
+    return HEADER.pack(*header) + bytes(data[HEADER_BYTES:])
+
+
 def patch(
     data: memoryview, header: BatchHeader, producer: tuple[int, int, int], *, transactional: bool = False
 ) -> None:

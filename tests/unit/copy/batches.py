@@ -65,6 +65,10 @@ class Owner:
         self.told.append(("too large", entry.first, parcel.count))
         return self.takes_large
 
+    def malformed(self, _cursor: Cursor, entry: Entry, _parcel: Parcel, error: CorruptBatch) -> bool:
+        self.told.append(("malformed", entry.first, str(error)))
+        return False
+
     def corrupt(self, cursor: Cursor, view: BatchView, _error: CorruptBatch) -> bool:
         self.told.append(("corrupt", view.base_offset))
         cursor.held = self.takes_corrupt
