@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import quote
@@ -17,6 +18,8 @@ from mm2.ui.wording import UNKNOWN, clock, count, plural, rate, seconds, size
 
 _CURVES: Final = (("50 %", "solid", 2.4), ("95 %", "dashed", 1.8), ("99 %", "dotted", 1.8))
 _OLD_MS: Final = 10_000
+#: An axis of time is at least so long.
+_LEAST_SPAN_MS: Final = 60_000
 #: Of more letters than that is a sentence set smaller: it has several things to say.
 _LONG: Final = 110
 
@@ -173,15 +176,19 @@ class _FlowBlock:
         first = self._drawn is None
         self._drawn = newest
         self._no_latency.set_visibility(all(point.latency_s[0] is None for point in points))
-        rates = {"series": [{"data": [[point.at_ms, _rounded(point.records_per_s)] for point in points]}]}
-        latencies = {
+        rates: dict[str, Any] = {
+            "series": [{"data": [[point.at_ms, _rounded(point.records_per_s)] for point in points]}]
+        }
+        latencies: dict[str, Any] = {
             "series": [
                 {"data": [[point.at_ms, _rounded(point.latency_s[index])] for point in points]}
                 for index in range(len(_CURVES))
             ]
         }
-        for chart, change in ((self._rates, rates), (self._latencies, latencies)):
+        span = {"xAxis": _span(min(points[0].at_ms, newest - _LEAST_SPAN_MS), newest)}
+        for chart, change in ((self._rates, rates | span), (self._latencies, latencies | span)):
             if first:
+                chart.options["xAxis"].update(span["xAxis"])
                 for series, new in zip(chart.options["series"], change["series"], strict=True):
                     series.update(new)
                 chart.update()
@@ -278,8 +285,14 @@ def _axis_text() -> dict[str, Any]:
     return {"color": "var(--soft)", "fontSize": 12, "hideOverlap": True}
 
 
+def _span(first_ms: int, last_ms: int) -> dict[str, int]:
+    """Of the axis of time. Said outright: without a point it would begin in 1970."""
+    return {"min": first_ms, "max": last_ms}
+
+
 def _options(series: list[dict[str, Any]], unit: str, least_step: float = 0.0) -> dict[str, Any]:
     line = {"lineStyle": {"color": "var(--line)"}}
+    now_ms = time.time_ns() // 1_000_000
     return {
         "animation": False,
         "useUTC": True,
@@ -291,6 +304,7 @@ def _options(series: list[dict[str, Any]], unit: str, least_step: float = 0.0) -
             "axisLabel": {**_axis_text(), "formatter": "{HH}:{mm}"},
             "splitNumber": 4,
             "minInterval": 60_000,
+            **_span(now_ms - _LEAST_SPAN_MS, now_ms),
         },
         "yAxis": {
             "type": "value",
