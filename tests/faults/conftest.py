@@ -6,6 +6,9 @@ import pytest
 
 from tests.faults.stage import Mirror, Play, Stage
 from tests.faults.stage import stage as make_stage
+from tests.integration.conftest import engine
+
+__all__ = ["engine"]
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -23,14 +23,6 @@ from tests.integration.test_copy_engine import FOREVER, numbered, write
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 DAY_MS = 86_400_000
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[CopyEngine]:
-    made = CopyEngine({})
-    made.start()
-    yield made
-    made.stop()
 
 
 @pytest.fixture

@@ -175,14 +175,6 @@ def test_s1_a_topic_that_may_not_be_read_any_more_is_told_and_the_others_flow(
         each.judge().assert_exactly_once()
 
 
-@pytest.fixture(scope="module")
-def engine() -> Iterator[CopyEngine]:
-    made = CopyEngine({})
-    made.start()
-    yield made
-    made.stop()
-
-
 def test_s1_without_the_right_to_read_the_copy_it_is_at_least_once_and_says_so_before_any_crash(
     engine: CopyEngine, stage: Stage, guarded: Guarded, unique: str
 ) -> None:

@@ -6,7 +6,6 @@ The copy engine by itself, reading committed records. Transactions of ours: test
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import Producer
@@ -24,14 +23,6 @@ from tests.faults.stage import Stage, kill
 from tests.integration.copy_flow import Flow, eventually, producer_of, rows_of
 from tests.integration.spark_workers import workers
 from tests.integration.test_copy_engine import numbered, write
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[CopyEngine]:
-    made = CopyEngine({})
-    made.start()
-    yield made
-    made.stop()
 
 
 @pytest.fixture

@@ -39,14 +39,6 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 FOREVER = str((1 << 63) - 1)
 
 
-@pytest.fixture(scope="module")
-def engine() -> Iterator[CopyEngine]:
-    engine = CopyEngine({})
-    engine.start()
-    yield engine
-    engine.stop()
-
-
 @pytest.fixture
 def flow(engine: CopyEngine, kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str) -> Flow:
     return Flow(engine, kafka_a, kafka_b, unique)

@@ -37,14 +37,6 @@ from tests.integration.test_copy_engine import numbered, write
 ONE_SECOND_MS = 1000
 
 
-@pytest.fixture(scope="module")
-def engine() -> Iterator[CopyEngine]:
-    engine = CopyEngine({})
-    engine.start()
-    yield engine
-    engine.stop()
-
-
 @pytest.fixture
 def flow(engine: CopyEngine, kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str) -> Flow:
     return Flow(engine, kafka_a, kafka_b, unique)

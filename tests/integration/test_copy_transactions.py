@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import struct
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -24,14 +23,6 @@ from tests.integration.spark_workers import workers
 from tests.integration.test_copy_engine import numbered, write
 
 COMMITTED = "read_committed"
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[CopyEngine]:
-    engine = CopyEngine({})
-    engine.start()
-    yield engine
-    engine.stop()
 
 
 @pytest.fixture

@@ -345,7 +345,7 @@ class Cursor:
             if state is State.TOO_LARGE and self.owner.too_large(self, entry, parcel):
                 return
             if state is State.REFUSED:
-                self._malformed = _malformed(parcel)
+                self._malformed = _wrong_inside(parcel)
                 if self._malformed is not None and self.owner.malformed(self, entry, parcel, self._malformed):
                     return
         self._complain(failure)
@@ -786,9 +786,8 @@ class Cursor:
         expected = self.target + (markers or 0)
         if base < expected:
             self.owner.target_went_back(self, base)
-        elif (
-            base > expected and markers is not None
-        ):  # else it may be markers, and records of transactions that were aborted
+        # With markers that nobody has counted it may be those, and records of transactions that were aborted.
+        elif base > expected and markers is not None:
             if not self.foreign:
                 log.warning(
                     "somebody else writes to a remote topic",
@@ -813,7 +812,7 @@ def _now_ms() -> int:
     return int(time.time() * 1000)
 
 
-def _malformed(parcel: Parcel) -> CorruptBatch | None:
+def _wrong_inside(parcel: Parcel) -> CorruptBatch | None:
     """What is wrong inside of a batch that was passed on unopened; None: nothing."""
     try:
         decode_batch(BatchView(parcel.header, parcel.header.base_offset, 2, parcel.data))
