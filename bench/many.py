@@ -5,8 +5,10 @@ Every figure comes from the same file for all contenders, `INTERVALS` included: 
 
 import resource
 import statistics
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from subprocess import Popen
@@ -48,6 +50,7 @@ _STOP_PATIENCE_S = 60.0
 _CLEAN_UP_S = 600.0
 _SETTLE_S = 20.0
 _LOOK_S = 0.5
+_TRAFFIC, _TRAFFIC_PER_S = "many-traffic", 100
 _BETWEEN_S = 7.0  # no part of an interval, so that not all discoveries wait equally long for the next look
 
 START = Figure("start → all copied s", 1)
@@ -98,7 +101,7 @@ class Crowd:
             raise BenchFailed(
                 f"A broker needs {needed:,} open files for this, and {allowed:,} are allowed (ulimit -Hn)."
             )
-        self._create(self._topics)
+        self._create([*self._topics, _TRAFFIC])
 
     def run(self, contender: Contender, folder: Path) -> Outcome:
         """What takes longer than 15 minutes is left out and noted. Raises BenchFailed, with the end of its log, when the contender
@@ -116,7 +119,7 @@ class Crowd:
                 checkpoints = _Checkpoints(self._venue.clusters[1], flow, still_running(process))
                 figures[START.name] = self._await_copies(flow, self._topics, process) - began
                 steps: Sequence[Callable[[], dict[str, float]]] = (
-                    lambda: {READY.name: max(checkpoints.wait(self._partitions(), 0).values()) - began},
+                    lambda: {READY.name: self._await_groups(checkpoints) - began},
                     lambda: self._look_on(process),
                     lambda: self._discover(flow, process),
                     lambda: self._round(checkpoints),
@@ -131,10 +134,14 @@ class Crowd:
             raise BenchFailed(f"{contender.title}: {exc}\n{log_tail(place)}") from exc
         finally:
             end(process, patience_s=_STOP_PATIENCE_S)
-            clean_up(self._venue, keep=self._topics, patience_s=_CLEAN_UP_S)
+            clean_up(self._venue, keep=[*self._topics, _TRAFFIC], patience_s=_CLEAN_UP_S)
         return Outcome(contender.name, figures, notes)
 
     # -- what is measured
+
+    def _await_groups(self, checkpoints: "_Checkpoints") -> float:
+        with self._traffic():
+            return max(checkpoints.wait(self._partitions(), 0).values())
 
     def _look_on(self, process: Popen[bytes]) -> dict[str, float]:
         time.sleep(_SETTLE_S)
@@ -164,6 +171,30 @@ class Crowd:
         return {ROUND.name: statistics.median(took), ROUND_LONGEST.name: max(took)}
 
     # -- what is done for that
+
+    @contextmanager
+    def _traffic(self) -> Iterator[None]:
+        """A trickle on a topic that no group reads, the same for all contenders.
+
+        Java has at most ten offset syncs under way, and sends those that it has put off when it has copied another record: of
+        ten thousand partitions with one record each it would have synced ten a minute.
+        """
+        over = threading.Event()
+        producer = Producer({"bootstrap.servers": self._venue.brokers[0].bootstrap, "log_level": 0})
+
+        def run() -> None:
+            while not over.wait(1 / _TRAFFIC_PER_S):
+                producer.produce(_TRAFFIC, b"one")
+                producer.poll(0)
+
+        thread = threading.Thread(target=run, name="trickle")
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+            producer.flush(_FLUSH_S)
 
     def _partitions(self) -> dict[str, int]:
         """How many partitions each group reads."""
