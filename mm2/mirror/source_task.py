@@ -73,6 +73,7 @@ class MirrorSourceTask(SourceTask):
         self._job: CopyJob | None = None
         self._own_engine: CopyEngine | None = None
         self._next_report = 0.0
+        self._notes: set[str] = set()  # that are said
         self._troubles: dict[str, float] = {}  # when each was last seen, in monotonic seconds
 
     def version(self) -> str:
@@ -111,6 +112,7 @@ class MirrorSourceTask(SourceTask):
         status = job.status()
         self.context.report(status)
         self._complain(status["troubles"])
+        self._note(status["notes"])
         if time.monotonic() >= self._next_report:
             self._next_report = time.monotonic() + _REPORT_INTERVAL_S
             shown = {key: status[key] for key in ("records", "bytes", "lag", "batches", "latency_ms", "gaps")}
@@ -276,6 +278,13 @@ class MirrorSourceTask(SourceTask):
             if isinstance(error.__cause__, KafkaFailure):
                 raise error.__cause__ from error
             raise ValueError(str(error)) from error
+
+    def _note(self, notes: list[str]) -> None:
+        """Say once what holds nothing up and is to be known."""
+        for note in notes:
+            if note not in self._notes:
+                log.warning("Copying goes on, and this is to be known.", reason=note)
+                self._notes.add(note)
 
     def _complain(self, troubles: list[str]) -> None:
         """Say each trouble once, and once that all are over.

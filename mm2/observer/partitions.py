@@ -233,6 +233,9 @@ class PartitionBook:
         own = row.bytes / row.records if row is not None and row.records else self._record_bytes
         gaps = row.gaps if row is not None and row.gaps else {} if entry is None else entry.gaps
         state, reason, since_ms = standing
+        note = "" if entry is None else entry.note
+        if state in WELL and reason:
+            note, reason = reason, ""  # it holds nothing up; where the ledger cannot be written it is nowhere else
         return PartitionView(
             tp.topic,
             tp.partition,
@@ -254,7 +257,7 @@ class PartitionBook:
             None if verified is None else verified.offset,
             None if verified is None else verified.at_ms,
             task,
-            "" if entry is None else entry.note,
+            note,
             *copied,
             None if row is None else _spread(row.age_ms),
             None if row is None else _spread(row.latency_ms),

@@ -32,6 +32,7 @@ from tests.integration.mirror_process import MirrorProcess, write_config
 
 LISTENERS = {"PLAINTEXT": "PLAINTEXT", "PROXIED": "PLAINTEXT"}
 HELD_UP, GOES_ON = "Copying is held up.", "Copying goes on."
+NOTED = "Copying goes on, and this is to be known."
 _ARRIVAL_PATIENCE_S = 90.0
 
 

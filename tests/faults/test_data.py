@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Producer
 
 from tests.faults.oracle import Judgment, Ledger, Place, Reader, Rows, Snapshot, compare
-from tests.faults.stage import HELD_UP, Addressed, Mirror, Play, Stage, Topics, kill, members, until
+from tests.faults.stage import HELD_UP, NOTED, Addressed, Mirror, Play, Stage, Topics, kill, members, until
 from tests.faults.stage import mirror as running_mirror
 from tests.integration.asking import asked
 
@@ -270,7 +270,7 @@ def test_d8_a_deleted_ledger_costs_exactness_at_the_next_crash_and_no_record(
     with play.load():
         play.await_flow()
         Topics(stage.b).delete(ledger)
-        until(lambda: mirror.lines(HELD_UP, reason="at least once"), "telling", _NOTICED_S, mirror)
+        until(lambda: mirror.lines(NOTED, reason="at least once"), "telling", _NOTICED_S, mirror)
         play.await_flow()
         assert kill(members(mirror.process, "worker"))
         until(lambda: mirror.lines("The ledger has been deleted"), "telling", 60, mirror)

@@ -177,7 +177,7 @@ def test_without_the_ledger_it_is_at_least_once_and_says_so(flow: Flow) -> None:
             done.result(30)
         write(flow.source, topic, numbered(10, 10))
         flow.wait_until_copied(job, spec)
-        eventually(lambda: any("at least once" in trouble for trouble in job.status()["troubles"]), why=job.status)
+        eventually(lambda: any("at least once" in note for note in job.status()["notes"]), why=job.status)
         eventually(lambda: flow.committed(spec) == {TopicPartition(topic, 0): 20}, why=job.status)
     create(flow.target, flow.ledger_topic, 1, cleanup__policy="compact")
     flow.assert_equal(topic)

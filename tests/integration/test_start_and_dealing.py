@@ -1,6 +1,6 @@
 """Where a flow begins, and which task gets what, through the whole program.
 
-One process runs four flows from the same broker, each under an alias and with a beginning of its own.
+One process runs five flows from the same broker, each under an alias and with a beginning of its own.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ HOUR_MS = 3_600_000
 AGES = {0: (3, 2, 1), 1: (3, 2)}
 PER_AGE = 10
 TOPIC = "start-t"
-SOURCES = ("time", "file", "latest", "recent")
+SOURCES = ("time", "file", "behind", "latest", "recent")
 CONNECTOR = "MirrorSourceConnector"
 
 
@@ -102,7 +102,11 @@ def running(scene: Scene) -> Iterator[MirrorProcess]:
     offsets = scene.folder / "offsets.csv"
     offsets.write_text(f"# of the old cluster\n{TOPIC},0,17\n")
     an_hour_and_a_half_ago = datetime.fromtimestamp(scene.at(1.5) / 1000, UTC).isoformat()
-    process = scene.start("latest", "recent", time=an_hour_and_a_half_ago, file=f"file:{offsets}")
+    behind = scene.folder / "behind.csv"
+    behind.write_text(f"{TOPIC},0,1000\n{TOPIC},1,5\n")
+    process = scene.start(
+        "latest", "recent", time=an_hour_and_a_half_ago, file=f"file:{offsets}", behind=f"file:{behind}"
+    )
     yield process
     process.clean_up()
 
@@ -122,6 +126,10 @@ def test_a_flow_begins_where_it_is_told_to(scene: Scene, running: MirrorProcess)
     running.eventually(lambda: ends(scene.target, f"file.{TOPIC}") == [13, 20])
     assert scene.copied("time") == scene.copied("recent") == [values(1), []]
     assert scene.copied("file") == [EVERYTHING[0][17:], EVERYTHING[1]]
+    # An offset behind the end of its log means the end: nothing is missing, and nothing is said to be.
+    running.eventually(lambda: ends(scene.target, f"behind.{TOPIC}") == [0, 15])
+    assert running.lines(event="the log ends before the offset at which copying was to begin", offset=1000, end=30)
+    assert not running.lines(event="a source log was cut off")
     running.eventually(lambda: ends(scene.target, f"latest.{TOPIC}") == [0, 0])
     running.eventually(lambda: all(is_running(scene.target, alias) for alias in SOURCES))
 
@@ -136,6 +144,7 @@ def test_a_flow_begins_where_it_is_told_to(scene: Scene, running: MirrorProcess)
     now = ends(scene.source, TOPIC)
     running.eventually(lambda: ends(scene.target, f"time.{TOPIC}") == [now[0] - 20, now[1] - 20])
     assert scene.copied("time")[1][0] == b"new 0"
+    running.eventually(lambda: ends(scene.target, f"behind.{TOPIC}") == [now[0] - 30, now[1] - 5])
 
 
 def test_partitions_keep_their_task_when_a_topic_is_added(scene: Scene, running: MirrorProcess) -> None:

@@ -329,7 +329,8 @@ class _Sight:
     gaps: dict[str, int]
     states: dict[str, int]
     not_well: list[dict[str, Any]]
-    reasons: set[str]
+    troubles: set[str]
+    notes: set[str]
 
     @classmethod
     def of(cls, rows: list[PartitionProgress]) -> Self:
@@ -343,9 +344,10 @@ class _Sight:
         stopped = [row for row in rows if row.stopped]
         lasting = [row for row in rows if row.stopped or row.state in LASTING]
         not_well = [_told(row) for row in rows if row.state not in WELL][:_NOT_WELL_SHOWN]
-        reasons = {row.reason for row in rows if row.reason and row.state != State.PAUSED}
+        troubles = {row.reason for row in rows if row.reason and row.state not in WELL and row.state != State.PAUSED}
+        notes = {row.reason for row in rows if row.reason and row.state in WELL}
         states = dict(Counter(row.state for row in rows))
-        return cls(rows, stopped, lasting, totals, _sum_gaps(rows), states, not_well, reasons)
+        return cls(rows, stopped, lasting, totals, _sum_gaps(rows), states, not_well, troubles, notes)
 
 
 @dataclass(slots=True)
@@ -497,10 +499,12 @@ class CopyJob:
 
     def troubles(self) -> list[str]:
         """What holds it, or a part of it, up."""
-        return sorted({*self._troubles()} | self._look().reasons)
+        return sorted({*self._troubles()} | self._look().troubles)
 
     def status(self) -> dict[str, Any]:
-        """Totals and troubles, JSON-able: records, bytes, lag (offsets), batches, latency_ms, troubles, partitions."""
+        """Totals and what there is to say, JSON-able: records, bytes, lag (offsets), batches, latency_ms, partitions,
+        troubles (what holds something up), notes (what is to be known and holds nothing up).
+        """
         sight = self._look()
         return {
             **sight.totals,
@@ -511,6 +515,7 @@ class CopyJob:
             "batches": sum(lane.batches for lane in self._lanes),
             "latency_ms": max((lane.latency_ms for lane in self._lanes), default=[]),
             "troubles": self.troubles(),
+            "notes": sorted(sight.notes),
         }
 
     def signal_stop(self) -> None:

@@ -86,7 +86,7 @@ class Opening:
 
     def begin(self, starts: Mapping[TopicPartition, Start]) -> None:
         """Begin with every partition, each as soon as it can."""
-        going_on, asking, positions = [], [], {}
+        going_on, asking, positions, named = [], [], {}, {}
         for tp, cursor in self._cursors.items():
             start = starts.get(tp, Start(None))
             entry = start.entry
@@ -95,7 +95,9 @@ class Opening:
             if entry is not None and not start.moved and self._has_another_target(entry):
                 cursor.fail(State.RECREATED, self.recreated(entry.target, entry.mark.records))
                 continue
-            if entry is None or entry.session is None or not self.with_sessions:
+            if entry is None and start.committed is None and start.position is not None:
+                named[tp] = start.position
+            elif entry is None or entry.session is None or not self.with_sessions:
                 positions[tp] = start.position
             elif start.clean:
                 going_on.append((cursor, entry))
@@ -105,6 +107,8 @@ class Opening:
             self._go_on(cursor, entry, entry.mark.records)
         self._spawn(self._ask(asking))
         self._spawn(self._open(positions))
+        if named:
+            self._spawn(self._open_where(dict.fromkeys(named, LATEST), named))
 
     def open_again(self, cursor: Cursor, mark: Mark) -> None:
         """A new session from a mark: the old one cannot go on."""
@@ -312,6 +316,13 @@ class Opening:
             when = dict.fromkeys(missing, spec.start_timestamp_ms)
         elif reset.startswith("by_duration:"):
             when = dict.fromkeys(missing, int(time.time() * 1000) - duration_ms(reset.removeprefix("by_duration:")))
+        await self._open_where(when, {})
+
+    async def _open_where(self, when: dict[TopicPartition, int], named: Mapping[TopicPartition, int]) -> None:
+        """Begin at what ListOffsets answers to ``when``, or at offsets that are ``named`` and do not lie behind it.
+
+        Nobody has read up to a named offset yet: a log that ends before it has lost nothing.
+        """
         while when and not self._link.stop.is_set():
             try:
                 results = await self._call(self._source_admin.list_offsets, when)
@@ -320,7 +331,14 @@ class Opening:
             found = {}
             for tp, result in results.items():
                 if isinstance(result, OffsetInfo) and result.offset >= 0:
-                    found[tp] = result.offset
+                    found[tp] = min(result.offset, named.get(tp, result.offset))
+                    if found[tp] < named.get(tp, 0):
+                        self._log.warning(
+                            "the log ends before the offset at which copying was to begin; it begins at the end",
+                            partition=str(tp),
+                            offset=named[tp],
+                            end=result.offset,
+                        )
                     del when[tp]
                 elif isinstance(result, OffsetInfo):
                     when[tp] = LATEST  # nothing is as young as asked: the end

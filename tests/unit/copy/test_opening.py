@@ -315,6 +315,14 @@ def test_the_beginning_without_a_position(changes: dict[str, Any], asked: list[i
     assert (scene.asked[: len(asked)], scene.cursor.position) == (asked, position)
 
 
+@pytest.mark.parametrize(("named", "position"), [(12, 12), (70, 70), (90, 70)])
+def test_an_offset_that_is_named_and_was_never_read_lies_at_the_end_at_most(named: int, position: int) -> None:
+    scene = Scene(auto_offset_reset="none")
+    scene.offsets[LATEST] = [DisconnectedFailure("gone"), 70]
+    play(scene, lambda: scene.begin(Start(named)))
+    assert (scene.cursor.position, scene.cursor.stopped, scene.cursor.lost) == (position, False, [])
+
+
 def test_no_position_and_no_word_where_to_begin_stops_the_partition() -> None:
     scene = Scene(auto_offset_reset="none")
     play(scene, lambda: scene.begin(Start(None)))

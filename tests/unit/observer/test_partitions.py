@@ -311,6 +311,13 @@ def test_a_partition_that_is_gone_from_everywhere_is_gone(scene: Scene) -> None:
 def test_a_note_of_the_copier_is_told(scene: Scene) -> None:
     scene.entry(T0, 10, 10, note="at least once: no ledger")
     assert scene.look().views[0].note == "at least once: no ledger"
+    # The ledger may be what is missing: then it is only the copier's report that has it, as a reason that stops nothing.
+    scene.row(T1, 5, 5, reason="at least once: it is gone")
+    views = scene.look().views
+    assert [(view.reason, view.note) for view in views] == [
+        ("", "at least once: no ledger"),
+        ("", "at least once: it is gone"),
+    ]
 
 
 def test_the_ledgers_pauses_are_as_the_verb_writes_them() -> None:
