@@ -87,9 +87,13 @@ def _endure(console: Console, seed: int, *, minutes: float, rate: float) -> bool
         (f"minute {minutes / _ROWS:.0f} to {2 * minutes / _ROWS:.0f}", seen.samples[tenth : 2 * tenth]),
         (f"the last {minutes / _ROWS:.0f} minutes", seen.samples[-tenth:]),
     )
-    for what, latency in (("outside the faults", seen.latency), ("faults included", seen.everything)):
+    for what, latency in (
+        ("outside the faults, producer to consumer of the replica", seen.latency),
+        ("outside the faults, producer to consumer of the source", seen.source),
+        ("faults included, producer to consumer of the replica", seen.everything),
+    ):
         console.print(
-            f"Latency {what}, producer to consumer of the replica: p50 {latency.p50_ms} ms, p99 {latency.p99_ms} ms, "
+            f"Latency {what}: p50 {latency.p50_ms} ms, p99 {latency.p99_ms} ms, "
             f"p99.9 {latency.p999_ms} ms, maximum {latency.max_ms} ms of {latency.records:,} records."
         )
     told = (

@@ -26,6 +26,8 @@ class Watched:
     latency: Latency
     everything: Latency
     """Faults included."""
+    source: Latency
+    """Outside the faults, to a consumer of the source: what producing and consuming take by themselves."""
     samples: list[Sample] = field(default_factory=list)
     disturbed: list[tuple[float, float]] = field(default_factory=list)
 
@@ -37,6 +39,7 @@ def watch(made: Trial, seed: int, minutes: float, say: Callable[[str], None], te
     made.await_live()
     mirror = made.mirrors[0]
     seen = Watch(made.target.bootstrap, mirror.remote(PLAIN), PARTITIONS, made.folder / "latency.jsonl")
+    seen_at_source = Watch(made.source.bootstrap, PLAIN, PARTITIONS, made.folder / "latency-source.jsonl")
     samples: list[Sample] = []
     done = threading.Event()
 
@@ -63,8 +66,11 @@ def watch(made: Trial, seed: int, minutes: float, say: Callable[[str], None], te
         done.set()
         looking.join()
         seen.stop()
+        seen_at_source.stop()
     outcome = made.finish(say)
-    return Watched(outcome, seen.latency(disturbed), seen.latency([]), samples, disturbed)
+    return Watched(
+        outcome, seen.latency(disturbed), seen.latency([]), seen_at_source.latency(disturbed), samples, disturbed
+    )
 
 
 def _catch_up(made: Trial) -> float:
