@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import ClassVar, Final
+from typing import ClassVar, Final, TypeVar
 
 import structlog
 
@@ -14,9 +14,12 @@ from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
 from mm2.mirror.clients import MirrorClients, Side
 from mm2.mirror.complaints import Complaints
+from mm2.mirror.filters import Filter, close_quietly
 from mm2.mirror.scheduler import Job, Scheduler
 
 log = structlog.get_logger(__name__)
+
+F = TypeVar("F", bound=Filter)
 
 STOP_TIMEOUT_S: Final = 5.0
 """How long a stop waits for the job that is running; its connections are closed by then, so it fails at once."""
@@ -35,6 +38,7 @@ class MirrorConnector(SourceConnector):
     def __init__(self) -> None:
         self._scheduler: Scheduler | None = None
         self._clusters: list[Cluster] = []
+        self._filters: list[Filter] = []
         self._complaints = Complaints()
         self._props: dict[str, str] = {}
 
@@ -59,6 +63,7 @@ class MirrorConnector(SourceConnector):
             self._prepared(props)
         finally:
             self._close_clusters()
+            self._close_filters()
 
     def _prepared(self, props: dict[str, str]) -> Scheduler | None:
         """Everything set up and all jobs scheduled, nothing running yet; None when there is nothing to do."""
@@ -73,6 +78,7 @@ class MirrorConnector(SourceConnector):
             self._schedule(scheduler)
         except BaseException:
             self._close_clusters()
+            self._close_filters()
             raise
         return scheduler
 
@@ -84,6 +90,7 @@ class MirrorConnector(SourceConnector):
         self._close_clusters()  # a request under way fails now, which ends the job that waits for it
         if not scheduler.stop(STOP_TIMEOUT_S):
             log.warning("A job did not end in time and is left behind.", flow=self._clients.flow)
+        self._close_filters()
 
     @abstractmethod
     def _active(self) -> bool:
@@ -109,6 +116,16 @@ class MirrorConnector(SourceConnector):
             return job()
 
         return run
+
+    def _closing(self, filter_: F) -> F:
+        """The same, to be closed at the end."""
+        self._filters.append(filter_)
+        return filter_
+
+    def _close_filters(self) -> None:
+        filters, self._filters = self._filters, []
+        for filter_ in filters:
+            close_quietly(filter_)
 
     def _close_clusters(self) -> None:
         for cluster in self._clusters:

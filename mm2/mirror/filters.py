@@ -11,8 +11,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Final
 
+import structlog
+
 from mm2.config.configdef import ConfigException
 from mm2.config.java_regex import PatternError, compile_java
+
+log = structlog.get_logger(__name__)
 
 TOPICS_KEY: Final = "topics"
 TOPICS_EXCLUDE_KEY: Final = "topics.exclude"
@@ -32,37 +36,32 @@ CONFIG_PROPERTIES_EXCLUDE_DEFAULT: Final = (
 )
 
 
-class TopicFilter(ABC):
-    """Chooses topics by their name on the source."""
+class Filter:
+    """What the three have in common."""
 
-    def configure(self, props: Mapping[str, str]) -> None:  # noqa: B027 - optional
+    def configure(self, props: Mapping[str, str]) -> None:
         """Take the connector's properties; ConfigException when they make no filter."""
+
+    def close(self) -> None:
+        """Release what the filter holds; called when its connector or task has stopped."""
+
+
+class TopicFilter(Filter, ABC):
+    """Chooses topics by their name on the source."""
 
     @abstractmethod
     def should_replicate_topic(self, topic: str) -> bool: ...
 
-    def close(self) -> None:  # noqa: B027 - optional
-        """Release what the filter holds."""
 
-
-class GroupFilter(ABC):
+class GroupFilter(Filter, ABC):
     """Chooses consumer groups by their id."""
-
-    def configure(self, props: Mapping[str, str]) -> None:  # noqa: B027 - optional
-        """Take the connector's properties; ConfigException when they make no filter."""
 
     @abstractmethod
     def should_replicate_group(self, group: str) -> bool: ...
 
-    def close(self) -> None:  # noqa: B027 - optional
-        """Release what the filter holds."""
 
-
-class ConfigPropertyFilter(ABC):
+class ConfigPropertyFilter(Filter, ABC):
     """Chooses topic properties that the remote topic takes over."""
-
-    def configure(self, props: Mapping[str, str]) -> None:  # noqa: B027 - optional
-        """Take the connector's properties; ConfigException when they make no filter."""
 
     @abstractmethod
     def should_replicate_config_property(self, name: str) -> bool: ...
@@ -71,8 +70,13 @@ class ConfigPropertyFilter(ABC):
         """Asked only when the source's value is a default: copy that value, rather than let the target's default rule."""
         return False
 
-    def close(self) -> None:  # noqa: B027 - optional
-        """Release what the filter holds."""
+
+def close_quietly(filter_: Filter) -> None:
+    """Close it; what a class of the user's own raises then is logged, and stops nothing."""
+    try:
+        filter_.close()
+    except Exception:
+        log.exception("A filter could not be closed.", filter=type(filter_).__name__)
 
 
 class DefaultTopicFilter(TopicFilter):

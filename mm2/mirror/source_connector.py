@@ -77,8 +77,9 @@ class MirrorSourceConnector(MirrorConnector):
 
     def _schedule(self, scheduler: Scheduler) -> None:
         self._selection = topic_selection(self._props)
+        self._closing(self._selection.topic_filter)
         check_own_keys(self._props)
-        self._config_sync = ConfigSync(plugins.config_property_filter(self._props))
+        self._config_sync = ConfigSync(self._closing(plugins.config_property_filter(self._props)))
         refresh_s = self._interval_s("refresh.topics")
         acls_s = self._interval_s("sync.topic.acls")
         self._configs_s = configs_s = self._interval_s("sync.topic.configs")
@@ -108,7 +109,7 @@ class MirrorSourceConnector(MirrorConnector):
             self._source_admin,
             self._target_admin,
             self._selection,
-            plugins.group_filter(self._props) if group_acls else None,
+            self._closing(plugins.group_filter(self._props)) if group_acls else None,
             self._ledgers,
             self._complaints,
         )
