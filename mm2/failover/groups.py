@@ -137,11 +137,11 @@ class Groups:
     def _on_source(self, remote: str) -> str:
         """What a topic of the target that groups have checkpoints in is called on the source."""
         policy, pair = self._sides.policy, self._sides.pair
-        if policy.topic_source(remote) == pair.source:
-            return policy.upstream_topic(remote) or remote
+        if policy.came_from(pair.source, remote):
+            return policy.upstream_from(pair.source, remote) or remote
         came = policy.format_remote_topic(pair.target, remote)
         # Under identity naming names say nothing: it is called the same.
-        return came if policy.topic_source(came) == pair.target else remote
+        return came if policy.came_from(pair.target, came) else remote
 
     def _is_followed(self, group: GroupListing) -> bool:
         return (

@@ -49,6 +49,14 @@ class ReplicationPolicy(ABC):
             topic = upstream
         return topic
 
+    def upstream_from(self, alias: str, topic: str) -> str | None:
+        """Name on the cluster `alias` of `topic` that came straight from there; None when it did not."""
+        return self.upstream_topic(topic) if self.topic_source(topic) == alias else None
+
+    def came_from(self, alias: str, topic: str) -> bool:
+        """Whether `topic` came straight from the cluster `alias`."""
+        return self.topic_source(topic) == alias or self.upstream_from(alias, topic) is not None
+
     def heartbeats_topic(self) -> str:
         return HEARTBEATS_TOPIC
 
@@ -111,6 +119,14 @@ class DefaultReplicationPolicy(ReplicationPolicy):
     def upstream_topic(self, topic: str) -> str | None:
         source = self.topic_source(topic)
         return None if source is None else topic[len(source) + len(self._separator) :]
+
+    def upstream_from(self, alias: str, topic: str) -> str | None:
+        # Kafka reads a name up to its first separator, so of an alias with a separator in it (`eu.west`) it never knows its
+        # topics again, and two such clusters would send them to and fro for ever.
+        prefix = f"{alias}{self._separator}"
+        if self._separator in alias and self.format_remote_topic(alias, "") == prefix and topic.startswith(prefix):
+            return topic.removeprefix(prefix) or None
+        return super().upstream_from(alias, topic)
 
     def offset_syncs_topic(self, other_alias: str) -> str:
         return f"mm2-offset-syncs{self._internal_separator}{other_alias}{self._internal_suffix()}"

@@ -29,14 +29,12 @@ class TopicSelection:
 
     def is_cycle(self, topic: str) -> bool:
         """`topic` of the source came, over whatever number of hops, from the target."""
-        while (source := self.policy.topic_source(topic)) is not None:
-            if source == self.target_alias:
-                return True
+        while not self.policy.came_from(self.target_alias, topic):
             upstream = self.policy.upstream_topic(topic)
             if upstream is None or upstream == topic:
                 return False
             topic = upstream
-        return False
+        return True
 
     def remote(self, topic: str) -> str:
         """Name on the target of a topic of the source."""
@@ -44,6 +42,5 @@ class TopicSelection:
 
     def is_remote(self, topic: str) -> bool:
         """`topic` of the target is a copy from the source (its checkpoints topic is not)."""
-        return self.policy.topic_source(topic) == self.source_alias and topic != self.policy.checkpoints_topic(
-            self.source_alias
-        )
+        own = self.policy.checkpoints_topic(self.source_alias)
+        return topic != own and self.policy.came_from(self.source_alias, topic)

@@ -38,11 +38,15 @@ class Translated:
 
 @dataclass(frozen=True, slots=True)
 class Untranslated:
-    """Why there is no offset for the target: a sentence without its subject. ``was_undone``: what was said before does not hold
-    any more either, since the topics are others now."""
+    """Why there is no offset for the target: a sentence without its subject.
+
+    ``was_undone``: what was said before does not hold any more either, since the topics are others now. ``lies_before``: it
+    lies before all that is known, which is not going to change, so no place but the beginning of the copy is safe.
+    """
 
     reason: str
     was_undone: bool = False
+    lies_before: bool = False
 
 
 class Translator:
@@ -67,9 +71,7 @@ class Translator:
 
     def home_of(self, topic: str) -> str | None:
         """The topic of the target that a topic of the source is a copy of, by its name; None: it has not come from there."""
-        if self._policy.topic_source(topic) != self._target_alias:
-            return None
-        return self._policy.upstream_topic(topic)
+        return self._policy.upstream_from(self._target_alias, topic)
 
     def came_under_its_name(self, partition: TopicPartition) -> bool:
         """Under identity naming: the flow the other way has brought it, and this one does not copy it."""
@@ -108,7 +110,8 @@ class Translator:
             return Translated(remote, later if found.at_most is None else min(later, found.at_most), is_exact=False)
         if found is not None:
             return Translated(remote, found.offset, is_exact=False)
-        return Untranslated(f"{by_syncs}; {reason}" if reason else by_syncs)
+        are_read = self.syncs is not None and self.syncs.ready
+        return Untranslated(f"{by_syncs}; {reason}" if reason else by_syncs, lies_before=are_read)
 
     # -- by what
 
@@ -140,7 +143,7 @@ class Translator:
             return Untranslated(changed, was_undone=True)
         found = translation.to_source(offset)
         if found is None:
-            return Untranslated(f"its offset {offset} lies before the copying that the ledger knows")
+            return Untranslated(f"its offset {offset} lies before the copying that the ledger knows", lies_before=True)
         return Translated(home, found.offset, found.is_exact)
 
     def _standing(

@@ -3,6 +3,7 @@ import pytest
 from mm2.mirror.filters import DefaultTopicFilter
 from mm2.mirror.policy import DefaultReplicationPolicy, IdentityReplicationPolicy, ReplicationPolicy
 from mm2.mirror.selection import TopicSelection
+from mm2.mirror.translator import Translator
 
 
 def selection(
@@ -31,6 +32,23 @@ def test_replicated(topic: str) -> None:
 def test_cycles_are_not_replicated(topic: str) -> None:
     assert selection().is_cycle(topic)
     assert not selection().should_replicate(topic)
+
+
+def test_aliases_that_contain_the_separator_are_known_again() -> None:
+    everything = DefaultTopicFilter()
+    everything.configure({})
+    chosen = TopicSelection(DefaultReplicationPolicy(), everything, "us.east", "eu.west")
+    for topic in ("eu.west.t", "C.eu.west.t", "us.east.eu.west.t", "eu.west.heartbeats"):
+        assert chosen.is_cycle(topic), topic
+        assert not chosen.should_replicate(topic), topic
+    for topic in ("t", "us.east.t", "eu.t", "west.t", "eu.west.", "C.heartbeats"):
+        assert not chosen.is_cycle(topic), topic
+    assert chosen.is_remote(chosen.remote("t"))
+    assert not chosen.is_remote("us.west.t")
+    assert not chosen.is_remote("us.east.checkpoints.internal")
+    translator = Translator(chosen.policy, "us.east", "eu.west")
+    assert translator.home_of("eu.west.t") == "t"
+    assert translator.topic_on_target("t") == "us.east.t"
 
 
 @pytest.mark.parametrize(
