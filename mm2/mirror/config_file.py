@@ -42,4 +42,6 @@ class ConfigFile:
             found = self.path.stat()
         except OSError:
             return None
-        return (found.st_mtime_ns, found.st_size, found.st_ino, found.st_dev)
+        # With its rights, by which alone one that could not be read may be mended.
+        rights = (found.st_mode, found.st_uid, found.st_gid)
+        return (found.st_mtime_ns, found.st_size, found.st_ino, found.st_dev, *rights)

@@ -27,7 +27,6 @@ from mm2.config.configdef import ConfigException
 from mm2.config.difference import difference
 from mm2.config.mirror_keys import CHECKPOINT_CONNECTOR, HEARTBEAT_CONNECTOR, SOURCE_CONNECTOR
 from mm2.config.mirrormaker import DEDICATED_WORKER_DEFAULTS, MirrorMakerConfig, SourceAndTarget
-from mm2.config.providers import ProviderError
 from mm2.config.worker_keys import WorkerConfig
 from mm2.connect.api import ConnectError, Connector, Task
 from mm2.connect.errors import NotLeader
@@ -37,6 +36,7 @@ from mm2.connect.herder.distributed import DistributedHerder
 from mm2.connect.node import Node
 from mm2.connect.plugins import Plugins
 from mm2.connect.stores.config_state import RestartRequest
+from mm2.connect.stores.config_store import PrivilegedWriteError
 from mm2.copy.driver.engine import CopyEngine
 from mm2.kafka.errors import ConnectFailure, KafkaFailure
 from mm2.mirror.checkpoint_connector import MirrorCheckpointConnector
@@ -122,6 +122,9 @@ class MirrorMaker:
         apps: Apps | None = None,
     ) -> None:
         self._config = config
+        self._frozen = _frozen(
+            config
+        )  # of what is in effect; resolved once, since its references may be gone by the next file
         self._targets = targets
         self._stopping = stopping or threading.Event()
         self._plugins = connect_plugins()
@@ -240,8 +243,11 @@ class MirrorMaker:
             config = MirrorMakerConfig(props)
             lines = difference(old, props, {*self._config.clusters, *config.clusters})
             plans = plan_flows(config, self._targets, self._plugins)
-        except (ConfigException, ConnectError, ProviderError) as error:
-            log.error("%s is refused, the old one goes on: %s", file.path, error, difference=lines)  # noqa: TRY400
+            frozen = _frozen(config)
+        except Exception as error:  # a class of the user's own may raise whatever it likes
+            trace = None if isinstance(error, (ConfigException, ConnectError)) else error
+            sentence = "%s is refused, the old one goes on: %s"
+            log.error(sentence, file.path, error, difference=lines, exc_info=trace)  # noqa: TRY400
             self._reloads["refused"] += 1
             return True
         try:
@@ -252,15 +258,18 @@ class MirrorMaker:
                 "%s cannot be applied yet, the old one goes on: %s", file.path, error, difference=lines
             )
             return False
-        for key in self._frozen(config):
-            log.warning("%s has changed in %s, which takes effect when the process is started again.", key, file.path)
+        for key in sorted(frozen.keys() | self._frozen.keys()):
+            if frozen.get(key) != self._frozen.get(key):
+                log.warning(
+                    "%s has changed in %s, which takes effect when the process is started again.", key, file.path
+                )
         known = dict(self._config.unread_keys())
         for key, nearest in config.unread_keys():
             if key not in known:
                 log.warning(
                     "Nothing reads the key %s of %s.%s", key, file.path, f" Did you mean {nearest}?" if nearest else ""
                 )
-        self._config, self._plans = config, plans
+        self._config, self._plans, self._frozen = config, plans, frozen
         self._waiting &= plans.keys()
         self._apply(changes, fresh)
         self._reloads["applied"] += 1
@@ -303,14 +312,6 @@ class MirrorMaker:
         self.flows.extend(fresh)
         if self._rest is not None:
             self._rest.change({flow.pair: flow.herder for flow in self.flows})
-
-    def _frozen(self, config: MirrorMakerConfig) -> list[str]:
-        """Keys that another version of the file has otherwise and that count only when the process starts."""
-        before, after = (
-            {**one.spark_props(), **one.rest_props(), _INTERNAL_REST: str(one.internal_rest)}
-            for one in (self._config, config)
-        )
-        return sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
 
     # -- what a flow needs
 
@@ -392,6 +393,11 @@ class MirrorMaker:
             self._stopping.wait(_BETWEEN_TRIES_S)
 
 
+def _frozen(config: MirrorMakerConfig) -> dict[str, str]:
+    """What counts only when the process starts, resolved. Raises ConfigException where a reference stands for nothing."""
+    return {**config.spark_props(), **config.rest_props(), _INTERNAL_REST: str(config.internal_rest)}
+
+
 def connect_plugins() -> Plugins:
     """The classes a worker of a flow looks up by name."""
     plugins = Plugins()
@@ -451,8 +457,9 @@ class Configurer:
             log.info("Another process leads this flow now and configures it.", flow=str(self._pair), connector=name)
         else:
             log.error("Failed to configure the connector %s for %s: %s", name, self._pair, error)
-            if isinstance(error.__cause__, KafkaFailure):
-                # The cluster did not take it, which says nothing against the configuration.
+            if isinstance(error, PrivilegedWriteError) or isinstance(error.__cause__, KafkaFailure):
+                # The cluster did not take it, or a zombie of an older leader has to be fenced first: that says nothing against
+                # the configuration.
                 again = threading.Timer(_CONFIGURE_AGAIN_S, self._bring_up, (herder, name))
                 again.daemon = True
                 again.start()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from mm2.config.configdef import ConfigException
+from mm2.connect.api import ConnectError
 from mm2.connect.plugins import Plugins
 from mm2.kafka.admin import Admin
 from mm2.mirror.filters import (
@@ -43,8 +45,15 @@ _PLUGINS: Final = _registry()
 
 
 def _configured(key: str, kind: type[Any], default: str, props: Mapping[str, str]) -> Any:
-    plugin = _PLUGINS.new(props.get(key, default), kind, key=key)
-    plugin.configure(props)
+    name = props.get(key, default)
+    plugin = _PLUGINS.new(name, kind, key=key)
+    try:
+        plugin.configure(props)
+    except (ConfigException, ConnectError):
+        raise
+    except Exception as error:  # a class of the user's own: what it raises must not end more than what uses it
+        reason = f"{type(error).__name__}: {error}"
+        raise ConnectError(f"Class {name} of configuration {key} cannot be configured: {reason}") from error
     return plugin
 
 

@@ -176,6 +176,16 @@ def test_an_invalid_file_is_refused_and_the_old_one_goes_on(single: tuple[Dedica
     assert f"Flow {made.flow}: Invalid value ( for configuration topics" in said["event"]
     assert f"{made.far}.sasl.jaas.config: (none) -> [hidden]" in said["difference"]
     assert any(line.startswith(f"{made.flow}.topics: ") and line.endswith(" -> (") for line in said["difference"])
+    made.props.clear()
+    made.write(
+        **good,
+        **{
+            "config.providers": "f",
+            "config.providers.f.class": "org.apache.kafka.common.config.provider.FileConfigProvider",
+            "spark.ui.retainedStages": "${f:/nowhere:key}",
+        },
+    )
+    process.says("Config provider f, path /nowhere, key key: ")
     fill(made.broker_a, "dedicated-test-2")
     process.eventually(lambda: made.copies("dedicated-test-2"), 60)
     assert len(process.lines(event=IN_EFFECT)) == effects

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from pathlib import Path
 
@@ -61,3 +62,15 @@ def test_a_broken_file_is_read_once(watched: ConfigFile) -> None:
     with pytest.raises(ConfigException):
         watched.load()
     assert [watched.changed(), watched.changed()] == [False, False]
+
+
+def test_a_file_that_may_be_read_again_is_read_again(watched: ConfigFile) -> None:
+    watched.path.write_text("a = 2\n")
+    watched.path.chmod(0)
+    assert [watched.changed(), watched.changed()] == [False, True]
+    with contextlib.suppress(ConfigException):  # root may read it all the same
+        watched.load()
+    assert not watched.changed()
+    watched.path.chmod(0o600)
+    assert [watched.changed(), watched.changed()] == [False, True]
+    assert watched.load() == {"a": "2"}

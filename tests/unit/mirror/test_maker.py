@@ -14,6 +14,7 @@ from mm2.connect.api import ConnectError
 from mm2.connect.errors import NotLeader
 from mm2.connect.herder.distributed import DistributedHerder
 from mm2.connect.stores.config_state import ClusterConfigState
+from mm2.connect.stores.config_store import PrivilegedWriteError
 from mm2.kafka.errors import TimeoutFailure
 from mm2.mirror import maker
 from mm2.mirror.maker import Configurer
@@ -64,7 +65,7 @@ def test_only_what_differs_is_written(configure: Callable[[Configs], None]) -> N
 
 
 def test_a_write_that_the_cluster_did_not_take_is_tried_again(configure: Callable[[Configs], None]) -> None:
-    herder = Configs(write_failure(), write_failure())
+    herder = Configs(write_failure(), PrivilegedWriteError("no producer, since a zombie has fenced it"))
     configure(herder)
     deadline = time.monotonic() + 5
     while herder.stored != WANTED and time.monotonic() < deadline:

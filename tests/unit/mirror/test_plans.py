@@ -75,3 +75,11 @@ def test_a_reference_that_stands_for_something_else_is_told_apart(tmp_path: Path
 def test_what_cannot_work_is_refused_before_anything_happens(wrong: dict[str, str]) -> None:
     with pytest.raises(ConfigException):
         plans(**wrong)
+
+
+def test_whatever_a_class_of_the_users_own_raises_is_a_sentence_about_it() -> None:
+    own = "tests.integration.test_mm2_behaviours.policies.ShortNames"
+    with pytest.raises(
+        ConfigException, match=f"{own} of configuration topic.filter.class cannot be configured: KeyError"
+    ):
+        plans(**{"A->B.topic.filter.class": own})
