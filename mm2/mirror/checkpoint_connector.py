@@ -54,7 +54,7 @@ PROTOCOL_TYPES: Final = frozenset({"", "consumer", "streams", SHARE})
 LOOK_S: Final = 3.0
 """How often groups are listed between two refreshes."""
 _CALM_S: Final = 6.0
-"""After new groups were found, which stops all tasks for a moment, none are looked for."""
+_LONGEST_CALM_S: Final = 60.0
 _READ_TIMEOUT_S: Final = 30.0
 _WRITE_TIMEOUT_S: Final = 30.0
 
@@ -77,7 +77,7 @@ class MirrorCheckpointConnector(MirrorConnector):
         self._lock = threading.Lock()
         # Whether each is a share group; None until they have been listed once.
         self._groups: dict[str, bool] | None = None
-        self._calm_until = 0.0
+        self._calm_s = self._calm_until = 0.0
         self._reader: KafkaBasedLog | None = None
         self._has_buried = False  # what groups that died before the start have left is gone, too
 
@@ -88,8 +88,8 @@ class MirrorCheckpointConnector(MirrorConnector):
         return self._settings.bool("enabled") and self._settings.bool(EMIT_KEY)
 
     def _schedule(self, scheduler: Scheduler) -> None:
-        self._topic_filter = plugins.topic_filter(self._props)
-        self._group_filter = plugins.group_filter(self._props)
+        self._topic_filter = self._closing(plugins.topic_filter(self._props))
+        self._group_filter = self._closing(plugins.group_filter(self._props))
         policy = plugins.replication_policy(self._props)
         self._translator = Translator(policy, self._clients.source_alias, self._clients.target_alias)
         self._topic = policy.checkpoints_topic(self._clients.source_alias)
@@ -135,7 +135,7 @@ class MirrorCheckpointConnector(MirrorConnector):
         listed |= {group: known[group] for group in known.keys() - existing - dead}
         found, failed = {group for group in listed if group in kept}, {}
         shared = [group for group, is_shared in listed.items() if is_shared]
-        answers = GroupOffsets(self._source_admin, shared).read(sorted(listed.keys() - kept))
+        answers = GroupOffsets(self._source_admin, shared, stable=False).read(sorted(listed.keys() - kept))
         for group, offsets in answers.items():
             if isinstance(offsets, KafkaFailure):
                 failed[f"group {group}"] = f"The offsets of group {group} cannot be read: {offsets}"
@@ -154,9 +154,10 @@ class MirrorCheckpointConnector(MirrorConnector):
         if changed:
             new, gone = sorted(groups.keys() - known.keys()), sorted(known.keys() - groups.keys())
             log.info("Consumer groups have changed.", groups=len(groups), new=new[:20], gone=gone[:20])
-            if kept:
-                self._calm_until = time.monotonic() + _CALM_S
             self.context.request_task_reconfiguration()
+        if kept:
+            self._calm_s = calm_s(self._calm_s, changed=changed)
+            self._calm_until = time.monotonic() + self._calm_s
         if dead or not self._has_buried:
             self._bury(dead, existing)
         return not failed
@@ -268,6 +269,15 @@ class MirrorCheckpointConnector(MirrorConnector):
 
 def _is_share_group(group: GroupListing) -> bool:
     return group.group_type.lower() == SHARE
+
+
+def calm_s(before_s: float, *, changed: bool) -> float:
+    """How long no new groups are looked for after a look that found some, which stops all tasks for a moment, or none.
+
+    Longer each time: where applications draw their group ids by lot there are always new ones, and tasks that begin anew every
+    few seconds would come to nothing.
+    """
+    return min(max(_CALM_S, 2 * before_s), _LONGEST_CALM_S) if changed else 0.0
 
 
 def dealt(groups: Sequence[str], max_tasks: int, stored: Sequence[Mapping[str, str]]) -> list[list[str]]:

@@ -48,6 +48,11 @@ class CheckpointStore:
             or (is_exact and checkpoint.downstream_offset < stored.downstream_offset)
         )
 
+    def has_gone_back(self, group: str, partition: TopicPartition, upstream_offset: int) -> bool:
+        """A checkpoint is stored that the group, at this offset of the source now, would skip records by."""
+        stored = self._checkpoints.get(group, {}).get(partition)
+        return stored is not None and upstream_offset < stored.upstream_offset
+
     def groups(self) -> list[str]:
         """Groups with at least one checkpoint."""
         return sorted(self._checkpoints)

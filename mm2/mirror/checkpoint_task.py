@@ -14,7 +14,8 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import structlog
@@ -30,7 +31,7 @@ from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, ConnectFailure, KafkaFailure
 from mm2.kafka.log import KafkaBasedLog, LogRecord
 from mm2.kafka.producer import Producer, RecordMetadata
-from mm2.kafka.structs import LATEST, GroupDescription, OffsetAndMetadata, TopicPartition
+from mm2.kafka.structs import EARLIEST, LATEST, GroupDescription, OffsetAndMetadata, OffsetInfo, TopicPartition
 from mm2.metrics.mirror import metric_formats
 from mm2.mirror import plugins
 from mm2.mirror.checkpoint_latency import LATENCY_RESOURCE, CheckpointLatencies
@@ -38,7 +39,7 @@ from mm2.mirror.checkpoint_store import CheckpointStore, offsets_to_sync
 from mm2.mirror.clients import Kind, MirrorClients, Side
 from mm2.mirror.complaints import Complaints
 from mm2.mirror.discovery import chunks
-from mm2.mirror.filters import TopicFilter
+from mm2.mirror.filters import TopicFilter, close_quietly
 from mm2.mirror.formats import Checkpoint, FormatError, OffsetSync
 from mm2.mirror.group_offsets import ASSIGNED_SHARE_GROUPS_KEY, GROUPS_PER_CALL, GroupOffsets, of_another_copy
 from mm2.mirror.offset_sync_store import OffsetSyncStore
@@ -67,6 +68,7 @@ class MirrorCheckpointTask(SourceTask):
 
     def __init__(self) -> None:
         self._stopping = threading.Event()
+        self._paused = False
         self._lock = threading.Lock()  # guards the checkpoints, which poll and the group sync both use
         self._complaints = Complaints()
         self._clusters: list[Cluster] = []
@@ -99,7 +101,7 @@ class MirrorCheckpointTask(SourceTask):
         self._translator = Translator(self._policy, self._clients.source_alias, self._clients.target_alias)
         self._source_admin = self._admin(Side.SOURCE)
         self._target_admin = self._admin(Side.TARGET)
-        self._source_groups = GroupOffsets(self._source_admin, share_groups)
+        self._source_groups = GroupOffsets(self._source_admin, share_groups, stable=False)
         self._target_groups = GroupOffsets(self._target_admin, share_groups)
         context = {"flow": self._clients.flow, "connector": self.context.connector, "task": self.context.task_id}
         measured = self.context.resources.get(LATENCY_RESOURCE)
@@ -337,18 +339,22 @@ class MirrorCheckpointTask(SourceTask):
         reasons: dict[str, dict[TopicPartition, str]] = {group: {} for group in offsets}
         news: list[Checkpoint] = []
         inexact: list[tuple[TopicPartition, Checkpoint]] = []
+        gone_back: list[Checkpoint] = []
         for group, commits in offsets.items():
             for partition, committed in commits.items():
                 found = self._translator.translate(partition, committed.offset, on_source, on_target)
+                metadata = committed.metadata or ""
                 if isinstance(found, Untranslated):
                     reasons[group][partition] = found.reason
                     remote = self._translator.topic_on_target(partition.topic)
-                    # One that is not there (yet, for this broker) shows by its id whether it is another one when it is.
-                    if found.was_undone and on_target.get(remote, "") is not None:
-                        with self._lock:
-                            self._checkpoints.forget(group, TopicPartition(remote, partition.partition))
+                    place = TopicPartition(remote, partition.partition)
+                    with self._lock:
+                        # One that is not there (yet, for this broker) shows by its id whether it is another one when it is.
+                        if found.was_undone and on_target.get(remote, "") is not None:
+                            self._checkpoints.forget(group, place)
+                        if found.lies_before and self._checkpoints.has_gone_back(group, place, committed.offset):
+                            gone_back.append(Checkpoint(group, remote, place.partition, committed.offset, 0, metadata))
                     continue
-                metadata = committed.metadata or ""
                 checkpoint = Checkpoint(
                     group, found.topic, partition.partition, committed.offset, found.offset, metadata
                 )
@@ -364,23 +370,39 @@ class MirrorCheckpointTask(SourceTask):
                 reasons[checkpoint.group][partition] = doubt
             else:
                 news.append(checkpoint)
+        news += self._from_the_beginning(gone_back)
         with self._lock:
             for checkpoint in news:
                 self._checkpoints.put(checkpoint)
         return news, reasons
 
+    def _from_the_beginning(self, checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
+        """Those of groups that went back before all that is known: what was said before would have them skip what they want to
+        read again, so they begin where their remote partitions do. One whose beginning is not known now comes with a later poll."""
+        places = [TopicPartition(checkpoint.topic, checkpoint.partition) for checkpoint in checkpoints]
+        starts = self._target_admin.list_offsets(dict.fromkeys(places, EARLIEST)) if places else {}
+        return [
+            replace(checkpoint, downstream_offset=start.offset)
+            for place, checkpoint in zip(places, checkpoints, strict=True)
+            if not isinstance(start := starts[place], KafkaFailure)
+        ]
+
     def _doubts(self, checkpoints: Sequence[Checkpoint]) -> list[str]:
         """For each why it must not be believed, "" for those that can be: their places are there."""
         places = [TopicPartition(checkpoint.topic, checkpoint.partition) for checkpoint in checkpoints]
-        ends = self._target_admin.list_offsets(dict.fromkeys(places, LATEST)) if places else {}
-        doubts = []
-        for place, checkpoint in zip(places, checkpoints, strict=True):
-            end = ends[place]
-            if isinstance(end, KafkaFailure):
-                doubts.append(f"where {place} ends on {self._clients.target_alias} is not known: {end}")
-            else:
-                doubts.append(of_another_copy(place, checkpoint.downstream_offset, end.offset))
-        return doubts
+        ends = self._ends(places)
+        return [
+            self._doubt(place, checkpoint.downstream_offset, ends[place])
+            for place, checkpoint in zip(places, checkpoints, strict=True)
+        ]
+
+    def _ends(self, places: Collection[TopicPartition]) -> dict[TopicPartition, OffsetInfo | KafkaFailure]:
+        return self._target_admin.list_offsets(dict.fromkeys(places, LATEST)) if places else {}
+
+    def _doubt(self, place: TopicPartition, offset: int, end: OffsetInfo | KafkaFailure) -> str:
+        if isinstance(end, KafkaFailure):
+            return f"where {place} ends on {self._clients.target_alias} is not known: {end}"
+        return of_another_copy(place, offset, end.offset)
 
     def _record(self, checkpoint: Checkpoint) -> SourceRecord:
         return SourceRecord(
@@ -444,6 +466,8 @@ class MirrorCheckpointTask(SourceTask):
 
     def _sync_groups(self) -> bool:
         """Commit checkpoints as offsets of groups that are idle or unknown on the target."""
+        if self._paused:
+            return True
         if not self._is_ready():
             return False
         with self._lock:
@@ -454,21 +478,24 @@ class MirrorCheckpointTask(SourceTask):
         return True
 
     def _sync_some(self, groups: list[str]) -> None:
+        with self._lock:
+            checkpoints = {group: self._checkpoints.of(group) for group in groups}
+        places = {partition for found in checkpoints.values() for partition in found}
+        on_target = self._topic_ids(self._target_admin, {place.topic for place in places})
+        standing = {place for place in places if self._is_as_it_was(place.topic, on_target)}
+        ends = self._ends(standing)
+        handed_over = self._handed_over()
+        # Last, so that it is not long ago when offsets are written.
         described = self._target_admin.describe_groups(groups)
         idle = [group for group in groups if group_state(described[group]) == "empty"]
         committed = self._target_groups.read(idle)
-        with self._lock:
-            checkpoints = {group: self._checkpoints.of(group) for group in groups}
-        topics = {partition.topic for found in checkpoints.values() for partition in found}
-        on_target = self._topic_ids(self._target_admin, topics)
-        handed_over = self._handed_over()
         for group in groups:
             state = group_state(described[group])
             present = {} if state == "dead" else committed.get(group)
             wanted = {
                 tp: found
                 for tp, found in checkpoints[group].items()
-                if self._is_as_it_was(tp.topic, on_target) and self._is_remote(tp) and tp.topic not in handed_over
+                if tp in standing and self._is_remote(tp) and tp.topic not in handed_over
             }
             if state not in {"dead", "empty"} or present is None or isinstance(present, KafkaFailure):
                 failure = present or described[group]
@@ -484,8 +511,11 @@ class MirrorCheckpointTask(SourceTask):
                 for tp, found in wanted.items()
                 if tp in present and present[tp].offset > found.downstream_offset
             } | {tp: handed_over[tp.topic] for tp in checkpoints[group] if tp.topic in handed_over}
-            if moved := offsets_to_sync(wanted, present):
-                self._commit(group, moved)
+            moved = offsets_to_sync(wanted, present)
+            doubts = {tp: doubt for tp, to in moved.items() if (doubt := self._doubt(tp, to.offset, ends[tp]))}
+            self._not_synced[group] |= doubts
+            if sure := {tp: to for tp, to in moved.items() if tp not in doubts}:
+                self._commit(group, sure)
 
     def _is_as_it_was(self, topic: str, on_target: TopicIds) -> bool:
         """It is there, and the one that the checkpoints speak of."""
@@ -500,7 +530,7 @@ class MirrorCheckpointTask(SourceTask):
     def _is_remote(self, partition: TopicPartition) -> bool:
         """Of what came home the checkpoints are all there is: what a group has on the source may be no more than what the
         flow the other way has committed for it, and to write that back would undo whatever was done here since."""
-        is_from_source = self._policy.topic_source(partition.topic) == self._clients.source_alias
+        is_from_source = self._policy.came_from(self._clients.source_alias, partition.topic)
         return is_from_source and not self._translator.came_under_its_name(partition)
 
     def _commit(self, group: str, wanted: dict[TopicPartition, OffsetAndMetadata]) -> None:
@@ -511,7 +541,7 @@ class MirrorCheckpointTask(SourceTask):
             log.debug("Synced group offsets.", group=group, partitions=len(wanted))
             return
         partition, failure = next(iter(failures.items()))
-        self._not_synced[group] = {tp: str(answer) for tp, answer in failures.items()}
+        self._not_synced[group] |= {tp: str(answer) for tp, answer in failures.items()}
         sentence = f"Offsets of group {group} for {len(failures)} partitions, first {partition}, cannot be written on "
         sentence += f"{self._clients.target_alias}: {failure}"
         if isinstance(failure, BrokerFailure) and failure.code in {
@@ -520,6 +550,14 @@ class MirrorCheckpointTask(SourceTask):
         }:
             sentence += " Consumers of the target are probably using this group."
         self._complaints.say(f"sync of {group}", sentence)
+
+    def pause(self) -> None:
+        """No offsets of groups are written any more either, which Java's task goes on with."""
+        self._paused = True
+
+    def resume(self) -> None:
+        """They are, from the next interval on."""
+        self._paused = False
 
     def stop(self) -> None:
         self._stopping.set()
@@ -532,6 +570,7 @@ class MirrorCheckpointTask(SourceTask):
         for reader in list(self._logs):
             reader.stop()
         self._scheduler.stop(_STOP_TIMEOUT_S)
+        close_quietly(self._topic_filter)
 
 
 def group_state(description: GroupDescription | KafkaFailure) -> str:
@@ -548,10 +587,12 @@ def is_wanted(topic: str, topics: TopicFilter, translator: Translator) -> bool:
 
 
 def encode_groups(groups: list[str]) -> str:
-    r"""A comma-separated list. Java breaks on ids that contain commas; here they (and `\`) are escaped with `\`."""
-    return ",".join(re.sub(r"([\\,])", r"\\\1", group) for group in groups)
+    r"""A comma-separated list. Java breaks on ids that contain commas; here they are escaped with `\`, and so is a `\` where it
+    would escape something. Any other stays as it is, as Java writes it."""
+    return ",".join(re.sub(r"\\(?=[\\,]|\Z)", r"\\\\", group).replace(",", r"\,") for group in groups)
 
 
 def decode_groups(text: str) -> list[str]:
-    """The list of `encode_groups`."""
-    return [re.sub(r"\\(.)", r"\1", item, flags=re.DOTALL) for item in re.findall(r"(?:[^\\,]|\\.)+", text, re.DOTALL)]
+    """The list of `encode_groups`, or of Java."""
+    items = re.findall(r"(?:[^\\,]|\\.|\\\Z)+", text, re.DOTALL)
+    return [re.sub(r"\\([\\,])", r"\1", item) for item in items]

@@ -1,7 +1,8 @@
 import time
 from collections.abc import Callable
 
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Producer as Client
 
 from mm2.connect.api import RetriableError, SourceRecord, SourceTask
 from mm2.kafka.admin import Admin
@@ -14,6 +15,7 @@ from mm2.kafka.structs import TopicPartition as Place
 from mm2.mirror.checkpoint_connector import MirrorCheckpointConnector
 from mm2.mirror.checkpoint_task import MirrorCheckpointTask
 from mm2.mirror.formats import Checkpoint, OffsetSync
+from mm2.mirror.group_offsets import GroupOffsets
 from mm2.mirror.syncs_topic import syncs_topic
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.mirror_flow import (
@@ -173,6 +175,51 @@ def test_after_a_restart_stored_checkpoints_keep_groups_from_going_back(
         assert after.downstream_offset == 376
 
 
+def test_a_group_that_went_back_before_all_that_is_known_begins_where_the_copy_does(
+    kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str
+) -> None:
+    config = task_props(kafka_a, kafka_b, unique)
+    mirrored(kafka_a, kafka_b, config, unique, 400)
+    stored = Checkpoint(unique, f"{unique}.{unique}", 0, 250, 201)
+    write(kafka_b, f"{unique}.checkpoints.internal", [(stored.key(), stored.value())], 0)
+    write_sync(kafka_a, config, 175, 175)
+    commit(kafka_a, unique, {(unique, 0): 100})
+    with running_task(MirrorCheckpointTask(), config) as task:
+        (found,) = polled(task)
+        assert found == Checkpoint(unique, f"{unique}.{unique}", 0, 100, 0), "by 201 it would skip a hundred records"
+        assert isinstance(task, MirrorCheckpointTask)
+        assert "lies before every offset sync" in task.reasons[unique][Place(unique, 0)]
+        assert quiet(task, 2)
+        commit(kafka_a, unique, {(unique, 0): 175})
+        (known,) = polled(task)
+        assert known.downstream_offset == 175
+
+
+def test_a_group_in_the_midst_of_a_transaction_holds_up_nobody_and_counts_as_before_it(
+    kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str
+) -> None:
+    config = task_props(kafka_a, kafka_b, unique, unique, f"{unique}-other")
+    mirrored(kafka_a, kafka_b, config, unique, 20)
+    write_sync(kafka_a, config, 10, 7)
+    for group in (unique, f"{unique}-other"):
+        commit(kafka_a, group, {(unique, 0): 10})
+    member = Consumer({"bootstrap.servers": kafka_a.bootstrap, "group.id": unique})
+    dying = Client({"bootstrap.servers": kafka_a.bootstrap, "transactional.id": unique, "log_level": 0})
+    dying.init_transactions(30)
+    dying.begin_transaction()
+    dying.send_offsets_to_transaction([TopicPartition(unique, 0, 15)], member.consumer_group_metadata(), 30)
+    try:
+        with running_task(MirrorCheckpointTask(), config) as task:
+            found = polled(task)
+            assert {(one.group, one.upstream_offset) for one in found} == {(unique, 10), (f"{unique}-other", 10)}
+        with running(MirrorCheckpointConnector(), props(kafka_a, kafka_b, unique)) as (connector, context):
+            assert context.reconfigured.wait(20)
+            assert [one["task.assigned.groups"] for one in connector.task_configs(1)] == [f"{unique},{unique}-other"]
+    finally:
+        dying.abort_transaction(30)
+        member.close()
+
+
 def test_a_missing_syncs_topic_is_waited_for(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str) -> None:
     config = task_props(kafka_a, kafka_b, unique)
     create(kafka_a, unique)
@@ -207,6 +254,11 @@ def test_idle_groups_of_the_target_follow_and_never_go_back(
             until(lambda: committed(kafka_b, fresh, remote) == 7, "sync of a group that is new on the target")
             write_sync(kafka_a, config, 20, 17)
             commit(kafka_a, fresh, {(unique, 0): 20})
+            task.pause()
+            assert polled(task)[0].downstream_offset == 17
+            time.sleep(2.5)  # of intervals of a second
+            assert committed(kafka_b, fresh, remote) == 7, "while its connector is paused a task does nothing"
+            task.resume()
             follow = _polling(task, lambda: committed(kafka_b, fresh, remote) == 17)
             until(follow, "sync of an idle group")
         assert committed(kafka_b, ahead, remote) == 8
@@ -243,6 +295,24 @@ def test_offset_syncs_of_a_copy_that_is_gone_put_nobody_behind_the_end(
         assert found.downstream_offset == 1
         until(_polling(task, lambda: committed(kafka_b, unique, remote) == 1), "sync of the group, which is not ahead")
         assert task.reasons == {}
+
+
+def test_a_stored_checkpoint_behind_the_end_of_the_copy_is_not_written(
+    kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str
+) -> None:
+    # The remote topic was made anew while nobody looked, and the ledger knows nothing of it: Java has copied.
+    config = task_props(kafka_a, kafka_b, unique, **SYNCING)
+    remote = f"{unique}.{unique}"
+    mirrored(kafka_a, kafka_b, config, unique, 3)
+    stored = Checkpoint(unique, remote, 0, 1_000, 1_000)
+    write(kafka_b, f"{unique}.checkpoints.internal", [(stored.key(), stored.value())], 0)
+    write_sync(kafka_a, config, 1_000, 1_000)
+    commit(kafka_a, unique, {(unique, 0): 1_000})
+    with running_task(MirrorCheckpointTask(), config) as task:
+        assert isinstance(task, MirrorCheckpointTask)
+        told = f"1000 is told for it, but {remote}-0 ends at 3: that was another copy"
+        until(_polling(task, lambda: task.reasons == {unique: {Place(remote, 0): told}}), "the reason")
+        assert committed(kafka_b, unique, remote) == -1001
 
 
 def test_what_was_said_of_a_remote_topic_ends_with_it(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str) -> None:
@@ -364,3 +434,19 @@ def test_more_than_a_thousand_groups_are_asked_together(kafka_a: LocalKafka, kaf
     with running_task(MirrorCheckpointTask(), {**config, "task.index": "0"}) as task:
         found = {checkpoint.group: checkpoint.upstream_offset for checkpoint in polled(task, 60)}
     assert found == {group: number for number, group in enumerate(groups)}
+
+
+def test_offsets_that_do_not_fit_into_one_batch_of_the_coordinator_are_written_in_parts(
+    kafka_b: LocalKafka, unique: str
+) -> None:
+    create(kafka_b, unique, 280)
+    wanted = {Place(unique, partition): OffsetAndMetadata(partition, "m" * 4_000) for partition in range(280)}
+    cluster = Cluster(ClientSettings.from_props({"bootstrap.servers": kafka_b.bootstrap}), name="B")
+    try:
+        offsets = GroupOffsets(Admin(cluster))
+        assert set(offsets.write(unique, wanted).values()) == {None}
+        found = offsets.read([unique])[unique]
+        assert isinstance(found, dict)
+        assert {place: one.offset for place, one in found.items()} == {place: place.partition for place in wanted}
+    finally:
+        cluster.close()

@@ -80,17 +80,20 @@ class GroupCalls(AdminCalls):
                 results.update({group: _from_listing(listings[group]) for group in missing if group in listings})
         return results
 
-    def list_group_offsets(self, groups: Iterable[str]) -> dict[str, Offsets | KafkaFailure]:
+    def list_group_offsets(
+        self, groups: Iterable[str], *, require_stable: bool = True
+    ) -> dict[str, Offsets | KafkaFailure]:
         """All committed offsets of each group; a group without any, or that does not exist, has an empty dict.
 
-        A partition whose offset cannot be told makes the whole group a failure.
+        A partition whose offset cannot be told makes the whole group a failure. So does one that an open transaction is about
+        to commit (KIP-447), when that has not ended in the request timeout; without `require_stable` its offset from before counts.
         """
 
         def ask(group_ids: list[str], timeout_s: float) -> dict[str, Offsets | KafkaFailure]:
             results: dict[str, Offsets | KafkaFailure] = {}
             for node, part in self._by_coordinator(group_ids, "group", results, timeout_s).items():
                 try:
-                    results.update(self._fetch_offsets(node, part, timeout_s))
+                    results.update(self._fetch_offsets(node, part, timeout_s, require_stable=require_stable))
                 except KafkaFailure as failure:
                     results.update({group: self._unreachable(group, failure) for group in part})
             self._forget_moved(results, "group")
@@ -234,14 +237,18 @@ class GroupCalls(AdminCalls):
             for group in answer.groups
         ]
 
-    def _fetch_offsets(self, node: int, groups: list[str], timeout_s: float) -> dict[str, Offsets | KafkaFailure]:
+    def _fetch_offsets(
+        self, node: int, groups: list[str], timeout_s: float, *, require_stable: bool
+    ) -> dict[str, Offsets | KafkaFailure]:
         """All offsets of groups with the same coordinator: one request, or one per group before brokers 3.0 (KIP-709)."""
         try:
             wanted = [
                 OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group, member_id=None, member_epoch=-1, topics=None)
                 for group in groups
             ]
-            request = OffsetFetchRequest(groups=wanted, require_stable=True, min_version=8, max_version=_NAMES_TOPICS)
+            request = OffsetFetchRequest(
+                groups=wanted, require_stable=require_stable, min_version=8, max_version=_NAMES_TOPICS
+            )
             answer = self.cluster.send(node, request, timeout_s=timeout_s)
             return {group.group_id: self._offsets(group.group_id, group) for group in answer.groups}
         except BrokerFailure as failure:
@@ -249,7 +256,9 @@ class GroupCalls(AdminCalls):
                 raise
         results: dict[str, Offsets | KafkaFailure] = {}
         for group in groups:
-            request = OffsetFetchRequest(group_id=group, topics=None, require_stable=True, min_version=2, max_version=7)
+            request = OffsetFetchRequest(
+                group_id=group, topics=None, require_stable=require_stable, min_version=2, max_version=7
+            )
             results[group] = self._offsets(group, self.cluster.send(node, request, timeout_s=timeout_s))
         return results
 

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from mm2.connect.api import ConnectError, RetriableError
 from mm2.kafka.structs import OffsetAndMetadata, TopicPartition
-from mm2.mirror.checkpoint_connector import MirrorCheckpointConnector, dealt, shares
+from mm2.mirror.checkpoint_connector import MirrorCheckpointConnector, calm_s, dealt, shares
 from mm2.mirror.checkpoint_store import CheckpointStore, offsets_to_sync
 from mm2.mirror.checkpoint_task import decode_groups, encode_groups
 from mm2.mirror.formats import Checkpoint
@@ -59,13 +59,26 @@ def test_groups_are_shared_out_in_contiguous_runs() -> None:
     assert shares((), 5) == []
 
 
-@given(st.lists(st.text(min_size=1, max_size=8), min_size=1, max_size=6))
+@given(st.lists(st.text(min_size=1, max_size=8) | st.text("a\\,", min_size=1, max_size=6), min_size=1, max_size=6))
 def test_group_ids_survive_whatever_they_contain(groups: list[str]) -> None:
     assert decode_groups(encode_groups(groups)) == groups
 
 
-def test_ordinary_group_ids_are_written_as_java_does() -> None:
-    assert encode_groups(["billing", "orders.eu"]) == "billing,orders.eu"
+@pytest.mark.parametrize("groups", [["billing", "orders.eu"], ["CORP\\ann", "b"]])
+def test_ordinary_group_ids_are_written_as_java_does(groups: list[str]) -> None:
+    assert encode_groups(groups) == ",".join(groups)
+    assert decode_groups(",".join(groups)) == groups
+
+
+def test_what_java_wrote_is_read_to_its_end() -> None:
+    assert decode_groups("a,b\\") == ["a", "b\\"]
+
+
+def test_the_more_new_groups_come_the_less_often_they_are_looked_for() -> None:
+    waits = [0.0]
+    for changed in (True, True, True, True, True, True, False, True):
+        waits.append(calm_s(waits[-1], changed=changed))
+    assert waits == [0.0, 6.0, 12.0, 24.0, 48.0, 60.0, 60.0, 0.0, 6.0]
 
 
 PROPS = {

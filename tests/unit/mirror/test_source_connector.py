@@ -1,4 +1,6 @@
+from collections.abc import Mapping
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -6,7 +8,10 @@ from mm2.config.configdef import ConfigException
 from mm2.connect.api import ConnectError, RetriableError
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror.assigned_partitions import deal, decode_partitions, encode_partitions
+from mm2.mirror.checkpoint_connector import MirrorCheckpointConnector
 from mm2.mirror.clients import Side
+from mm2.mirror.connector import MirrorConnector
+from mm2.mirror.filters import DefaultTopicFilter
 from mm2.mirror.own_topics import (
     DEAD_LETTER_FACTOR_KEY,
     LEDGER_FACTOR_KEY,
@@ -63,6 +68,32 @@ def test_unknown_is_never_empty_while_no_cluster_answers() -> None:
 def errors(**props: str) -> list[str]:
     full = {**PROPS, **{key.replace("__", ".").replace("_", "-"): value for key, value in props.items()}}
     return [key for key, _ in MirrorSourceConnector().validate(full)]
+
+
+class Held(DefaultTopicFilter):
+    """A filter that holds something until it is closed."""
+
+    held: ClassVar[list[object]] = []
+
+    def configure(self, props: Mapping[str, str]) -> None:
+        super().configure(props)
+        self.held.append(self)
+
+    def close(self) -> None:
+        self.held.remove(self)
+        message = "and is not good at it"
+        raise ValueError(message)
+
+
+@pytest.mark.parametrize("connector", [MirrorSourceConnector(), MirrorCheckpointConnector()])
+def test_a_filter_is_closed_when_its_connector_stops(connector: MirrorConnector) -> None:
+    props = {**PROPS, "topic.filter.class": f"{__name__}.Held"}
+    connector.rehearse(props)
+    assert not Held.held
+    connector.start(props)
+    assert len(Held.held) == 1
+    connector.stop()
+    assert not Held.held
 
 
 def test_exactly_once_needs_a_committed_reader() -> None:
