@@ -44,6 +44,14 @@ class ConfigSync:
                 changes.append(AlterOp(entry.name, entry.value, AlterOpType.SET))
         return changes
 
+    def unknown(self, source: Mapping[str, ConfigEntry], target: Mapping[str, ConfigEntry]) -> list[str]:
+        """Properties that the remote topic would take over if the target knew them."""
+        return [
+            entry.name
+            for entry in source.values()
+            if entry.name not in target and self._copied(entry) and not self._left_to_target(entry)
+        ]
+
     def _copied(self, entry: ConfigEntry) -> bool:
         return not (
             entry.read_only

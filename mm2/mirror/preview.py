@@ -43,7 +43,7 @@ from mm2.mirror.remote_topics import REPLICATION_FACTOR_KEY, RemoteTopics
 from mm2.mirror.source_connector import TOLERANCE_KEY, topic_selection
 from mm2.mirror.syncs_topic import EMIT_SYNCS_KEY, kept_syncs, syncs_side, syncs_topic
 from mm2.mirror.topic_acls import GROUP_ACLS_KEY, TopicAcls, sentence
-from mm2.mirror.topic_configs import TopicConfigs
+from mm2.mirror.topic_configs import UNKNOWN_PROPERTY, TopicConfigs
 
 _PREFLIGHT_S: Final = 5.0
 _READ_S: Final = 30.0
@@ -107,9 +107,10 @@ class _Heard(Complaints):
     def __init__(self) -> None:
         super().__init__()
         self.sentences: list[str] = []
+        self.notes: list[str] = []
 
     def say(self, subject: str, sentence: str) -> None:
-        self.sentences.append(sentence)
+        (self.notes if subject.startswith(UNKNOWN_PROPERTY) else self.sentences).append(sentence)
 
 
 class _Look:
@@ -324,6 +325,7 @@ class _Look:
                 }
                 self._steps.append(Step(alias, "alter configs", remote, details))
         self._troubles += heard.sentences
+        self._notes += heard.notes
 
     def _acls(self, topics: Collection[str], source: TopicsSeen) -> None:
         if not self._settings.bool("sync.topic.acls.enabled"):

@@ -18,6 +18,9 @@ from mm2.mirror.discovery import TOPICS_PER_REQUEST, chunks, vanished
 
 log = structlog.get_logger(__name__)
 
+UNKNOWN_PROPERTY: Final = "property "
+"""How subjects of complaints about properties that the target does not know begin: nothing is wrong with the flow."""
+
 # A broker refuses all changes of a topic for one of them.
 _ONE_OF_THEM: Final = frozenset(
     {ErrorCode.INVALID_CONFIG, ErrorCode.INVALID_REQUEST, ErrorCode.POLICY_VIOLATION, ErrorCode.UNKNOWN_SERVER_ERROR}
@@ -56,6 +59,11 @@ class TopicConfigs:
                 subject = f"configs of {topic}"
                 if isinstance(here, Mapping) and isinstance(there, Mapping):
                     self.complaints.over(subject)
+                    for name in self.rules.unknown(here, there):
+                        self.complaints.say(
+                            f"{UNKNOWN_PROPERTY}{name}",
+                            f"Cluster {self.target} does not know the topic property {name}, so remote topics do without it.",
+                        )
                     if operations := self.rules.changes(here, there):
                         changes[remote] = operations
                 elif vanished(here) or vanished(there):

@@ -76,3 +76,5 @@ def test_what_is_not_copied_stays_as_the_target_has_it(name: str) -> None:
 
 def test_a_property_that_the_target_does_not_know_is_left_out() -> None:
     assert rules().changes(SOURCE, {}) == []
+    assert rules().unknown(SOURCE, {}) == ["retention.bytes", "cleanup.policy"], "and named, unless it is a default"
+    assert rules().unknown(SOURCE, SOURCE) == []
