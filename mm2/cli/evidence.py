@@ -143,7 +143,7 @@ def _partition(one: PartitionEvidence) -> tuple[str, ...]:
     end = number(one.end)
     if one.end_ms is not None:
         end += f" at {_time(one.end_ms)}"
-    state = " ".join(part for part in (one.state, one.note) if part)
+    state = " ".join(part for part in (one.state, one.note, one.untold) if part)
     return (
         str(one.source),
         number(one.copied),

@@ -41,7 +41,7 @@ def add(verbs: Any) -> None:
 
 def run(options: Any) -> int:
     """Exit code. Raises Trouble, ConfigException or KafkaFailure."""
-    if options.wait is not None and options.wait < 0:
+    if options.wait is not None and not options.wait >= 0:
         raise Trouble(f"--wait {options.wait:g} is no number of seconds.")
     wanted = Options(choice_of(options), options.dry_run, options.wait, options.leave_behind)
     config = flow_of(options)

@@ -48,7 +48,8 @@ class PartitionEvidence:
     """One source partition. ``end`` is the source's, now, or when it does not answer as of ``end_ms`` (None: unknown). ``target_offset`` lies behind the last record
     of this flow on the target (and behind the marker of its transaction), which ends at ``target_end``.
 
-    ``unmarked`` records lie on the target behind what the ledger says, and are counted in ``target_offset``.
+    ``unmarked`` records lie on the target behind what the ledger says, and are counted in ``target_offset``. ``untold`` is why a
+    source that answers does not say where this one ends; "" also where its topic is gone there.
     """
 
     topic: str
@@ -62,6 +63,7 @@ class PartitionEvidence:
     unmarked: int = 0
     state: str = ""
     note: str = ""
+    untold: str = ""
 
     @property
     def source(self) -> TopicPartition:
@@ -93,6 +95,7 @@ class PartitionEvidence:
             "copied_up_to": self.copied,
             "source_end": self.end,
             "source_end_known_at_ms": self.end_ms,
+            "source_end_trouble": self.untold,
             "missing": self.missing,
             "target_offset": self.target_offset,
             "target_end": self.target_end,

@@ -28,7 +28,7 @@ from mm2.connect.stores.offset_survey import KeptOffset, kept_offsets
 from mm2.copy.executor.positions import offset_key, offset_value
 from mm2.copy.ledger import ledger_topic, note_record
 from mm2.failover.evidence import PartitionEvidence, Report, StartEvidence, counted
-from mm2.failover.failover import chosen_partitions
+from mm2.failover.failover import chosen_partitions, untold_ends
 from mm2.failover.groups import Choice
 from mm2.failover.hold import take_back
 from mm2.failover.partitions import last_sign_ms, partitions_of
@@ -79,6 +79,8 @@ def failback(config: FlowConfig, reverse: FlowConfig, options: Options) -> Repor
                 f"on {config.pair.source} only: {counted(sum(one.missing or 0 for one in tail), 'record')} in {counted(len(tail), 'partition')}, and "
                 "nothing was changed: look at them, then say --divergent keep"
             )
+        if not options.keep and (untold := untold_ends(sides, partitions)):
+            problems.append(f"{untold}, and nothing was changed: mend that, or say --divergent keep")
         names = {one.topic: sides.is_same_name(one.topic) for one in partitions}
         named = {topic for topic, same in names.items() if not same}
         unnamed = {topic for topic, same in names.items() if same and not over[topic].turned}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -46,11 +46,14 @@ def failover(config: FlowConfig, options: Options) -> Report:
         problems: list[str] = []
         if options.dry_run:
             rows, after = groups.found(), before
-            if sides.source is not None and (missing := sum(one.missing or 0 for one in before)):
+            done += _of_nobody(rows)
+            if sides.source is not None and (missing := _behind(before)):
                 problems.append(
                     f"{sides.pair.source} answers and has {missing} records that are not on {sides.pair.target}: without --wait "
                     "or --leave-behind this would be refused"
                 )
+            if untold := untold_ends(sides, before):
+                problems.append(f"{untold}: without --leave-behind this would be refused")
         else:
             done, problems = hand_over(sides, {one.topic for one in before}, VERB)
             rows, after = [], before
@@ -61,7 +64,13 @@ def failover(config: FlowConfig, options: Options) -> Report:
                     replace(one, end_ms=was.end_ms)
                     for one, was in zip(partitions_of(sides, chosen), before, strict=True)
                 ]
+                if not options.leave_behind and sides.source is not None and (late := _behind(after)):
+                    problems.append(
+                        f"{counted(late, 'record')} came to {config.pair.source} at the last moment and {'is' if late == 1 else 'are'} not on "
+                        f"{config.pair.target}: somebody still writes there"
+                    )
                 rows = groups.write(groups.found())
+                done += _of_nobody(rows)
             except KafkaFailure as failure:
                 problems.append(f"no offsets of groups are known to be written, say the same again: {failure}")
         problems += _left_from_before(sides)
@@ -93,17 +102,37 @@ def chosen_partitions(sides: Sides, choice: Choice) -> list[TopicPartition]:
 
 
 def refuse_to_leave_behind(sides: Sides, partitions: Sequence[PartitionEvidence]) -> None:
-    """Raises Refused when the source answers and has records that the target has not."""
+    """Raises Refused when the source answers and has records that the target has not, or does not say whether it has."""
     if sides.source is None:
         return
+    if untold := untold_ends(sides, partitions):
+        raise Refused(f"{untold}. Mend that, or leave behind what may be there with --leave-behind.")
     behind = [one for one in partitions if one.missing]
     if behind:
         first = behind[0]
         raise Refused(
-            f"Cluster {sides.pair.source} answers and has {sum(one.missing or 0 for one in behind)} records that are not on "
+            f"Cluster {sides.pair.source} answers and has {_behind(behind)} records that are not on "
             f"{sides.pair.target} yet ({first.source}: {first.copied} of {first.end}). Stop its writers and say --wait SECONDS, or "
             "leave these records behind with --leave-behind."
         )
+
+
+def _behind(partitions: Iterable[PartitionEvidence]) -> int:
+    """Records that are known to be on the source only."""
+    return sum(one.missing or 0 for one in partitions)
+
+
+def untold_ends(sides: Sides, partitions: Iterable[PartitionEvidence]) -> str:
+    """Of which partitions a source that answers does not say where they end; "" of none."""
+    return _silent_about(sides, {one.source: one.untold for one in partitions if one.untold})
+
+
+def _silent_about(sides: Sides, reasons: Mapping[TopicPartition, object]) -> str:
+    if not reasons:
+        return ""
+    first, why = min((tp, str(reason)) for tp, reason in reasons.items())
+    many = f"{counted(len(reasons), 'partition')} {'ends' if len(reasons) == 1 else 'end'}"
+    return f"Cluster {sides.pair.source} answers and does not say where {many} (first {first}: {why.rstrip('.')})"
 
 
 def _left_from_before(sides: Sides) -> list[str]:
@@ -123,20 +152,29 @@ def _wait_for_nothing_left(sides: Sides, chosen: Sequence[TopicPartition], wait_
     deadline = time.monotonic() + wait_s
     seen: dict[TopicPartition, int] = {}
     while True:
-        ends = source_ends(sides, chosen)
+        told = source_ends(sides, chosen)
+        ends = {tp: end for tp, end in told.items() if isinstance(end, int)}
+        untold = _silent_about(sides, {tp: end for tp, end in told.items() if isinstance(end, KafkaFailure)})
         sides.refresh()
         entries = {tp: sides.ledger.entry(tp) for tp in chosen}
         left = sum(
             max(0, ends[tp] - entry.mark.source) for tp, entry in entries.items() if entry is not None and tp in ends
         )
         still = ends == seen
-        if still and not left:
+        if still and not left and not untold:
             return
         if time.monotonic() > deadline:
+            if untold:
+                raise Refused(f"{untold}. It was waited for {wait_s:g} s, and nothing was changed.")
             why = f"{left} records are left to copy" if still else "it is still being written to"
             raise Refused(f"Cluster {sides.pair.source} was waited for {wait_s:g} s: {why}. Nothing was changed.")
         seen = ends
         time.sleep(_LOOK_S)
+
+
+def _of_nobody(rows: Sequence[GroupEvidence]) -> list[str]:
+    """Said outright: a table that is not there is easily overlooked, and a name in --group easily mistyped."""
+    return [] if rows else ["no group is chosen that has committed anything of these topics"]
 
 
 def _told(rows: Sequence[GroupEvidence]) -> tuple[list[str], list[str]]:

@@ -17,14 +17,15 @@ from mm2.kafka.structs import LATEST, OffsetInfo, TopicPartition
 from mm2.mirror.client.freshness import FreshnessWatch
 from mm2.mirror.client.mirror_client import MirrorClient
 from mm2.mirror.clients import Kind, Side
+from mm2.mirror.discovery import vanished
 
 
 def partitions_of(sides: Sides, chosen: Iterable[TopicPartition]) -> list[PartitionEvidence]:
     """What is known of these source partitions now. Raises KafkaFailure when the target does not tell."""
     entries = [entry for tp in chosen if (entry := sides.ledger.entry(tp)) is not None]
     entries = _without_undone(sides, entries)
-    source_ends = {} if sides.source is None else _ends(sides.source, [entry.source for entry in entries])
-    target_ends = _ends(sides.target, [entry.target for entry in entries])
+    told = {} if sides.source is None else source_ends(sides, [entry.source for entry in entries])
+    target_ends = _known(_ends(sides.target, [entry.target for entry in entries]))
     with sides.client(Side.TARGET, Kind.CONSUMER) as cluster:
         inspector = Inspector(cluster)
         standings = inspector.standings(
@@ -46,7 +47,9 @@ def partitions_of(sides: Sides, chosen: Iterable[TopicPartition]) -> list[Partit
         for entry in entries:
             behind, unmarked, note = _behind(entry, standings.get(entry.target), inspector)
             behind = markers.get(entry.target, behind)
-            end, end_ms = source_ends.get(entry.source), None
+            answer = told.get(entry.source)
+            end: int | None = answer if isinstance(answer, int) else None
+            end_ms: int | None = None
             if end is None and entry.end >= 0:
                 end, end_ms = entry.end, _heard_ms(sides, entry)
             found.append(
@@ -62,6 +65,7 @@ def partitions_of(sides: Sides, chosen: Iterable[TopicPartition]) -> list[Partit
                     unmarked,
                     "" if entry.trouble is None else entry.trouble.state,
                     note or ("" if entry.trouble is None else entry.trouble.reason),
+                    str(answer) if isinstance(answer, KafkaFailure) else "",
                 )
             )
     return found
@@ -73,11 +77,14 @@ def is_held(entry: Entry) -> bool:
     return trouble is not None and trouble.state == State.PAUSED and entry.mark.source >= trouble.offset
 
 
-def source_ends(sides: Sides, chosen: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-    """Where these partitions of the source end now. Raises Refused when it does not answer."""
+def source_ends(sides: Sides, chosen: Sequence[TopicPartition]) -> dict[TopicPartition, int | KafkaFailure]:
+    """Where these partitions of the source end now, or why it does not say; without those whose topic is gone there.
+
+    Raises Refused when the source does not answer.
+    """
     if sides.source is None:
         raise Refused(f"Cluster {sides.pair.source} does not answer: {sides.source_trouble}")
-    return _ends(sides.source, chosen)
+    return {tp: end for tp, end in _ends(sides.source, chosen).items() if not vanished(end)}
 
 
 def last_sign_ms(sides: Sides) -> int | None:
@@ -106,9 +113,13 @@ def _heard_ms(sides: Sides, entry: Entry) -> int | None:
     return None if entry.trouble.state == State.PAUSED else entry.trouble.since_ms
 
 
-def _ends(admin: Admin, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+def _ends(admin: Admin, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | KafkaFailure]:
     answers = admin.list_offsets(dict.fromkeys(partitions, LATEST))
-    return {tp: answer.offset for tp, answer in answers.items() if isinstance(answer, OffsetInfo)}
+    return {tp: answer.offset if isinstance(answer, OffsetInfo) else answer for tp, answer in answers.items()}
+
+
+def _known(ends: Mapping[TopicPartition, int | KafkaFailure]) -> dict[TopicPartition, int]:
+    return {tp: end for tp, end in ends.items() if isinstance(end, int)}
 
 
 def _behind(

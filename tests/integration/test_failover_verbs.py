@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,8 @@ from confluent_kafka import Consumer
 from mm2.copy.ledger import LEDGER_CONFIGS, chunk_record, entry_record, ledger_topic
 from mm2.copy.segments import Chunk, Segment
 from mm2.copy.session import Entry, Mark
+from mm2.failover.hold import hand_over
+from mm2.failover.sides import Sides
 from mm2.mirror.formats import Checkpoint
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.asking import asked
@@ -206,6 +208,36 @@ def test_a_source_that_answers_is_not_left_with_records_of_its_own_by_accident(
     assert code == 0
     assert f"done: 1 topic taken back: {flow} may copy them again" in out.splitlines()
     assert not any(b'"promoted"' in key for key, (value, _) in table(kafka_b, ledger_topic(unique)).items() if value)
+
+
+def test_what_a_forgotten_writer_adds_at_the_last_moment_is_told(
+    kafka_a: LocalKafka,
+    kafka_b: LocalKafka,
+    unique: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    topic, flow = "t-" + unique, f"{unique}->B"
+    file = properties(tmp_path, unique, kafka_a.bootstrap, kafka_b.bootstrap)
+    left_behind(kafka_b, unique, f"{unique}.{topic}", topic)
+    create(kafka_a, topic, 2)
+    write(kafka_a, topic, [(None, NUMBER)] * 1_200, 0)
+    write(kafka_a, topic, [(None, NUMBER)] * 50, 1)
+
+    def meanwhile(sides: Sides, topics: Collection[str], verb: str) -> tuple[list[str], list[str]]:
+        write(kafka_a, topic, [(None, NUMBER)] * 3, 0)
+        return hand_over(sides, topics, verb)
+
+    monkeypatch.setattr("mm2.failover.failover.hand_over", meanwhile)
+    code, out, _ = asked(capsys, "failover", file, flow, "--json", "--group", f"{unique}-nobody")
+    told = json.loads(out)
+    assert (code, told["records_at_risk"]) == (1, 3)
+    assert told["problems"] == [
+        f"3 records came to {unique} at the last moment and are not on B: somebody still writes there"
+    ]
+    assert any(sentence.startswith("1 topic handed over") for sentence in told["done"])
+    assert "no group is chosen that has committed anything of these topics" in told["done"]
 
 
 def test_what_is_wrong_is_said_in_a_sentence_and_changes_nothing(
