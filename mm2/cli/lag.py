@@ -117,7 +117,8 @@ def run(options: Any) -> int:
     if any(flow.target_error for flow in snapshot.flows):
         return EXIT_TROUBLE
     unknown = any(
-        flow.source_error or any(one.lag_records is None for one in flow.partitions) for flow in snapshot.flows
+        flow.source_error or flow.risk.records is None or any(one.lag_records is None for one in flow.partitions)
+        for flow in snapshot.flows
     )
     return EXIT_NOT_WELL if unknown or any(over.values()) else EXIT_WELL
 

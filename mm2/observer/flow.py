@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -21,7 +22,7 @@ from mm2.observer.asks import FlowClients, GroupsAsk, GroupsSeen, HeartbeatsAsk,
 from mm2.observer.certificates import Certificates, client_certificates
 from mm2.observer.partitions import Look, PartitionBook, Partitions
 from mm2.observer.verdict import Standing, sentence_of, state_of
-from mm2.observer.views import FlowView, GroupView, HeartbeatView, Latency, PartitionView
+from mm2.observer.views import FlowView, GroupView, HeartbeatView, Latency, PartitionView, Risk
 from mm2.observer.watch import Watch
 from mm2.observer.work import HerderWork, NoWork, StoredWork, Work, Works
 
@@ -68,6 +69,7 @@ class FlowObserver:
         self._watches = (self._source_watch, self._target_watch, self._heartbeats_watch, self._groups_watch)
         self._book = PartitionBook(rates=engine is not None)
         self._metric_formats = metric_formats(flow.props)
+        self._unread_work = ""
         self.certificates = Certificates(lambda: client_certificates(clients))
 
     def start(self) -> None:
@@ -93,6 +95,9 @@ class FlowObserver:
         work.start()
         for watch in (self._target_watch, work):
             watch.await_first(max(0.0, deadline - time.monotonic()))
+        if work.answered_s is None and not self._target_watch.error:
+            # Without its workers a flow of which nothing is missing looks like one that runs.
+            self._unread_work = work.error or "the topics of its workers were not read in time"
         work.signal_stop()  # one answer was wanted; `mm2 status --watch` comes here again and again
         self._note_wants(self.view())
         # Now it is known what to ask the source for: twice, since the first answer shows whose timestamps are missing.
@@ -152,13 +157,18 @@ class FlowObserver:
         partitions: Partitions,
     ) -> FlowView:
         pair, source, target = self.flow.pair, self._source_watch, self._target_watch
-        troubles = [*sight.troubles]
+        troubles, unknown = [*sight.troubles], ""
         if partitions.stalled:
             troubles.append(_stalled(partitions.stalled))
         if self._ledger.is_missing:
-            troubles.append(
-                f"{pair.target} has no ledger of what comes from {pair.source}: nothing is known of its copy"
-            )
+            unknown = f"{pair.target} has no ledger of what comes from {pair.source}"
+            if any(one.position is not None for one in partitions.views):
+                troubles.append(f"{unknown}: nothing is known of its copy but what this process has copied")
+            else:
+                # Nobody has copied anything, or Java has: that A would take nothing with it would be a guess.
+                partitions = dataclasses.replace(partitions, risk=Risk(), unbegun=0)
+        if self._unread_work:
+            troubles.append(f"who runs it is not known: {self._unread_work}")
         differences = _differences(verified)
         # The ledger alone tells where the source ended when it was last read.
         known = self._source.ends_at_s > 0 or partitions.risk.records is not None
@@ -180,6 +190,7 @@ class FlowObserver:
             tuple(troubles),
             partitions.losses,
             differences,
+            unknown,
         )
         observed = max((watch.answered_s or 0.0 for watch in (source, target)), default=0.0)
         return FlowView(

@@ -31,6 +31,7 @@ class Standing:
     nobody has asked for that; "" when somebody does. ``failed``: tasks and connectors that have failed. ``unbegun``: partitions
     of which nothing is copied yet. ``troubles``: whatever else holds a part of it up. ``losses``: those of the last day, the
     newest first; they say nothing of how the flow is now. ``differences`` by kind are what `mm2 verify` has recorded.
+    ``unknown``: why nobody knows what is on the target, though it answers.
     """
 
     source: str
@@ -49,6 +50,7 @@ class Standing:
     troubles: tuple[str, ...] = ()
     losses: tuple[LossView, ...] = ()
     differences: Mapping[str, int] = field(default_factory=dict)
+    unknown: str = ""
 
 
 def state_of(standing: Standing) -> FlowState:
@@ -92,7 +94,7 @@ def sentence_of(standing: Standing) -> str:
         else:
             parts.append(f"What would be lost is not known: {_unended(standing.source_error)}.")
     elif not standing.seen or (risk.records is None and not standing.unbegun):
-        why = standing.target_error
+        why = standing.target_error or standing.unknown
         parts.append(f"What would be lost is not known{f': {_unended(why)}' if why else ' yet'}.")
     else:
         parts.append(f"If {source} dies now you lose {_loss(standing)}.")

@@ -42,6 +42,11 @@ def like(standing: Standing = WELL, **changes: object) -> Standing:
             "What would be lost is not known: B does not answer.",
         ),
         (
+            like(risk=Risk(), states={}, unknown="B has no ledger of what comes from A"),
+            FlowState.UNKNOWN,
+            "What would be lost is not known: B has no ledger of what comes from A.",
+        ),
+        (
             like(BEHIND, source_error="timed out", source_error_since_ms=NOON_MS),
             FlowState.DEGRADED,
             "A has not answered since 22:13:20 UTC. If it died then, you lost 4.2 seconds, 3,400 records.",
