@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from typing import Any, Final, NoReturn
 
@@ -32,6 +33,17 @@ class VerbParser(configargparse.ArgumentParser):  # type: ignore[misc]  # config
         self.print_usage(sys.stderr)
         sys.stderr.write(f"{self.prog}: {message}\n")
         raise SystemExit(EXIT_TROUBLE)
+
+
+def seconds(text: str) -> float:
+    """The type of an argument: a number that can be waited for, zero or more. Raises ArgumentTypeError."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if not 0 <= found < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
+    return found
 
 
 def examples(*rows: tuple[str, str]) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Final, TextIO
 
 from mm2.cli.flow import EXIT_NOT_WELL, EXIT_TROUBLE, EXIT_WELL, Flow, Trouble, add_flow, number, table
 from mm2.cli.signals import stop_at_signals
-from mm2.cli.verbs import examples
+from mm2.cli.verbs import examples, seconds
 from mm2.config.configdef import ConfigException
 from mm2.config.mirrormaker import MirrorMakerConfig
 from mm2.config.properties import load_properties
@@ -23,7 +23,7 @@ from mm2.kafka.structs import TopicPartition
 from mm2.mirror.start_from import parse_start_from
 from mm2.verify.driver import Verifier
 from mm2.verify.page import page
-from mm2.verify.planning import Asked
+from mm2.verify.planning import Asked, NotOfTheFlow
 from mm2.verify.report import PartitionReport, Report, Verdict, moment
 from mm2.verify.verification import Progress, Verification
 
@@ -84,7 +84,7 @@ def add(verbs: Any) -> None:
     parser.add_argument(
         "--patience",
         metavar="S",
-        type=float,
+        type=seconds,
         default=60.0,
         help="seconds that a broker may bring nothing (default: 60)",
     )
@@ -97,7 +97,11 @@ def add(verbs: Any) -> None:
         "--continuous", action="store_true", help="go on with what is copied next, until stopped; includes --record"
     )
     parser.add_argument(
-        "--every", metavar="S", type=float, default=60.0, help="with --continuous: seconds between looks (default: 60)"
+        "--every",
+        metavar="S",
+        type=seconds,
+        default=60.0,
+        help="with --continuous: seconds between looks (default: 60)",
     )
     parser.set_defaults(run=run)
 
@@ -126,6 +130,8 @@ def run(options: Any) -> int:
         return _CODES[report.verdict]
     except SparkUnavailable as error:
         raise Trouble(f"{error}.") from error
+    except NotOfTheFlow as error:
+        raise Trouble(str(error)) from error
     finally:
         verifier.stop()
 
@@ -144,6 +150,8 @@ def asked_for(options: Any) -> Asked:
         if place in offsets:
             raise Trouble(f"--offsets {text}: {place} is named twice.")
         offsets[place] = (int(first) if first else None, int(last) + 1 if last else None)
+    if offsets and options.topic:
+        raise Trouble("--offsets names its topics itself: leave --topic out.")
     since, until = _time("--from", options.since), _time("--to", options.until)
     if offsets and (since is not None or until is not None):
         raise Trouble("--offsets and --from or --to say the same in two ways: leave one of them out.")

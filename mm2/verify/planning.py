@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
@@ -22,6 +22,10 @@ _LEAST_SPAN: Final = 20_000
 _MOST_SPAN: Final = 2_000_000
 _SPANS_PER_TASK: Final = 8
 _TOPICS_PER_REQUEST: Final = 500
+
+
+class NotOfTheFlow(Exception):
+    """What was asked for by its name is neither copied by the flow nor known to its ledger: a sentence for the user."""
 
 
 class Certainty(StrEnum):
@@ -51,6 +55,11 @@ class Asked:
         if self.offsets:
             return partition in self.offsets
         return not self.topics or partition.topic in self.topics
+
+    def not_among(self, partitions: Collection[TopicPartition]) -> list[str]:
+        """Topics and partitions that are named here and are none of these, sorted."""
+        absent = [str(partition) for partition in self.offsets if partition not in partitions]
+        return sorted([*absent, *(self.topics - {partition.topic for partition in partitions})])
 
 
 @dataclass

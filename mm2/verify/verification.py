@@ -25,7 +25,7 @@ from mm2.verify import planning
 from mm2.verify.driver import Outcome, Verifier
 from mm2.verify.findings import Findings
 from mm2.verify.passes import joined
-from mm2.verify.planning import Asked, PartitionPlan, plan_partition, split_spans
+from mm2.verify.planning import Asked, NotOfTheFlow, PartitionPlan, plan_partition, split_spans
 from mm2.verify.report import PartitionReport, Report
 from mm2.verify.spans import Span, SpanSet
 
@@ -56,7 +56,8 @@ class Verification:
     ) -> Report:
         """Compare what was asked for. ``goes_on``: what was copied since it was compared the last time, as the ledger has it.
 
-        Raises KafkaFailure when a cluster does not answer, and SparkUnavailable.
+        Raises KafkaFailure when a cluster does not answer, NotOfTheFlow for a topic or a partition that is not there (of nothing
+        everything is equal), and SparkUnavailable.
         """
         began_ms = _now_ms()
         with self._cluster(Side.SOURCE) as source, self._cluster(Side.TARGET) as target:
@@ -148,6 +149,11 @@ class Verification:
                 for index in sorted(indexes)
                 if asked.covers(TopicPartition(topic, index))
             ]
+        if absent := asked.not_among({plan.source for plan in plans}):
+            raise NotOfTheFlow(
+                f"{self._clients.flow} has nothing of {', '.join(absent)} to compare: neither does it copy that from "
+                f"{self._clients.source_alias}, nor has it done so."
+            )
         wanted = self._offsets(asked, source, plans)
         strangers = [plan for plan in plans if ledger is None or ledger.entry(plan.source) is None]
         syncs = self._syncs() if strangers else {}

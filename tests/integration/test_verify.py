@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from mm2.mirror.formats import OffsetSync
 from mm2.sandbox.kafka import LocalKafka
 from mm2.verify.driver import Verifier
 from mm2.verify.findings import Explained, Kind
-from mm2.verify.planning import Asked, Certainty
+from mm2.verify.planning import Asked, Certainty, NotOfTheFlow
 from mm2.verify.report import Verdict
 from mm2.verify.verification import Verification
 from tests.integration.copy_flow import create
@@ -53,6 +54,14 @@ def test_every_seeded_difference_is_found_and_named(
     base = numbered(1)[0].timestamp or 0
     times = verification.run(Asked(from_ms=base + 85, to_ms=base + 95))
     assert {row.partition for row in times.partitions if row.counts} == {MISSING, VALUE}
+    # A name that is mistyped leaves nothing to compare, of which everything would be equal.
+    mistyped, beyond = topic + "x", TopicPartition(topic, 99)
+    for asked, name in (
+        (Asked(frozenset({topic, mistyped})), mistyped),
+        (Asked(offsets={beyond: (0, 9)}), str(beyond)),
+    ):
+        with pytest.raises(NotOfTheFlow, match=re.escape(f"{unique}-a->{unique}-b has nothing of {name} to compare: ")):
+            verification.run(asked)
 
 
 def test_without_a_ledger_content_tells_and_offset_syncs_say_where(

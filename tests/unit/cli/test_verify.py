@@ -48,6 +48,7 @@ def test_ranges_are_offsets_with_both_ends_or_times() -> None:
         ({"until": "file:/etc/passwd"}, "--to file:/etc/passwd: neither a time"),
         ({"since": "2", "until": "1"}, "--to 1 is not after --from 2."),
         ({"since": "2", "offsets": ["t-0=1..2"]}, "--offsets and --from or --to say the same in two ways"),
+        ({"topic": ["t"], "offsets": ["t-0=1..2"]}, "--offsets names its topics itself: leave --topic out."),
     ],
 )
 def test_what_cannot_be_meant_is_said_in_a_sentence(given: dict[str, object], sentence: str) -> None:
