@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, Trouble, number, table
-from mm2.cli.verbs import examples
+from mm2.cli.verbs import examples, seconds
 from mm2.config.configdef import ConfigException
 from mm2.config.java_regex import compile_java
 from mm2.config.mirrormaker import MirrorMakerConfig
@@ -94,7 +94,7 @@ def add(verbs: Any) -> None:
         "group in front",
     )
     offsets.add_argument(
-        "--timeout", metavar="SECONDS", type=float, default=30.0, help="for reading the checkpoints (default: 30)"
+        "--timeout", metavar="SECONDS", type=seconds, default=30.0, help="for reading the checkpoints (default: 30)"
     )
     offsets.set_defaults(run=run_offsets)
 

@@ -19,7 +19,7 @@ from typing import Any, Final
 from mm2.cli.config import part_named
 from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, Flow, Trouble, add_file, pair_of
 from mm2.cli.rest import FlowRest, add_access
-from mm2.cli.verbs import examples
+from mm2.cli.verbs import examples, seconds
 from mm2.config.mirrormaker import MirrorMakerConfig
 from mm2.config.properties import load_properties
 from mm2.copy.ledger import Ledger, Pause, ledger_topic, pause_record, paused
@@ -111,7 +111,7 @@ def _add(verbs: Any, action: _Action, text: str, description: str, *rows: tuple[
         "--connector", metavar="C", help="only this connector: source, checkpoint or heartbeat (default: all three)"
     )
     parser.add_argument(
-        "--timeout", metavar="SECONDS", type=float, default=30.0, help="how long to wait until it is so (default: 30)"
+        "--timeout", metavar="SECONDS", type=seconds, default=30.0, help="how long to wait until it is so (default: 30)"
     )
     add_access(parser)
     parser.set_defaults(run=lambda options: run(options, action), topic=None, partition=None, task=None, reason="")
@@ -147,10 +147,10 @@ def _mark(options: Any, action: _Action) -> int:
     topic, partition = options.topic, options.partition
     known = [tp for tp in ledger.partitions() if tp.topic == topic and partition in {None, tp.partition}]
     before = {name for name in ledger.pauses() if name[0] == topic}
+    if not known and (action is _PAUSE or not before):
+        what = topic if partition is None else TopicPartition(topic, partition)
+        raise Trouble(f"The ledger of {flow.pair} has no {what}: nothing of it is copied.")
     if action is _PAUSE:
-        if not known:
-            what = topic if partition is None else TopicPartition(topic, partition)
-            raise Trouble(f"The ledger of {flow.pair} has no {what}: nothing of it is copied.")
         pause = Pause(_who(), int(time.time() * 1000), options.reason)
         records = [pause_record(topic, partition, pause)]
     else:
@@ -238,6 +238,10 @@ def _control(options: Any, action: _Action) -> int:
     pair = pair_of(config, options.config, options.flow)
     rest = FlowRest.of(options, config, pair)
     names = rest.connectors()
+    if not names:
+        raise Trouble(
+            f"{pair} has no connectors yet, so there is nothing to {action.verb}: its leader has still to make them."
+        )
     if options.connector is not None:
         wanted = part_named(options.connector)
         if wanted not in names:

@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 import mm2
-from mm2.cli.verbs import examples
+from mm2.cli.verbs import examples, seconds
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure
@@ -162,7 +162,7 @@ def add(verbs: Any) -> None:
 
 
 def _add_options(parser: Any) -> None:
-    parser.add_argument("--seconds", type=float, default=30.0, help="how long the stream runs (default: %(default)g)")
+    parser.add_argument("--seconds", type=seconds, default=30.0, help="how long the stream runs (default: %(default)g)")
     parser.add_argument("--rate", type=float, default=5000.0, help="records per second (default: %(default)g)")
     parser.add_argument("--keep", action="store_true", help="go on after the verdict until Ctrl-C")
 

@@ -23,6 +23,7 @@ from mm2.mirror.clients import Kind, MirrorClients, Side
 EXIT_WELL: Final = 0
 EXIT_NOT_WELL: Final = 1
 EXIT_TROUBLE: Final = 2
+EXIT_INTERRUPTED: Final = 130
 
 _PREFLIGHT_S: Final = 5.0
 _READ_S: Final = 60.0

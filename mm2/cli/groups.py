@@ -8,6 +8,10 @@ from typing import Any
 
 from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, Flow, add_flow, table
 from mm2.cli.verbs import examples
+from mm2.kafka.errors import BrokerFailure
+from mm2.mirror.client import MirrorClient
+from mm2.mirror.clients import Kind, MirrorClients, Side
+from mm2.mirror.discovery import vanished
 
 
 def add(verbs: Any) -> None:
@@ -17,7 +21,8 @@ def add(verbs: Any) -> None:
         help="which offsets of groups are not on the target, and why",
         description="Offsets of consumer groups that have no checkpoint (partitions of the source), or that "
         "sync.group.offsets.enabled does not write (partitions of the target), each with its reason, as the tasks said "
-        "last. Exit code: 0 all are there, 1 some are not, 2 the question could not be answered.",
+        "last. Exit code: 0 all are there, 1 some are not, or nothing is known of the group that is named, 2 the question could not be "
+        "answered.",
         epilog=examples(
             ("all groups", "mm2 groups mm2.properties 'A->B'"),
             ("one group", "mm2 groups mm2.properties 'A->B' --group billing"),
@@ -37,6 +42,7 @@ def run(options: Any) -> int:
         if options.group in {None, group}
         for partition, reason in sorted(reasons.items())
     ]
+    is_unheard_of = options.group is not None and not rows and not _has_checkpoint(flow, options.group)
     if options.json:
         listed = [
             {"group": group, "topic": partition.topic, "partition": partition.partition, "reason": reason}
@@ -46,6 +52,24 @@ def run(options: Any) -> int:
     elif rows:
         cells = [(group, str(partition), reason) for group, partition, reason in rows]
         table(sys.stdout, ("GROUP", "PARTITION", "REASON"), cells, left=2)
-    else:
+    elif not is_unheard_of:
         sys.stdout.write(f"{flow.pair}: nothing is said to be missing\n")
-    return EXIT_NOT_WELL if rows else EXIT_WELL
+    if is_unheard_of:
+        sys.stderr.write(
+            f"mm2: {flow.pair} has no checkpoint of {options.group}, and no reason why not: it is not selected (groups, groups.exclude), has "
+            "committed nothing of what is copied, or there is no group of that name.\n"
+        )
+    return EXIT_NOT_WELL if rows or is_unheard_of else EXIT_WELL
+
+
+def _has_checkpoint(flow: Flow, group: str) -> bool:
+    """Whether the group has a place on the target. Raises KafkaFailure."""
+    clients = MirrorClients(flow.props)
+    props = {**flow.props, **clients.client_props(Side.TARGET, Kind.CONSUMER, "mm2-cli-checkpoints")}
+    try:
+        with MirrorClient(props) as client:
+            return bool(client.remote_consumer_offsets(group, flow.pair.source))
+    except BrokerFailure as failure:
+        if not vanished(failure):
+            raise
+        return False  # there is no topic of checkpoints

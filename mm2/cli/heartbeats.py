@@ -6,16 +6,18 @@ import itertools
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mm2.cli.client import client_props
-from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, Trouble, table
-from mm2.cli.verbs import examples
+from mm2.cli.flow import EXIT_NOT_WELL, EXIT_TROUBLE, EXIT_WELL, Trouble, table
+from mm2.cli.verbs import examples, seconds
 from mm2.config.mirror_keys import HEARTBEAT_CONNECTOR, SOURCE_CONNECTOR
 from mm2.config.mirrormaker import MirrorMakerConfig
 from mm2.config.properties import load_properties
+from mm2.kafka.errors import KafkaFailure
 from mm2.mirror.client import Freshness, FreshnessWatch, MirrorClient, ReplicationPolicy
 
 
@@ -67,7 +69,8 @@ def add(verbs: Any) -> None:
         description="The newest heartbeat of every flow in every heartbeats topic, and how old it is by now: in B.A.heartbeats "
         "on C that is how old all is that comes from A by way of B. Clocks of two machines that differ show up in it. "
         "A flow that has not been heard of for a day is silent. "
-        "Exit code: 0 all flows of the file are heard of and fresh, 1 one is not, 2 a cluster could not be asked.",
+        "Exit code: 0 all flows of the file are heard of and fresh, 1 one is not, 2 a cluster could not be asked; the others are "
+        "told all the same.",
         epilog=examples(
             ("at all clusters of the file", "mm2 heartbeats mm2.properties"),
             ("what arrives at B may be ten seconds old", "mm2 heartbeats mm2.properties B --max-age 10"),
@@ -76,28 +79,40 @@ def add(verbs: Any) -> None:
     parser.add_argument("config", metavar="mm2.properties", type=Path, help="MirrorMaker 2's properties file")
     parser.add_argument("clusters", metavar="CLUSTER", nargs="*", help="where to look (default: at all clusters)")
     parser.add_argument(
-        "--max-age", metavar="SECONDS", type=float, default=60.0, help="older ones are not fresh (default: 60)"
+        "--max-age", metavar="SECONDS", type=seconds, default=60.0, help="older ones are not fresh (default: 60)"
     )
     parser.add_argument("--json", action="store_true", help="for programs rather than people")
     parser.set_defaults(run=run)
 
 
 def run(options: Any) -> int:
-    """Exit code. Raises Trouble, ConfigException or KafkaFailure."""
+    """Exit code. Raises Trouble or ConfigException."""
     config = MirrorMakerConfig(load_properties(options.config))
     if unknown := config.unknown_clusters(options.clusters):
         known = ", ".join(config.clusters) or "none"
         raise Trouble(f"{options.config} has no cluster {unknown[0]}; its clusters are {known}.")
     expected = Expected.of(config)
-    answers = {
-        alias: _look(client_props(options.config, alias), alias, expected, options.max_age)
-        for alias in options.clusters or config.clusters
-    }
+
+    def ask(alias: str) -> list[dict[str, Any]] | KafkaFailure:
+        try:
+            return _look(client_props(options.config, alias), alias, expected, options.max_age)
+        except KafkaFailure as failure:
+            return failure
+
+    # On the day when this is asked one of them may be gone, which is no reason to say nothing of the others.
+    aliases = list(dict.fromkeys(options.clusters or config.clusters))
+    with ThreadPoolExecutor(max(1, len(aliases)), thread_name_prefix="heartbeats") as pool:
+        looked = dict(zip(aliases, pool.map(ask, aliases), strict=True))
+    answers = {alias: rows for alias, rows in looked.items() if not isinstance(rows, KafkaFailure)}
+    troubles = {alias: str(failure) for alias, failure in looked.items() if isinstance(failure, KafkaFailure)}
     if options.json:
-        sys.stdout.write(json.dumps({"clusters": answers}, indent=2) + "\n")
+        sys.stdout.write(json.dumps({"clusters": answers, "troubles": troubles}, indent=2) + "\n")
     else:
         cells = [_cells(alias, row) for alias, rows in answers.items() for row in rows]
         table(sys.stdout, ("CLUSTER", "TOPIC", "FLOW", "HOPS", "AGE", "VERDICT"), cells, left=3)
+    sys.stderr.writelines(f"mm2: cluster {alias}: {trouble}\n" for alias, trouble in troubles.items())
+    if troubles:
+        return EXIT_TROUBLE
     well = all(row["verdict"] in ("fresh", "not in the file") for rows in answers.values() for row in rows)
     return EXIT_WELL if well else EXIT_NOT_WELL
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -30,7 +31,7 @@ from mm2.cli import (
     verify,
     version,
 )
-from mm2.cli.flow import EXIT_TROUBLE, Trouble
+from mm2.cli.flow import EXIT_INTERRUPTED, EXIT_TROUBLE, Trouble
 from mm2.cli.logs import configure_logging
 from mm2.cli.verbs import VerbParser
 from mm2.config.configdef import ConfigException
@@ -79,10 +80,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = command_line.parse_args(arguments)
     configure_logging("console", "error")
     try:
-        return int(options.run(options))
+        code = int(options.run(options))
+        sys.stdout.flush()
     except (Trouble, ConfigException, ConnectError, KafkaFailure) as error:
         sys.stderr.write(f"mm2: {error}\n")
         return EXIT_TROUBLE
+    except BrokenPipeError:
+        # Whoever reads has had enough, like head. What is left in the buffer has nowhere to go at the end of the process either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_TROUBLE
+    except KeyboardInterrupt:
+        sys.stderr.write("mm2: interrupted\n")
+        return EXIT_INTERRUPTED
+    return code
 
 
 if __name__ == "__main__":

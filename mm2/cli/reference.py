@@ -23,6 +23,7 @@ programs.
 | 0 | well: answered, and nothing is wrong |
 | 1 | not well: answered, and something is wrong |
 | 2 | trouble: wrong usage, a file that cannot be used, a cluster that does not answer |
+| 130 | interrupted by Ctrl-C |
 """
 
 

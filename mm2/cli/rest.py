@@ -6,12 +6,13 @@ import os
 import ssl
 import urllib.parse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, TypeAlias
 
 import httpx
 
 from mm2.cli.flow import Trouble
+from mm2.config.mirror_keys import SOURCE_CONNECTOR
 from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
 from mm2.connect.tls import LISTENERS_PREFIX, client_context
 from mm2.mirror.rest import encoded, flow_path
@@ -20,6 +21,7 @@ from mm2.mirror.whereabouts import processes
 PASSWORD_VARIABLE: Final = "MM2_REST_PASSWORD"  # noqa: S105 - its name, not a password
 KEY_PASSWORD_VARIABLE: Final = "MM2_REST_KEY_PASSWORD"  # noqa: S105 - its name, too
 _TIMEOUT_S: Final = 30.0
+Addresses: TypeAlias = tuple[frozenset[str], frozenset[str]]
 #: The process cannot do it, another one of the same flow may: it does not lead, or is about to stop.
 _ASK_ANOTHER: Final = frozenset({409, 500, 502, 503})
 
@@ -30,7 +32,7 @@ def add_access(parser: Any) -> None:
         "--url",
         metavar="URL",
         help="the REST interface of the process, http://host:8083; default: that of your processes on this machine that run the "
-        "flow (mm2 processes)",
+        "flow between the clusters of the file (mm2 processes)",
     )
     parser.add_argument(
         "--user", metavar="NAME", help=f"who to log in as; the password is read from {PASSWORD_VARIABLE}"
@@ -71,12 +73,16 @@ class FlowRest:
         props = _own_tls(options) or config.rest_props()
         if options.url is not None:
             return cls(pair, [_checked(options.url)], props, login)
-        urls = [process.url for process in processes() if str(pair) in process.flows]
-        if not urls:
+        found = cls(pair, [process.url for process in processes() if str(pair) in process.flows], props, login)
+        wanted = _addresses(config.connector_config(pair, SOURCE_CONNECTOR))
+        # Another file may call its clusters alike.
+        own = [url for url in found.urls if found._addresses_at(url) in {None, wanted}]
+        if not own:
+            other = f" ({found.urls[0]} runs one of that name between other clusters)" if found.urls else ""
             raise Trouble(
-                f"None of your processes on this machine runs {pair}, or it has no REST interface: name one with --url."
+                f"None of your processes on this machine runs {pair}{other}, or it has no REST interface: name one with --url."
             )
-        return cls(pair, urls, props, login)
+        return replace(found, urls=own)
 
     def connectors(self) -> list[str]:
         """Their names. Raises Trouble."""
@@ -89,6 +95,14 @@ class FlowRest:
     def change(self, method: str, connector: str, action: str) -> None:
         """``PUT pause`` and the like. Raises Trouble."""
         self._ask(method, f"/connectors/{encoded(connector)}/{action}")
+
+    def _addresses_at(self, url: str) -> Addresses | None:
+        """Between which clusters the process there runs the flow; None when it does not tell."""
+        try:
+            answer = self._send("GET", f"{url.rstrip('/')}{flow_path(self.pair)}/connectors?expand=info")
+            return next((_addresses(one["info"]["config"]) for one in answer.json().values()), None)
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError, AttributeError, KeyError, TypeError):
+            return None
 
     def _ask(self, method: str, path: str) -> Any:
         refusals: list[str] = []
@@ -111,6 +125,15 @@ class FlowRest:
         # A proxy of the environment is for the world outside.
         with httpx.Client(verify=verify, timeout=_TIMEOUT_S, trust_env=False, auth=self.login) as client:
             return client.request(method, place, headers={"Accept": "application/json"})
+
+
+def _addresses(props: Mapping[str, str]) -> Addresses:
+    """Of a connector's source and target, in whatever order their brokers are named."""
+    source, target = (
+        frozenset(one.strip() for one in props.get(f"{side}.cluster.bootstrap.servers", "").split(","))
+        for side in ("source", "target")
+    )
+    return source, target
 
 
 def _own_tls(options: Any) -> dict[str, str]:

@@ -17,7 +17,7 @@ from rich.live import Live
 from rich.text import Text
 
 from mm2.cli.flow import EXIT_NOT_WELL, EXIT_TROUBLE, EXIT_WELL, Trouble, add_file, number, pair_of, table
-from mm2.cli.verbs import examples
+from mm2.cli.verbs import examples, seconds
 from mm2.config.mirrormaker import MirrorMakerConfig
 from mm2.config.properties import load_properties
 from mm2.copy.states import WELL
@@ -59,7 +59,7 @@ def add(verbs: Any) -> None:
         "--watch",
         metavar="SECONDS",
         nargs="?",
-        type=float,
+        type=seconds,
         const=_WATCH_S,
         help=f"look again every so many seconds (default: {_WATCH_S:g}), until Ctrl-C",
     )
@@ -70,7 +70,7 @@ def add(verbs: Any) -> None:
 def add_timeout(parser: Any) -> None:
     """How long a look may take."""
     parser.add_argument(
-        "--timeout", metavar="SECONDS", type=float, default=15.0, help="how long clusters may take (default: 15)"
+        "--timeout", metavar="SECONDS", type=seconds, default=15.0, help="how long clusters may take (default: 15)"
     )
 
 

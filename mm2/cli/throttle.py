@@ -67,6 +67,8 @@ def run(options: Any) -> int:
         finally:
             cluster.close()
         ledger.apply(record.key, record.value)
+        if options.topic and not any(tp.topic == options.topic for tp in ledger.partitions()):
+            sys.stderr.write(f"mm2: {flow.pair} has copied nothing of {options.topic} so far\n")
     limits = ledger.throttles()
     if options.json:
         sys.stdout.write(json.dumps({"flow": str(flow.pair), "bytes.per.sec": limits}, indent=2) + "\n")

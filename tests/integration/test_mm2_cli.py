@@ -14,6 +14,7 @@ from mm2.copy.ledger import LEDGER_CONFIGS, chunk_record, entry_record, ledger_t
 from mm2.copy.segments import Chunk, Gap, Segment
 from mm2.copy.session import Entry, Lost, Mark, Session, Trouble
 from mm2.kafka.structs import ProducerIdentity
+from mm2.mirror.formats import Checkpoint
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.asking import asked
 from tests.integration.mirror_flow import create, write
@@ -135,6 +136,36 @@ def test_status_of_a_flow_that_nobody_runs_is_what_its_ledger_says(
     assert (second["target_offset"], second["lag_records"]) == (None, 0)
 
 
+def test_of_a_flow_that_never_ran_nobody_claims_that_nothing_would_be_lost(
+    kafka_a: LocalKafka, file: Path, unique: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    create(kafka_a, unique)
+    write(kafka_a, unique, [(None, b"1")], 0)
+    code, out, err = asked(capsys, "status", file, f"{unique}->B")
+    assert (code, err) == (1, "")
+    assert out.splitlines()[0] == (
+        f"{unique}->B  STOPPED  Nothing is copied: no worker has ever run this flow. What would be lost is not known: B has no ledger "
+        f"of what comes from {unique}."
+    )
+    code, out, err = asked(capsys, "lag", file, f"{unique}->B")
+    assert (code, err) == (1, "")
+    assert out == f"{unique}->B: 0 partitions, - records, - bytes, - seconds behind\n"
+
+
+def test_heartbeats_of_the_cluster_that_answers_are_told_though_the_other_is_gone(
+    file: Path, unique: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with file.open("a") as appended:
+        appended.write(f"{unique}.bootstrap.servers = 127.0.0.1:1\n{unique}.request.timeout.ms = 2000\n")
+    code, out, err = asked(capsys, "heartbeats", file)
+    assert (code, err.count("\n")) == (2, 1)
+    assert err.startswith(f"mm2: cluster {unique}: ")
+    assert ["B", "heartbeats", f"{unique}->B", "-", "-", "silent"] in [line.split() for line in out.splitlines()]
+    code, out, _ = asked(capsys, "heartbeats", file, "--json")
+    told = json.loads(out)
+    assert (code, set(told["clusters"]), set(told["troubles"])) == (2, {"B"}, {unique})
+
+
 def test_status_without_the_source_tells_what_the_ledger_knows(
     kafka_b: LocalKafka, file: Path, unique: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -146,6 +177,23 @@ def test_status_without_the_source_tells_what_the_ledger_knows(
     (row,) = [line.split() for line in out.splitlines() if line.startswith(f"{unique}-0 ")]
     assert row[1] == "9"
     assert "127.0.0.1:1" in out
+
+
+def test_of_a_group_that_nobody_knows_nothing_is_claimed(
+    kafka_b: LocalKafka, file: Path, unique: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_ledger(kafka_b, unique, orders(unique), [])
+    group, flow = f"{unique}-billing", f"{unique}->B"
+
+    unheard = f"mm2: {flow} has no checkpoint of {group}, and no reason why not: "
+    code, out, err = asked(capsys, "groups", file, flow, "--group", group)
+    assert (code, out, err.startswith(unheard)) == (1, "", True), "there is no topic of checkpoints"
+    create(kafka_b, f"{unique}.checkpoints.internal", config={"cleanup.policy": "compact"})
+    code, out, err = asked(capsys, "groups", file, flow, "--group", group, "--json")
+    assert (code, json.loads(out)["offsets"], err.startswith(unheard)) == (1, [], True)
+    checkpoint = Checkpoint(group, f"X.{unique}", 0, 5, 5, "")
+    write(kafka_b, f"{unique}.checkpoints.internal", [(checkpoint.key(), checkpoint.value())], 0)
+    assert asked(capsys, "groups", file, flow, "--group", group) == (0, f"{flow}: nothing is said to be missing\n", "")
 
 
 @pytest.mark.parametrize("verb", ["gaps", "groups"])
@@ -200,7 +248,8 @@ def test_throttle_sets_shows_and_takes_back_limits(
         f"{flow}, all topics together: 20,000,000 bytes/s\n",
         "",
     )
-    assert asked(capsys, "throttle", file, flow, "none", "--topic", "t")[0] == 0
+    code, _, err = asked(capsys, "throttle", file, flow, "none", "--topic", "t")
+    assert (code, err) == (0, f"mm2: {flow} has copied nothing of t so far\n"), "it may come, or the name is mistyped"
     code, out, _ = asked(capsys, "throttle", file, flow, "--json")
     assert (code, json.loads(out)["bytes.per.sec"]) == (0, {"": 20_000_000, "t": 0})
     assert asked(capsys, "throttle", file, flow, "--reset")[1] == "t: no limit\n"

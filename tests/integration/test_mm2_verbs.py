@@ -329,6 +329,53 @@ def test_promote_gives_the_rights_to_write_that_the_source_gives_and_no_others(
     assert (code, document["acls"]) == (0, [])
 
 
+def test_a_source_that_does_not_say_where_its_partitions_end_is_not_left_by_accident(
+    pair: tuple[LocalKafka, LocalKafka], tmp_path: Path, capsys: Capsys
+) -> None:
+    scene = Scene.of(pair, tmp_path)
+    topic = scene.topic("orders")
+    left_behind(scene.b, scene.alias, scene.remote("orders"), topic)
+    write(scene.a, topic, [(None, b"1")] * 1_210, 0)
+    write(scene.a, topic, [(None, b"1")] * 50, 1)
+    hidden = ResourcePatternType.LITERAL, ME, "*", AclOperation.DESCRIBE, AclPermissionType.DENY
+    grant(scene.a, AclBinding(Kind.TOPIC, topic, *hidden))
+    said = f"Cluster {scene.alias} answers and does not say where 2 partitions end (first {topic}-0: "
+    soon(lambda: said in scene.ask(capsys, "failover", "--dry-run")[1])
+    for arguments in (("failover",), ("failover", "--wait", "1"), ("promote",)):
+        code, out, err = scene.ask(capsys, *arguments)
+        assert (code, out) == (2, ""), arguments
+        assert err.startswith(f"mm2: {said}"), err
+        assert "TOPIC_AUTHORIZATION_FAILED" in err
+    code, document = told(scene.ask(capsys, "failover", "--leave-behind", "--json"))
+    assert (code, document["problems"]) == (0, [])
+    assert all("TOPIC_AUTHORIZATION_FAILED" in row["source_end_trouble"] for row in document["partitions"])
+    code, document = told(scene.ask(capsys, "failback", "--json"))
+    assert code == 1
+    assert document["problems"][-1].startswith(said), "what is on the source only is not known"
+    take_away(scene.a, AclBinding(Kind.TOPIC, topic, *hidden))
+
+
+def test_a_flow_whose_workers_cannot_be_seen_is_not_told_to_run(
+    pair: tuple[LocalKafka, LocalKafka], tmp_path: Path, capsys: Capsys
+) -> None:
+    scene = Scene.of(pair, tmp_path)
+    topic = scene.topic("orders")
+    left_behind(scene.b, scene.alias, scene.remote("orders"), topic)
+    write(scene.a, topic, [(None, b"1")] * 1_200, 0)
+    write(scene.a, topic, [(None, b"1")] * 50, 1)
+    configs = f"mm2-configs.{scene.alias}.internal"
+    for name in (configs, f"mm2-status.{scene.alias}.internal"):
+        create(scene.b, name, config={"cleanup.policy": "compact"})
+    literal, deny = ResourcePatternType.LITERAL, AclPermissionType.DENY
+    hidden = AclBinding(Kind.TOPIC, configs, literal, ME, "*", AclOperation.READ, deny)
+    grant(scene.b, hidden)
+    soon(lambda: "who runs it is not known: " in scene.ask(capsys, "status")[1])
+    code, out, _ = scene.ask(capsys, "status")
+    assert (code, out.split()[:2]) == (1, [scene.flow, "DEGRADED"])
+    assert "TOPIC_AUTHORIZATION_FAILED" in out
+    take_away(scene.b, hidden)
+
+
 # -- a running flow
 
 
@@ -492,6 +539,12 @@ def test_connectors_are_paused_resumed_stopped_and_restarted_through_the_process
     (process,) = json.loads(out)["processes"]
     assert running.ask(capsys, "restart", "--url", process["url"])[0] == 0
     soon(lambda: running.ask(capsys, "status")[0] == 0)
+    # Somebody else's flow of that name is not for this file to stop.
+    other = running.file.with_suffix(".other")
+    other.write_text(f"{running.file.read_text()}B.bootstrap.servers = elsewhere:9092\n")
+    code, out, err = asked(capsys, "stop", other, running.flow)
+    assert (code, out) == (2, "")
+    assert f" runs {running.flow} ({process['url']} runs one of that name between other clusters), or it has no" in err
 
 
 def test_what_stays_paused_is_named_when_the_flow_is_resumed(running: Scene, capsys: Capsys) -> None:
@@ -524,6 +577,7 @@ def test_what_nobody_follows_is_told(running: Scene, capsys: Capsys) -> None:
         (["pause", "--reason", "x"], "--reason is kept for a --topic; Connect keeps none for connectors."),
         (["pause", "--topic", "x", "--connector", "source"], "Say --connector or --topic, not both."),
         (["pause", "--topic", "absent"], "has no absent: nothing of it is copied."),
+        (["resume", "--topic", "absent"], "has no absent: nothing of it is copied."),
         (
             ["pause", "--connector", "sink"],
             "There is no connector sink; write one of worker, source, heartbeat, checkpoint.",

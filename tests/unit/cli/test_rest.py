@@ -86,6 +86,15 @@ def test_a_certificate_and_a_login_open_the_door(door: Door, capsys: Capsys) -> 
     assert (code, err, "A->B is restarted" in out) == (0, "", True)
 
 
+def test_nothing_is_done_to_a_flow_without_connectors(
+    door: Door, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(door.herder, "configs", {})
+    code, out, err = door.ask(capsys, "--user", "ann", *door.files())
+    assert (code, out) == (2, "")
+    assert err.startswith("mm2: A->B has no connectors yet, so there is nothing to restart: ")
+
+
 def test_the_stores_of_the_processs_own_file_will_do(door: Door, capsys: Capsys) -> None:
     told = (door.folder / "mm2.properties").read_text()
     (door.folder / "own.properties").write_text(told + "\n".join(f"{key} = {value}" for key, value in door.own.items()))

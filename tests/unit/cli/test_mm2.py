@@ -1,0 +1,59 @@
+"""What all verbs of `mm2` do alike: numbers that are none, a reader who has had enough, Ctrl-C."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from mm2.cli import version
+from mm2.cli.mm2 import parser
+from tests.integration.asking import asked
+
+SAMPLE = Path(__file__).parents[3] / "conf" / "connect-mirror-maker.properties"
+
+
+@pytest.mark.parametrize("text", ["-1", "nan", "inf", "soon"])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("status", "f", "--watch"),
+        ("lag", "f", "--timeout"),
+        ("pause", "f", "A->B", "--timeout"),
+        ("heartbeats", "f", "--max-age"),
+        ("verify", "f", "A->B", "--every"),
+        ("verify", "f", "A->B", "--patience"),
+        ("client", "translate-offsets", "f", "A", "g", "--timeout"),
+        ("demo", "--seconds"),
+    ],
+    ids=lambda arguments: "-".join((arguments[0], arguments[-1])),
+)
+def test_what_is_no_number_of_seconds_is_refused(
+    arguments: tuple[str, ...], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parser().parse_args([*arguments, text])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.endswith(f"argument {arguments[-1]}: {text!r} is no number of seconds\n")
+
+
+def test_a_reader_who_has_had_enough_sees_no_trace() -> None:
+    command = [sys.executable, "-P", "-m", "mm2.cli.mm2", "config", str(SAMPLE)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert (process.stderr.read(), process.wait(60)) == ("", 2)
+
+
+def test_an_interrupted_verb_ends_with_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(_options: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(version, "run", interrupted)
+    assert asked(capsys, "version") == (130, "", "mm2: interrupted\n")
