@@ -251,7 +251,7 @@ def _read_jks(key: str, location: str, data: bytes, password: str | None, key_pa
         raise ConfigException(
             key,
             location,
-            "reading a JKS store needs the package pyjks (pip install 'mm2[jks]'), or convert it to PKCS12",
+            "reading a JKS store needs the package pyjks (pip install pyjks), or convert it to PKCS12",
         ) from error
     try:
         store: Any = jks.KeyStore.loads(data, password)

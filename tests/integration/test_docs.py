@@ -136,6 +136,25 @@ def _verbs() -> set[str]:
     return set(action.choices)
 
 
+def test_units_and_containers_have_the_names_that_they_were_given() -> None:
+    """Commands that cannot run here."""
+    typed = [command for block in blocks() if block.is_shell for command in block.commands()]
+    said = [word for page in PAGES for word in re.findall(r"`(systemctl [^`]+)`", page.read_text())]
+    units = [
+        word.strip("'")
+        for command in (*typed, *said)
+        if command.split()[0] in {"systemctl", "journalctl"}
+        for word in command.split()
+        if word.strip("'").startswith("mm2")
+    ]
+    assert len(units) > 3
+    assert not [unit for unit in units if not unit.startswith("mm2@")], "conf/systemd has a template"
+    containers = {name for command in typed for name in re.findall(r"^docker run .*--name (\S+)", command)}
+    killed = {command.split()[-1] for command in typed if command.startswith("docker kill ")}
+    assert killed
+    assert killed <= containers
+
+
 def test_properties_have_no_key_that_nobody_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for block in blocks():
