@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain, zip_longest
 from typing import Final, TypeVar
 
@@ -55,6 +56,7 @@ LOOK_S: Final = 3.0
 """How often groups are listed between two refreshes."""
 _CALM_S: Final = 6.0
 _LONGEST_CALM_S: Final = 60.0
+_IN_A_ROW: Final = 20
 _READ_TIMEOUT_S: Final = 30.0
 _WRITE_TIMEOUT_S: Final = 30.0
 
@@ -77,7 +79,8 @@ class MirrorCheckpointConnector(MirrorConnector):
         self._lock = threading.Lock()
         # Whether each is a share group; None until they have been listed once.
         self._groups: dict[str, bool] | None = None
-        self._calm_s = self._calm_until = 0.0
+        self._calm = Calm()
+        self._calm_until = 0.0
         self._reader: KafkaBasedLog | None = None
         self._has_buried = False  # what groups that died before the start have left is gone, too
 
@@ -155,9 +158,8 @@ class MirrorCheckpointConnector(MirrorConnector):
             new, gone = sorted(groups.keys() - known.keys()), sorted(known.keys() - groups.keys())
             log.info("Consumer groups have changed.", groups=len(groups), new=new[:20], gone=gone[:20])
             self.context.request_task_reconfiguration()
-        if kept:
-            self._calm_s = calm_s(self._calm_s, changed=changed)
-            self._calm_until = time.monotonic() + self._calm_s
+        if changed and kept:
+            self._calm_until = time.monotonic() + self._calm.after_a_find(time.monotonic())
         if dead or not self._has_buried:
             self._bury(dead, existing)
         return not failed
@@ -271,13 +273,22 @@ def _is_share_group(group: GroupListing) -> bool:
     return group.group_type.lower() == SHARE
 
 
-def calm_s(before_s: float, *, changed: bool) -> float:
-    """How long no new groups are looked for after a look that found some, which stops all tasks for a moment, or none.
+@dataclass(slots=True)
+class Calm:
+    """How long no new groups are looked for after some were found, which stops all tasks for a moment.
 
-    Longer each time: where applications draw their group ids by lot there are always new ones, and tasks that begin anew every
-    few seconds would come to nothing.
+    A few seconds; but where applications draw their group ids by lot there are always new ones, and tasks that begin anew every
+    few seconds would come to nothing: then a minute.
     """
-    return min(max(_CALM_S, 2 * before_s), _LONGEST_CALM_S) if changed else 0.0
+
+    left: float = _IN_A_ROW
+    as_of_s: float = 0.0
+
+    def after_a_find(self, now_s: float) -> float:
+        """Seconds, on a steady clock that shows `now_s`."""
+        self.left = min(float(_IN_A_ROW), self.left + (now_s - self.as_of_s) / _LONGEST_CALM_S) - 1
+        self.as_of_s = now_s
+        return _CALM_S if self.left >= 1 else _LONGEST_CALM_S
 
 
 def dealt(groups: Sequence[str], max_tasks: int, stored: Sequence[Mapping[str, str]]) -> list[list[str]]:

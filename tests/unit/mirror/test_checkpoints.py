@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from mm2.connect.api import ConnectError, RetriableError
 from mm2.kafka.structs import OffsetAndMetadata, TopicPartition
-from mm2.mirror.checkpoint_connector import MirrorCheckpointConnector, calm_s, dealt, shares
+from mm2.mirror.checkpoint_connector import Calm, MirrorCheckpointConnector, dealt, shares
 from mm2.mirror.checkpoint_store import CheckpointStore, offsets_to_sync
 from mm2.mirror.checkpoint_task import decode_groups, encode_groups
 from mm2.mirror.formats import Checkpoint
@@ -74,11 +74,15 @@ def test_what_java_wrote_is_read_to_its_end() -> None:
     assert decode_groups("a,b\\") == ["a", "b\\"]
 
 
-def test_the_more_new_groups_come_the_less_often_they_are_looked_for() -> None:
-    waits = [0.0]
-    for changed in (True, True, True, True, True, True, False, True):
-        waits.append(calm_s(waits[-1], changed=changed))
-    assert waits == [0.0, 6.0, 12.0, 24.0, 48.0, 60.0, 60.0, 0.0, 6.0]
+def test_new_groups_are_looked_for_soon_again_unless_they_never_cease_to_come() -> None:
+    calm, now_s = Calm(), 1_000.0
+    waits: list[float] = []
+    for _ in range(40):
+        waits.append(calm.after_a_find(now_s))
+        now_s += waits[-1]
+    assert set(waits[:20]) == {6.0}
+    assert set(waits[30:]) == {60.0}
+    assert calm.after_a_find(now_s + 600) == 6.0
 
 
 PROPS = {
