@@ -52,6 +52,16 @@ def remote_acls(
     return remote
 
 
+def may_hold_for(acl: AclBinding, topics: Collection[str]) -> bool:
+    """Whether some of these topics may need it: one of a topic when it covers one of them, any one of a group, since who reads
+    them nobody knows."""
+    if acl.resource_type == ResourceType.GROUP:
+        return bool(topics)
+    if acl.pattern_type == PatternType.PREFIXED:
+        return any(topic.startswith(acl.resource_name) for topic in topics)
+    return acl.resource_name in topics
+
+
 def _patterns(
     acl: AclBinding, selection: TopicSelection, topics: Collection[str], refused: Collection[str]
 ) -> Iterator[tuple[str, PatternType]]:

@@ -10,7 +10,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 import structlog
 
@@ -28,8 +28,10 @@ log = structlog.get_logger(__name__)
 
 REPLICATION_FACTOR_KEY: Final = "replication.factor"
 VERIFY_TIMEOUT_S: Final = 15.0
-# KRaft refuses to create more than 10,000 partitions in one request.
+# KRaft refuses to make more than 10,000 partitions in one request.
 _PARTITIONS_PER_REQUEST: Final = 5000
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -166,9 +168,10 @@ class RemoteTopics:
 
     def _grow(self, short: Mapping[str, int]) -> dict[str, int]:
         wanted = {}
-        for some in chunks(short.items(), TOPICS_PER_REQUEST):
-            answers = self.target_admin.create_partitions(dict(some))
-            for remote, count in some:
+        for some in _in_requests(short, short.__getitem__):
+            answers = self.target_admin.create_partitions({remote: short[remote] for remote in some})
+            for remote in some:
+                count = short[remote]
                 answer = answers.get(remote)
                 if not isinstance(answer, KafkaFailure):
                     log.info("Added partitions to remote topic.", topic=remote, partitions=count)
@@ -215,15 +218,19 @@ class RemoteTopics:
 
 
 def _by_partitions(topics: Iterable[NewTopic]) -> list[list[NewTopic]]:
+    return _in_requests(topics, lambda topic: topic.partitions)
+
+
+def _in_requests(topics: Iterable[_T], partitions: Callable[[_T], int]) -> list[list[_T]]:
     """Requests that each stay below what a controller takes; one topic alone may exceed it."""
-    requests: list[list[NewTopic]] = []
+    requests: list[list[_T]] = []
     size = 0
     for topic in topics:
-        if not requests or size + topic.partitions > _PARTITIONS_PER_REQUEST:
+        if not requests or size + partitions(topic) > _PARTITIONS_PER_REQUEST:
             requests.append([])
             size = 0
         requests[-1].append(topic)
-        size += topic.partitions
+        size += partitions(topic)
     return requests
 
 

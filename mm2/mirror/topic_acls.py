@@ -20,16 +20,20 @@ from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.records.record import Record
 from mm2.kafka.structs import AclBinding, AclOperation, AclPermission, PatternType, ResourceType
-from mm2.mirror.acl_sync import acl_filter, remote_acls
+from mm2.mirror.acl_sync import acl_filter, may_hold_for, remote_acls
 from mm2.mirror.complaints import Complaints
+from mm2.mirror.discovery import chunks
 from mm2.mirror.filters import GroupFilter
 from mm2.mirror.ledgers import ACL_NOTE, Ledgers
 from mm2.mirror.policy import DefaultReplicationPolicy
+from mm2.mirror.promotions import promoted
 from mm2.mirror.selection import TopicSelection
 
 log = structlog.get_logger(__name__)
 
 GROUP_ACLS_KEY: Final = "sync.group.acls.enabled"
+ACLS_PER_REQUEST: Final = 1000
+"""KRaft refuses a request with more than 10,000 as a whole."""
 
 
 @dataclass(frozen=True)
@@ -98,11 +102,16 @@ class TopicAcls:
             return AclPlan(create, {}, None, frozenset(there), cluster_id)
         gone = {acl: of for acl, of in self._sources().items() if of not in here}
         move = {acl: wanted[acl] for acl in gone if acl in wanted}
-        over = (
+        over = [
             acl
             for acl in gone
             if acl not in wanted and self._notes()[acl].get("cluster") == cluster_id and self._ours(acl)
-        )
+        ]
+        if over:
+            # Topics that were handed over are at home on the target: who uses them there keeps what they may do, also when
+            # the source is closed to everybody so that nobody works there any more.
+            held = {one.remote_topic for one in promoted(self.ledgers.own()).values()}
+            over = [acl for acl in over if not may_hold_for(acl, held)]
         return AclPlan(create, move, tuple(over), frozenset(there), cluster_id)
 
     def _described(self, admin: Admin) -> set[AclBinding]:
@@ -121,7 +130,9 @@ class TopicAcls:
 
     def _create(self, missing: Mapping[AclBinding, AclBinding]) -> list[AclBinding]:
         """Those that have been created."""
-        answers = self.target_admin.create_acls(missing) if missing else {}
+        answers: dict[AclBinding, KafkaFailure | None] = {}
+        for some in chunks(missing, ACLS_PER_REQUEST):
+            answers.update(self.target_admin.create_acls(some))
         created = []
         for acl in missing:
             subject, answer = sentence(acl), answers.get(acl)
@@ -136,7 +147,9 @@ class TopicAcls:
 
     def _remove(self, over: Collection[AclBinding], there: Collection[AclBinding]) -> bool:
         present = [acl for acl in over if acl in there]
-        answers = self.target_admin.delete_acls(present) if present else {}
+        answers: dict[AclBinding, KafkaFailure | None] = {}
+        for some in chunks(present, ACLS_PER_REQUEST):
+            answers.update(self.target_admin.delete_acls(some))
         gone = []
         for acl in over:
             subject, answer = sentence(acl), answers.get(acl)

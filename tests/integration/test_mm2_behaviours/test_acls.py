@@ -17,6 +17,7 @@ from confluent_kafka.admin import (
 
 from mm2.copy.ledger import note_record
 from mm2.kafka.records.record import Record
+from mm2.mirror.promotions import Promotion, withdrawn
 from mm2.mirror.source_connector import MirrorSourceConnector
 from mm2.sandbox.kafka import LocalKafka, start_pair
 from tests.integration.mirror_flow import admin, create, flow_props, running, until, write
@@ -183,6 +184,30 @@ def note(operation: str, topic: str, cluster_id: str) -> Record:
     return note_record("acl", fields(f"S{topic}.{topic}"), {"of": fields(topic), "cluster": cluster_id})
 
 
+@pytest.mark.slow
+def test_more_acls_than_a_controller_takes_at_once_come_and_go(a: LocalKafka, b: LocalKafka, unique: str) -> None:
+    create(a, unique)
+    many = [acl(unique, user=f"User:{number}") for number in range(10_050)]
+    remote = f"S{unique}.{unique}"
+
+    def users() -> int:
+        anything: Any = None
+        of_topic = AclBindingFilter(
+            ResourceType.TOPIC, remote, LITERAL, anything, anything, AclOperation.ANY, AclPermissionType.ANY
+        )
+        return len(admin(b).describe_acls(of_topic).result(60))
+
+    for begin in range(0, len(many), 1_000):
+        put(a, *many[begin : begin + 1_000])
+    with running(MirrorSourceConnector(), flow(a, b, unique)):
+        until(lambda: users() == len(many), "all of them", 120)
+        put(a, acl(unique, AclOperation.ALTER))
+        until(lambda: users() == len(many) + 1, "another round, so that they are noted", 60)
+        for begin in range(0, len(many), 1_000):
+            take_away(a, *many[begin : begin + 1_000])
+        until(lambda: users() == 1, "the end of all", 120)
+
+
 def test_group_acls_come_and_go_when_they_are_asked_for(a: LocalKafka, b: LocalKafka, unique: str) -> None:
     create(a, unique)
     group = acl(unique, kind=ResourceType.GROUP)
@@ -196,6 +221,37 @@ def test_group_acls_come_and_go_when_they_are_asked_for(a: LocalKafka, b: LocalK
         assert not found(b, "connect-", ResourceType.GROUP)
         take_away(a, group)
         until(lambda: not found(b, unique, ResourceType.GROUP), "its end")
+
+
+def test_what_was_handed_over_keeps_its_acls_whatever_becomes_of_those_of_the_source(
+    a: LocalKafka, b: LocalKafka, unique: str
+) -> None:
+    moved, other, ledger = f"{unique}-a", f"{unique}-b", f"mm2-ledger.S{unique}.internal"
+    create(a, moved)
+    create(a, other)
+    group = acl(unique, kind=ResourceType.GROUP)
+    given = (acl(moved), acl(f"{unique}-", pattern=PREFIXED, user="User:team"), acl(other), group)
+    put(a, *given)
+    asked = {"sync.group.acls.enabled": "true"}
+    kept = {(f"S{unique}.{moved}", "LITERAL", "READ"), (f"S{unique}.{unique}-", "PREFIXED", "READ")}
+    every = kept | {(f"S{unique}.{other}", "LITERAL", "READ")}
+    with running(MirrorSourceConnector(), flow(a, b, unique, asked)):
+        until(lambda: found(b, f"S{unique}") == every and found(b, unique, ResourceType.GROUP), "the ACLs")
+        # Noted as ours a moment later, which shows by the next round's work being done.
+        put(a, acl(other, AclOperation.ALTER))
+        until(lambda: (f"S{unique}.{other}", "LITERAL", "ALTER") in found(b, f"S{unique}"), "another round")
+    handed_over = Promotion(moved, f"S{unique}.{moved}", "failover", 1).record()
+    write(b, ledger, [(handed_over.key, handed_over.value)], 0)
+    with running(MirrorSourceConnector(), flow(a, b, unique, asked)) as (_, context):
+        assert context.reconfigured.wait(30)
+        take_away(a, *given)  # so that nobody works on A any more
+        until(lambda: (f"S{unique}.{other}", "LITERAL", "READ") not in found(b, f"S{unique}"), "the end of the other's")
+        assert kept <= found(b, f"S{unique}")
+        assert found(b, unique, ResourceType.GROUP), "who reads what was handed over is known to nobody"
+        back = withdrawn(moved)
+        write(b, ledger, [(back.key, back.value)], 0)
+        until(lambda: not kept & found(b, f"S{unique}"), "the end of what was taken back")
+        until(lambda: not found(b, unique, ResourceType.GROUP), "the end of the group's")
 
 
 def test_flows_in_both_directions_do_not_keep_each_others_acls_alive(a: LocalKafka, b: LocalKafka, unique: str) -> None:

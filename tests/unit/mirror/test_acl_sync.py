@@ -1,7 +1,7 @@
 import dataclasses
 
 from mm2.kafka.structs import AclBinding, AclOperation, AclPermission, PatternType, ResourceType
-from mm2.mirror.acl_sync import remote_acls
+from mm2.mirror.acl_sync import may_hold_for, remote_acls
 from mm2.mirror.filters import DefaultGroupFilter, DefaultTopicFilter
 from mm2.mirror.policy import DefaultReplicationPolicy, IdentityReplicationPolicy, ReplicationPolicy
 from mm2.mirror.selection import TopicSelection
@@ -95,3 +95,13 @@ def test_group_acls_are_taken_as_they_are_when_asked_for_and_their_name_passes_t
 
 def test_two_acls_that_become_one_are_created_once() -> None:
     assert len(remote(READ, dataclasses.replace(READ, operation=AclOperation.ALL))) == 1
+
+
+def test_an_acl_may_hold_for_topics_that_it_names_or_covers_and_one_of_a_group_for_any() -> None:
+    group = dataclasses.replace(READ, resource_type=ResourceType.GROUP, resource_name="g")
+    assert may_hold_for(literal("A.t"), ["A.t"])
+    assert not may_hold_for(literal("A.t"), ["A.team-a"])
+    assert may_hold_for(prefixed("A."), ["A.team-a"])
+    assert not may_hold_for(prefixed("A.team-b"), ["A.team-a"])
+    assert may_hold_for(group, ["A.t"])
+    assert not may_hold_for(group, [])
