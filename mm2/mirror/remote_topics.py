@@ -29,7 +29,7 @@ log = structlog.get_logger(__name__)
 REPLICATION_FACTOR_KEY: Final = "replication.factor"
 VERIFY_TIMEOUT_S: Final = 15.0
 # KRaft refuses to make more than 10,000 partitions in one request.
-_PARTITIONS_PER_REQUEST: Final = 5000
+PARTITIONS_PER_REQUEST: Final = 5000
 
 _T = TypeVar("_T")
 
@@ -168,7 +168,7 @@ class RemoteTopics:
 
     def _grow(self, short: Mapping[str, int]) -> dict[str, int]:
         wanted = {}
-        for some in _in_requests(short, short.__getitem__):
+        for some in in_requests(short, short.__getitem__):
             answers = self.target_admin.create_partitions({remote: short[remote] for remote in some})
             for remote in some:
                 count = short[remote]
@@ -218,15 +218,15 @@ class RemoteTopics:
 
 
 def _by_partitions(topics: Iterable[NewTopic]) -> list[list[NewTopic]]:
-    return _in_requests(topics, lambda topic: topic.partitions)
+    return in_requests(topics, lambda topic: topic.partitions)
 
 
-def _in_requests(topics: Iterable[_T], partitions: Callable[[_T], int]) -> list[list[_T]]:
+def in_requests(topics: Iterable[_T], partitions: Callable[[_T], int]) -> list[list[_T]]:
     """Requests that each stay below what a controller takes; one topic alone may exceed it."""
     requests: list[list[_T]] = []
     size = 0
     for topic in topics:
-        if not requests or size + partitions(topic) > _PARTITIONS_PER_REQUEST:
+        if not requests or size + partitions(topic) > PARTITIONS_PER_REQUEST:
             requests.append([])
             size = 0
         requests[-1].append(topic)
