@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from mm2.cli.client import client_props
 from mm2.cli.flow import EXIT_NOT_WELL, EXIT_TROUBLE, EXIT_WELL, Trouble, table
@@ -17,8 +17,12 @@ from mm2.cli.verbs import examples, seconds
 from mm2.config.mirror_keys import HEARTBEAT_CONNECTOR, SOURCE_CONNECTOR
 from mm2.config.mirrormaker import MirrorMakerConfig
 from mm2.config.properties import load_properties
+from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure
+from mm2.kafka.settings import ClientSettings
 from mm2.mirror.client import Freshness, FreshnessWatch, MirrorClient, ReplicationPolicy
+
+_PREFLIGHT_S: Final = 5.0
 
 
 @dataclass(frozen=True)
@@ -118,6 +122,11 @@ def run(options: Any) -> int:
 
 
 def _look(props: Mapping[str, str], alias: str, expected: Expected, max_age_s: float) -> list[dict[str, Any]]:
+    cluster = Cluster(ClientSettings.from_props(props, client_id="mm2-cli-heartbeats"), name=alias)
+    try:
+        cluster.preflight(_PREFLIGHT_S)  # the client below asks a cluster that is gone for as long as retries last
+    finally:
+        cluster.close()
     with MirrorClient(props) as client:
         seen = FreshnessWatch(client).look()
         policy = client.replication_policy()
