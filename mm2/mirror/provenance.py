@@ -8,7 +8,8 @@ round for ever. So each flow says in its ledger, on its target, what it writes t
 A claim is a list of paths, each a list of hops, oldest first: the cluster a flow reads from, and since when that flow has
 its claim, in ms. When the target of a flow is on a path of its source topic, the hops from there on and the flow's own
 close a loop. All flows of it see the same numbers, so they agree on the youngest, and that one refuses. Claims count
-while their flow renews its lease: one that was stopped a minute ago stands in nobody's way.
+while their flow renews its lease, and for a week after: what came from the target would be there twice if it were sent back, so
+a process that is down or a connector that is paused is no reason to do so. Topics change their direction by `mm2.failover`.
 
 A claim is written before others' are looked at for the last time, so of two that begin at once at least one sees the
 other; whoever has only just claimed and sees a loop waits until the other has decided.
@@ -36,7 +37,7 @@ from mm2.mirror.selection import TopicSelection
 
 log = structlog.get_logger(__name__)
 
-LEASE_MS: Final = 60_000
+LEASE_MS: Final = 7 * 24 * 3_600_000
 RENEW_S: Final = 15.0
 _SETTLE_S: Final = 1.0
 
@@ -198,8 +199,8 @@ class Provenance:
         self.complaints.say(
             f"loop of topic {topic}",
             f"Topic {topic} of cluster {source} has come from cluster {target}, so it is not copied to {target} as {remote}: "
-            "its records would go round for ever. Leave it out of one of the flows with topics.exclude; when the other flow "
-            "is stopped, this one takes over a minute later.",
+            "its records would go round for ever. Leave it out of one of the flows with topics.exclude. To turn its direction, "
+            "say `mm2 failover` or `mm2 promote`; a week after the other flow was last seen this one takes over by itself.",
         )
 
     def _load(self) -> dict[str, tuple[Path, ...]]:

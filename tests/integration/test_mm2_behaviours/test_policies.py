@@ -197,6 +197,22 @@ def test_07_claims_hold_while_the_source_is_away_and_end_with_their_flow(
     until(lambda: left_s() < 0, "the end of the claims")
 
 
+def test_07_a_flow_that_is_down_keeps_its_topics(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str) -> None:
+    create(kafka_a, unique)
+    there = props(kafka_a, kafka_b, unique, (f"1{unique}", f"2{unique}"), IDENTITY)
+    back = props(kafka_b, kafka_a, unique, (f"2{unique}", f"1{unique}"), IDENTITY)
+    with running(MirrorSourceConnector(), there) as (connector, _):
+        until(lambda: assigned(connector) == f"{unique}-0", "the deal")
+        until(lambda: partitions_of(kafka_b, unique) == 1, "the copy")
+    rows = dict(read_all(kafka_b, f"mm2-ledger.1{unique}.internal"))
+    (lease,) = (value for key, value in rows.items() if json.loads(key or b"{}").get("note") == ["provenance"])
+    days = (json.loads(lease or b"")["until.ms"] / 1000 - time.time()) / 86_400
+    assert days > 5, "an outage of some days must not turn the direction: all records would be on the source twice"
+    with running(MirrorSourceConnector(), back) as (connector, _):
+        until(lambda: assigned(connector) is not None, "a decision")
+        assert assigned(connector) == ""
+
+
 def test_a_ledger_of_the_source_that_may_not_be_read_keeps_new_topics_waiting_and_no_others(
     kafka_a: LocalKafka,
     kafka_b: LocalKafka,
