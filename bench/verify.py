@@ -139,7 +139,7 @@ def section(shape: Shape, parallel: int, runs: list[dict[str, Any]], note: str) 
         f"## {datetime.now(UTC):%Y-%m-%d %H:%M} UTC, mm2 verify: {shape.title}",
         "",
         (
-            f"Commit {commit(ROOT)}. {machine()}. {shape.records:,} records in {shape.partitions} partitions, {parallel} Spark tasks, brokers "
+            f"Commit {commit(ROOT)}. {machine()} {shape.records:,} records in {shape.partitions} partitions, {parallel} Spark tasks, brokers "
             f"on the same cores.{f' {note}' if note else ''}"
         ),
         "",
