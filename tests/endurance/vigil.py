@@ -15,12 +15,13 @@ from tests.endurance.visible import Latency, Watch
 
 _CAUGHT_UP_S = 0.5
 _SETTLED_S = 2.0
+_WARM_S = 5.0
 _CATCH_UP_PATIENCE_S = 120.0
 
 
 @dataclass
 class Watched:
-    """What was seen. `disturbed` are the times (epoch seconds) from a fault's begin until the backlog was gone."""
+    """What was seen. `disturbed` are the times (epoch seconds) of the start, and from a fault's begin until the backlog was gone."""
 
     outcome: Outcome
     latency: Latency
@@ -49,7 +50,9 @@ def watch(made: Trial, seed: int, minutes: float, say: Callable[[str], None], te
 
     looking = threading.Thread(target=look, name="memory", daemon=True)
     looking.start()
-    disturbed: list[tuple[float, float]] = []
+    # What was written before the first record was copied is a backlog, too.
+    _catch_up(made)
+    disturbed: list[tuple[float, float]] = [(0.0, time.time() + _WARM_S)]
     began_s = made.began_s = time.monotonic()
     try:
         for minute in range(max(1, int(minutes))):
