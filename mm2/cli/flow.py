@@ -108,13 +108,19 @@ class Flow:
     @contextmanager
     def cluster(self, side: Side) -> Iterator[Admin]:
         """A client of one of the clusters, once it has answered. Raises KafkaFailure when it does not within seconds."""
-        cluster: Cluster
         cluster, admin = MirrorClients(self.props).admin(side, f"mm2-cli-{side.value}-admin")
-        try:
-            cluster.preflight(_PREFLIGHT_S)
+        with answering(cluster):
             yield admin
-        finally:
-            cluster.close()
+
+
+@contextmanager
+def answering(cluster: Cluster) -> Iterator[Cluster]:
+    """It, once it has answered, and closed at the end. Raises KafkaFailure when it does not within seconds."""
+    try:
+        cluster.preflight(_PREFLIGHT_S)
+        yield cluster
+    finally:
+        cluster.close()
 
 
 def table(out: TextIO, header: tuple[str, ...], rows: Sequence[tuple[str, ...]], *, left: int = 1) -> None:

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from mm2.cli.client import client_props
-from mm2.cli.flow import EXIT_NOT_WELL, EXIT_TROUBLE, EXIT_WELL, Trouble, table
+from mm2.cli.flow import EXIT_NOT_WELL, EXIT_TROUBLE, EXIT_WELL, Trouble, answering, table
 from mm2.cli.verbs import examples, seconds
 from mm2.config.mirror_keys import HEARTBEAT_CONNECTOR, SOURCE_CONNECTOR
 from mm2.config.mirrormaker import MirrorMakerConfig
@@ -21,8 +21,6 @@ from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.settings import ClientSettings
 from mm2.mirror.client import Freshness, FreshnessWatch, MirrorClient, ReplicationPolicy
-
-_PREFLIGHT_S: Final = 5.0
 
 
 @dataclass(frozen=True)
@@ -123,10 +121,8 @@ def run(options: Any) -> int:
 
 def _look(props: Mapping[str, str], alias: str, expected: Expected, max_age_s: float) -> list[dict[str, Any]]:
     cluster = Cluster(ClientSettings.from_props(props, client_id="mm2-cli-heartbeats"), name=alias)
-    try:
-        cluster.preflight(_PREFLIGHT_S)  # the client below asks a cluster that is gone for as long as retries last
-    finally:
-        cluster.close()
+    with answering(cluster):
+        pass  # the client below asks a cluster that is gone for as long as retries last
     with MirrorClient(props) as client:
         seen = FreshnessWatch(client).look()
         policy = client.replication_policy()

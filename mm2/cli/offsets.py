@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, TextIO
 
-from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, Trouble, number, pair_of, table
+from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, Trouble, answering, number, pair_of, table
 from mm2.cli.verbs import examples
 from mm2.config.configdef import ConfigException
 from mm2.config.mirrormaker import MirrorMakerConfig
@@ -29,7 +29,6 @@ from mm2.kafka.settings import ClientSettings
 
 _AGE: Final = re.compile(r"(\d+)\s*([smhdw])")
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-_PREFLIGHT_S: Final = 5.0
 _READ_S: Final = 300.0
 _WRITE_S: Final = 60.0
 
@@ -62,12 +61,9 @@ class Place:
     def cluster(self) -> Iterator[Cluster]:
         """A client, once the cluster has answered and has the topic. Raises Trouble or KafkaFailure."""
         cluster = Cluster(ClientSettings.from_props(self.props, client_id="mm2-cli-offsets"), name="of the workers")
-        try:
-            cluster.preflight(_PREFLIGHT_S)
+        with answering(cluster):
             self._require(cluster, self.topic)
             yield cluster
-        finally:
-            cluster.close()
 
     def configured(self, cluster: Cluster) -> dict[str, TargetState]:
         """Connectors that the workers know of. Raises Trouble or KafkaFailure."""

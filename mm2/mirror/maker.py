@@ -122,9 +122,8 @@ class MirrorMaker:
         apps: Apps | None = None,
     ) -> None:
         self._config = config
-        self._frozen = _frozen(
-            config
-        )  # of what is in effect; resolved once, since its references may be gone by the next file
+        # Of what is in effect; resolved once, since its references may be gone by the next file.
+        self._frozen = _frozen(config)
         self._targets = targets
         self._stopping = stopping or threading.Event()
         self._plugins = connect_plugins()

@@ -283,14 +283,20 @@ def written_by_the_flow(scene: Scene, topic: str) -> str:
     return said[0]
 
 
+def left_orders(scene: Scene, records: int) -> str:
+    """The topic orders as `left_behind` has it on B; on A partition 0 has so many records, partition 1 has 50."""
+    topic = scene.topic("orders")
+    left_behind(scene.b, scene.alias, scene.remote("orders"), topic)
+    write(scene.a, topic, [(None, b"1")] * records, 0)
+    write(scene.a, topic, [(None, b"1")] * 50, 1)
+    return topic
+
+
 def test_promote_gives_the_rights_to_write_that_the_source_gives_and_no_others(
     pair: tuple[LocalKafka, LocalKafka], tmp_path: Path, capsys: Capsys
 ) -> None:
     scene = Scene.of(pair, tmp_path)
-    topic, remote = scene.topic("orders"), scene.remote("orders")
-    left_behind(scene.b, scene.alias, remote, topic)
-    write(scene.a, topic, [(None, b"1")] * 1_200, 0)
-    write(scene.a, topic, [(None, b"1")] * 50, 1)
+    topic, remote = left_orders(scene, 1_200), scene.remote("orders")
     prefix, literal = ResourcePatternType.PREFIXED, ResourcePatternType.LITERAL
     allow, deny = AclPermissionType.ALLOW, AclPermissionType.DENY
     grant(scene.a, AclBinding(Kind.TOPIC, f"{scene.alias}-", prefix, ME, "*", AclOperation.ALL, allow))
@@ -333,10 +339,7 @@ def test_a_source_that_does_not_say_where_its_partitions_end_is_not_left_by_acci
     pair: tuple[LocalKafka, LocalKafka], tmp_path: Path, capsys: Capsys
 ) -> None:
     scene = Scene.of(pair, tmp_path)
-    topic = scene.topic("orders")
-    left_behind(scene.b, scene.alias, scene.remote("orders"), topic)
-    write(scene.a, topic, [(None, b"1")] * 1_210, 0)
-    write(scene.a, topic, [(None, b"1")] * 50, 1)
+    topic = left_orders(scene, 1_210)
     hidden = ResourcePatternType.LITERAL, ME, "*", AclOperation.DESCRIBE, AclPermissionType.DENY
     grant(scene.a, AclBinding(Kind.TOPIC, topic, *hidden))
     said = f"Cluster {scene.alias} answers and does not say where 2 partitions end (first {topic}-0: "
@@ -359,10 +362,7 @@ def test_a_flow_whose_workers_cannot_be_seen_is_not_told_to_run(
     pair: tuple[LocalKafka, LocalKafka], tmp_path: Path, capsys: Capsys
 ) -> None:
     scene = Scene.of(pair, tmp_path)
-    topic = scene.topic("orders")
-    left_behind(scene.b, scene.alias, scene.remote("orders"), topic)
-    write(scene.a, topic, [(None, b"1")] * 1_200, 0)
-    write(scene.a, topic, [(None, b"1")] * 50, 1)
+    left_orders(scene, 1_200)
     configs = f"mm2-configs.{scene.alias}.internal"
     for name in (configs, f"mm2-status.{scene.alias}.internal"):
         create(scene.b, name, config={"cleanup.policy": "compact"})

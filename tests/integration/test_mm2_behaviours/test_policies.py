@@ -168,18 +168,19 @@ def test_07_under_identity_a_cluster_does_not_copy_to_itself(kafka_a: LocalKafka
         assert assigned(connector) == ""
 
 
+def claims_left_s(target: LocalKafka, source_alias: str) -> float:
+    """How long the claims of a flow still count, by its ledger on the target."""
+    rows = dict(read_all(target, f"mm2-ledger.{source_alias}.internal"))
+    (lease,) = (value for key, value in rows.items() if json.loads(key or b"{}").get("note") == ["provenance"])
+    return float(json.loads(lease or b"")["until.ms"] / 1000 - time.time())
+
+
 def test_07_claims_hold_while_the_source_is_away_and_end_with_their_flow(
     kafka_b: LocalKafka, unique: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lease_s = 3.0
     monkeypatch.setattr(provenance, "LEASE_MS", int(1000 * lease_s))
     monkeypatch.setattr(source_connector, "RENEW_S", 0.5)
-
-    def left_s() -> float:
-        """How long the flow's claims still count, by its ledger on the target."""
-        rows = dict(read_all(kafka_b, f"mm2-ledger.1{unique}.internal"))
-        (lease,) = (value for key, value in rows.items() if json.loads(key or b"{}").get("note") == ["provenance"])
-        return float(json.loads(lease or b"")["until.ms"] / 1000 - time.time())
 
     with LocalKafka("away", tmp_path / "away") as source:
         create(source, unique)
@@ -192,9 +193,9 @@ def test_07_claims_hold_while_the_source_is_away_and_end_with_their_flow(
             source.kill9()
             killed_s = time.monotonic()
             while time.monotonic() < killed_s + 3 * lease_s:
-                assert left_s() > 0, "the flow the other way may take its topics"
+                assert claims_left_s(kafka_b, f"1{unique}") > 0, "the flow the other way may take its topics"
                 time.sleep(0.1)
-    until(lambda: left_s() < 0, "the end of the claims")
+    until(lambda: claims_left_s(kafka_b, f"1{unique}") < 0, "the end of the claims")
 
 
 def test_07_a_flow_that_is_down_keeps_its_topics(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str) -> None:
@@ -204,10 +205,9 @@ def test_07_a_flow_that_is_down_keeps_its_topics(kafka_a: LocalKafka, kafka_b: L
     with running(MirrorSourceConnector(), there) as (connector, _):
         until(lambda: assigned(connector) == f"{unique}-0", "the deal")
         until(lambda: partitions_of(kafka_b, unique) == 1, "the copy")
-    rows = dict(read_all(kafka_b, f"mm2-ledger.1{unique}.internal"))
-    (lease,) = (value for key, value in rows.items() if json.loads(key or b"{}").get("note") == ["provenance"])
-    days = (json.loads(lease or b"")["until.ms"] / 1000 - time.time()) / 86_400
-    assert days > 5, "an outage of some days must not turn the direction: all records would be on the source twice"
+    assert claims_left_s(kafka_b, f"1{unique}") > 5 * 86_400, (
+        "an outage of some days must not turn the direction: all records would be on the source twice"
+    )
     with running(MirrorSourceConnector(), back) as (connector, _):
         until(lambda: assigned(connector) is not None, "a decision")
         assert assigned(connector) == ""
