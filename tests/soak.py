@@ -48,13 +48,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--faults", action="store_true", help="a fault a minute instead of many short micro-batches")
     parser.add_argument("--minutes", type=float, default=60.0, help="with --faults (default: %(default)g)")
     parser.add_argument("--seed", type=int, default=None, help="of the faults (default: a new one, which is printed)")
+    parser.add_argument(
+        "--java", action="store_true", help="with --faults: Java's MirrorMaker 2 beside, for its latency"
+    )
     options = parser.parse_args(arguments)
     console = Console(highlight=False, soft_wrap=True)
     try:
         if options.faults:
             seed = random.randrange(1_000_000) if options.seed is None else options.seed
             rate = 5000.0 if options.rate is None else options.rate
-            return 0 if _endure(console, seed, minutes=options.minutes, rate=rate) else 1
+            return 0 if _endure(console, seed, minutes=options.minutes, rate=rate, java=options.java) else 1
         options.rate = 200.0 if options.rate is None else options.rate
         with scene(partitions=4, rate=options.rate, size_bytes=512, producers=1, look_interval_s=1.0) as stage:
             good = stage.succeeded = _soak(console, stage, batches=options.batches, batch_ms=options.batch_ms)
@@ -68,14 +71,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if good else 1
 
 
-def _endure(console: Console, seed: int, *, minutes: float, rate: float) -> bool:
+def _endure(console: Console, seed: int, *, minutes: float, rate: float, java: bool) -> bool:
     console.print(f"Seed {seed}, {minutes:g} minutes at {rate:,.0f} records a second.")
     # Micro-batches of the usual length: what is looked for is what an hour of production would do.
     with (
         console.status("Starting") as status,
-        trial(rate=rate, brokers=1, seed=seed, settings={"copy.batch.duration.ms": "60000"}) as made,
+        trial(rate=rate, brokers=1, seed=seed, settings={"copy.batch.duration.ms": "60000"}, promptly=True) as made,
     ):
-        seen = watch(made, seed, minutes, status.update, lambda line: console.print(line, markup=False))
+        seen = watch(made, seed, minutes, status.update, lambda line: console.print(line, markup=False), java=java)
         whole = made.succeeded = not seen.outcome.problems
     for problem in seen.outcome.problems:
         console.print(problem, markup=False)
@@ -87,15 +90,12 @@ def _endure(console: Console, seed: int, *, minutes: float, rate: float) -> bool
         (f"minute {minutes / _ROWS:.0f} to {2 * minutes / _ROWS:.0f}", seen.samples[tenth : 2 * tenth]),
         (f"the last {minutes / _ROWS:.0f} minutes", seen.samples[-tenth:]),
     )
-    for what, latency in (
-        ("outside the faults, producer to consumer of the replica", seen.latency),
-        ("outside the faults, producer to consumer of the source", seen.source),
-        ("faults included, producer to consumer of the replica", seen.everything),
-    ):
-        console.print(
-            f"Latency {what}: p50 {latency.p50_ms} ms, p99 {latency.p99_ms} ms, "
-            f"p99.9 {latency.p999_ms} ms, maximum {latency.max_ms} ms of {latency.records:,} records."
-        )
+    for when, latencies in (("outside the faults", seen.outside), ("faults included", seen.everything)):
+        for reader, latency in latencies.items():
+            console.print(
+                f"Latency {when}, producer to consumer of {reader}: p50 {latency.p50_ms} ms, p99 {latency.p99_ms} ms, "
+                f"p99.9 {latency.p999_ms} ms, maximum {latency.max_ms} ms of {latency.records:,} records."
+            )
     told = (
         "[bold green]FLAT AND WHOLE[/]"
         if whole and flat

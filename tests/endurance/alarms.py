@@ -37,7 +37,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from mm2.sandbox.kafka import LocalKafka, start_all, stop_all
 from mm2.sandbox.ports import free_ports
 from tests.browser.chromium import chromium
-from tests.endurance.traffic import Traffic
+from tests.endurance.traffic import Pace, Traffic
 from tests.faults import segments
 from tests.faults.stage import Topics, until
 from tests.integration.copy_flow import producer_of
@@ -210,7 +210,7 @@ def rig() -> Iterator[Rig]:
         browser.set_default_timeout(_PATIENCE_S * 1000)
         made = Rig(folder, a, b, file, f"http://127.0.0.1:{port}", server, browser.new_page())
         stack.callback(made.clean_up)
-        traffic = Traffic(a.bootstrap, "orders", 2, run=os.urandom(8), rate=100, size_bytes=200, producers=1)
+        traffic = Traffic(a.bootstrap, "orders", 2, run=os.urandom(8), rate=100, size_bytes=200, pace=Pace(1))
         traffic.start()
         stack.callback(traffic.halt)
         for topic in TOPICS[1:]:

@@ -21,7 +21,7 @@ from tests.endurance.growth import Growth
 from tests.endurance.judge import Judge, Verdict
 from tests.endurance.product import Product
 from tests.endurance.readback import read_to_judge
-from tests.endurance.traffic import Traffic
+from tests.endurance.traffic import Pace, Traffic
 
 TOPIC = "endurance"
 _READ_PATIENCE_S = 60.0
@@ -81,7 +81,7 @@ def scene(
             run=secrets.token_bytes(8),
             rate=rate,
             size_bytes=size_bytes,
-            producers=producers,
+            pace=Pace(producers),
         )
         traffic.start()
         stack.callback(traffic.halt)

@@ -17,7 +17,6 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 _HEAD = struct.Struct(">8sHHQQ?")
 _CRC = struct.Struct(">I")
 SEQUENCE_HEADER = "sequence"
-_TICK_S = 0.02
 _FLUSH_S = 60.0
 
 
@@ -57,21 +56,39 @@ def decode(value: bytes) -> Identity | None:
     return Identity(*_HEAD.unpack_from(body))
 
 
+@dataclass(frozen=True)
+class Pace:
+    """How many producers; each writes all that is due every `tick_ms`, which waits up to `linger_ms` to be sent."""
+
+    producers: int
+    tick_ms: float = 20.0
+    linger_ms: float = 5.0
+
+
 class Traffic:
     """Producers that share a rate, each writing round robin to all partitions of a topic, in order and once each."""
 
     def __init__(
-        self, bootstrap: str, topic: str, partitions: int, *, run: bytes, rate: float, size_bytes: int, producers: int
+        self,
+        bootstrap: str,
+        topic: str,
+        partitions: int,
+        *,
+        run: bytes,
+        rate: float,
+        size_bytes: int,
+        pace: Pace,
     ) -> None:
         self.run = run
         self.rate = rate
         self.partitions = partitions
         self.sent: dict[tuple[int, int], int] = {
-            (producer, partition): 0 for producer in range(producers) for partition in range(partitions)
+            (producer, partition): 0 for producer in range(pace.producers) for partition in range(partitions)
         }
         """How many records, by producer and partition; their sequences count from 0."""
         self._topic = topic
         self._size_bytes = size_bytes
+        self._tick_s = pace.tick_ms / 1000
         self._errors: list[KafkaError] = []
         self._stopping = threading.Event()
         self._clients = [
@@ -79,16 +96,16 @@ class Traffic:
                 {
                     "bootstrap.servers": bootstrap,
                     "enable.idempotence": True,  # or a retry could reorder or double what the source holds
-                    "linger.ms": 5,
+                    "linger.ms": pace.linger_ms,
                     "log_level": 2,  # the source goes away before its clients do; failed records are counted below
                     "on_delivery": self._delivered,
                 }
             )
-            for _ in range(producers)
+            for _ in range(pace.producers)
         ]
         self._threads = [
             threading.Thread(target=self._run, args=(index,), name=f"traffic-{index}", daemon=True)
-            for index in range(producers)
+            for index in range(pace.producers)
         ]
 
     @property
@@ -119,7 +136,7 @@ class Traffic:
     def _run(self, index: int) -> None:
         rate = self.rate / len(self._clients)
         begin, done = time.monotonic(), 0
-        while not self._stopping.wait(_TICK_S):
+        while not self._stopping.wait(self._tick_s):
             due = int((time.monotonic() - begin) * rate)
             for serial in range(done, due):
                 self._send(index, serial % self.partitions)

@@ -27,7 +27,7 @@ from tests.endurance.footprint import sample
 from tests.endurance.group import Committing, checkpoints, wrong
 from tests.endurance.growth import Growth
 from tests.endurance.product import ProductFailed
-from tests.endurance.traffic import Traffic, Transactions
+from tests.endurance.traffic import Pace, Traffic, Transactions
 from tests.faults.oracle import Judgment, Ledger, Place, Reader, Rows, judge
 from tests.faults.stage import HELD_UP, LISTENERS, Mirror, Topics
 
@@ -43,6 +43,8 @@ _ALL_STOPS = "the session has ended; all work stops, since others may have it"
 
 _REPLICATED = ("offset-syncs.topic", "checkpoints.topic", "heartbeats.topic", "ledger.topic")
 _STORES = ("offset", "status", "config")
+_GATHERED = Pace(2)
+_PROMPTLY = Pace(1, tick_ms=20.0, linger_ms=0.0)
 #: Deaths are noticed soon.
 SETTINGS = {
     "B.session.timeout.ms": "6000",
@@ -215,8 +217,12 @@ def trial(
     size_bytes: int = 300,
     seed: int = 1,
     settings: Mapping[str, str] | None = None,
+    promptly: bool = False,
 ) -> Iterator[Trial]:
-    """Everything runs and records flow; the product has been started. `brokers` on each side, `settings` of the flow."""
+    """Everything runs and records flow; the product has been started. `brokers` on each side, `settings` of the flow.
+
+    `promptly`: records are not gathered before they are sent, so that their latency is that of those who copy them.
+    """
     folder = Path(tempfile.mkdtemp(prefix="mm2-trial-"))
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
@@ -248,7 +254,15 @@ def trial(
         growth.start()
         stack.callback(growth.stop)
         run = secrets.token_bytes(8)
-        traffic = Traffic(source.bootstrap, PLAIN, PARTITIONS, run=run, rate=rate, size_bytes=size_bytes, producers=2)
+        traffic = Traffic(
+            source.bootstrap,
+            PLAIN,
+            PARTITIONS,
+            run=run,
+            rate=rate,
+            size_bytes=size_bytes,
+            pace=_PROMPTLY if promptly else _GATHERED,
+        )
         transactions = Transactions(
             source.bootstrap, TRANSACTIONAL, TRANSACTIONAL_PARTITIONS, run=run, per_s=1.0, seed=seed
         )

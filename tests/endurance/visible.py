@@ -20,6 +20,8 @@ from confluent_kafka import OFFSET_END, Consumer, TopicPartition
 from mm2.sandbox.process import end, spawn
 
 ROOT = Path(__file__).parents[2]
+_LONGEST_LINE = 1 << 16
+"""And some more of them: a second has at most some thousand different latencies, of a dozen characters each."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +47,28 @@ class Watch:
     def stop(self) -> None:
         end(self._process)
 
+    def last(self) -> tuple[float, Latency]:
+        """The last second that is over: when it began (epoch seconds; 0 before the first) and what was seen in it."""
+        if not self._file.exists():
+            return 0.0, summary([])
+        with self._file.open("rb") as file:
+            file.seek(max(0, self._file.stat().st_size - _LONGEST_LINE))
+            whole = _whole_lines(file.read())
+        if not whole:
+            return 0.0, summary([])
+        row = json.loads(whole[-1])
+        return float(row["at"]), summary([row["ms"]])
+
     def latency(self, excluded: Sequence[tuple[float, float]]) -> Latency:
         """Of all seconds that are in none of the excluded times (epoch seconds)."""
-        lines = self._file.read_text().splitlines() if self._file.exists() else []
+        lines = _whole_lines(self._file.read_bytes()) if self._file.exists() else []
         rows = [json.loads(line) for line in lines]
         return summary(row["ms"] for row in rows if not any(begin <= row["at"] <= after for begin, after in excluded))
+
+
+def _whole_lines(text: bytes) -> list[bytes]:
+    """Without the last one while it is being written."""
+    return text.rpartition(b"\n")[0].splitlines()
 
 
 def summary(rows: Iterable[Mapping[str, int]]) -> Latency:
@@ -70,6 +89,11 @@ def summary(rows: Iterable[Mapping[str, int]]) -> Latency:
         return None
 
     return Latency(records, quantile(0.5), quantile(0.99), quantile(0.999), ordered[-1][0] if ordered else None)
+
+
+def _rounded(ms: int) -> int:
+    """Milliseconds, from a second on tenths of one: lines stay short while a backlog arrives."""
+    return max(0, ms) if ms < 1000 else ms // 100 * 100
 
 
 def main(bootstrap: str, topic: str, partitions: int, file: Path) -> None:
@@ -95,7 +119,7 @@ def main(bootstrap: str, topic: str, partitions: int, file: Path) -> None:
             # What has come with it, and not until so many have: a wait here would be measured as latency.
             for message in () if first is None else (first, *consumer.consume(500, 0)):
                 if message.error() is None:
-                    counts[max(0, int(time.time() * 1000) - message.timestamp()[1])] += 1
+                    counts[_rounded(int(time.time() * 1000) - message.timestamp()[1])] += 1
             if int(time.time()) != second:
                 out.write(json.dumps({"at": second, "ms": dict(sorted(counts.items()))}) + "\n")
                 out.flush()

@@ -26,7 +26,7 @@ from mm2.kafka.settings import ClientSettings
 from mm2.sandbox.kafka import LocalKafka, start_pair
 from mm2.sandbox.proxy import Proxy
 from tests.endurance.growth import Growth
-from tests.endurance.traffic import Traffic
+from tests.endurance.traffic import Pace, Traffic
 from tests.faults.oracle import Judgment, Ledger, Place, Snapshot, judge
 from tests.integration.mirror_process import MirrorProcess, write_config
 
@@ -317,7 +317,7 @@ class Play:
             run=secrets.token_bytes(8),
             rate=rate,
             size_bytes=size_bytes,
-            producers=producers,
+            pace=Pace(producers),
         )
         traffic.start()
         try:

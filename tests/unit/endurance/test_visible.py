@@ -18,3 +18,12 @@ def test_seconds_of_a_fault_do_not_count(tmp_path: Path) -> None:
     watch._file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert watch.latency([(104.2, 110.0)]) == Latency(20, 3, 4, 4, 4)
     assert watch.latency([]).max_ms == 5000
+    assert watch.last() == (112.0, Latency(10, 4, 4, 4, 4))
+
+
+def test_there_is_no_last_second_before_the_first(tmp_path: Path) -> None:
+    watch = Watch.__new__(Watch)
+    watch._file = tmp_path / "latency.jsonl"
+    assert watch.last() == (0.0, Latency(0, None, None, None, None))
+    watch._file.write_text("")
+    assert watch.last()[0] == 0.0
