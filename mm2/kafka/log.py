@@ -95,6 +95,7 @@ class KafkaBasedLog:
         self._read_committed = read_committed
         self._wanted = None if partitions is None else sorted(partitions)
         self._positions: dict[TopicPartition, int] = {}
+        self._topic_id = ""
         # Where reading began and what the end was then.
         self._stretch: dict[TopicPartition, tuple[int, int]] | None = None
         self._moved = threading.Condition()
@@ -208,6 +209,7 @@ class KafkaBasedLog:
         if info is None or not info.partitions:
             subject = f"topic {self._topic} of cluster {self._cluster.name}"
             raise metadata.errors.get(self._topic) or BrokerFailure.of(3, subject=subject)
+        self._topic_id = info.topic_id
         indexes = sorted(info.partitions) if self._wanted is None else self._wanted
         self._positions = dict.fromkeys((TopicPartition(self._topic, index) for index in indexes), 0)
         return self._offsets(EARLIEST)
@@ -251,6 +253,11 @@ class KafkaBasedLog:
         info = metadata.topics.get(self._topic)
         if info is None:
             raise metadata.errors.get(self._topic) or BrokerFailure.of(3, subject=f"topic {self._topic}")
+        if self._topic_id and info.topic_id not in {"", self._topic_id}:
+            # Offsets of the old one mean nothing in it, also where it has grown past them already.
+            self._log.warning("the topic was made anew, reading it from its start")
+            self._positions.update(self._offsets(EARLIEST))
+        self._topic_id = info.topic_id or self._topic_id
         by_leader: dict[int, dict[TopicPartition, Position]] = {}
         for tp, offset in self._positions.items():
             partition = info.partitions.get(tp.partition)

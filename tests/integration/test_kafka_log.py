@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import TimeoutFailure
@@ -116,6 +118,41 @@ def test_a_record_that_is_not_understood_does_not_end_the_log(
     log.read_to_end(30)
     log.stop()
     assert seen == [b"one", b"two"]
+
+
+def test_a_topic_that_was_made_anew_is_read_from_its_start_also_when_it_is_longer_already(
+    cluster: Cluster, kafka_b: LocalKafka, unique: str
+) -> None:
+    create(kafka_b, unique)
+    producer = producer_of(kafka_b)
+    seen: list[bytes | None] = []
+    go_on = threading.Event()
+    go_on.set()
+
+    def take(record: LogRecord) -> None:
+        seen.append(record.value)
+        go_on.wait(60)
+
+    log = KafkaBasedLog(cluster, unique, on_record=take)
+    log.start(30)
+    try:
+        go_on.clear()  # the reader looks away while the topic is replaced
+        producer.produce(unique, b"old", partition=0)
+        assert producer.flush(30) == 0
+        eventually(lambda: seen == [b"old"], 10)
+        admin = AdminClient({"bootstrap.servers": kafka_b.bootstrap})
+        admin.delete_topics([unique])[unique].result(30)
+        eventually(lambda: unique not in admin.list_topics(timeout=10).topics, 30)
+        create(kafka_b, unique)
+        again = producer_of(kafka_b)
+        for index in range(5):
+            again.produce(unique, b"new-%d" % index, partition=0)
+        assert again.flush(30) == 0
+        go_on.set()
+        eventually(lambda: seen[1:] == [b"new-%d" % index for index in range(5)], 30)
+    finally:
+        go_on.set()
+        log.stop()
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
