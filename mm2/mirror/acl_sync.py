@@ -12,6 +12,8 @@ from mm2.mirror.selection import TopicSelection
 
 ALL_TOPICS: Final = "*"
 """As the name of a literal pattern: whatever topic (or group)."""
+EVERYBODY: Final = "User:*"
+"""As a principal."""
 
 
 def acl_filter(resource_type: ResourceType) -> AclFilter:
@@ -26,30 +28,54 @@ def remote_acls(
     groups: GroupFilter | None = None,
     *,
     refused: Collection[str] = (),
+    writers: Collection[str] = (EVERYBODY,),
 ) -> dict[AclBinding, AclBinding]:
     """The ACLs that the target shall have, and for which one of the source each of them is.
 
-    Of topics: nobody but MirrorMaker writes remote topics, so ALLOW WRITE is dropped and ALLOW ALL becomes ALLOW READ;
-    everything else, DENY included, is taken as it is. A prefix, or `*` for all topics, becomes a prefix of remote names;
-    under a policy that does not keep prefixes it becomes one ACL for each of `topics`, those that are replicated now,
-    since `*` on the target would speak of topics that are none of the source's. `refused` topics are not replicated though
-    the selection has nothing against them.
+    Of topics: see `remote_operation` for what becomes of WRITE. A prefix, or `*` for all topics, becomes a prefix of remote
+    names; it becomes one ACL for each of `topics`, those that are replicated now, under a policy that does not keep prefixes,
+    since `*` on the target would speak of topics that are none of the source's, and where the prefix would speak of one of
+    the `refused` topics: those are not replicated, though the selection has nothing against them.
 
     Of groups, when there is a filter for them: groups have the same names on both clusters, so they are taken as they are
     when the name in the ACL, be it that of a prefix or `*`, passes the filter.
     """
     remote: dict[AclBinding, AclBinding] = {}
     for acl in acls:
-        allow = acl.permission == AclPermission.ALLOW
         if acl.resource_type == ResourceType.GROUP:
             if groups is not None and groups.should_replicate_group(acl.resource_name):
                 remote.setdefault(acl, acl)
-        elif acl.resource_type == ResourceType.TOPIC and not (allow and acl.operation == AclOperation.WRITE):
-            operation = AclOperation.READ if allow and acl.operation == AclOperation.ALL else acl.operation
+        elif acl.resource_type == ResourceType.TOPIC and (operation := remote_operation(acl, writers)) is not None:
             for name, pattern in _patterns(acl, selection, topics, refused):
                 copy = dataclasses.replace(acl, resource_name=name, pattern_type=pattern, operation=operation)
                 remote.setdefault(copy, acl)
     return remote
+
+
+def remote_operation(acl: AclBinding, writers: Collection[str]) -> AclOperation | None:
+    """What an ACL of a topic speaks of on the target; None for nothing.
+
+    Nobody but MirrorMaker writes remote topics, so nobody is allowed to, and it must not be denied to the principals which
+    MirrorMaker may be, its `writers`: whoever stops all producers of the source does not mean the copy. WRITE is dropped and
+    ALL becomes READ there. Everything else is taken as it is, DENY included.
+    """
+    if acl.permission == AclPermission.ALLOW or acl.principal in writers:
+        if acl.operation == AclOperation.WRITE:
+            return None
+        if acl.operation == AclOperation.ALL:
+            return AclOperation.READ
+    return acl.operation
+
+
+def covering(acl: AclBinding, of: AclBinding, selection: TopicSelection) -> AclBinding | None:
+    """The ACL of a prefix of remote names that says the same as `acl` and more, which is one of several for `of` of the source;
+    None when there is none."""
+    if of.pattern_type != PatternType.PREFIXED and of.resource_name != ALL_TOPICS:
+        return None
+    prefix = selection.remote("" if of.pattern_type == PatternType.LITERAL else of.resource_name)
+    if acl.pattern_type != PatternType.LITERAL or not prefix or not acl.resource_name.startswith(prefix):
+        return None
+    return dataclasses.replace(acl, resource_name=prefix, pattern_type=PatternType.PREFIXED)
 
 
 def may_hold_for(acl: AclBinding, topics: Collection[str]) -> bool:
@@ -79,6 +105,8 @@ def _patterns(
         return
     remote_prefix = selection.remote(prefix)
     prefixed = {topic for topic in covered if remote_prefix and selection.remote(topic).startswith(remote_prefix)}
+    if any(selection.remote(topic).startswith(remote_prefix) for topic in refused):
+        prefixed = set()
     if prefixed:
         yield remote_prefix, PatternType.PREFIXED
     for topic in covered:

@@ -60,6 +60,8 @@ _IN_A_ROW: Final = 20
 _READ_TIMEOUT_S: Final = 30.0
 _WRITE_TIMEOUT_S: Final = 30.0
 
+_WITHOUT_ID: Final = "Somebody commits offsets as a group whose id is the empty text, which are not brought to the target: give it a group.id."
+
 _T = TypeVar("_T")
 
 
@@ -165,11 +167,16 @@ class MirrorCheckpointConnector(MirrorConnector):
         return not failed
 
     def _is_followed(self, group: GroupListing) -> bool:
-        return (
+        wanted = (
             group.group_type.lower() in GROUP_TYPES
             and group.protocol_type in PROTOCOL_TYPES
             and self._group_filter.should_replicate_group(group.group_id)
         )
+        if wanted and not group.group_id:
+            # KIP-289: a left-over of old clients. A list of groups that Java can read cannot name it.
+            self._complaints.say("the group without an id", _WITHOUT_ID)
+            return False
+        return wanted
 
     def _dead(self, groups: Collection[str]) -> frozenset[str]:
         """Those whose coordinators say that they do not exist."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from mm2.copy.ledger import Ledger, LedgerLog, ledger_topic
@@ -38,21 +38,26 @@ class Ledgers:
         self._lock = threading.Lock()
         self._reading: LedgerLog | None = None
         self._stopped = False
-        # By ledger topic of the source: its id and end when it was read, and what it said, by kind.
-        self._read_before: dict[str, tuple[tuple[str, int], dict[str, Notes]]] = {}
+        # By side and ledger topic: its id and end when it was read, and what it said, by kind.
+        self._read_before: dict[tuple[Side, str], tuple[tuple[str, int], dict[str, Notes]]] = {}
 
     def own(self) -> Ledger:
         """The flow's own ledger as it is now. Raises KafkaFailure, also when it does not exist."""
         return self.read(Side.TARGET, ledger_topic(self._clients.source_alias), self._target_admin)
 
     def notes_of_source(self, kind: str, source_admin: Admin) -> Iterator[Notes]:
-        """The notes of all flows into the source that may be seen, flow by flow.
+        """The notes of all flows into the source that may be seen, flow by flow. Raises KafkaFailure when one cannot be read."""
+        return self._notes(kind, Side.SOURCE, source_admin, ())
 
-        A ledger is read again only when something has been written to it. Raises KafkaFailure when one cannot be read.
-        """
-        names = sorted(filter(_LEDGER.fullmatch, source_admin.list_topics()))
-        described = source_admin.describe_topics(names)
-        ends = source_admin.list_offsets({TopicPartition(name, 0): LATEST for name in names})
+    def notes_of_others(self, kind: str) -> Iterator[Notes]:
+        """The notes of all other flows into the target, as `notes_of_source`."""
+        return self._notes(kind, Side.TARGET, self._target_admin, (ledger_topic(self._clients.source_alias),))
+
+    def _notes(self, kind: str, side: Side, admin: Admin, but: Collection[str]) -> Iterator[Notes]:
+        """A ledger is read again only when something has been written to it."""
+        names = sorted(name for name in admin.list_topics() if _LEDGER.fullmatch(name) and name not in but)
+        described = admin.describe_topics(names)
+        ends = admin.list_offsets({TopicPartition(name, 0): LATEST for name in names})
         for name in names:
             info, end = described[name], ends[TopicPartition(name, 0)]
             if vanished(info):
@@ -62,10 +67,12 @@ class Ledgers:
             if isinstance(end, KafkaFailure):
                 raise end
             state = (info.topic_id, end.offset)
-            if name not in self._read_before or self._read_before[name][0] != state:
-                ledger = self.read(Side.SOURCE, name, source_admin)
-                self._read_before[name] = (state, {noted: ledger.notes(noted) for noted in _NOTED})
-            yield self._read_before[name][1][kind]
+            before = self._read_before.get((side, name))
+            if before is None or before[0] != state:
+                ledger = self.read(side, name, admin)
+                before = state, {noted: ledger.notes(noted) for noted in _NOTED}
+                self._read_before[side, name] = before
+            yield before[1][kind]
 
     def read(self, side: Side, topic: str, admin: Admin) -> Ledger:
         """A ledger of one of the clusters as it is now. Raises KafkaFailure, also when it does not exist."""

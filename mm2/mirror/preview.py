@@ -28,7 +28,7 @@ from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.structs import AclFilter, AclOperation, AlterOpType, NewTopic, ResourceType, TopicInfo
 from mm2.mirror import plugins
 from mm2.mirror.checkpoint_connector import EMIT_KEY, kept_checkpoints
-from mm2.mirror.clients import MirrorClients, Side
+from mm2.mirror.clients import Kind, MirrorClients, Side
 from mm2.mirror.complaints import Complaints
 from mm2.mirror.config_sync import ConfigSync
 from mm2.mirror.discovery import TOPICS_PER_REQUEST, TopicsSeen, chunks, see_topics, vanished
@@ -42,7 +42,7 @@ from mm2.mirror.provenance import Provenance
 from mm2.mirror.remote_topics import REPLICATION_FACTOR_KEY, RemoteTopics
 from mm2.mirror.source_connector import TOLERANCE_KEY, topic_selection
 from mm2.mirror.syncs_topic import EMIT_SYNCS_KEY, kept_syncs, syncs_side, syncs_topic
-from mm2.mirror.topic_acls import GROUP_ACLS_KEY, TopicAcls, sentence
+from mm2.mirror.topic_acls import GROUP_ACLS_KEY, TopicAcls, sentence, writing_principals
 from mm2.mirror.topic_configs import UNKNOWN_PROPERTY, TopicConfigs
 
 _PREFLIGHT_S: Final = 5.0
@@ -334,7 +334,8 @@ class _Look:
         ledgers = Ledgers(self._clients, self._admins[Side.TARGET])
         groups = plugins.group_filter(self._props) if self._settings.bool(GROUP_ACLS_KEY) else None
         source_admin, target_admin = self._admins[Side.SOURCE], self._admins[Side.TARGET]
-        acls = TopicAcls(source_admin, target_admin, self._selection, groups, ledgers, heard)
+        writers = writing_principals(self._clients.settings(Side.TARGET, Kind.PRODUCER, ""))
+        acls = TopicAcls(source_admin, target_admin, self._selection, groups, ledgers, heard, writers)
         try:
             plan = acls.plan(sorted(topics), source.partitions.keys() - topics)
         except KafkaFailure as failure:
@@ -343,6 +344,10 @@ class _Look:
             else:
                 self._troubles.append(f"ACLs cannot be synced (sync.topic.acls.enabled=false does without): {failure}")
             return
+        self._notes += [
+            f"{sentence(acl)} is not for cluster {alias}, where MirrorMaker has to write and nobody else may."
+            for acl in plan.eased
+        ]
         self._steps += [Step(alias, "create ACL", sentence(acl)) for acl in plan.create]
         self._steps += [Step(alias, "remove ACL", sentence(acl)) for acl in plan.remove or ()]
 

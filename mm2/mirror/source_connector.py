@@ -35,7 +35,7 @@ from mm2.mirror.scheduler import Scheduler
 from mm2.mirror.selection import TopicSelection
 from mm2.mirror.start_from import START_FROM_KEY, parse_start_from
 from mm2.mirror.syncs_topic import EMIT_SYNCS_KEY, kept_syncs, syncs_side
-from mm2.mirror.topic_acls import GROUP_ACLS_KEY, TopicAcls
+from mm2.mirror.topic_acls import GROUP_ACLS_KEY, TopicAcls, writing_principals
 from mm2.mirror.topic_configs import TopicConfigs
 
 log = structlog.get_logger(__name__)
@@ -112,6 +112,7 @@ class MirrorSourceConnector(MirrorConnector):
             self._closing(plugins.group_filter(self._props)) if group_acls else None,
             self._ledgers,
             self._complaints,
+            writing_principals(self._clients.settings(Side.TARGET, Kind.PRODUCER, "")),
         )
         self._topic_configs = TopicConfigs(
             self._source_admin,

@@ -8,7 +8,7 @@ was built anew, without its ACLs, takes none from the target.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -19,12 +19,13 @@ from mm2.kafka.admin import Admin
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.records.record import Record
+from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import AclBinding, AclOperation, AclPermission, PatternType, ResourceType
-from mm2.mirror.acl_sync import acl_filter, may_hold_for, remote_acls
+from mm2.mirror.acl_sync import EVERYBODY, acl_filter, covering, may_hold_for, remote_acls, remote_operation
 from mm2.mirror.complaints import Complaints
 from mm2.mirror.discovery import chunks
 from mm2.mirror.filters import GroupFilter
-from mm2.mirror.ledgers import ACL_NOTE, Ledgers
+from mm2.mirror.ledgers import ACL_NOTE, Ledgers, Notes
 from mm2.mirror.policy import DefaultReplicationPolicy
 from mm2.mirror.promotions import promoted
 from mm2.mirror.selection import TopicSelection
@@ -38,22 +39,27 @@ ACLS_PER_REQUEST: Final = 1000
 
 @dataclass(frozen=True)
 class AclPlan:
-    """What `TopicAcls.sync` would do: ACLs to ``create`` and to ``move`` (they are there, and for another ACL of the source than
-    before), with the source's for which they are; and ACLs to ``remove``, None while it is not known which are the flow's own.
+    """What `TopicAcls.sync` would do: ACLs to ``create`` and to ``note`` (they are there, and were for another ACL of the source
+    or for other flows only), with the source's for which they are; and ACLs to ``remove``, None while it is not known which are
+    the flow's own, and to ``leave`` to other flows, which have them, too.
 
-    ``there`` are those that the target has, ``cluster_id`` is the source's.
+    ``eased`` are those of the source which deny MirrorMaker to write, and do not on the target. ``there`` are those that the
+    target has, ``cluster_id`` is the source's.
     """
 
     create: Mapping[AclBinding, AclBinding]
-    move: Mapping[AclBinding, AclBinding]
+    note: Mapping[AclBinding, AclBinding]
     remove: tuple[AclBinding, ...] | None
+    leave: tuple[AclBinding, ...]
+    eased: tuple[AclBinding, ...]
     there: frozenset[AclBinding]
     cluster_id: str
 
 
 @dataclass
 class TopicAcls:
-    """The ACL sync of one flow. `groups` None: ACLs of groups are left alone."""
+    """The ACL sync of one flow. `groups` None: ACLs of groups are left alone. `writers`: the principals which may be the
+    flow's own on the target."""
 
     source_admin: Admin
     target_admin: Admin
@@ -61,8 +67,10 @@ class TopicAcls:
     groups: GroupFilter | None
     ledgers: Ledgers
     complaints: Complaints
+    writers: frozenset[str] = frozenset({EVERYBODY})
     # What we have created, with the note of it; None while that is not known.
     _created: dict[AclBinding, Mapping[str, Any]] | None = field(default=None, init=False)
+    _told: set[AclBinding] = field(default_factory=set, init=False)
     _hint_given: bool = field(default=False, init=False)
 
     def sync(self, topics: Collection[str], refused: Collection[str] = ()) -> bool:
@@ -81,11 +89,15 @@ class TopicAcls:
             self._hint_given = True
             level("A cluster has no authorizer, so there are no ACLs to sync; consider sync.topic.acls.enabled=false.")
             return True
+        for acl in set(plan.eased) - self._told:
+            log.info("Not on the target, where MirrorMaker has to write and nobody else may.", acl=sentence(acl))
+        self._told = set(plan.eased)
         created = self._create(plan.create)
         removed = True
         if plan.remove is not None:
-            noted = {**{acl: plan.create[acl] for acl in created}, **plan.move}
-            self._note({acl: {"of": _fields(of), "cluster": plan.cluster_id} for acl, of in noted.items()})
+            noted = {**{acl: plan.create[acl] for acl in created}, **plan.note}
+            notes = {acl: {"of": _fields(of), "cluster": plan.cluster_id} for acl, of in noted.items()}
+            self._note({**notes, **dict.fromkeys(plan.leave)})
             removed = self._remove(plan.remove, plan.there)
         return removed and len(created) == len(plan.create)
 
@@ -95,13 +107,15 @@ class TopicAcls:
         here = self._described(self.source_admin)
         there = self._described(self.target_admin)
         here -= self._brought()
-        wanted = remote_acls(here, self.selection, topics, self.groups, refused=refused)
+        wanted = remote_acls(here, self.selection, topics, self.groups, refused=refused, writers=self.writers)
         cluster_id = self.source_admin.describe_cluster().cluster_id or ""
-        create = {acl: of for acl, of in wanted.items() if acl not in there}
+        create = {
+            acl: of for acl, of in wanted.items() if acl not in there and covering(acl, of, self.selection) not in there
+        }
+        eased = tuple(acl for acl in here if self._denies_us(acl))
         if not self._load():
-            return AclPlan(create, {}, None, frozenset(there), cluster_id)
+            return AclPlan(create, {}, None, (), eased, frozenset(there), cluster_id)
         gone = {acl: of for acl, of in self._sources().items() if of not in here}
-        move = {acl: wanted[acl] for acl in gone if acl in wanted}
         over = [
             acl
             for acl in gone
@@ -112,7 +126,12 @@ class TopicAcls:
             # the source is closed to everybody so that nobody works there any more.
             held = {one.remote_topic for one in promoted(self.ledgers.own()).values()}
             over = [acl for acl in over if not may_hold_for(acl, held)]
-        return AclPlan(create, move, tuple(over), frozenset(there), cluster_id)
+        others = self._of_others()
+        shared = {acl for acl in others if acl in there and acl in wanted and acl not in self._notes()}
+        note = {acl: wanted[acl] for acl in {acl for acl in gone if acl in wanted} | shared}
+        remove = tuple(acl for acl in over if acl not in others)
+        leave = tuple(acl for acl in over if acl in others)
+        return AclPlan(create, note, remove, leave, eased, frozenset(there), cluster_id)
 
     def _described(self, admin: Admin) -> set[AclBinding]:
         kinds = [ResourceType.TOPIC] + ([ResourceType.GROUP] if self.groups is not None else [])
@@ -123,10 +142,24 @@ class TopicAcls:
 
         Two flows in opposite directions would keep each other's alive for ever.
         """
-        if self.groups is None and type(self.selection.policy) is DefaultReplicationPolicy:
+        if self._names_tell():
             return set()
-        flows = self.ledgers.notes_of_source(ACL_NOTE, self.source_admin)
-        return {acl for names in flows for name in names if (acl := _binding(name)) is not None}
+        return _bindings(self.ledgers.notes_of_source(ACL_NOTE, self.source_admin))
+
+    def _of_others(self) -> set[AclBinding]:
+        """ACLs of the target that other flows into it have created, or want as much as the one that did.
+
+        Two flows from clusters with the same groups would take each other's away.
+        """
+        return set() if self._names_tell() else _bindings(self.ledgers.notes_of_others(ACL_NOTE))
+
+    def _denies_us(self, acl: AclBinding) -> bool:
+        is_denial = acl.resource_type == ResourceType.TOPIC and acl.permission == AclPermission.DENY
+        return is_denial and remote_operation(acl, self.writers) is not acl.operation
+
+    def _names_tell(self) -> bool:
+        """Whose an ACL is, is said by the name of its topic."""
+        return self.groups is None and type(self.selection.policy) is DefaultReplicationPolicy
 
     def _create(self, missing: Mapping[AclBinding, AclBinding]) -> list[AclBinding]:
         """Those that have been created."""
@@ -202,6 +235,19 @@ class TopicAcls:
                 self._notes().pop(acl, None)
             else:
                 self._notes()[acl] = value
+
+
+def _bindings(flows: Iterable[Notes]) -> set[AclBinding]:
+    return {acl for names in flows for name in names if (acl := _binding(name)) is not None}
+
+
+def writing_principals(settings: ClientSettings) -> frozenset[str]:
+    """Those which a client may be. A user's name is known where it logs in by one; what the broker makes of a certificate or a
+    token is its own affair."""
+    sasl = settings.sasl
+    named = sasl is not None and (sasl.mechanism == "PLAIN" or sasl.mechanism.startswith("SCRAM"))
+    users = [value for name, value in sasl.options if name == "username"] if sasl is not None and named else []
+    return frozenset({EVERYBODY, *(f"User:{user}" for user in users)})
 
 
 def _fields(acl: AclBinding) -> list[str]:

@@ -3,6 +3,7 @@ from collections.abc import Callable
 
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka import Producer as Client
+from structlog.testing import capture_logs
 
 from mm2.connect.api import RetriableError, SourceRecord, SourceTask
 from mm2.kafka.admin import Admin
@@ -116,6 +117,26 @@ def test_groups_are_found_and_shared_out(kafka_a: LocalKafka, kafka_b: LocalKafk
         assert config_of(kafka_b, topic, "cleanup.policy") == "compact"
         commit(kafka_a, f"{unique}-2", {(unique, 1): 0})
         until(lambda: groups(2) == [f"{unique}-1", f"{unique}-2"], "discovery of a new group")
+
+
+def test_a_group_whose_id_is_the_empty_text_is_left_out_and_that_is_said(
+    kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str
+) -> None:
+    create(kafka_a, unique)
+    commit(kafka_a, unique, {(unique, 0): 0})
+    cluster = Cluster(ClientSettings.from_props({"bootstrap.servers": kafka_a.bootstrap}), name="A")
+    place = Place(unique, 0)
+    try:
+        assert Admin(cluster).alter_group_offsets("", {place: OffsetAndMetadata(0)}) == {place: None}
+        config = props(kafka_a, kafka_b, unique) | {"groups": f"({unique}.*)?"}
+        with capture_logs() as logs, running(MirrorCheckpointConnector(), config) as (connector, context):
+            assert context.reconfigured.wait(30)
+            assert [one["task.assigned.groups"] for one in connector.task_configs(2)] == [unique]
+        warnings = [line["event"] for line in logs if line["log_level"] == "warning"]
+        assert len([one for one in warnings if "empty text" in one]) == 1
+    finally:
+        admin(kafka_a).delete_consumer_groups([""])[""].result(30)
+        cluster.close()
 
 
 def test_committed_offsets_are_translated_conservatively_and_only_news_is_emitted(

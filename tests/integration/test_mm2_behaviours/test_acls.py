@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,17 +26,17 @@ from tests.integration.test_mm2_behaviours.admins import NotingAdmin
 
 ALLOW, DENY = AclPermissionType.ALLOW, AclPermissionType.DENY
 LITERAL, PREFIXED = ResourcePatternType.LITERAL, ResourcePatternType.PREFIXED
+GUARDED = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS",
+}
 ADMIN = {"forwarding.admin.class": "tests.integration.test_mm2_behaviours.admins.NotingAdmin"}
 
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalKafka, LocalKafka]]:
     """A and B, both with an authorizer."""
-    overrides = {
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "super.users": "User:ANONYMOUS",
-    }
-    with start_pair(tmp_path_factory.mktemp("acls"), overrides=overrides) as pair:
+    with start_pair(tmp_path_factory.mktemp("acls"), overrides=GUARDED) as pair:
         yield pair
 
 
@@ -273,3 +274,74 @@ def test_flows_in_both_directions_do_not_keep_each_others_acls_alive(a: LocalKaf
         assert (unique, "LITERAL", "READ") not in found(a, unique, ResourceType.GROUP), "it is none of B's"
     with running(MirrorSourceConnector(), there):
         until(lambda: (unique, "LITERAL", "READ") not in found(b, unique, ResourceType.GROUP), "its end")
+
+
+def test_a_prefix_says_nothing_of_topics_that_were_handed_over(a: LocalKafka, b: LocalKafka, unique: str) -> None:
+    moved, other, ledger = f"{unique}-a", f"{unique}-b", f"mm2-ledger.S{unique}.internal"
+    create(a, moved)
+    create(a, other)
+    create(b, ledger, config={"cleanup.policy": "compact"})
+    handed_over = Promotion(moved, f"S{unique}.{moved}", "failover", 1).record()
+    write(b, ledger, [(handed_over.key, handed_over.value)], 0)
+    put(a, acl(f"{unique}-", pattern=PREFIXED, user="User:team"), acl(moved))
+    with running(MirrorSourceConnector(), flow(a, b, unique)):
+        wanted = {(f"S{unique}.{other}", "LITERAL", "READ")}
+        until(lambda: found(b, f"S{unique}") == wanted, "the ACL of the topic that is still copied")
+        put(a, acl(other, AclOperation.ALTER))
+        wanted |= {(f"S{unique}.{other}", "LITERAL", "ALTER")}
+        until(lambda: found(b, f"S{unique}") == wanted, "another round")
+    take_away(a, acl(f"{unique}-", pattern=PREFIXED, user="User:team"))
+
+
+def test_who_stops_all_producers_of_the_source_does_not_stop_the_copy(
+    a: LocalKafka, b: LocalKafka, unique: str
+) -> None:
+    create(a, unique)
+    stopped = acl(unique, AclOperation.WRITE, user="User:*", permission=DENY)
+    closed = acl(unique, AclOperation.ALL, user="User:mirror", permission=DENY)
+    mallory = acl(unique, AclOperation.WRITE, user="User:mallory", permission=DENY)
+    put(a, stopped, mallory, acl(unique, AclOperation.ALTER))
+    remote = f"S{unique}.{unique}"
+    with running(MirrorSourceConnector(), flow(a, b, unique)):
+        until(lambda: len(found(b, remote)) == 2, "those of others")
+        put(a, closed)
+        until(
+            lambda: (remote, "LITERAL", "ALL") in found(b, remote), "what is denied to one who is not known to be ours"
+        )
+    anything: Any = None
+    denied = admin(b).describe_acls(
+        AclBindingFilter(ResourceType.TOPIC, remote, LITERAL, anything, anything, AclOperation.ANY, DENY)
+    )
+    assert {(one.principal, one.operation.name) for one in denied.result(30)} == {
+        ("User:mallory", "WRITE"),
+        ("User:mirror", "ALL"),
+    }
+
+
+def test_flows_from_two_sources_do_not_take_each_others_group_acls_away(
+    a: LocalKafka, b: LocalKafka, unique: str, tmp_path: Path
+) -> None:
+    group = acl(unique, kind=ResourceType.GROUP)
+    asked = {"sync.group.acls.enabled": "true"}
+    with LocalKafka("C", tmp_path / "c", overrides=GUARDED) as c:
+        for broker in (a, c):
+            create(broker, unique)
+            put(broker, group)
+        one, other = flow(a, b, unique, asked), flow(c, b, unique, asked | {"source.cluster.alias": f"U{unique}"})
+        with running(MirrorSourceConnector(), one):
+            until(lambda: found(b, unique, ResourceType.GROUP), "the group's ACL")
+            put(a, acl(unique))
+            until(lambda: found(b, f"S{unique}."), "another round, so that it is noted")
+            with running(MirrorSourceConnector(), other):
+                put(c, acl(unique))
+                until(lambda: found(b, f"U{unique}."), "a round of the other flow")
+                put(c, acl(unique, AclOperation.ALTER))
+                until(lambda: len(found(b, f"U{unique}.")) == 2, "another one, so that it is noted, too")
+                take_away(a, group)
+                for operation in (AclOperation.ALTER, AclOperation.DELETE):
+                    put(a, acl(unique, operation))
+                    row = (f"S{unique}.{unique}", "LITERAL", operation.name)
+                    until(lambda row=row: row in found(b, f"S{unique}."), "a round of the first flow")  # type: ignore[misc]
+                    assert found(b, unique, ResourceType.GROUP), "the other source still has it"
+                take_away(c, group)
+                until(lambda: not found(b, unique, ResourceType.GROUP), "its end")

@@ -1,10 +1,12 @@
 import dataclasses
 
+from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import AclBinding, AclOperation, AclPermission, PatternType, ResourceType
-from mm2.mirror.acl_sync import may_hold_for, remote_acls
+from mm2.mirror.acl_sync import covering, may_hold_for, remote_acls, remote_operation
 from mm2.mirror.filters import DefaultGroupFilter, DefaultTopicFilter
 from mm2.mirror.policy import DefaultReplicationPolicy, IdentityReplicationPolicy, ReplicationPolicy
 from mm2.mirror.selection import TopicSelection
+from mm2.mirror.topic_acls import writing_principals
 
 READ = AclBinding(ResourceType.TOPIC, "t", PatternType.LITERAL, "User:u", "*", AclOperation.READ, AclPermission.ALLOW)
 
@@ -51,6 +53,58 @@ def test_denials_and_other_operations_are_taken_as_they_are() -> None:
         assert remote(denied) == [dataclasses.replace(denied, resource_name="A.t")]
     altering = dataclasses.replace(READ, operation=AclOperation.ALTER_CONFIGS)
     assert remote(altering) == [dataclasses.replace(altering, resource_name="A.t")]
+
+
+def test_who_denies_everybody_to_write_does_not_mean_the_copy() -> None:
+    frozen = dataclasses.replace(
+        literal("*"), principal="User:*", operation=AclOperation.WRITE, permission=AclPermission.DENY
+    )
+    closed = dataclasses.replace(frozen, operation=AclOperation.ALL)
+    assert remote(frozen) == []
+    assert remote(closed) == [
+        dataclasses.replace(closed, resource_name="A.", pattern_type=PatternType.PREFIXED, operation=AclOperation.READ)
+    ]
+    mallory = dataclasses.replace(frozen, principal="User:mallory")
+    assert remote_operation(mallory, {"User:*", "User:mirror"}) is AclOperation.WRITE
+    assert remote_operation(mallory, {"User:*", "User:mallory"}) is None
+
+
+def test_who_writes_is_known_of_a_login_by_name() -> None:
+    def principals(mechanism: str, jaas: str) -> frozenset[str]:
+        props = {"bootstrap.servers": "h:1", "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": mechanism}
+        return writing_principals(ClientSettings.from_props({**props, "sasl.jaas.config": jaas}))
+
+    module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+    assert principals("PLAIN", f'{module} required username="mirror" password="p";') == {"User:*", "User:mirror"}
+    scram = "org.apache.kafka.common.security.scram.ScramLoginModule"
+    assert principals("SCRAM-SHA-256", f'{scram} required username="m" password="p";') == {"User:*", "User:m"}
+    assert writing_principals(ClientSettings.from_props({"bootstrap.servers": "h:1"})) == {"User:*"}
+
+
+def test_a_prefix_does_not_speak_of_topics_that_were_handed_over() -> None:
+    topic_filter = DefaultTopicFilter()
+    topic_filter.configure({})
+    selection = TopicSelection(DefaultReplicationPolicy(), topic_filter, "A", "B")
+    topics = ["team-a", "team-b", "other"]
+    assert list(remote_acls([prefixed("team-")], selection, topics, refused=["team-c"])) == [
+        literal("A.team-a"),
+        literal("A.team-b"),
+    ]
+    assert list(remote_acls([literal("*")], selection, topics, refused=["x"])) == [
+        literal(f"A.{one}") for one in topics
+    ]
+    assert list(remote_acls([prefixed("team-")], selection, topics, refused=["x"])) == [prefixed("A.team-")]
+
+
+def test_one_of_several_is_covered_by_the_prefix_that_is_there_from_before() -> None:
+    topic_filter = DefaultTopicFilter()
+    topic_filter.configure({})
+    selection = TopicSelection(DefaultReplicationPolicy(), topic_filter, "A", "B")
+    assert covering(literal("A.team-a"), prefixed("team-"), selection) == prefixed("A.team-")
+    assert covering(literal("A.t"), literal("*"), selection) == prefixed("A.")
+    assert covering(literal("A.t"), literal("t"), selection) is None, "an ACL of its own"
+    identity = dataclasses.replace(selection, policy=IdentityReplicationPolicy())
+    assert covering(literal("t"), literal("*"), identity) is None
 
 
 def test_other_resources_and_unreplicated_topics_are_skipped() -> None:
