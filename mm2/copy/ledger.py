@@ -440,11 +440,24 @@ def extend(chunks: list[Chunk], entry: Entry) -> None:
 class LedgerLog:
     """Follows the ledger topic of one source in the background. ``ledger`` is what it says."""
 
-    def __init__(self, settings: ClientSettings, topic: str, *, name: str) -> None:
-        """``name`` is the target cluster's, for messages. Nothing connects before `start`."""
-        self.ledger = Ledger()
+    def __init__(
+        self,
+        settings: ClientSettings,
+        topic: str,
+        *,
+        name: str,
+        known: tuple[Ledger, Mapping[int, int]] | None = None,
+    ) -> None:
+        """``name`` is the target cluster's, for messages. ``known``: a ledger from before, and the `positions` up to which
+        it has been read. Nothing connects before `start`."""
+        self.ledger, begin = known or (Ledger(), {})
         self._cluster = Cluster(settings, name=name)
-        self._log = KafkaBasedLog(self._cluster, topic, on_record=self._on_record)
+        self._log = KafkaBasedLog(self._cluster, topic, on_record=self._on_record, begin=begin)
+
+    @property
+    def positions(self) -> dict[int, int]:
+        """The next offset that is to be read, by partition."""
+        return self._log.positions
 
     def start(self, timeout_s: float) -> None:
         """Read everything there is. Raises KafkaFailure, also when the topic does not exist."""

@@ -68,7 +68,8 @@ class KafkaBasedLog:
     ``on_batches`` instead of it is for those who need not everything of a record, or not one by one: what it raises stops
     the reading until the same batches go through.
 
-    ``partitions`` None = all partitions the topic has at start. ``read_committed`` hides open and aborted transactions
+    ``partitions`` None = all partitions the topic has at start. ``begin`` says from which offset on a partition is read; others
+    are from their first. ``read_committed`` hides open and aborted transactions
     (reading to the end then waits for open ones, as Java does).
     """
 
@@ -82,6 +83,7 @@ class KafkaBasedLog:
         producer: Producer | None = None,
         read_committed: bool = False,
         partitions: Iterable[int] | None = None,
+        begin: Mapping[int, int] | None = None,
     ) -> None:
         self._cluster = cluster
         self._admin = Admin(cluster)
@@ -94,6 +96,7 @@ class KafkaBasedLog:
         self._producer = producer
         self._read_committed = read_committed
         self._wanted = None if partitions is None else sorted(partitions)
+        self._begin = dict(begin or {})
         self._positions: dict[TopicPartition, int] = {}
         self._topic_id = ""
         # Where reading began and what the end was then.
@@ -110,6 +113,11 @@ class KafkaBasedLog:
     def partitions(self) -> int:
         """How many partitions are read."""
         return len(self._positions)
+
+    @property
+    def positions(self) -> dict[int, int]:
+        """The next offset that is to be read, by partition."""
+        return {tp.partition: offset for tp, offset in self._positions.items()}
 
     @property
     def progress(self) -> LogProgress | None:
@@ -212,7 +220,7 @@ class KafkaBasedLog:
         self._topic_id = info.topic_id
         indexes = sorted(info.partitions) if self._wanted is None else self._wanted
         self._positions = dict.fromkeys((TopicPartition(self._topic, index) for index in indexes), 0)
-        return self._offsets(EARLIEST)
+        return {tp: max(first, self._begin.get(tp.partition, 0)) for tp, first in self._offsets(EARLIEST).items()}
 
     def _offsets(self, when: int, isolation: str = "read_uncommitted") -> dict[TopicPartition, int]:
         found: Mapping[TopicPartition, OffsetInfo | KafkaFailure] = self._admin.list_offsets(

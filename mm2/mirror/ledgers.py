@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from mm2.copy.ledger import Ledger, LedgerLog, ledger_topic
@@ -26,7 +28,18 @@ Notes = Mapping[tuple[str, ...], Mapping[str, Any]]
 
 _NOTED: Final = (ACL_NOTE, PROVENANCE_NOTE, PROMOTED_NOTE)
 _TIMEOUT_S: Final = 15.0
+_FRESH_S: Final = 3600.0
 _LEDGER: Final = re.compile(r"mm2-ledger\..+\.internal")
+
+
+@dataclass(frozen=True)
+class _Read:
+    """A ledger as it was at ``as_of_s`` (time.monotonic), up to these positions."""
+
+    topic_id: str
+    as_of_s: float
+    ledger: Ledger
+    positions: Mapping[int, int]
 
 
 class Ledgers:
@@ -38,12 +51,25 @@ class Ledgers:
         self._lock = threading.Lock()
         self._reading: LedgerLog | None = None
         self._stopped = False
+        self._own: _Read | None = None
         # By side and ledger topic: its id and end when it was read, and what it said, by kind.
         self._read_before: dict[tuple[Side, str], tuple[tuple[str, int], dict[str, Notes]]] = {}
 
     def own(self) -> Ledger:
-        """The flow's own ledger as it is now. Raises KafkaFailure, also when it does not exist."""
-        return self.read(Side.TARGET, ledger_topic(self._clients.source_alias), self._target_admin)
+        """The flow's own ledger as it is now. Raises KafkaFailure, also when it does not exist.
+
+        It grows all the time, so only what is new is read of it. What was deleted since the last look must be among that: deletions
+        are kept for a day (`delete.retention.ms`), and a look that is older than an hour does not count.
+        """
+        topic = ledger_topic(self._clients.source_alias)
+        topic_id = self._topic_id(topic, self._target_admin)
+        before, self._own = self._own, None
+        now_s = time.monotonic()
+        is_same = before is not None and before.topic_id == topic_id != "" and now_s - before.as_of_s < _FRESH_S
+        known = (before.ledger, before.positions) if before is not None and is_same else None
+        ledger, positions = self._read(Side.TARGET, topic, known)
+        self._own = _Read(topic_id, now_s, ledger, positions)
+        return ledger
 
     def notes_of_source(self, kind: str, source_admin: Admin) -> Iterator[Notes]:
         """The notes of all flows into the source that may be seen, flow by flow. Raises KafkaFailure when one cannot be read."""
@@ -76,11 +102,21 @@ class Ledgers:
 
     def read(self, side: Side, topic: str, admin: Admin) -> Ledger:
         """A ledger of one of the clusters as it is now. Raises KafkaFailure, also when it does not exist."""
+        self._topic_id(topic, admin)
+        return self._read(side, topic, None)[0]
+
+    @staticmethod
+    def _topic_id(topic: str, admin: Admin) -> str:
         answer = admin.describe_topics([topic])[topic]
         if isinstance(answer, KafkaFailure):
             raise answer  # a reader would wait for it
+        return answer.topic_id
+
+    def _read(
+        self, side: Side, topic: str, known: tuple[Ledger, Mapping[int, int]] | None
+    ) -> tuple[Ledger, Mapping[int, int]]:
         settings = self._clients.settings(side, Kind.CONSUMER, "ledger-consumer")
-        reading = LedgerLog(settings, topic, name=self._clients.alias(side))
+        reading = LedgerLog(settings, topic, name=self._clients.alias(side), known=known)
         with self._lock:
             self._reading = reading
         try:
@@ -90,7 +126,7 @@ class Ledgers:
             reading.stop()
             with self._lock:
                 self._reading = None
-        return reading.ledger
+        return reading.ledger, reading.positions
 
     def write(self, records: Sequence[Record]) -> None:
         """Append to the flow's own ledger; returns when they are acknowledged. Raises KafkaFailure."""

@@ -120,6 +120,24 @@ def test_a_record_that_is_not_understood_does_not_end_the_log(
     assert seen == [b"one", b"two"]
 
 
+def test_reading_goes_on_where_it_ended_before(cluster: Cluster, kafka_b: LocalKafka, unique: str) -> None:
+    create(kafka_b, unique, 2)
+    producer = Producer(cluster)
+    first: list[bytes | None] = []
+    log = KafkaBasedLog(cluster, unique, on_record=lambda record: first.append(record.value))
+    producer.send(unique, [Record(None, b"a"), Record(None, b"b")], 0)
+    log.start(30)
+    log.stop()
+    assert (first, log.positions) == ([b"a", b"b"], {0: 2, 1: 0})
+    producer.send(unique, [Record(None, b"c")], 0)
+    producer.send(unique, [Record(None, b"d")], 1)
+    later: list[bytes | None] = []
+    again = KafkaBasedLog(cluster, unique, on_record=lambda record: later.append(record.value), begin=log.positions)
+    again.start(30)
+    again.stop()
+    assert (sorted(map(str, later)), again.positions) == (["b'c'", "b'd'"], {0: 3, 1: 1})
+
+
 def test_a_topic_that_was_made_anew_is_read_from_its_start_also_when_it_is_longer_already(
     cluster: Cluster, kafka_b: LocalKafka, unique: str
 ) -> None:

@@ -33,11 +33,14 @@ class TopicCalls(AdminCalls):
         passing = {name for name, failure in metadata.errors.items() if failure.retriable}
         return {name for name, info in metadata.topics.items() if include_internal or not info.internal} | passing
 
-    def describe_topics(self, names: Iterable[str]) -> dict[str, TopicInfo | KafkaFailure]:
-        """Partitions, leaders and ids of topics. A topic that does not exist is failure 3, one that may not be seen 29."""
+    def describe_topics(self, names: Iterable[str], *, max_age_s: float = 0) -> dict[str, TopicInfo | KafkaFailure]:
+        """Partitions, leaders and ids of topics, as they were at most `max_age_s` seconds ago: 0 asks the cluster.
+
+        A topic that does not exist is failure 3, one that may not be seen 29.
+        """
 
         def ask(topics: list[str], timeout_s: float) -> Mapping[str, TopicInfo | KafkaFailure]:
-            metadata = self.cluster.metadata(topics, timeout_s=timeout_s)
+            metadata = self.cluster.metadata(topics, max_age_s=max_age_s, timeout_s=timeout_s)
             return {**metadata.topics, **metadata.errors}
 
         return self._settle(names, ask, again=frozenset({ErrorCode.LEADER_NOT_AVAILABLE}), repeatable=True)
