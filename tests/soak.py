@@ -84,6 +84,7 @@ def _endure(console: Console, seed: int, *, minutes: float, rate: float, java: b
         console.print(problem, markup=False)
     for topic, judgment in seen.outcome.judgments.items():
         console.print(f"{topic}: {judgment}", markup=False)
+    _show_minutes(console, seen.samples, minutes)
     tenth = max(1, len(seen.samples) // _ROWS)
     flat = _compare(
         console,
@@ -184,6 +185,16 @@ def _show(console: Console, samples: Sequence[Sample], count: BatchCount, batche
         minutes = f"{(at.at_s - samples[0].at_s) / 60:.1f}"
         parts = (_mb(at.rss_bytes[role]) for role in ROLES)
         table.add_row(f"{number:,}", minutes, *parts, _mb(at.total_bytes), str(at.processes))
+    console.print(table)
+
+
+def _show_minutes(console: Console, samples: Sequence[Sample], minutes: float) -> None:
+    table = Table("until minute", *(f"{role} MB" for role in ROLES), "total MB")
+    tenth = max(1, len(samples) // _ROWS)
+    for row in range(_ROWS):
+        if some := samples[row * tenth : (row + 1) * tenth]:
+            found = typical(some)
+            table.add_row(f"{minutes * (row + 1) / _ROWS:g}", *(_mb(found[role]) for role in (*ROLES, "total")))
     console.print(table)
 
 
