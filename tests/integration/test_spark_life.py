@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -143,6 +144,30 @@ def test_a_python_worker_is_used_again_unless_an_error_of_ours_may_have_spoiled_
             # There may be more than one that waits for work; they take turns.
             later = {context.parallelize([0], 1).map(lambda _: os.getpid()).collect()[0] for _ in range(4)}
             assert (pid in later) is bool(sound)
+
+
+def test_a_python_worker_keeps_nothing_of_the_micro_batches_that_are_over(
+    kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str
+) -> None:
+    def left(_: int) -> tuple[int, int, int]:
+        from mm2.copy.executor.copier import Copier  # noqa: PLC0415
+
+        frozen = gc.get_freeze_count()
+        gc.unfreeze()  # what is frozen is not among the objects that the collector tells
+        return os.getpid(), frozen, sum(type(one) is Copier for one in gc.get_objects())
+
+    with engine_of() as engine, capture_logs() as logs:
+        flow = Flow(engine, kafka_a, kafka_b, unique)
+        topic = flow.topic()
+        spec = flow.spec(topic, batch_duration_ms=300)
+        with Traffic(flow.source, topic, per_second=200) as traffic, flow.copying(spec) as job:
+            eventually(lambda: job.status()["records"] > 1_000, why=job.status)
+            traffic.finish()
+            flow.wait_until_copied(job, spec)
+        context = engine.spark.context(60)
+        found = {context.parallelize([0], 1).map(left).collect()[0] for _ in range(6)}
+    assert not [line for line in logs if line["log_level"] == "error"]
+    assert {(frozen, copiers) for _, frozen, copiers in found} == {(0, 0)}, found
 
 
 @pytest.mark.parametrize("when", ["starting", pytest.param("up", marks=pytest.mark.slow)])

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
+import weakref
 from collections.abc import Callable, MutableMapping
 from typing import Any
 
@@ -111,14 +112,17 @@ class DriverLink:
 
     def forward_logs(self) -> None:
         """Have this process's log lines said by the driver, in its format and with its context."""
-        loop = asyncio.get_running_loop()
+        # Until the next micro-batch the configuration stays as it is; it must not keep all that this one was made of.
+        known_send, known_loop = weakref.WeakMethod(self.send), weakref.ref(asyncio.get_running_loop())
 
         def forward(_logger: Any, method: str, event: MutableMapping[str, Any]) -> Any:
             text = str(event.pop("event", ""))
             fields = {name: value if isinstance(value, int | float) else str(value) for name, value in event.items()}
             line = {"type": "log", "level": method, "event": text, "fields": fields}
-            with contextlib.suppress(RuntimeError):  # the loop has ended, and with it the channel
-                loop.call_soon_threadsafe(self.send, line)
+            send, loop = known_send(), known_loop()
+            if send is not None and loop is not None:
+                with contextlib.suppress(RuntimeError):  # the loop has ended, and with it the channel
+                    loop.call_soon_threadsafe(send, line)
             raise structlog.DropEvent
 
         structlog.configure(

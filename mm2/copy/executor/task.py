@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import sys
 from collections.abc import Iterable, Iterator
@@ -34,6 +35,10 @@ def run(assignments: Iterable[str]) -> Iterator[str]:
         except Exception as error:  # noqa: BLE001
             yield json.dumps({"state": "failed", "reason": f"{type(error).__name__}: {error}"})
             return
+        finally:
+            # The copier freezes what it is made of, much of it in cycles. Spark's daemon collects before it uses this process for
+            # the next task, and what is frozen would stay for good.
+            gc.unfreeze()
         yield json.dumps({"state": "stopped", "reason": reason})
         if not copier.sound:
             return
