@@ -35,7 +35,7 @@ _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
 # A small young generation and little free heap: per-job leftovers go early, and memory stays where it is for years.
 _JVM_OPTIONS: Final = (
     "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData -Xss512k "
-    "-Xmn48m -XX:MinHeapFreeRatio=15 -XX:MaxHeapFreeRatio=30 "
+    "-Xmn24m -XX:MinHeapFreeRatio=15 -XX:MaxHeapFreeRatio=30 "
     f'"-Dlog4j2.configurationFile={_LOG_SETTINGS}"'
 )
 
