@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import sys
 from collections.abc import Iterable, Iterator
 
 from mm2.copy.executor.copier import Copier
+from mm2.copy.executor.memory import give_back
 from mm2.copy.spec import Assignment
 
 
@@ -35,10 +35,9 @@ def run(assignments: Iterable[str]) -> Iterator[str]:
         except Exception as error:  # noqa: BLE001
             yield json.dumps({"state": "failed", "reason": f"{type(error).__name__}: {error}"})
             return
-        finally:
-            # The copier freezes what it is made of, much of it in cycles. Spark's daemon collects before it uses this process for
-            # the next task, and what is frozen would stay for good.
-            gc.unfreeze()
+        sound = copier.sound
+        del copier
+        give_back()
         yield json.dumps({"state": "stopped", "reason": reason})
-        if not copier.sound:
+        if not sound:
             return
