@@ -42,7 +42,8 @@ def test_w1_an_executor_killed_in_the_midst_of_a_batch_is_replaced_exactly(play:
         play.await_flow()
         for _ in range(3):
             time.sleep(rng.random())
-            assert kill(members(flow.process, "worker"))
+            # What was on its way is seen to arrive before there is another one.
+            until(lambda: kill(members(flow.process, "worker")), "an executor", _GAP_S, flow)
             assert play.await_flow(_GAP_S) < _GAP_S
     play.judge().assert_exactly_once()
 
