@@ -108,7 +108,7 @@ def agreed_offset(members: Mapping[str, WorkerState], snapshot_offset: int) -> i
 
 
 def mismatch(members: Mapping[str, WorkerState], leader: str, max_offset: int, version: int) -> GroupAssignment:
-    """Everybody gets nothing and the offset to read up to, because the leader itself is behind."""
+    """Everybody gets nothing, the offset to read up to, and joins again: the leader is behind, or work has to end first."""
     told = Assignment(CONFIG_MISMATCH, leader, members[leader].url, max_offset, version=version)
     return GroupAssignment(dict.fromkeys(members, told), {})
 

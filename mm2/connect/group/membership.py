@@ -283,7 +283,7 @@ class GroupMember(ClassicMember):
                 told = event.told
                 if version_of(event.protocol) == 0:
                     if held is not None:
-                        # Here the group has become eager: who is told what to run is not told what to stop.
+                        # Eager: who is told what to run is not told what to stop, and work is held only where the group just became so.
                         self._listener.on_revoked(held.leader, held.connectors, held.tasks)
                     following = told
                 else:
@@ -372,8 +372,14 @@ class GroupMember(ClassicMember):
         newest = max(state.config_offset for state in members.values())
         with self._changed:
             last_completed = self._last_completed_generation
+            downgraded = version == 0 and last_completed != NO_GENERATION and self._protocol != EAGER
         if configured.offset < newest:
             self._log.info("behind another member's view of the configs", mine=configured.offset, newest=newest)
+            outcome = mismatch(members, leader, newest, version)
+        elif downgraded:
+            # What each member ran was kept over this join, and nobody says what it was. So nothing is dealt until, in the
+            # next round, all have come with empty hands: else a task starts at one member before it has ended at another.
+            self._log.info("the group has become eager; all work ends before it is dealt anew")
             outcome = mismatch(members, leader, newest, version)
         elif version == 0:
             outcome = assign_eagerly(members, leader, configured)
