@@ -29,8 +29,8 @@ from mm2.mirror.group_offsets import SHARE, GroupOffsets
 from mm2.mirror.plugins import replication_policy
 from mm2.observer.stamps import Stamp, StampReader
 
-#: For one question.
-ANSWER_S: Final = 4.0
+#: For one request. A question may take two, of the leader and then of whoever leads now, and silence is told within ten seconds.
+ANSWER_S: Final = 3.0
 _LEDGER_S: Final = 20.0
 #: A heartbeat that is older is told once the flow's own data says so, too.
 _HEARTBEATS_S: Final = 3_600.0
