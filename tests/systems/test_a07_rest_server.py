@@ -188,6 +188,8 @@ def test_a09_a_required_certificate_keeps_others_out(broker: LocalKafka, folder:
         assert worker.rest.get("/connectors") == []
         # A8: an empty list means nowhere
         assert worker.rest.http.get("/admin/loggers").status_code == 404
+        # A connection that stays open, of a client that does not read, does not hold the end up.
+        assert worker.stop(10) == 0
 
 
 def test_a10_origins_are_allowed_and_headers_are_on_every_answer(served: Served) -> None:

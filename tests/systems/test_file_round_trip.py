@@ -9,7 +9,14 @@ import pytest
 from mm2.config.properties import load_properties
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.copy_flow import create, eventually
-from tests.systems.workers import ROOT, DistributedWorker, StandaloneWorker, WorkerProcess, distributed_props
+from tests.systems.workers import (
+    ROOT,
+    SHORT_SESSIONS,
+    DistributedWorker,
+    StandaloneWorker,
+    WorkerProcess,
+    distributed_props,
+)
 
 FIRST = "".join(f"line {number} of the first half, with ünïcode and {{json: 'no'}}\n" for number in range(500))
 SECOND = "".join(f"line {number} of the second half\n" for number in range(500))
@@ -61,7 +68,9 @@ def test_distributed_with_kill_9_in_between(broker: LocalKafka, unique: str, fol
     trip.source.write_text(FIRST)
     ours = distributed_props(broker.bootstrap, unique)
     here = {key: ours[key] for key in ours if key.endswith(".topic") or key in {"bootstrap.servers", "group.id"}}
-    with DistributedWorker(folder / "worker", {**conf("connect-distributed.properties"), **here}) as worker:
+    with DistributedWorker(
+        folder / "worker", {**conf("connect-distributed.properties"), **SHORT_SESSIONS, **here}
+    ) as worker:
         for config in trip.connectors.values():
             worker.rest.create(config["name"], config)
         eventually(lambda: trip.is_settled(worker, 500), 90, why=worker.tail)
@@ -85,6 +94,7 @@ def test_standalone_with_kill_9_in_between(broker: LocalKafka, unique: str, fold
         files[-1].write_text("".join(f"{key}={value}\n" for key, value in config.items()))
     props = {
         **conf("connect-standalone.properties"),
+        **{key: value for key, value in SHORT_SESSIONS.items() if key.startswith("consumer.")},
         "bootstrap.servers": broker.bootstrap,
         "offset.storage.file.filename": str(folder / "connect.offsets"),
     }

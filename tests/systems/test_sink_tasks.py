@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 from collections import Counter
 from pathlib import Path
 
@@ -218,7 +216,7 @@ def test_a_worker_killed_between_put_and_commit_has_its_records_delivered_again(
         one.rest.await_running(topic, 1)
         produce(broker.bootstrap, topic, [f"n{n}" for n in range(10)], partition=0)
         eventually(lambda: len(put(events)) == 10, why=one.tail)
-        os.kill(one.pid, signal.SIGKILL)
+        one.kill9()
     with DistributedWorker(folder / "two", props) as two:
         eventually(lambda: len(put(events)) == 20, 90, why=two.tail)
     assert put(events)[10:] == put(events)[:10]

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from subprocess import Popen
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import httpx
 
@@ -214,9 +214,19 @@ class WorkerProcess(ABC):
         return self.start()
 
     def __exit__(self, *_: object) -> None:
+        was_running = self.is_running
         if self._process is not None:
             end(self._process, patience_s=20)
         self.rest.http.close()
+        assert not (was_running and self.exit_code == -signal.SIGKILL), f"did not end when told to: {self.tail()}"
+
+
+#: Of a worker and of its sink tasks. A successor of one that was killed waits for their end; by default that is 45 s for a task.
+SHORT_SESSIONS: Final = {
+    f"{whose}{key}": value
+    for whose in ("", "consumer.")
+    for key, value in (("session.timeout.ms", "6000"), ("heartbeat.interval.ms", "1000"))
+}
 
 
 def distributed_props(bootstrap: str, group: str) -> dict[str, str]:
@@ -232,8 +242,7 @@ def distributed_props(bootstrap: str, group: str) -> dict[str, str]:
         "offset.storage.partitions": "3",
         "status.storage.partitions": "2",
         "scheduled.rebalance.max.delay.ms": "1000",
-        "session.timeout.ms": "6000",
-        "heartbeat.interval.ms": "1000",
+        **SHORT_SESSIONS,
     }
 
 

@@ -15,6 +15,8 @@ from mm2.connect.rest.failures import error_answer
 MAX_HEADER_BYTES: Final = 8 * 1024
 #: Of what comes through a WebSocket.
 MAX_MESSAGE_BYTES: Final = 1024 * 1024
+#: For a client to end its side of a TLS connection when the server stops. asyncio would wait for half a minute.
+_GOODBYE_S: Final = 1.0
 
 
 def stalling_protocol(idle_timeout_s: float) -> type[H11Protocol]:
@@ -25,6 +27,7 @@ def stalling_protocol(idle_timeout_s: float) -> type[H11Protocol]:
 
     class StallingProtocol(H11Protocol):
         _stalled: asyncio.TimerHandle | None = None
+        _is_ending = False
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
@@ -43,6 +46,16 @@ def stalling_protocol(idle_timeout_s: float) -> type[H11Protocol]:
                 self._await_bytes()
             else:
                 self._forget()
+
+        def shutdown(self) -> None:
+            super().shutdown()
+            self._is_ending = True
+            _cut_off_soon(self.loop, self.transport)
+
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            if self._is_ending:
+                _cut_off_soon(self.loop, self.transport)
 
         def pause_writing(self) -> None:
             super().pause_writing()
@@ -87,12 +100,21 @@ def websocket_protocol(*args: Any, **kwargs: Any) -> asyncio.Protocol:
     from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol  # noqa: PLC0415
 
     class RefusingProtocol(WebSocketsSansIOProtocol):
+        def shutdown(self) -> None:
+            super().shutdown()
+            _cut_off_soon(self.loop, self.transport)
+
         async def send(self, message: Any) -> None:
             await super().send(message)
             if message["type"] == "websocket.http.response.body" and not message.get("more_body", False):
                 self.handshake_complete = True  # or a refusal that is through is logged as an error of the application
 
     return RefusingProtocol(*args, **kwargs)
+
+
+def _cut_off_soon(loop: asyncio.AbstractEventLoop, transport: asyncio.Transport) -> None:
+    if transport.is_closing():
+        loop.call_later(_GOODBYE_S, transport.abort)
 
 
 _NO_REQUEST: Final[dict[str, Any]] = {
