@@ -40,6 +40,8 @@ def network(request: pytest.FixtureRequest, stage: Stage) -> Proxy:
     return stage.network_a if request.param == "source" else stage.network_b
 
 
+# Bytes that are gone make the connection to the target wait for its request.timeout.ms: half a minute.
+@pytest.mark.parametrize("network", ["source", pytest.param("target", marks=pytest.mark.slow)], indirect=True)
 def test_n1_a_network_that_drops_everything_is_told_and_outlived(play: Play, mirror: Mirror, network: Proxy) -> None:
     _drop_everything(play, mirror, network, 8)
 

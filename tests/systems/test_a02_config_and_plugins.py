@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -183,8 +184,12 @@ def test_the_printed_example_writes_what_the_document_says(
 
 
 def plugin_processes(worker: DistributedWorker) -> list[psutil.Process]:
-    children = psutil.Process(worker.pid).children(recursive=True)
-    return [child for child in children if "mm2.connect.plugins.process.child" in child.cmdline()]
+    found = []
+    for child in psutil.Process(worker.pid).children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # it has ended meanwhile
+            if "mm2.connect.plugins.process.child" in child.cmdline():
+                found.append(child)
+    return found
 
 
 @pytest.mark.timeout(180)
