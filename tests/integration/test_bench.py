@@ -51,8 +51,8 @@ def test_steady_traffic_is_timed_on_both_sides(
     finally:
         assert end(producer) == 0, output.read_text()
     for side in seen.values():
-        # 4,000 in two seconds; on a busy machine fewer, or more when what was late comes within them.
-        assert 100 < side["records"] <= 6000
+        # 4,000 in two seconds; on a busy machine fewer, or some more when what was late comes within them.
+        assert 100 < side["records"] <= 4400
         assert 0 < side["p50"] <= side["p99"] <= side["p999"] <= side["max"] < 5000
     assert seen["source"]["records"] == seen["target"]["records"]
 

@@ -103,10 +103,7 @@ def test_the_successor_reads_the_internal_topics_as_its_own(
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize(
-    ("leader_kind", "follower_kind"),
-    [pytest.param(*BOTH[0], id="ours-leads"), pytest.param(*BOTH[1], id="java-leads", marks=pytest.mark.slow)],
-)
+@pytest.mark.parametrize(("leader_kind", "follower_kind"), BOTH, ids=["ours-leads", "java-leads"])
 def test_both_share_one_group(
     broker: LocalKafka,
     unique: str,

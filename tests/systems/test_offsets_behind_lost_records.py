@@ -66,7 +66,6 @@ def dead_letters(topic: str, away: LocalKafka) -> dict[str, str]:
         "errors.deadletterqueue.topic.name": f"{topic}-dlq",
         "admin.override.bootstrap.servers": away.bootstrap,
         "producer.override.bootstrap.servers": away.bootstrap,
-        "consumer.override.session.timeout.ms": "6000",
     }
 
 

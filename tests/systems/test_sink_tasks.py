@@ -60,10 +60,7 @@ def test_partitions_move_between_two_workers_without_loss_or_repetition(
     events, b = folder / "events", broker.bootstrap
     props = distributed_props(b, f"{topic}-workers")
     config = sink_props(topic, topic, events, tasks__max="2")
-    config |= {
-        "consumer.override.partition.assignment.strategy": assignor,
-        "consumer.override.session.timeout.ms": "6000",
-    }
+    config |= {"consumer.override.partition.assignment.strategy": assignor}
     with DistributedWorker(folder / "one", props) as one:
         one.rest.create(topic, config)
         one.rest.await_running(topic, 2)
@@ -210,7 +207,7 @@ def test_a_worker_killed_between_put_and_commit_has_its_records_delivered_again(
 ) -> None:
     events = folder / "events"
     props = {**distributed_props(broker.bootstrap, f"{topic}-workers"), "offset.flush.interval.ms": "600000"}
-    config = sink_props(topic, topic, events) | {"consumer.override.session.timeout.ms": "6000"}
+    config = sink_props(topic, topic, events)
     with DistributedWorker(folder / "one", props) as one:
         one.rest.create(topic, config)
         one.rest.await_running(topic, 1)

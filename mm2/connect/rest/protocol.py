@@ -113,7 +113,8 @@ def websocket_protocol(*args: Any, **kwargs: Any) -> asyncio.Protocol:
 
 
 def _cut_off_soon(loop: asyncio.AbstractEventLoop, transport: asyncio.Transport) -> None:
-    if transport.is_closing():
+    # Without TLS nobody is waited for: what is left to be sent, and whoever reads it slowly, has its time.
+    if transport.is_closing() and transport.get_extra_info("ssl_object") is not None:
         loop.call_later(_GOODBYE_S, transport.abort)
 
 
