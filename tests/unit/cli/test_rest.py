@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 
 from mm2.cli.rest import KEY_PASSWORD_VARIABLE, PASSWORD_VARIABLE
 from mm2.config.mirrormaker import SourceAndTarget
@@ -79,6 +81,12 @@ def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
 def _passwords(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PASSWORD_VARIABLE, WORD)
     monkeypatch.setenv(KEY_PASSWORD_VARIABLE, KEY_WORD)
+
+
+@pytest.fixture(autouse=True)
+def _logged_elsewhere() -> None:
+    """The server's thread logs a request after its answer, at times within the next test: no command has said that."""
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(io.StringIO()))
 
 
 def test_a_certificate_and_a_login_open_the_door(door: Door, capsys: Capsys) -> None:
