@@ -90,6 +90,8 @@ class Entry:
     bytes per second lately, ``chunk`` the number of the newest chunk of segments. ``note`` is something to be known that
     stops nothing, for instance that copying is at least once only. ``end`` is where the source ended when this was written
     (-1 unknown): what is known of it when the source is gone. ``lost_before`` counts ranges that ``lost`` no longer lists.
+    ``known_epoch`` is the highest source leader epoch of which a batch can have been copied without a newer election
+    (-1 unknown): a successor counts past no batch of a higher one.
     """
 
     topic: str
@@ -111,6 +113,7 @@ class Entry:
     before: Before | None = None
     end: int = -1
     lost_before: int = 0
+    known_epoch: int = -1
 
     @property
     def lost_ranges(self) -> int:
@@ -165,6 +168,8 @@ class Entry:
             data["end"] = self.end
         if self.lost_before:
             data["lost_before"] = self.lost_before
+        if self.known_epoch != self.source_epoch:
+            data["source"]["known"] = self.known_epoch
         if self.before is not None:
             mark, gaps, chunk, extent, lost = self.before
             data["before"] = [list(mark), gaps, chunk, list(extent), lost]
@@ -200,6 +205,7 @@ class Entry:
             _before(data.get("before")),
             int(data.get("end", -1)),
             int(data.get("lost_before", 0)),
+            int(data["source"].get("known", data["source"]["epoch"])),
         )
 
 

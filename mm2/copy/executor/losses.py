@@ -70,7 +70,7 @@ class Losses:
             cursor.lose(cursor.offset, cursor.known_end, "recreated")
         self.rebase(cursor, 0, topic_id)
 
-    def diverged(self, cursor: Cursor, end_offset: int) -> None:
+    def diverged(self, cursor: Cursor, epoch: int, end_offset: int) -> None:
         """The source lost its end in an unclean election: what was copied from there on is on the target only."""
         # Between two leaders that neither had all of the other's records the new log may be the longer one.
         end_offset = min(end_offset, cursor.offset)
@@ -79,6 +79,19 @@ class Losses:
             f"offsets {end_offset}..{cursor.offset - 1} that were read before are other records now"
         )
         self._cut_off(cursor, end_offset, what)
+
+    def replaced(self, cursor: Cursor, first: int, records: int, *, exact: bool) -> None:
+        """Records that a predecessor copied are not on the source any more: an election there lost them."""
+        what = (
+            f"{records} records that were copied from {cursor.partition} of {self._spec.source_alias} before the last crash are "
+            f"not there any more; other records begin at offset {first}"
+        )
+        if self._stops:
+            cursor.fail(State.LOST_RANGE, f"{what}; source.data.loss is stop")
+            return
+        self._log.error("a source log was cut off", partition=str(cursor.partition), records=records, reason=what)
+        if exact:
+            cursor.lose(first, first + records, "truncated")
 
     def rebase(self, cursor: Cursor, offset: int, topic_id: str) -> None:
         """Go on elsewhere: after what is under way is in, and once the ledger says so, or a successor would count wrong."""
@@ -137,7 +150,6 @@ class Losses:
         if topic_id != cursor.topic_id:
             cursor.known_end = -1  # of the topic that is no more
         cursor.topic_id = topic_id
-        cursor.leader_epoch = -1
         self._commit(cursor, lambda: self._release(cursor))
 
     async def _out_of_range(self, cursor: Cursor) -> None:
@@ -179,7 +191,8 @@ class Losses:
             return
         self._log.error("a source log was cut off", partition=str(cursor.partition), reason=what)
         if end_offset < cursor.offset:
-            cursor.lose(end_offset, cursor.offset, "truncated")
+            # What a predecessor copied after the mark came from the same log.
+            cursor.lose(end_offset, cursor.offset + cursor.skip, "truncated")
         self.rebase(cursor, end_offset, cursor.topic_id)
 
     def _spawn(self, work: Any) -> None:

@@ -81,8 +81,8 @@ class Feed(Protocol):
         Said again and again, and nothing is read, until `topic_id` is that one.
         """
 
-    def diverged(self, end_offset: int) -> None:
-        """The log was cut off at this offset, behind which other records stand now."""
+    def diverged(self, epoch: int, end_offset: int) -> None:
+        """The log was truncated: of what was read it has only records below this offset and of this or an older epoch."""
 
     def throttled(self) -> None:
         """A limit of ours keeps it from being read right now."""
@@ -203,6 +203,15 @@ class Source(Brokers[_Broker]):
         if not asked <= metadata.topics.keys() or not self._place(metadata, asked):
             self._prepared = None
             self._refresh(0.0)
+
+    def leader_epoch(self, partition: TopicPartition) -> int:
+        """Leader epoch of a partition as the newest metadata have it; -1 when it is not known."""
+        intake = self._intakes.get(partition)
+        if intake is not None and intake.place is not None:
+            return intake.leader_epoch
+        prepared = None if self._prepared is None else self._prepared[1].topics.get(partition.topic)
+        found = None if prepared is None else prepared.partitions.get(partition.partition)
+        return -1 if found is None else found.leader_epoch
 
     def remove(self, partition: TopicPartition) -> None:
         """Fetch no more for a partition."""
@@ -344,7 +353,7 @@ class Source(Brokers[_Broker]):
             if before != intake.asked_for:
                 continue  # it was sent elsewhere meanwhile; what lies between is no hole
             if fetched.diverging is not None:
-                intake.feed.diverged(fetched.diverging[1])
+                intake.feed.diverged(*fetched.diverging)
                 continue
             if self._throttle.active:
                 self._throttle.came(fetched.topic_partition.topic, len(fetched.records))

@@ -174,7 +174,7 @@ def test_a_new_topic_stops_the_partition_if_that_is_wanted() -> None:
 @pytest.mark.parametrize("changes", [{"source_data_loss": "stop"}, {"auto_offset_reset": "none"}])
 def test_a_source_that_was_cut_off_stops_the_partition_where_that_is_wanted(changes: dict[str, Any]) -> None:
     scene = Scene(**changes)
-    scene.losses.diverged(scene.cursor, 4)
+    scene.losses.diverged(scene.cursor, 0, 4)
     assert (stopped(scene), scene.committed) == (State.LOST_RANGE, [])
     trouble = scene.cursor.stop_trouble
     assert trouble is not None
@@ -184,14 +184,14 @@ def test_a_source_that_was_cut_off_stops_the_partition_where_that_is_wanted(chan
 
 def test_a_new_leader_whose_log_is_longer_and_other_is_not_skipped_into() -> None:
     scene = Scene()
-    scene.losses.diverged(scene.cursor, 15)
+    scene.losses.diverged(scene.cursor, 0, 15)
     assert (scene.committed, scene.cursor.lost) == ([(Mark(10, 110, 10), True)], [])
 
 
 def test_a_cut_that_is_said_twice_is_one() -> None:
     scene = Scene()
-    scene.losses.diverged(scene.cursor, 4)
-    scene.losses.diverged(scene.cursor, 4)
+    scene.losses.diverged(scene.cursor, 0, 4)
+    scene.losses.diverged(scene.cursor, 0, 4)
     assert (len(scene.committed), len(scene.cursor.lost), scene.cursor.offset) == (1, 1, 4)
 
 

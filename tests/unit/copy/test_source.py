@@ -35,7 +35,7 @@ class Feed:
         self.topic_id = ""
         self.failures: list[BrokerFailure] = []
         self.taken: list[int] = []
-        self.ends: list[int] = []
+        self.ends: list[tuple[int, int]] = []
         self.limited = 0
 
     def take(self, fetched: Fetched) -> None:
@@ -47,8 +47,8 @@ class Feed:
     def renewed(self, topic_id: str) -> None:
         self.offset, self.topic_id = 0, topic_id
 
-    def diverged(self, end_offset: int) -> None:
-        self.ends.append(end_offset)
+    def diverged(self, epoch: int, end_offset: int) -> None:
+        self.ends.append((epoch, end_offset))
 
     def throttled(self) -> None:
         self.limited += 1
@@ -245,7 +245,7 @@ def test_a_log_that_was_cut_off_is_told_with_its_end() -> None:
         line.ask()
         assert line.asked[0][feed.partition].last_fetched_epoch == 5
         line.answer(fetched(feed.partition, diverging=(4, 33)))
-        assert (feed.ends, feed.taken) == ([33], [])
+        assert (feed.ends, feed.taken) == ([(4, 33)], [])
 
     play(scenario)
 
