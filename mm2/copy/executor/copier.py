@@ -381,6 +381,10 @@ class Copier:
         """Its source log was truncated."""
         self._losses.diverged(cursor, epoch, end_offset)
 
+    def unchecked(self, cursor: Cursor) -> None:
+        """Its position has to be validated before it is read."""
+        self._losses.validate(cursor)
+
     def replaced(self, cursor: Cursor, first: int, records: int, *, exact: bool) -> None:
         """Records of a predecessor are no longer on the source."""
         self._losses.replaced(cursor, first, records, exact=exact)

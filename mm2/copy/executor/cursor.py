@@ -76,6 +76,9 @@ class Owner(Protocol):
     def diverged(self, cursor: Cursor, epoch: int, end_offset: int) -> None:
         """Its source log was truncated: only records below this offset, and of this or an older leader epoch, are kept."""
 
+    def unchecked(self, cursor: Cursor) -> None:
+        """Its position has to be validated (KIP-320), then `Source.validated`."""
+
     def replaced(self, cursor: Cursor, first: int, records: int, *, exact: bool) -> None:
         """So many records of a predecessor are on the target and not on the source, which has others from ``first`` on.
 
@@ -276,13 +279,20 @@ class Cursor:
     def diverged(self, epoch: int, end_offset: int) -> None:
         """The source log was truncated to this leader epoch and offset (KIP-595, diverging epoch)."""
         if self.skip and end_offset >= self.offset:
-            # What was copied before the mark is still there, what a predecessor copied after it may be not.
-            self.leader_epoch = epoch
-            self.known_epoch = -1
-            if self.match is None:
-                self._ask_target()
-            return
-        self.owner.diverged(self, epoch, end_offset)
+            self.compare(epoch)
+        else:
+            self.owner.diverged(self, epoch, end_offset)
+
+    def unchecked(self) -> None:
+        """The log of a new leader has to be compared with what was read, before anything is read from it."""
+        self.owner.unchecked(self)
+
+    def compare(self, epoch: int = -1) -> None:
+        """What was copied before the mark is still on the source, what a predecessor copied after it may be not: compare it."""
+        self.leader_epoch = epoch
+        self.known_epoch = -1
+        if self.match is None:
+            self._ask_target()
 
     def throttled(self) -> None:
         """A limit of ours kept it from being read."""

@@ -60,6 +60,9 @@ class Owner:
     def diverged(self, _cursor: Cursor, epoch: int, end_offset: int) -> None:
         self.told.append(("diverged", epoch, end_offset))
 
+    def unchecked(self, _cursor: Cursor) -> None:
+        self.told.append(("unchecked",))
+
     def replaced(self, cursor: Cursor, first: int, records: int, *, exact: bool) -> None:
         self.told.append(("replaced", first, records, exact))
         if self.stops:
