@@ -58,10 +58,11 @@ class Trouble(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """``start`` is where its count was 0."""
+    """``start`` is where its count was 0. ``rules`` decide which records are counted, see `rules_of`; "" for those of the time."""
 
     producer: ProducerIdentity
     start: Mark
+    rules: str = ""
 
 
 class Before(NamedTuple):
@@ -91,7 +92,8 @@ class Entry:
     stops nothing, for instance that copying is at least once only. ``end`` is where the source ended when this was written
     (-1 unknown): what is known of it when the source is gone. ``lost_before`` counts ranges that ``lost`` no longer lists.
     ``known_epoch`` is the highest source leader epoch of which a batch can have been copied without a newer election
-    (-1 unknown): a successor counts past no batch of a higher one.
+    (-1 unknown): a successor counts past no batch of a higher one. ``retired`` are topic ids, of either side, that were
+    replaced by newer ones: metadata that name one of them are stale.
     """
 
     topic: str
@@ -114,6 +116,7 @@ class Entry:
     end: int = -1
     lost_before: int = 0
     known_epoch: int = -1
+    retired: tuple[str, ...] = ()
 
     @property
     def lost_ranges(self) -> int:
@@ -170,6 +173,8 @@ class Entry:
             data["lost_before"] = self.lost_before
         if self.known_epoch != self.source_epoch:
             data["source"]["known"] = self.known_epoch
+        if self.retired:
+            data["retired"] = list(self.retired)
         if self.before is not None:
             mark, gaps, chunk, extent, lost = self.before
             data["before"] = [list(mark), gaps, chunk, list(extent), lost]
@@ -179,6 +184,8 @@ class Entry:
                 "producer": [producer.producer_id, producer.producer_epoch],
                 "start": list(self.session.start),
             }
+            if self.session.rules:
+                data["session"]["rules"] = self.session.rules
         return data
 
     @classmethod
@@ -194,7 +201,7 @@ class Entry:
             str(data["source"]["id"]),
             str(data["target"]["id"]),
             int(data["source"]["epoch"]),
-            None if session is None else Session(ProducerIdentity(*session["producer"]), Mark(*session["start"])),
+            None if session is None else _session(session),
             {str(reason): int(count) for reason, count in data["gaps"].items()},
             tuple(Lost(*lost) for lost in data["lost"]),
             int(data["foreign"]),
@@ -206,7 +213,12 @@ class Entry:
             int(data.get("end", -1)),
             int(data.get("lost_before", 0)),
             int(data["source"].get("known", data["source"]["epoch"])),
+            tuple(map(str, data.get("retired", ()))),
         )
+
+
+def _session(data: dict[str, Any]) -> Session:
+    return Session(ProducerIdentity(*data["producer"]), Mark(*data["start"]), str(data.get("rules", "")))
 
 
 def _before(row: list[Any] | None) -> Before | None:
@@ -272,6 +284,18 @@ def start_of(entry: Entry | None, chunk: Chunk | None, committed: int | None, *,
     if committed is None and entry.previous is None:
         return Start(entry.mark.source, committed, entry, chunk)  # it ended before its first position was written
     return Start(committed, committed, entry.replace(session=None), chunk, moved=True)
+
+
+def rules_of(*, read_committed: bool) -> str:
+    """What a session's ledger entry says of the records that its count includes.
+
+    Control records never count; those of aborted transactions do unless the source is read with read_committed.
+    """
+    return f"isolation={'read_committed' if read_committed else 'read_uncommitted'}"
+
+
+#: What each known rule means: whether the source is read with read_committed.
+RULES: Final = {rules_of(read_committed=committed): committed for committed in (False, True)}
 
 
 def sequence_of(count: int) -> int:

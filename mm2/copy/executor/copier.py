@@ -389,6 +389,10 @@ class Copier:
         """Records of a predecessor are no longer on the source."""
         self._losses.replaced(cursor, first, records, exact=exact)
 
+    def finished(self, cursor: Cursor) -> None:
+        """A session under other rules has been read past."""
+        self._opening.open_next(cursor)
+
     def uncertain(self, cursor: Cursor) -> None:
         """What is on the target has to be looked at."""
         self._opening.match(cursor)
@@ -647,6 +651,7 @@ class Copier:
             end=cursor.known_end,
             lost_before=lost_before,
             known_epoch=cursor.known_epoch,
+            retired=cursor.retired,
         )
 
     @staticmethod

@@ -85,6 +85,9 @@ class Owner(Protocol):
         ``exact``: they had the source offsets from ``first`` on. The cursor is stopped when it must not continue.
         """
 
+    def finished(self, cursor: Cursor) -> None:
+        """A session under other rules has been read past; `Cursor.held` until another one has begun."""
+
     def uncertain(self, cursor: Cursor) -> None:
         """Counting leads nowhere; `Cursor.match` has to be set, then `Cursor.held` taken back."""
 
@@ -166,11 +169,13 @@ class Cursor:
     skip_base: int = -1
     match: deque[int] | None = None
     match_with_time: bool = True  # the fingerprints in ``match`` contain timestamps
+    finishing: bool = False  # the session has other rules than ours: it is only read past, then another one begins
     held: bool = False
     paused: Trouble | None = None
     leader_epoch: int = -1
     known_epoch: int = -1  # no batch of a higher leader epoch is counted as copied by a predecessor
     topic_id: str = ""
+    retired: tuple[str, ...] = ()  # topic ids, of either side, that were replaced by newer ones
     high_watermark: int = -1
     last_stable: int = -1
     known_end: int = -1  # where the source ended when we, or before us a predecessor, last heard of it
@@ -609,7 +614,7 @@ class Cursor:
             return
         if self.skip:
             self._skip_matching(view, after)
-            if self.stopped:
+            if self.held or self.stopped:
                 return
         else:
             self.owner.tally.count("old_format")
@@ -719,6 +724,8 @@ class Cursor:
         start = self.offset
         there = min(self.skip, after - start)
         self._there(start, start + there, there)
+        if self._finish(start + there):
+            return
         if start + there < after:
             self.offset = start + there
             self._reencode(view, start + there, after)
@@ -757,11 +764,21 @@ class Cursor:
             if there < fresh:
                 self._drop(there, fresh, "compacted")
                 there = fresh
+            if self._finish(there):
+                return
             if there < after:
                 self.offset = there
                 self._reencode(view, there, after)
         elif there < after:
             self._drop(there, after, "compacted")
+
+    def _finish(self, after: int) -> bool:
+        """Whether a session under other rules ends before this offset."""
+        if self.finishing and not self.skip:
+            self.offset = after
+            self.held = True
+            self.owner.finished(self)
+        return self.held
 
     def _conclude(self) -> None:
         """What is left of what a predecessor has copied will not be read any more."""

@@ -129,7 +129,7 @@ class Inspector:
 
         A topic with LogAppendTime does not keep the records' timestamps; then they are left out of the fingerprints.
         """
-        records: list[tuple[int, int]] = []
+        records: list[tuple[int | None, int]] = []
         with_time = True
         for _, batch in self._batches({partition: (first, end)}):
             header = batch.view.header
@@ -182,5 +182,5 @@ def _content(record: Record) -> int:
     return hash((record.key, record.value, record.headers))
 
 
-def _print(timestamp: int, content: int) -> int:
+def _print(timestamp: int | None, content: int) -> int:
     return hash((timestamp, content))
