@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import ResourceType
 
 from mm2.copy.driver.engine import CopyEngine
 from mm2.copy.session import Entry, rules_of
@@ -30,7 +31,7 @@ from tests.faults.stage import Topics
 from tests.faults.stale_metadata import StaleMetadata
 from tests.faults.test_data import write
 from tests.faults.test_leaders import await_leader, lose_the_end
-from tests.integration.copy_flow import PATIENCE, Flow, create, eventually, read, rows_of
+from tests.integration.copy_flow import PATIENCE, Flow, alter, create, eventually, read, rows_of
 from tests.integration.spark_workers import workers
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -143,10 +144,14 @@ def test_a_crash_and_an_unclean_election_before_the_next_commit_lose_no_new_reco
     assert [lost[:3] for lost in entry_of(flow, topic).lost] == [(100, 400, "truncated")]
 
 
+@pytest.mark.parametrize(("starts", "new"), [(1, 150), (2, 350)], ids=["same epoch", "older epoch and more records"])
 def test_a_source_that_was_set_back_and_written_to_before_it_is_read_again_loses_no_new_record(
-    within: Flow, tmp_path: Path
+    within: Flow, tmp_path: Path, starts: int, new: int
 ) -> None:
-    """The log of the backup has the same leader epoch and other records; where it ends by now says nothing."""
+    """Each start is a leader epoch. The log of the backup has other records; where it ends by now says nothing.
+
+    With an older epoch the broker calls an offset out of range that its log has.
+    """
     old = LocalKafka("O", tmp_path / "o", heap="256m").start(_START_S)
     try:
         flow = replace(within, source=old)
@@ -157,7 +162,9 @@ def test_a_source_that_was_set_back_and_written_to_before_it_is_read_again_loses
             eventually(copied(job, topic, 100), why=job.status)
         old.stop()
         shutil.copytree(old.folder / "data", tmp_path / "backup")
-        old.start(_START_S)
+        for _ in range(starts):
+            old.stop()
+            old.start(_START_S)
         write(old, topic, 0, values("forgotten", 200))
         with flow.copying(spec) as job:
             eventually(copied(job, topic, 300), why=job.status)
@@ -165,11 +172,11 @@ def test_a_source_that_was_set_back_and_written_to_before_it_is_read_again_loses
         shutil.rmtree(old.folder / "data")
         shutil.copytree(tmp_path / "backup", old.folder / "data")
         old.start(_START_S)
-        write(old, topic, 0, values("new", 150))
+        write(old, topic, 0, values("new", new))
         with flow.copying(spec) as job:
-            wanted = [*values("kept", 100), *values("forgotten", 200), *values("new", 150)]
+            wanted = [*values("kept", 100), *values("forgotten", 200), *values("new", new)]
             eventually(lambda: len(on_target(flow, topic)) >= len(wanted), why=job.status)
-            eventually(lambda: entry_of(flow, topic).mark.source == 250, why=job.status)
+            eventually(lambda: entry_of(flow, topic).mark.source == 100 + new, why=job.status)
         assert on_target(flow, topic) == wanted
         assert [lost[:3] for lost in entry_of(flow, topic).lost] == [(100, 300, "truncated")]
     finally:
@@ -222,6 +229,16 @@ def transaction(flow: Flow, topic: str, what: str, count: int, *, abort: bool = 
         producer.abort_transaction(60)
     else:
         producer.commit_transaction(60)
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
+    """A broker that may be stopped."""
+    broker = LocalKafka("H", tmp_path_factory.mktemp("own"), heap="256m")
+    try:
+        yield broker.start(_START_S)
+    finally:
+        broker.stop()
 
 
 @pytest.fixture(scope="module")
@@ -349,19 +366,44 @@ def test_an_old_source_whose_log_or_topic_is_another_one_loses_no_new_record(
         old.stop()
 
 
+@pytest.mark.parametrize("policy", ["delete", "compact", "compact,delete"])
+def test_a_hole_in_a_log_that_is_not_compacted_is_reported_as_missing(
+    within: Flow, own: LocalKafka, policy: str
+) -> None:
+    broker = own
+    flow = replace(within, source=broker)
+    topic = unreplicated(flow)
+    alter(broker, ResourceType.TOPIC, topic, "cleanup.policy", policy)
+    for what in ("one", "two", "three"):
+        write(broker, topic, 0, values(what, 10))
+    broker.stop()
+    cut_out(broker, topic, 10)
+    broker.start(_START_S)
+    with flow.copying(spec_of(flow, topic)) as job:
+        eventually(copied(job, topic, 30), 90, why=job.status)
+        eventually(lambda: entry_of(flow, topic).mark.source == 30, why=job.status)
+    assert on_target(flow, topic) == [*values("one", 10), *values("three", 10)]
+    assert entry_of(flow, topic).gaps == {"missing" if policy == "delete" else "compacted": 10}
+
+
 def lose_unflushed(broker: LocalKafka, topic: str, offset: int) -> None:
     """What a power cut does to records that were not flushed: the log of a stopped broker ends at a batch before them."""
+    rewrite_log(broker, topic, lambda base: base < offset)
+
+
+def cut_out(broker: LocalKafka, topic: str, offset: int) -> None:
+    """The log of a stopped broker has the batch at an offset no more."""
+    rewrite_log(broker, topic, lambda base: base != offset)
+
+
+def rewrite_log(broker: LocalKafka, topic: str, keep: Callable[[int], bool]) -> None:
+    """Keep only batches with these base offsets; the broker checks the whole log at its next start."""
     folder = broker.folder / "data" / f"{topic}-0"
     (segment,) = folder.glob("*.log")
     data = segment.read_bytes()
-    kept = 0
-    for view in iter_batches(memoryview(data)):
-        assert view.header is not None
-        if view.header.base_offset >= offset:
-            break
-        kept += len(view.data)
-    assert 0 < kept < len(data)
-    segment.write_bytes(data[:kept])
+    kept = b"".join(bytes(view.data) for view in iter_batches(memoryview(data)) if keep(view.base_offset))
+    assert 0 < len(kept) < len(data)
+    segment.write_bytes(kept)
     for path in (*folder.glob("*index"), *folder.glob("*.snapshot")):
         path.unlink()
     for name in (".kafka_cleanshutdown", "recovery-point-offset-checkpoint"):
