@@ -526,7 +526,6 @@ class Scenario:
                 self.source.fetch_soon(place, victim, 0.001)
                 return
             self.oracle.excuses.source_cut.add(index)
-            self._open.pop(index, None)
             self.source.elect_unclean(place)
             self.source.fetch_soon(place, victim, 0.001)
 
