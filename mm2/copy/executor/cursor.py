@@ -24,7 +24,7 @@ from typing import Any, Final, Protocol
 import structlog
 
 from mm2.copy.executor.outbox import Outbox, Parcel
-from mm2.copy.executor.standing import fingerprint
+from mm2.copy.executor.target_progress import fingerprint
 from mm2.copy.segments import Trail
 from mm2.copy.session import LOST_KEPT, Lost, Mark
 from mm2.copy.spec import PartitionProgress, PartitionSpec
@@ -89,6 +89,9 @@ class Owner(Protocol):
 
     def target_went_back(self, cursor: Cursor, base_offset: int) -> None:
         """The target gave an offset that is below those given before."""
+
+    def target_gap(self, cursor: Cursor, first: int, end: int) -> None:
+        """There are records at target offsets ``first .. end-1`` that were not acknowledged to this outbox."""
 
 
 @dataclass(slots=True, eq=False)
@@ -796,6 +799,7 @@ class Cursor:
                     records=base - expected,
                 )
             self.foreign += base - expected
+            self.owner.target_gap(self, expected, base)
 
 
 def _why_anew(view: BatchView, start: int) -> str:

@@ -33,6 +33,7 @@ class Owner:
         self.acks: list[tuple[int, ...]] = []
         self.newest_ms: list[int] = []
         self.told: list[tuple[Any, ...]] = []
+        self.gaps: list[tuple[int, int]] = []  # on the target
         self.takes_corrupt = False
         self.takes_large = False
         self.tally = Tally()
@@ -73,6 +74,9 @@ class Owner:
         self.told.append(("corrupt", view.base_offset))
         cursor.held = self.takes_corrupt
         return self.takes_corrupt
+
+    def target_gap(self, _cursor: Cursor, first: int, end: int) -> None:
+        self.gaps.append((first, end))
 
     def target_went_back(self, _cursor: Cursor, base_offset: int) -> None:
         self.told.append(("went back", base_offset))

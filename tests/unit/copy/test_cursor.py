@@ -483,6 +483,7 @@ def test_records_of_others_on_the_target_are_counted() -> None:
     bench.ack(110)
     assert bench.cursor.progress().foreign == 6
     assert segments(bench) == [Segment(0, 103, 4), Segment(4, 110, 1)]
+    assert bench.owner.gaps == [(100, 103), (107, 110)], "they may be the session's own"
 
 
 def test_markers_of_our_own_transactions_are_not_foreign() -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mm2.copy.executor.standing import fingerprint
+from mm2.copy.executor.target_progress import fingerprint
 from mm2.copy.segments import Gap, Segment
 from mm2.copy.session import Mark
 from mm2.kafka.records.batch import TRANSACTIONAL
