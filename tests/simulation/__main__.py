@@ -18,6 +18,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=10**12, help="stop after so many steps")
     parser.add_argument("--seconds", type=float, default=1e12, help="stop after so long")
     parser.add_argument("--families", help="only these faults, by comma")
+    parser.add_argument("--without", default="", help="no schedules with these faults, by comma")
     parser.add_argument("--keep-going", action="store_true", help="count violations instead of stopping at the first")
     arguments = parser.parse_args()
 
@@ -25,7 +26,9 @@ def main() -> int:
 
     families = tuple(arguments.families.split(",")) if arguments.families else None
     if arguments.seed is not None:
-        result = run(arguments.seed, echo=arguments.trace, families=families)
+        result = run(
+            arguments.seed, echo=arguments.trace, families=families, without=tuple(arguments.without.split(","))
+        )
         print(f"seed {result.seed}: {result.steps} steps, {result.records} records, {result.virtual_s} s, {result.profile.families}")
         if result.violation is not None:
             if not arguments.trace:
@@ -39,7 +42,7 @@ def main() -> int:
     while seed < arguments.first_seed + arguments.seeds and steps < arguments.steps:
         if time.perf_counter() - began > arguments.seconds:
             break
-        result = run(seed, families=families)
+        result = run(seed, families=families, without=tuple(arguments.without.split(",")))
         steps += result.steps
         records += result.records
         if result.violation is not None:

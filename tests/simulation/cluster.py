@@ -48,7 +48,11 @@ class Partition:
 
 @dataclass(slots=True)
 class Options:
-    """``hold_high_watermark``: it does not advance below min.insync.replicas (KIP-966, Kafka 3.7 and later)."""
+    """``hold_high_watermark``: it does not advance below min.insync.replicas (KIP-966, Kafka 3.7 and later).
+
+    ``late_requests``: any number of requests of a connection that was closed are processed, at any later time. Otherwise at most the
+    one that the broker works on or would read next, and nothing that arrives later.
+    """
 
     release: str = "3.7"
     min_isr: int = 2
@@ -57,7 +61,7 @@ class Options:
     lag_time_s: float = 10.0
     session_s: float = 3.0
     hold_high_watermark: bool = False
-    late_after_close: float = 1.0  # chance that a request whose connection was closed is processed all the same
+    late_requests: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -139,7 +143,7 @@ class Broker:
 
     def received(self, link: Link, data: bytes) -> None:
         client = self._clients.get(link)
-        if client is None or not self.alive:
+        if client is None or not self.alive or (client.closed and not self.cluster.options.late_requests):
             return
         client.buffer += data
         while len(client.buffer) >= 4:
@@ -155,10 +159,16 @@ class Broker:
         if client is None:
             return
         client.closed = True
-        if client.queue and self.world.random.random() >= self.cluster.options.late_after_close:
-            client.queue.clear()
+        self._drop_late(client)
         if not client.queue and not client.busy:
             self._clients.pop(link, None)
+
+    def _drop_late(self, client: _Client) -> None:
+        """What the broker has not read when it learns that the connection is closed is lost, but for what it reads next."""
+        if not self.cluster.options.late_requests:
+            kept = 0 if client.busy or self.world.random.random() < 0.3 else 1
+            while len(client.queue) > kept:
+                client.queue.pop()
 
     def _serve(self, client: _Client) -> None:
         if client.busy or not client.queue or not self.alive or self.stalled:
@@ -674,8 +684,7 @@ class Broker:
             if not client.closed and self.world.random.random() < chance:
                 client.link.reset()
                 client.closed = True
-                if client.queue and self.world.random.random() >= self.cluster.options.late_after_close:
-                    client.queue.clear()
+                self._drop_late(client)
 
 
 class Cluster:

@@ -14,13 +14,17 @@ from mm2.copy import channel
 from mm2.copy.driver.batch import Batch
 from mm2.copy.driver.lane import Lane
 from mm2.copy.executor.copier import Copier
+from mm2.copy.executor.positions import offset_key
 from mm2.copy.ledger import Ledger
 from mm2.copy.session import Start
 from mm2.copy.spec import Assignment, CopySpec, PartitionProgress
+from mm2.copy.written_positions import read_written_positions
+from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import DisconnectedFailure
 from mm2.kafka.records.record import Record
 from mm2.kafka.structs import TopicPartition
-from tests.simulation.cluster import Cluster, Place
+from tests.simulation.cluster import Cluster as SimulatedCluster
+from tests.simulation.cluster import Place
 from tests.simulation.network import Network
 from tests.simulation.process import Process
 from tests.simulation.world import Owner, World
@@ -149,7 +153,7 @@ class Driver:
         self,
         world: World,
         network: Network,
-        target: Cluster,
+        target: SimulatedCluster,
         spec: CopySpec,
         on_error: Callable[[str], None],
     ) -> None:
@@ -303,6 +307,17 @@ class Driver:
                 ledger.apply(record.key, record.value, record.timestamp or 0)
             committed = self._committed()
             starts = {tp: ledger.start(tp, committed.get(tp)) for tp in wanted}
+            moved = [tp for tp, start in starts.items() if start.moved and (entry := ledger.entry(tp)) and entry.session]
+            if moved:
+                # As `MirrorSourceTask._without_late_writes`.
+                keys = {tp: offset_key(self.spec.connector, self.spec.source_alias, tp) for tp in moved}
+                cluster = Cluster(self.spec.target, name="worker")
+                try:
+                    written = read_written_positions(cluster, self.spec.offsets_topic, set(keys.values()))
+                finally:
+                    cluster.close()
+                for tp, key in keys.items():
+                    starts[tp] = ledger.start(tp, written[key].position, written[key].header)
             if attempt == _READS - 1 or not any(start.moved for start in starts.values()):
                 break
             self.world.sleep(_READ_AGAIN_S)

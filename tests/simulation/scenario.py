@@ -96,7 +96,6 @@ class Profile:
             lag_time_s=random.choice([2.0, 5.0, 10.0]),
             session_s=random.choice([1.0, 3.0, 9.0]),
             hold_high_watermark=target_release == "4.1",
-            late_after_close=random.choice([1.0, 0.5]),
         )
         source = Options(
             release=random.choice(["2.6", *releases]),
@@ -650,12 +649,13 @@ def simulated(seed: int, *, echo: bool = False) -> Iterator[World]:
         structlog.configure(**before)
 
 
-def run(seed: int, *, echo: bool = False, families: tuple[str, ...] | None = None) -> Result:
-    """One run by seed."""
+def run(seed: int, *, echo: bool = False, families: tuple[str, ...] | None = None, without: tuple[str, ...] = ()) -> Result:
+    """One run by seed; ``families`` replaces those of the seed, ``without`` takes some away."""
     with simulated(seed, echo=echo) as world:
         profile = Profile.of(world)
         if families is not None:
             profile.families = families
+        profile.families = tuple(family for family in profile.families if family not in without) or ("move",)
         scenario = Scenario(world, profile)
         world.dial.append(scenario.network.dial)  # type: ignore[attr-defined]
         result = Result(seed, 0, 0, 0.0, profile)
