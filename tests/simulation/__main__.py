@@ -29,7 +29,9 @@ def main() -> int:
         result = run(
             arguments.seed, echo=arguments.trace, families=families, without=tuple(arguments.without.split(","))
         )
-        print(f"seed {result.seed}: {result.steps} steps, {result.records} records, {result.virtual_s} s, {result.profile.families}")
+        print(
+            f"seed {result.seed}: {result.steps} steps, {result.records} records, {result.virtual_s} s, {result.profile.families}"
+        )
         if result.violation is not None:
             if not arguments.trace:
                 print("\n".join(result.trace[-arguments.last :]))
@@ -52,12 +54,18 @@ def main() -> int:
                 break
         seed += 1
     took = time.perf_counter() - began
-    print(f"{seed - arguments.first_seed} seeds, {steps} steps, {records} records, {bad} violations, {took:.0f} s, {steps / took:.0f} steps/s")
+    print(
+        f"{seed - arguments.first_seed} seeds, {steps} steps, {records} records, {bad} violations, {took:.0f} s, {steps / took:.0f} steps/s"
+    )
     return 1 if bad else 0
 
 
 if __name__ == "__main__":
     if os.environ.get("PYTHONHASHSEED") != "0":
         # The order of sets of strings must be the same each time.
-        os.execve(sys.executable, [sys.executable, "-m", "tests.simulation", *sys.argv[1:]], {**os.environ, "PYTHONHASHSEED": "0"})
+        os.execve(
+            sys.executable,
+            [sys.executable, "-m", "tests.simulation", *sys.argv[1:]],
+            {**os.environ, "PYTHONHASHSEED": "0"},
+        )
     sys.exit(main())

@@ -330,7 +330,9 @@ class Broker:
     def retry(self, place: Place) -> None:
         """The high watermark or the leader of a partition has changed."""
         if self._writing:
-            self._writing = [writing for writing in self._writing if place not in writing.waiting or not self._try_write(writing)]
+            self._writing = [
+                writing for writing in self._writing if place not in writing.waiting or not self._try_write(writing)
+            ]
         if self._reading:
             self._reading = [reading for reading in self._reading if not self._try_read(reading, last=False)]
 
@@ -363,7 +365,11 @@ class Broker:
         if isinstance(replica, int):
             share.error = replica
             return share
-        share.high_watermark, share.last_stable, share.start = replica.high_watermark, replica.last_stable, replica.start
+        share.high_watermark, share.last_stable, share.start = (
+            replica.high_watermark,
+            replica.last_stable,
+            replica.start,
+        )
         if head.version >= 12 and read.fetched_epoch >= 0:
             epoch, end = replica.end_of_epoch(read.fetched_epoch)
             if end < 0:
@@ -457,7 +463,12 @@ class Broker:
                         offset = replica.end if debugging else latest
                     else:
                         offset = next(
-                            (batch.base for batch in replica.log if batch.newest_ms >= part.timestamp and batch.base < latest), -1
+                            (
+                                batch.base
+                                for batch in replica.log
+                                if batch.newest_ms >= part.timestamp and batch.base < latest
+                            ),
+                            -1,
                         )
                 rows.append(
                     ListOffsetsResponse.ListOffsetsTopicResponse.ListOffsetsPartitionResponse(
@@ -521,7 +532,11 @@ class Broker:
         response = DescribeConfigsResponse.DescribeConfigsResult
         options = self.cluster.options
         values = {
-            2: {"cleanup.policy": "delete", "min.insync.replicas": str(options.min_isr), "message.timestamp.type": "CreateTime"},
+            2: {
+                "cleanup.policy": "delete",
+                "min.insync.replicas": str(options.min_isr),
+                "message.timestamp.type": "CreateTime",
+            },
             4: {
                 "producer.id.expiration.ms": str(options.expiration_ms),
                 "min.insync.replicas": str(options.min_isr),
@@ -589,7 +604,15 @@ class Broker:
             replica.epochs = [entry for entry in replica.epochs if entry[1] < replica.end or entry[0] < state.epoch]
             replica.epochs.append((state.epoch, replica.end))
             replica.remote = {}
-            self.world.say("leads", broker=self.host, place=replica.topic, partition=replica.partition, epoch=state.epoch, end=replica.end, hw=replica.high_watermark)
+            self.world.say(
+                "leads",
+                broker=self.host,
+                place=replica.topic,
+                partition=replica.partition,
+                epoch=state.epoch,
+                end=replica.end,
+                hw=replica.high_watermark,
+            )
         place = (replica.topic, replica.partition)
         if replica.leads:
             self.advance(replica)
@@ -809,9 +832,19 @@ class Cluster:
         """A leader asks for other in-sync replicas (AlterPartition)."""
         part = self.partitions.get((leader.topic, leader.partition))
         broker = self.brokers[leader.broker]
-        if part is None or part.replicas[leader.broker] is not leader or broker.cut or broker.stalled or not broker.alive:
+        if (
+            part is None
+            or part.replicas[leader.broker] is not leader
+            or broker.cut
+            or broker.stalled
+            or not broker.alive
+        ):
             return
-        if part.state.leader != leader.broker or part.state.epoch != leader.epoch or tuple(sorted(isr)) == part.state.isr:
+        if (
+            part.state.leader != leader.broker
+            or part.state.epoch != leader.epoch
+            or tuple(sorted(isr)) == part.state.isr
+        ):
             return
         self.decide(part, part.state.leader, tuple(sorted(isr)), new_epoch=False)
 
@@ -866,7 +899,16 @@ class Cluster:
         fresh = leader.read(follower.end, leader.end, _REPLICATED_BYTES) if follower.end < leader.end else []
         for batch in fresh:
             follower.append(
-                Batch(batch.base, batch.after, batch.epoch, batch.producer, batch.newest_ms, batch.data, batch.control, batch.transactional)
+                Batch(
+                    batch.base,
+                    batch.after,
+                    batch.epoch,
+                    batch.producer,
+                    batch.newest_ms,
+                    batch.data,
+                    batch.control,
+                    batch.transactional,
+                )
             )
         follower.high_watermark = max(follower.high_watermark, min(leader.high_watermark, follower.end))
         if fresh:
@@ -882,9 +924,7 @@ class Cluster:
             leader = part.replicas.get(part.state.leader)
             if leader is None or not leader.leads:
                 continue
-            behind = [
-                node for node in leader.isr if node != leader.broker and leader.remote.get(node, -1) < leader.end
-            ]
+            behind = [node for node in leader.isr if node != leader.broker and leader.remote.get(node, -1) < leader.end]
             suspects = self._suspects.setdefault(part.place, {})
             for node in list(suspects):
                 if node not in behind:
@@ -893,7 +933,9 @@ class Cluster:
                 since_s, end = suspects.get(node, (self.world.now, -1))
                 known = leader.remote.get(node, -1)
                 suspects[node] = (since_s, known) if known == end else (self.world.now, known)
-            slow = [node for node, (since_s, _) in suspects.items() if self.world.now - since_s >= self.options.lag_time_s]
+            slow = [
+                node for node, (since_s, _) in suspects.items() if self.world.now - since_s >= self.options.lag_time_s
+            ]
             if slow:
                 self.change_isr(leader, tuple(node for node in leader.isr if node not in slow))
         self.world.after(self.options.lag_time_s / 2, self.shrink)

@@ -307,7 +307,9 @@ class Driver:
                 ledger.apply(record.key, record.value, record.timestamp or 0)
             committed = self._committed()
             starts = {tp: ledger.start(tp, committed.get(tp)) for tp in wanted}
-            moved = [tp for tp, start in starts.items() if start.moved and (entry := ledger.entry(tp)) and entry.session]
+            moved = [
+                tp for tp, start in starts.items() if start.moved and (entry := ledger.entry(tp)) and entry.session
+            ]
             if moved:
                 # As `MirrorSourceTask._without_late_writes`.
                 keys = {tp: offset_key(self.spec.connector, self.spec.source_alias, tp) for tp in moved}
@@ -322,7 +324,14 @@ class Driver:
                 break
             self.world.sleep(_READ_AGAIN_S)
         for tp, start in starts.items():
-            self.world.say("start", partition=tp, position=start.position, moved=start.moved, entry=None if start.entry is None else start.entry.mark, previous=None if start.entry is None else start.entry.previous)
+            self.world.say(
+                "start",
+                partition=tp,
+                position=start.position,
+                moved=start.moved,
+                entry=None if start.entry is None else start.entry.mark,
+                previous=None if start.entry is None else start.entry.previous,
+            )
         return starts
 
     def _committed(self) -> dict[TopicPartition, int | None]:
@@ -339,7 +348,9 @@ class Driver:
         part = self.target.partitions[place]
         leader = part.replicas.get(part.state.leader)
         broker = self.target.brokers.get(part.state.leader)
-        ready = broker is not None and broker.alive and not broker.stalled and broker.unreachable_until <= self.world.now
+        ready = (
+            broker is not None and broker.alive and not broker.stalled and broker.unreachable_until <= self.world.now
+        )
         if leader is None or not ready or not leader.leads or leader.epoch_start > leader.high_watermark:
             message = f"{place} cannot be read now"
             raise DisconnectedFailure(message)

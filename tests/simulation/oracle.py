@@ -70,7 +70,9 @@ class Oracle:
         self.read_committed = False
         self.excuses = Excuses()
         self.seen = {index: Seen() for index in range(partitions)}
-        self.visible: dict[int, set[int]] = {index: set() for index in range(partitions)}  # serials consumers could read
+        self.visible: dict[int, set[int]] = {
+            index: set() for index in range(partitions)
+        }  # serials consumers could read
         self.checked = 0
 
     # -- what is expected
@@ -122,7 +124,9 @@ class Oracle:
             return
         for batch in replica.read(seen.offset, replica.high_watermark, 1 << 30):
             if batch.base != seen.offset:
-                raise Violation("simulation", f"{self.remote}-{index} has a batch at {batch.base}, expected {seen.offset}")
+                raise Violation(
+                    "simulation", f"{self.remote}-{index} has a batch at {batch.base}, expected {seen.offset}"
+                )
             seen.offset = batch.after
             if batch.control is None:
                 for record in batch.records:
@@ -152,7 +156,9 @@ class Oracle:
             if wanted[1] == serial:
                 return
             if not (wanted[2] and (self.read_committed or self.excuses.aborted)):
-                raise Violation("lost", f"{where}: record {serial} follows, record {wanted[1]} at {wanted[0]} is missing")
+                raise Violation(
+                    "lost", f"{where}: record {serial} follows, record {wanted[1]} at {wanted[0]} is missing"
+                )
 
     @staticmethod
     def _next(leader: Replica, seen: Seen) -> tuple[int, int, bool] | None:
@@ -182,7 +188,9 @@ class Oracle:
                 continue
             for record in batch.records:
                 serial, aborted = parse(record.value)
-                if not seen.verified <= record.offset < position or (aborted and (self.read_committed or excuses.aborted)):
+                if not seen.verified <= record.offset < position or (
+                    aborted and (self.read_committed or excuses.aborted)
+                ):
                     continue
                 if serial not in seen.counts:
                     raise Violation(
@@ -202,7 +210,9 @@ class Oracle:
             if state is not None:
                 if state[0] in allowed:
                     continue
-                raise Violation("stopped", f"{self.topic}-{index} has stopped as {state[0]}, without a fault for it: {state[1]}")
+                raise Violation(
+                    "stopped", f"{self.topic}-{index} has stopped as {state[0]}, without a fault for it: {state[1]}"
+                )
             self._compare(index)
 
     def _compare(self, index: int) -> None:
@@ -216,7 +226,9 @@ class Oracle:
             if leader is not None:
                 for batch in leader.log:
                     if batch.control is None:
-                        optional |= {serial for record in batch.records for serial, gone in [parse(record.value)] if gone}
+                        optional |= {
+                            serial for record in batch.records for serial, gone in [parse(record.value)] if gone
+                        }
         wanted = [serial for _, serial in expected if serial not in optional]
         resets = self.excuses.resets.get(index)
         known = {serial for _, serial in expected} | optional
@@ -224,7 +236,9 @@ class Oracle:
         if index in self.excuses.source_cut:
             strange = [serial for serial in found if serial not in known and serial not in self.visible[index]]
             if strange:
-                raise Violation("unknown", f"{self.remote}-{index}: records {strange[:5]} were never readable on the source")
+                raise Violation(
+                    "unknown", f"{self.remote}-{index}: records {strange[:5]} were never readable on the source"
+                )
             found = [serial for serial in found if serial in known]
         found = [serial for serial in found if serial not in optional]
         if resets:
@@ -233,7 +247,10 @@ class Oracle:
         if found != wanted:
             missing = [serial for serial in wanted if serial not in set(found)]
             doubled = sorted({serial for serial in found if seen.counts[serial] > 1})
-            place = next((at for at, (one, two) in enumerate(zip(found, wanted, strict=False)) if one != two), min(len(found), len(wanted)))
+            place = next(
+                (at for at, (one, two) in enumerate(zip(found, wanted, strict=False)) if one != two),
+                min(len(found), len(wanted)),
+            )
             kind = "duplicate" if doubled else "lost" if missing else "order"
             raise Violation(
                 kind,
@@ -253,7 +270,10 @@ class Oracle:
                 raise Violation("unknown", f"{self.remote}-{index}: record {serial} is not on the source")
             while place != at:
                 if not left:
-                    raise Violation("order", f"{self.remote}-{index}: record {serial} where {expected[at][1] if at < len(expected) else None} was due")
+                    raise Violation(
+                        "order",
+                        f"{self.remote}-{index}: record {serial} where {expected[at][1] if at < len(expected) else None} was due",
+                    )
                 reset = left.pop(0)
                 at = next((at for at, (offset, _) in enumerate(expected) if offset >= reset), len(expected))
             at += 1

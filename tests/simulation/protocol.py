@@ -244,7 +244,9 @@ def schema_answer(head: Head, *, version: int | None = None, **fields: Any) -> b
 def versions_answer(head: Head, release: str) -> bytes:
     known = RELEASES[release]
     too_new = head.version > known[API_VERSIONS]
-    rows = [ApiVersionsResponse.ApiVersion(api_key=key, min_version=0, max_version=newest) for key, newest in known.items()]
+    rows = [
+        ApiVersionsResponse.ApiVersion(api_key=key, min_version=0, max_version=newest) for key, newest in known.items()
+    ]
     if not too_new:
         return schema_answer(head, error_code=0, api_keys=rows, throttle_time_ms=0)
     return schema_answer(head, version=0, error_code=35, api_keys=rows)

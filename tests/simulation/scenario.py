@@ -154,7 +154,9 @@ class Scenario:
         self.target.on_produce = self._produced
         self.error: Violation | None = None
         self._serial = 0
-        self._open: dict[int, tuple[int, bool]] = {}  # partition -> (producer of an open transaction, it will be aborted)
+        self._open: dict[
+            int, tuple[int, bool]
+        ] = {}  # partition -> (producer of an open transaction, it will be aborted)
         self._healing = False
         self._producing = True
         self._starting = False
@@ -210,12 +212,23 @@ class Scenario:
         if isinstance(process, Process) and len(data) > 6 and struct.unpack_from(">h", data, 4)[0] == 0:
             grant = self.driver.grant_of(process)
             if grant < self.driver.last_grant:
-                raise Violation("lease", f"{process.name} (lease {grant}) sends to {link.listener.host} under lease {self.driver.last_grant}")  # type: ignore[attr-defined]
+                raise Violation(
+                    "lease",
+                    f"{process.name} (lease {grant}) sends to {link.listener.host} under lease {self.driver.last_grant}",
+                )  # type: ignore[attr-defined]
 
     def _produced(self, node: int, place: Place, error: int, base: int, data: memoryview) -> None:
         if self.world.echo or error:
             batch = batch_at(data, max(0, base), 0)
-            self.world.say("produce", broker=node, place=place, error=error, base=base, count=batch.after - batch.base, producer=batch.producer)
+            self.world.say(
+                "produce",
+                broker=node,
+                place=place,
+                error=error,
+                base=base,
+                count=batch.after - batch.base,
+                producer=batch.producer,
+            )
         if place[0] == OFFSETS and not error:
             for record in batch_at(data, base, 0).records:
                 position = position_of(record)
@@ -395,7 +408,13 @@ class Scenario:
     def _some_process(self) -> Process | None:
         alive = self.driver.alive()
         holder = self.driver.holder()
-        return holder if holder is not None and self.world.random.random() < 0.8 else self.world.random.choice(alive) if alive else None
+        return (
+            holder
+            if holder is not None and self.world.random.random() < 0.8
+            else self.world.random.choice(alive)
+            if alive
+            else None
+        )
 
     def kill_driver(self) -> None:
         """The driver dies; the next one starts when the lease of its executors has run out."""
@@ -444,7 +463,14 @@ class Scenario:
             leader = self.target.leader_replica(place)
             seen = self.oracle.seen[index]
             quiet = not any(self.driver.grant_of(process) for process in self.driver.alive())
-            if leader is None or not leader.leads or len(leader.isr) < 2 or not quiet or not seen.verified or index in self.oracle.excuses.resets:
+            if (
+                leader is None
+                or not leader.leads
+                or len(leader.isr) < 2
+                or not quiet
+                or not seen.verified
+                or index in self.oracle.excuses.resets
+            ):
                 return
             broker = self.target.brokers[leader.broker]
             expected = [offset for offset, _ in self.oracle.expected(index) if offset < seen.verified]
@@ -521,7 +547,13 @@ class Scenario:
         def elect() -> None:
             self.source.brokers[victim].slow_fetch_s.pop(place, None)
             others = [node for node in (1, 2, 3) if node != victim]
-            if part.state.leader == victim or not self.source.brokers[victim].alive or part.replicas[victim].end >= part.replicas[part.state.leader].end if part.state.leader in others else True:
+            if (
+                part.state.leader == victim
+                or not self.source.brokers[victim].alive
+                or part.replicas[victim].end >= part.replicas[part.state.leader].end
+                if part.state.leader in others
+                else True
+            ):
                 self.source.fetch_soon(place, victim, 0.001)
                 return
             self.oracle.excuses.source_cut.add(index)
@@ -551,7 +583,11 @@ class Scenario:
         self.world.say("healing begins")
         for _ in range(600):
             up = all(
-                broker.alive and not broker.stalled and not broker.cut and not broker.unreachable_until > self.world.now and not broker.slow_fetch_s
+                broker.alive
+                and not broker.stalled
+                and not broker.cut
+                and not broker.unreachable_until > self.world.now
+                and not broker.slow_fetch_s
                 for cluster in (self.source, self.target)
                 for broker in cluster.brokers.values()
             )
@@ -569,7 +605,10 @@ class Scenario:
         for index in range(self.profile.partitions):
             self._produce_batch(index)
             if index in self._open:
-                self._end_transaction(index, self.source.partitions[TOPIC, index].replicas[self.source.partitions[TOPIC, index].state.leader])
+                self._end_transaction(
+                    index,
+                    self.source.partitions[TOPIC, index].replicas[self.source.partitions[TOPIC, index].state.leader],
+                )
         deadline = self.world.now + _REST_S
         while self.world.now < deadline:
             self.world.run(self.world.now + 1.0)
@@ -649,7 +688,9 @@ def simulated(seed: int, *, echo: bool = False) -> Iterator[World]:
         structlog.configure(**before)
 
 
-def run(seed: int, *, echo: bool = False, families: tuple[str, ...] | None = None, without: tuple[str, ...] = ()) -> Result:
+def run(
+    seed: int, *, echo: bool = False, families: tuple[str, ...] | None = None, without: tuple[str, ...] = ()
+) -> Result:
     """One run by seed; ``families`` replaces those of the seed, ``without`` takes some away."""
     with simulated(seed, echo=echo) as world:
         profile = Profile.of(world)

@@ -229,6 +229,8 @@ class Replica:
         """Up to which offset both logs are the same."""
         mine, theirs = self.log, leader.log
         place = min(len(mine), len(theirs))
-        while place and not (mine[place - 1].base == theirs[place - 1].base and mine[place - 1].epoch == theirs[place - 1].epoch):
+        while place and not (
+            mine[place - 1].base == theirs[place - 1].base and mine[place - 1].epoch == theirs[place - 1].epoch
+        ):
             place -= 1
         return mine[place - 1].after if place else self.start
