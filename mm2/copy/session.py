@@ -150,6 +150,8 @@ class Entry:
     (-1 unknown): what is known of it when the source is gone. ``lost_before`` counts ranges that ``lost`` no longer lists.
     ``target_epoch`` is the leader epoch of the target partition (-1 unknown), ``lease`` orders entries of one partition; that of
     an entry of a version before is 0.
+    ``known_epoch`` is the highest source leader epoch of which a batch can have been copied without a newer election
+    (-1 unknown): a successor counts past no batch of a higher one.
     """
 
     topic: str
@@ -173,6 +175,7 @@ class Entry:
     lost_before: int = 0
     target_epoch: int = -1
     lease: Lease = Lease()  # noqa: RUF009  (immutable)
+    known_epoch: int = -1
 
     @property
     def lost_ranges(self) -> int:
@@ -228,6 +231,8 @@ class Entry:
             data["end"] = self.end
         if self.lost_before:
             data["lost_before"] = self.lost_before
+        if self.known_epoch != self.source_epoch:
+            data["source"]["known"] = self.known_epoch
         if self.before is not None:
             mark, gaps, chunk, extent, lost = self.before
             data["before"] = [list(mark), gaps, chunk, list(extent), lost]
@@ -261,6 +266,7 @@ class Entry:
             int(data.get("lost_before", 0)),
             int(data["target"].get("epoch", -1)),
             Lease(*data.get("lease", ())),
+            int(data["source"].get("known", data["source"]["epoch"])),
         )
 
 

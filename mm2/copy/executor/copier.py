@@ -413,9 +413,17 @@ class Copier:
         """Its source topic is another one of the same name."""
         self._losses.renewed(cursor, topic_id)
 
-    def diverged(self, cursor: Cursor, end_offset: int) -> None:
-        """Its source log was cut off."""
-        self._losses.diverged(cursor, end_offset)
+    def diverged(self, cursor: Cursor, epoch: int, end_offset: int) -> None:
+        """Its source log was truncated."""
+        self._losses.diverged(cursor, epoch, end_offset)
+
+    def unchecked(self, cursor: Cursor) -> None:
+        """Its position has to be validated before it is read."""
+        self._losses.validate(cursor)
+
+    def replaced(self, cursor: Cursor, first: int, records: int, *, exact: bool) -> None:
+        """Records of a predecessor are no longer on the source."""
+        self._losses.replaced(cursor, first, records, exact=exact)
 
     def uncertain(self, cursor: Cursor) -> None:
         """What is on the target has to be looked at."""
@@ -683,6 +691,7 @@ class Copier:
             lost_before=lost_before,
             target_epoch=cursor.outbox.leader_epoch,
             lease=self._positions.lease(part.source),
+            known_epoch=cursor.known_epoch,
         )
 
     @staticmethod

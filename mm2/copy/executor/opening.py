@@ -30,7 +30,6 @@ from mm2.copy.executor.target_progress import (
     ProgressQuestion,
     TargetLookUp,
     TargetProgress,
-    Unmatchable,
 )
 from mm2.copy.segments import Trail
 from mm2.copy.session import Entry, Mark, Session, Start
@@ -146,6 +145,7 @@ class Opening:
         cursor.rate = float(entry.rate)
         if not start.moved:
             cursor.leader_epoch = entry.source_epoch
+            cursor.known_epoch = entry.known_epoch
             cursor.topic_id = entry.source_id
             cursor.known_end = entry.end
             self._marks[cursor.partition] = entry.mark
@@ -308,14 +308,13 @@ class Opening:
                     break
                 await self._link.pause(_AGAIN_S)
                 continue
-            except Unmatchable:
-                break
             self._log.info(
-                "the source has a hole where a predecessor copied: its records are looked for on the target",
+                "records that a predecessor copied are compared with the source by content",
                 partition=str(partition),
                 records=cursor.skip,
             )
-            cursor.match = deque(prints[-cursor.skip :])
+            cursor.match = deque(prints.values[-cursor.skip :])
+            cursor.match_with_time = prints.with_time
             if len(cursor.match) < cursor.skip:
                 # They are there all the same for the count; but what is left of them on the source counts as new.
                 cursor.note = f"at least once: {cursor.spec.target} was compacted while nobody copied"
@@ -463,6 +462,8 @@ class Opening:
         self.sessions[cursor.partition] = Session(identity, mark)
         cursor.outbox.looked_up = True
         cursor.outbox.floor = mark.target
+        if cursor.known_epoch < 0:
+            cursor.known_epoch = self._source.leader_epoch(cursor.partition)
         # Fetched already, and sent as soon as the ledger knows of the session.
         self._source.add([cursor])
 

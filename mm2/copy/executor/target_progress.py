@@ -85,8 +85,12 @@ class InconsistentTarget(KafkaFailure):
     """The target's log contradicts the count of a session: records are missing, doubled or out of order (rule L3)."""
 
 
-class Unmatchable(Exception):
-    """Copies of records cannot be told from others like them."""
+@dataclass(frozen=True, slots=True)
+class Prints:
+    """Fingerprints of records on the target, in order. ``with_time``: the timestamps are part of them."""
+
+    values: list[int]
+    with_time: bool = True
 
 
 class TargetLookUp:
@@ -274,19 +278,24 @@ class TargetLookUp:
                 behind[tp] = ends[tp]
         return behind
 
-    def fingerprints(self, partition: TopicPartition, first: int, end: int, identity: ProducerIdentity) -> list[int]:
-        """Hashes of our records at target offsets ``first .. end-1``, in order; equal content gives an equal hash in
-        this process only. Raises KafkaFailure or Unmatchable."""
-        found = []
+    def fingerprints(self, partition: TopicPartition, first: int, end: int, identity: ProducerIdentity) -> Prints:
+        """Fingerprints of our records at target offsets ``first .. end-1``, in order. Raises KafkaFailure.
+
+        A topic with LogAppendTime does not keep the records' timestamps; then they are left out of the fingerprints.
+        """
+        records: list[tuple[int | None, int]] = []
+        with_time = True
         for _, batch in self._batches({partition: (first, end)}):
             header = batch.view.header
             if header is None or header.producer_id != identity.producer_id:
                 continue
-            if header.is_log_append_time:
-                message = f"{partition} does not keep the times of records"
-                raise Unmatchable(message)
-            found += [fingerprint(record) for record in decode_batch(batch.view) if first <= record.offset < end]
-        return found
+            with_time = with_time and not header.is_log_append_time
+            records += [
+                (record.timestamp, _content(record))
+                for record in decode_batch(batch.view)
+                if first <= record.offset < end
+            ]
+        return Prints([_print(timestamp if with_time else -1, content) for timestamp, content in records], with_time)
 
     def _batches(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> Iterator[tuple[TopicPartition, Batch]]:
         """The batches at these offsets, in order per partition, without control batches. Raises KafkaFailure."""
@@ -325,6 +334,14 @@ class TargetLookUp:
                 reader.close()
 
 
-def fingerprint(record: Record) -> int:
-    """What two copies of one record have in common."""
-    return hash((record.timestamp, record.key, record.value, record.headers))
+def fingerprint(record: Record, *, with_time: bool = True) -> int:
+    """Hash of what two copies of one record have in common; comparable within this process only."""
+    return _print(record.timestamp if with_time else -1, _content(record))
+
+
+def _content(record: Record) -> int:
+    return hash((record.key, record.value, record.headers))
+
+
+def _print(timestamp: int | None, content: int) -> int:
+    return hash((timestamp, content))

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
 from kafka.protocol.admin import DescribeProducersRequest
-from kafka.protocol.consumer import ListOffsetsRequest
+from kafka.protocol.consumer import ListOffsetsRequest, OffsetForLeaderEpochRequest
 
 from mm2.kafka.admin.calls import LEADER_MOVED, AdminCalls, unreachable
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
-from mm2.kafka.structs import OffsetInfo, ProducerState, TopicPartition
+from mm2.kafka.structs import EpochEnd, OffsetInfo, ProducerState, TopicPartition
 
 _Value = TypeVar("_Value")
 _ISOLATION: Final = {"read_uncommitted": 0, "read_committed": 1}
@@ -84,6 +84,35 @@ class PartitionCalls(AdminCalls):
             and (info := metadata.topics[key.topic].partitions.get(key.partition)) is not None
         }
 
+    def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, EpochEnd | KafkaFailure]:
+        """Where each partition's log ends for a leader epoch (OffsetForLeaderEpoch, KIP-101).
+
+        Needs DESCRIBE on the topic; brokers older than 2.3 want CLUSTER_ACTION (KIP-320).
+        """
+
+        def request(wanted: list[TopicPartition], _timeout_s: float) -> Any:
+            row = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
+            topics = [
+                row(
+                    topic=topic,
+                    partitions=[
+                        row.OffsetForLeaderPartition(
+                            partition=partition,
+                            current_leader_epoch=-1,
+                            leader_epoch=epochs[TopicPartition(topic, partition)],
+                        )
+                        for partition in indexes
+                    ],
+                )
+                for topic, indexes in _by_topic(wanted).items()
+            ]
+            return OffsetForLeaderEpochRequest(replica_id=-1, topics=topics)
+
+        def value(partition: Any) -> EpochEnd:
+            return EpochEnd(partition.leader_epoch, partition.end_offset)
+
+        return self._ask_leaders(epochs, request, value, key=lambda topic, row: (topic.topic, row.partition))
+
     def describe_producers(
         self, partitions: Iterable[TopicPartition], *, timeout_s: float | None = None
     ) -> dict[TopicPartition, dict[int, ProducerState] | KafkaFailure]:
@@ -118,6 +147,7 @@ class PartitionCalls(AdminCalls):
         value: Callable[[Any], _Value],
         *,
         timeout_s: float | None = None,
+        key: Callable[[Any, Any], tuple[str, int]] = lambda topic, row: (topic.name, row.partition_index),
     ) -> dict[TopicPartition, _Value | KafkaFailure]:
         """One request per leader. Leaders come from the cache first; those that moved are asked for again."""
 
@@ -129,29 +159,26 @@ class PartitionCalls(AdminCalls):
                 except KafkaFailure as failure:
                     results.update(
                         {
-                            key: unreachable(
-                                failure,
-                                ErrorCode.LEADER_NOT_AVAILABLE,
-                                self._subject("Partition", key),
-                                repeatable=True,
+                            tp: unreachable(
+                                failure, ErrorCode.LEADER_NOT_AVAILABLE, self._subject("Partition", tp), repeatable=True
                             )
-                            for key in group
+                            for tp in group
                         }
                     )
                     continue
                 for topic in answer.topics:
                     for partition in topic.partitions:
-                        key = TopicPartition(topic.name, partition.partition_index)
+                        tp = TopicPartition(*key(topic, partition))
                         message = getattr(partition, "error_message", None)
-                        failure_or_none = self._outcome("Partition", key, partition.error_code, message)
-                        results[key] = value(partition) if failure_or_none is None else failure_or_none
-            for key, outcome in results.items():
+                        failure_or_none = self._outcome("Partition", tp, partition.error_code, message)
+                        results[tp] = value(partition) if failure_or_none is None else failure_or_none
+            for tp, outcome in results.items():
                 if isinstance(outcome, KafkaFailure):
-                    self.cluster.invalidate(key.topic)
+                    self.cluster.invalidate(tp.topic)
             return results
 
         return self._settle(
-            (TopicPartition(*key) for key in partitions),
+            (TopicPartition(*tp) for tp in partitions),
             ask,
             again=LEADER_MOVED,
             repeatable=True,

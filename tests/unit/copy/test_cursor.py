@@ -440,8 +440,8 @@ def test_lost_ranges_are_counted_for_ever_and_the_newest_are_listed() -> None:
 def test_what_the_source_says_goes_to_the_owner() -> None:
     bench = Bench()
     bench.cursor.renewed("id2")
-    bench.cursor.diverged(17)
-    assert bench.owner.told == [("renewed", "id2"), ("diverged", 17)]
+    bench.cursor.diverged(3, 17)
+    assert bench.owner.told == [("renewed", "id2"), ("diverged", 3, 17)]
 
 
 # -- how much may wait ----------------------------------------------------------------------------------------------------

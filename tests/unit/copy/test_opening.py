@@ -14,7 +14,7 @@ from mm2.copy.executor.cursor import Cursor
 from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.opening import Opening, duration_ms
 from mm2.copy.executor.outbox import Outbox
-from mm2.copy.executor.target_progress import FoundBatch, InconsistentTarget, TargetProgress, fingerprint
+from mm2.copy.executor.target_progress import FoundBatch, InconsistentTarget, Prints, TargetProgress, fingerprint
 from mm2.copy.segments import Chunk, Segment
 from mm2.copy.session import Entry, Lost, Mark, Session, Start
 from mm2.copy.spec import Assignment, CopySpec, TransactionsSpec
@@ -67,7 +67,7 @@ class Scene:
         )
         opening: Any = self.opening
         opening._source_admin = opening._target_admin = self
-        opening._look_up = SimpleNamespace(progress=self._standings, fingerprints=lambda *_: self.prints)
+        opening._look_up = SimpleNamespace(progress=self._standings, fingerprints=lambda *_: Prints(self.prints))
         opening._new_identity = lambda: ProducerIdentity(9, 0)
 
     # as source and sink
@@ -76,6 +76,9 @@ class Scene:
 
     def resume(self) -> None:
         """Nothing is fetched here."""
+
+    def leader_epoch(self, _partition: TopicPartition) -> int:
+        return 6
 
     def wake(self, outbox: Outbox) -> None:
         self.woken.append(outbox)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from mm2.copy.executor.target_progress import (
     FoundBatch,
     InconsistentTarget,
+    Prints,
     ProgressQuestion,
     TargetLookUp,
     TargetProgress,
@@ -20,6 +22,7 @@ from mm2.copy.session import SEQUENCES
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import BrokerFailure, DisconnectedFailure
 from mm2.kafka.reader import Batch
+from mm2.kafka.records.batch import LOG_APPEND_TIME
 from mm2.kafka.records.record import Record
 from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import EARLIEST, OffsetInfo, ProducerIdentity, ProducerState, TopicPartition
@@ -253,7 +256,17 @@ def test_fingerprints_are_of_our_records_in_that_range() -> None:
     target = Target()
     target.tails = [(T, batch(8, 4, producer=(7, 2, 0))), (T, batch(12, 1, producer=(9, 0, 0)))]
     found = target.look_up.fingerprints(T, 9, 11, OURS)
-    assert found == [fingerprint(record(9)), fingerprint(record(10))]
+    assert found == Prints([fingerprint(record(9)), fingerprint(record(10))])
+
+
+def test_a_target_that_stamps_records_itself_is_compared_without_timestamps() -> None:
+    """LogAppendTime replaces the timestamps of records."""
+    target = Target()
+    stamped = batch(8, 2, producer=(7, 2, 0), attributes=LOG_APPEND_TIME)
+    target.tails = [(T, batch(6, 2, producer=(7, 2, 0))), (T, stamped)]
+    found = target.look_up.fingerprints(T, 7, 10, OURS)
+    assert found == Prints([fingerprint(record(offset), with_time=False) for offset in (7, 8, 9)], with_time=False)
+    assert found.values[0] == fingerprint(dataclasses.replace(record(7), timestamp=5), with_time=False)
 
 
 def test_a_fingerprint_is_of_what_a_copy_keeps() -> None:
