@@ -827,7 +827,8 @@ class Copier:
         for tp, cursor in self._cursors.items():
             if cursor.position < 0 or cursor.stopped or tp not in self._opening.sessions or cursor.skip:
                 continue
-            clean = cursor.outbox.idle and cursor.outbox.acked == cursor.records
+            # A batch in doubt was counted by ``next``, also where it was dropped from the queue at the stop.
+            clean = cursor.outbox.idle and cursor.outbox.acked == cursor.outbox.next == cursor.records
             committed = self._positions.committed.get(tp)
             entry = self._entry(cursor).replace(previous=committed)
             start = Start(cursor.position, committed, entry, cursor.trail.newest, clean)
