@@ -30,7 +30,7 @@ from mm2.kafka.structs import TopicPartition
 from tests.simulation.cluster import Cluster, Options, Place
 from tests.simulation.driver import Driver, position_key, position_of
 from tests.simulation.network import Link, Network
-from tests.simulation.oracle import Oracle, Violation, record_value
+from tests.simulation.oracle import Oracle, Violation, parse, record_value
 from tests.simulation.process import Process
 from tests.simulation.storage import Replica, batch_at
 from tests.simulation.world import Lock, World, patched
@@ -272,9 +272,22 @@ class Scenario:
 
     def _end_transaction(self, index: int, leader: Replica) -> None:
         number, aborted = self._open.pop(index)
+        self._mark_end(leader, number, aborted=aborted)
+
+    def _mark_end(self, leader: Replica, number: int, *, aborted: bool) -> None:
         kind = 0 if aborted else 1
         marker = Record(struct.pack(">hh", 0, kind), struct.pack(">hi", 0, 0), (), int(self.world.wall() * 1000))
         self._append(leader, encode_batch([marker], producer=(number, 0, -1), attributes=CONTROL | TRANSACTIONAL))
+
+    def _end_transactions(self) -> None:
+        """End those whose marker was lost with the end of a log, too."""
+        self._open.clear()
+        for index in range(self.profile.partitions):
+            leader = self._source_leader(index)
+            if leader is not None:
+                for number, first in list(leader.open.items()):
+                    _, aborted = parse(leader.read(first, first + 1, 1)[0].records[0].value)
+                    self._mark_end(leader, number, aborted=aborted)
 
     def _append(self, leader: Replica, data: bytearray) -> None:
         leader.append(batch_at(data, leader.end, leader.epoch))
@@ -597,18 +610,10 @@ class Scenario:
         else:
             raise Violation("simulation", "the clusters do not heal")
         self.world.run(self.world.now + 2.0)
-        for index in list(self._open):
-            leader = self._source_leader(index)
-            if leader is not None:
-                self._end_transaction(index, leader)
         self._producing = False
         for index in range(self.profile.partitions):
             self._produce_batch(index)
-            if index in self._open:
-                self._end_transaction(
-                    index,
-                    self.source.partitions[TOPIC, index].replicas[self.source.partitions[TOPIC, index].state.leader],
-                )
+        self._end_transactions()
         deadline = self.world.now + _REST_S
         while self.world.now < deadline:
             self.world.run(self.world.now + 1.0)
