@@ -8,6 +8,12 @@ import sys
 import time
 
 
+def say(text: object) -> None:
+    """To standard output, at once."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seed", type=int, help="run this schedule only")
@@ -29,13 +35,13 @@ def main() -> int:
         result = run(
             arguments.seed, echo=arguments.trace, families=families, without=tuple(arguments.without.split(","))
         )
-        print(
+        say(
             f"seed {result.seed}: {result.steps} steps, {result.records} records, {result.virtual_s} s, {result.profile.families}"
         )
         if result.violation is not None:
             if not arguments.trace:
-                print("\n".join(result.trace[-arguments.last :]))
-            print(result.violation)
+                say("\n".join(result.trace[-arguments.last :]))
+            say(result.violation)
             return 1
         return 0
     began = time.perf_counter()
@@ -49,12 +55,12 @@ def main() -> int:
         records += result.records
         if result.violation is not None:
             bad += 1
-            print(f"seed {seed}: {','.join(result.profile.families)}: {result.violation}", flush=True)
+            say(f"seed {seed}: {','.join(result.profile.families)}: {result.violation}")
             if not arguments.keep_going:
                 break
         seed += 1
     took = time.perf_counter() - began
-    print(
+    say(
         f"{seed - arguments.first_seed} seeds, {steps} steps, {records} records, {bad} violations, {took:.0f} s, {steps / took:.0f} steps/s"
     )
     return 1 if bad else 0
@@ -63,7 +69,7 @@ def main() -> int:
 if __name__ == "__main__":
     if os.environ.get("PYTHONHASHSEED") != "0":
         # The order of sets of strings must be the same each time.
-        os.execve(
+        os.execve(  # noqa: S606
             sys.executable,
             [sys.executable, "-m", "tests.simulation", *sys.argv[1:]],
             {**os.environ, "PYTHONHASHSEED": "0"},

@@ -677,8 +677,10 @@ class Broker:
         for client in list(self._clients.values()):
             client.link.reset()
         self._clients.clear()
-        for waiting in (*self._writing, *self._reading):
-            waiting.over = True
+        for writing in self._writing:
+            writing.over = True
+        for reading in self._reading:
+            reading.over = True
         self._writing.clear()
         self._reading.clear()
         for replica in self.replicas.values():
@@ -846,6 +848,8 @@ class Cluster:
             or tuple(sorted(isr)) == part.state.isr
         ):
             return
+        # Until it hears that more replicas are in sync, the high watermark waits for them all the same (maximal ISR).
+        leader.isr = tuple(sorted({*leader.isr, *isr}))
         self.decide(part, part.state.leader, tuple(sorted(isr)), new_epoch=False)
 
     # -- replication
@@ -892,9 +896,9 @@ class Cluster:
             follower.truncate(common)
         leader.remote[follower.broker] = follower.end
         before = leader.high_watermark
-        if follower.broker not in leader.isr and follower.end >= max(leader.high_watermark, leader.epoch_start):
-            if self._is_up(follower.broker):
-                self.change_isr(leader, (*leader.isr, follower.broker))
+        caught_up = follower.end >= max(leader.high_watermark, leader.epoch_start)
+        if follower.broker not in leader.isr and caught_up and self._is_up(follower.broker):
+            self.change_isr(leader, (*leader.isr, follower.broker))
         source.advance(leader)
         fresh = leader.read(follower.end, leader.end, _REPLICATED_BYTES) if follower.end < leader.end else []
         for batch in fresh:

@@ -20,6 +20,8 @@ Bytes = bytes | bytearray | memoryview
 class Listener(Protocol):
     """The far end of connections: a broker."""
 
+    host: str
+
     def reachable(self) -> bool:
         """Whether connections are accepted."""
 

@@ -43,12 +43,12 @@ class Loop(asyncio.BaseEventLoop):
         self._process.poke()
         return handle
 
-    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:
+    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> Any:  # type: ignore[override]
         timer = super().call_at(when, callback, *args, context=context)
         self._process.alarm(when)
         return timer
 
-    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:  # type: ignore[override]
         del executor
         future = self.create_future()
         process = self._process
@@ -65,7 +65,7 @@ class Loop(asyncio.BaseEventLoop):
         process.world.spawn(process, work)
         return future
 
-    def add_reader(self, fd: Any, callback: Any, *args: Any) -> Any:
+    def add_reader(self, fd: Any, callback: Any, *args: Any) -> Any:  # type: ignore[override]
         self._process.network.sockets[fd].watch(lambda: callback(*args))
 
     def remove_reader(self, fd: Any) -> Any:
@@ -73,7 +73,7 @@ class Loop(asyncio.BaseEventLoop):
         if socket is not None:
             socket.watch(None)
 
-    def add_writer(self, fd: Any, callback: Any, *args: Any) -> Any:
+    def add_writer(self, fd: Any, callback: Any, *args: Any) -> Any:  # type: ignore[override]
         raise NotImplementedError
 
     def remove_writer(self, fd: Any) -> Any:
@@ -192,7 +192,7 @@ class Process(Owner):
             while self._left and not self.dead and not self.frozen:
                 self._left -= 1
                 handle = ready.popleft()
-                if not handle._cancelled:  # type: ignore[attr-defined]
+                if not handle.cancelled():
                     world.steps += 1
                     self.callbacks += 1
                     handle._run()
@@ -206,7 +206,7 @@ class Process(Owner):
         self._again()
 
     def _again(self) -> None:
-        while self.loop._scheduled and self.loop._scheduled[0]._cancelled:  # type: ignore[attr-defined]
+        while self.loop._scheduled and self.loop._scheduled[0].cancelled():
             heapq.heappop(self.loop._scheduled)._scheduled = False  # type: ignore[attr-defined]
         if self.loop._ready or self._io:
             self.poke()

@@ -6,7 +6,7 @@ import logging
 import math
 import struct
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -215,7 +215,7 @@ class Scenario:
                 raise Violation(
                     "lease",
                     f"{process.name} (lease {grant}) sends to {link.listener.host} under lease {self.driver.last_grant}",
-                )  # type: ignore[attr-defined]
+                )
 
     def _produced(self, node: int, place: Place, error: int, base: int, data: memoryview) -> None:
         if self.world.echo or error:
@@ -290,7 +290,7 @@ class Scenario:
                     self._mark_end(leader, number, aborted=aborted)
 
     def _append(self, leader: Replica, data: bytearray) -> None:
-        leader.append(batch_at(data, leader.end, leader.epoch))
+        leader.append(batch_at(memoryview(data), leader.end, leader.epoch))
         self.source.brokers[leader.broker].advance(leader)
         self.source.replicate(leader)
 
@@ -446,8 +446,8 @@ class Scenario:
         self.world.say("progress channel on hold", seconds=seconds)
         self.driver.held_until = self.world.now + seconds
 
-    def restart_task(self, between: Callable[[], None] | None = None) -> None:
-        """The task is stopped and started again."""
+    def restart_task(self, between: Callable[[], bool] | None = None) -> None:
+        """The task is stopped and started again, when ``between`` is true."""
         if self._starting:
             return
         self._starting = True
@@ -460,8 +460,9 @@ class Scenario:
                     raise Violation("stuck", "the lane does not stop")
                 self.world.after(0.2, again)
                 return
-            if between is not None:
-                between()
+            if between is not None and not between():
+                self.world.after(0.1, again)
+                return
             self.world.after(0.1, self._start)
 
         self.world.after(0.2, again)
@@ -470,43 +471,49 @@ class Scenario:
         """The task is stopped, a user sets a position back, the task starts again."""
         index = self.world.random.randrange(self.profile.partitions)
 
-        def reset() -> None:
+        def reset() -> bool:
             key = offset_key(CONNECTOR, "A", TopicPartition(TOPIC, index))
             place = (OFFSETS, partition_for(key, 2))
             leader = self.target.leader_replica(place)
             seen = self.oracle.seen[index]
-            quiet = not any(self.driver.grant_of(process) for process in self.driver.alive())
-            if (
-                leader is None
-                or not leader.leads
-                or len(leader.isr) < 2
-                or not quiet
-                or not seen.verified
-                or index in self.oracle.excuses.resets
-            ):
-                return
-            broker = self.target.brokers[leader.broker]
+            if any(self.driver.grant_of(process) for process in self.driver.alive()):
+                return True
+            if not seen.verified or index in self.oracle.excuses.resets or index in self.oracle.excuses.source_cut:
+                return True
             expected = [offset for offset, _ in self.oracle.expected(index) if offset < seen.verified]
-            if len(expected) < 4 or not broker.alive or broker.stalled:
-                return
-            position = self.world.random.choice(expected[1:-2])
-            self.world.say("a user resets a position", partition=index, position=position)
-            record = Record(key, offset_value(position), (), int(self.world.wall() * 1000))
-            leader.append(batch_at(encode_batch([record]), leader.end, leader.epoch))
-            self.oracle.excuses.resets.setdefault(index, []).append(position)
-            self.target.replicate(leader)
+            if leader is None or len(expected) < 4:
+                return True
+            if written and any(batch.data == written[1] for batch in leader.read(written[0], leader.high_watermark, 1)):
+                self.world.say("the position is acknowledged", partition=index, position=position[0])
+                self.oracle.excuses.resets.setdefault(index, []).append(position[0])
+                return True
+            if written and leader.end > written[0] and leader.epoch == written[2]:
+                return False
+            broker = self.target.brokers[leader.broker]
+            if leader.leads and len(leader.isr) > 1 and broker.alive and not broker.stalled:
+                position[:] = position or [self.world.random.choice(expected[1:-2])]
+                self.world.say("a user resets a position", partition=index, position=position[0])
+                record = Record(key, offset_value(position[0]), (), int(self.world.wall() * 1000))
+                batch = batch_at(memoryview(encode_batch([record])), leader.end, leader.epoch)
+                written[:] = [batch.base, batch.data, batch.epoch]
+                leader.append(batch)
+                self.target.replicate(leader)
+            return False
 
+        written: list[Any] = []
+        position: list[int] = []
         self.restart_task(reset)
 
     def change_isolation(self) -> None:
         """The task is killed or stopped, its isolation level changes, it starts again."""
         random = self.world.random
 
-        def change() -> None:
+        def change() -> bool:
             committed = not self.driver.spec.read_committed
             self.driver.spec = _replace(self.driver.spec, read_committed=committed)
             self.oracle.read_committed = committed
             self.oracle.excuses.aborted = True
+            return True
 
         if self._starting:
             return
@@ -549,6 +556,8 @@ class Scenario:
         """A replica that lags is elected: what it does not have is lost."""
         random = self.world.random
         index = random.randrange(self.profile.partitions)
+        if self.oracle.excuses.resets.get(index):
+            return
         place = (TOPIC, index)
         victim = random.choice([1, 2, 3])
         part = self.source.partitions[place]
@@ -568,6 +577,8 @@ class Scenario:
                 else True
             ):
                 self.source.fetch_soon(place, victim, 0.001)
+                return
+            if self.oracle.excuses.resets.get(index):
                 return
             self.oracle.excuses.source_cut.add(index)
             self.source.elect_unclean(place)
@@ -659,7 +670,7 @@ def simulated(seed: int, *, echo: bool = False) -> Iterator[World]:
     # Of processes that were killed.
     warnings.filterwarnings("ignore", message="coroutine .* was never awaited", category=RuntimeWarning)
 
-    def log(_logger: Any, method: str, event: dict[str, Any]) -> Any:
+    def log(_logger: Any, method: str, event: MutableMapping[str, Any]) -> Any:
         if event.pop("exc_info", None) or "an error of ours" in str(event.get("event")):
             world.say("ERROR IN THE PRODUCT")
         text = str(event.pop("event", ""))
@@ -675,7 +686,7 @@ def simulated(seed: int, *, echo: bool = False) -> Iterator[World]:
     others: list[tuple[Any, str, Any]] = [(DriverLink, "forward_logs", lambda _self: None)]
     route = mm2.kafka.flights._Route
     # Its default was made of the real module.
-    others.append((mm2.kafka.flights, "_Route", lambda: route(running=Lock(world))))
+    others.append((mm2.kafka.flights, "_Route", lambda: route(running=Lock(world))))  # type: ignore[arg-type]
     dial: list[Callable[..., Any]] = []
 
     def dialled(*args: Any, **kwargs: Any) -> Any:

@@ -58,7 +58,7 @@ def batch_at(data: bytes | memoryview, base: int, epoch: int) -> Batch:
         base,
         base + last_delta + 1,
         epoch,
-        producer,  # type: ignore[arg-type]
+        producer,
         newest_ms,
         bytes(raw),
         control,

@@ -274,7 +274,7 @@ class _Thread:
 
     def _run(self) -> None:
         try:
-            self._call()
+            self._call()  # type: ignore[no-untyped-call]
         finally:
             self._over.set()
 
