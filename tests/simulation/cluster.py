@@ -797,6 +797,13 @@ class Cluster:
             elif isr != state.isr:
                 self.decide(part, state.leader, isr, new_epoch=False)
 
+    def heal(self) -> None:
+        """Heartbeats of all brokers that are up come again."""
+        for node in sorted(self._fenced):
+            broker = self.brokers[node]
+            if broker.alive and not broker.stalled and not broker.cut:
+                self.returned(broker)
+
     def returned(self, broker: Broker) -> None:
         """Heartbeats come again."""
         self._fenced.discard(broker.node)

@@ -110,12 +110,9 @@ class Oracle:
 
     # -- the target
 
-    def target_advanced(self, node: int, replica: Replica) -> None:
+    def target_advanced(self, _node: int, replica: Replica) -> None:
         """The target's high watermark has moved: I1."""
         if replica.topic != self.remote:
-            return
-        part = self.target.partitions[replica.topic, replica.partition]
-        if part.state.leader != node or part.state.epoch != replica.epoch:
             return
         index = replica.partition
         seen = self.seen[index]

@@ -620,6 +620,8 @@ class Scenario:
             self.world.run(self.world.now + 0.5)
         else:
             raise Violation("simulation", "the clusters do not heal")
+        self.source.heal()
+        self.target.heal()
         self.world.run(self.world.now + 2.0)
         self._producing = False
         for index in range(self.profile.partitions):
