@@ -8,29 +8,25 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterable
+from types import SimpleNamespace
 from typing import Any
 
 from mm2.copy import channel
 from mm2.copy.driver.batch import Batch
 from mm2.copy.driver.lane import Lane
 from mm2.copy.executor.copier import Copier
-from mm2.copy.executor.positions import offset_key
 from mm2.copy.ledger import Ledger
 from mm2.copy.session import Start
 from mm2.copy.spec import Assignment, CopySpec, PartitionProgress
-from mm2.copy.written_positions import read_written_positions
-from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import DisconnectedFailure
 from mm2.kafka.records.record import Record
 from mm2.kafka.structs import TopicPartition
+from mm2.mirror.source_task import MirrorSourceTask
 from tests.simulation.cluster import Cluster as SimulatedCluster
 from tests.simulation.cluster import Place
 from tests.simulation.network import Network
 from tests.simulation.process import Process
 from tests.simulation.world import Owner, World
-
-_READS = 4
-_READ_AGAIN_S = 0.3
 
 
 class _Transport(asyncio.Transport):
@@ -299,42 +295,22 @@ class Driver:
     # -- where to begin
 
     def _starts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Start]:
-        wanted = list(partitions)
-        starts: dict[TopicPartition, Start] = {}
-        for attempt in range(_READS):
-            ledger = Ledger()
-            for record in self._read((self.spec.ledger_topic or "", 0)):
-                ledger.apply(record.key, record.value, record.timestamp or 0)
-            committed = self._committed()
-            starts = {tp: ledger.start(tp, committed.get(tp)) for tp in wanted}
-            moved = [
-                tp for tp, start in starts.items() if start.moved and (entry := ledger.entry(tp)) and entry.session
-            ]
-            if moved:
-                # As `MirrorSourceTask._without_late_writes`.
-                keys = {tp: offset_key(self.spec.connector, self.spec.source_alias, tp) for tp in moved}
-                cluster = Cluster(self.spec.target, name="worker")
-                try:
-                    written = read_written_positions(cluster, self.spec.offsets_topic, set(keys.values()))
-                finally:
-                    cluster.close()
-                for tp, key in keys.items():
-                    starts[tp] = ledger.start(tp, written[key].position, written[key].header)
-            if attempt == _READS - 1 or not any(start.moved for start in starts.values()):
-                break
-            self.world.sleep(_READ_AGAIN_S)
+        starts = _Task(self)._starts(partitions)
         for tp, start in starts.items():
+            mark = None if start.entry is None else start.entry.mark
             self.world.say(
-                "start",
-                partition=tp,
-                position=start.position,
-                moved=start.moved,
-                entry=None if start.entry is None else start.entry.mark,
-                previous=None if start.entry is None else start.entry.previous,
+                "start", partition=tp, position=start.position, moved=start.moved, clean=start.clean, entry=mark
             )
         return starts
 
-    def _committed(self) -> dict[TopicPartition, int | None]:
+    def ledger(self) -> Ledger:
+        """As it is now."""
+        ledger = Ledger()
+        for record in self._read((self.spec.ledger_topic or "", 0)):
+            ledger.apply(record.key, record.value, record.timestamp or 0)
+        return ledger
+
+    def committed(self) -> dict[TopicPartition, int | None]:
         found: dict[TopicPartition, int | None] = {}
         for place in self.target.partitions:
             if place[0] == self.spec.offsets_topic:
@@ -355,6 +331,24 @@ class Driver:
             message = f"{place} cannot be read now"
             raise DisconnectedFailure(message)
         return [record for batch in leader.log if batch.after <= leader.high_watermark for record in batch.records]
+
+
+class _Task(MirrorSourceTask):
+    """Decides where partitions begin; what it reads are the simulated topics."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._spec = driver.spec
+        self._source_alias = driver.spec.source_alias
+        self._start_from: Any = SimpleNamespace(offsets={})
+        self.context: Any = SimpleNamespace(worker=SimpleNamespace(exactly_once=False))
+
+    def _read_ledger(self) -> Ledger:
+        return self._driver.ledger()
+
+    def _committed(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int | None]:
+        committed = self._driver.committed()
+        return {tp: committed.get(tp) for tp in partitions}
 
 
 def position_key(record: Record) -> TopicPartition:

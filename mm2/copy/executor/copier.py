@@ -13,7 +13,7 @@ import functools
 import gc
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
@@ -46,7 +46,7 @@ from mm2.kafka.errors import BrokerFailure, CorruptBatch, KafkaFailure
 from mm2.kafka.records.batch import BatchView, unpatched
 from mm2.kafka.records.record import Record, decode_batch
 from mm2.kafka.settings import ClientSettings
-from mm2.kafka.structs import TopicPartition
+from mm2.kafka.structs import LATEST, OffsetInfo, TopicPartition
 from mm2.kafka.wire.channel import BufferPool
 
 ROOM_BYTES: Final = 48 << 20
@@ -353,15 +353,33 @@ class Copier:
             return False
         rows = link.start.result()["starts"]
         starts = {TopicPartition(topic, partition): Start.from_json(start) for topic, partition, start in rows}
+        ends = await self._offsets_ends(tp for tp, start in starts.items() if not start.clean)
         for tp, start in starts.items():
             before = Lease() if start.entry is None else start.entry.lease
-            self._positions.start_at(tp, start.committed, before.taken_over(time.time_ns() // 1_000_000))
+            lease = before.taken_over(time.time_ns() // 1_000_000)
+            seen = (
+                start.entry.seen if start.clean and start.entry is not None else ends.get(self._positions.place(tp), -1)
+            )
+            self._positions.start_at(tp, start.committed, lease, seen=seen, entered=start.clean)
             if spec.transactions is not None:
                 self._before[tp] = _before(start)
                 if (entry := start.entry) is not None:
                     self._written[tp] = _state(entry.mark, len(entry.lost), entry.foreign, entry.trouble, entry.note)
         self._opening.begin(starts)
         return True
+
+    async def _offsets_ends(self, sources: Iterable[TopicPartition]) -> dict[int, int]:
+        """Where the partitions of the offsets topic end that hold these positions; asked after the positions were read."""
+        places = {self._positions.place(source) for source in sources} if self._with_sessions else set()
+        if not places:
+            return {}
+        wanted = {TopicPartition(self._spec.offsets_topic, place): LATEST for place in places}
+        try:
+            found = await asyncio.wait_for(self._call(Admin(self._offsets_cluster).list_offsets, wanted), _NEWS_AFTER_S)
+        except (TimeoutError, KafkaFailure) as error:
+            self._log.info("the end of the offsets topic is not known", error=str(error))
+            return {}
+        return {tp.partition: end.offset for tp, end in found.items() if isinstance(end, OffsetInfo)}
 
     # -- copying: what cursors ask (`Owner`) -------------------------------------------------------------------------
 
@@ -828,9 +846,10 @@ class Copier:
             if cursor.position < 0 or cursor.stopped or tp not in self._opening.sessions or cursor.skip:
                 continue
             # A batch in doubt was counted by ``next``, also where it was dropped from the queue at the stop.
-            clean = cursor.outbox.idle and cursor.outbox.acked == cursor.outbox.next == cursor.records
+            is_in = cursor.outbox.idle and cursor.outbox.acked == cursor.outbox.next == cursor.records
+            clean = is_in and self._positions.is_entered(tp)
             committed = self._positions.committed.get(tp)
-            entry = self._entry(cursor).replace(previous=committed)
+            entry = self._entry(cursor).replace(previous=committed, seen=self._positions.seen(tp))
             start = Start(cursor.position, committed, entry, cursor.trail.newest, clean)
             rows.append([tp.topic, tp.partition, start.to_json()])
         return rows

@@ -163,29 +163,43 @@ class Opening:
         )
 
     def _go_on(self, cursor: Cursor, entry: Entry, progress: TargetProgress | None = None) -> None:
-        """Continue a session at its mark; what ``progress`` has found behind it is read past."""
+        """Continue a session at its mark; what ``progress`` has found behind it is read past.
+
+        Without ``progress`` it was handed over cleanly. Otherwise nothing is sent before the ledger has an entry of this holder
+        (rule C7): an entry of the holder before may still land, and would begin another session.
+        """
         session = entry.session
         if session is None:
             return
         mark = entry.mark
         skip = 0 if progress is None else progress.records - mark.records
-        base = progress.offset_of(mark.records, skip) if progress is not None and skip else -1
         outbox = cursor.outbox
         self.sessions[cursor.partition] = session
         outbox.looked_up = True
-        outbox.begin(session.producer, mark.records + skip, known=False)
         outbox.floor = session.start.target
-        outbox.end_offset = mark.target
-        if progress is not None:
-            outbox.complaint = None
-            outbox.verified_epoch = progress.leader_epoch if progress.leader_epoch >= 0 else None
-            if skip:
-                outbox.end_offset = progress.target_end
+        base = -1
+        if progress is not None and skip:
+            base = progress.offset_of(mark.records, skip)
+
+        def begin() -> None:
+            outbox.begin(session.producer, mark.records + skip, known=False)
+            outbox.end_offset = mark.target
+            if progress is not None:
+                outbox.verified_epoch = progress.leader_epoch if progress.leader_epoch >= 0 else None
+                if skip:
+                    outbox.end_offset = progress.target_end
+            self._sink.go_on(outbox)
+
         cursor.begin(mark, skip=skip, skip_base=base)
         self._behind[cursor.partition] = mark.target
         if skip:
             self._log.info("reading past what a predecessor has copied", partition=str(cursor.partition), records=skip)
-        self._sink.wake(outbox)
+        if progress is None:
+            begin()
+        else:
+            outbox.complaint = None
+            outbox.identity = ProducerIdentity(-1, -1)
+            self._commit(cursor, begin)
         self._source.add([cursor])
 
     # -- sessions whose holder died ------------------------------------------------------------------------------------

@@ -107,6 +107,10 @@ class Scene:
         await asyncio.sleep(0)
         return call(*args)
 
+    def written(self) -> None:
+        """The ledger has the entry that was committed last."""
+        self.committed.pop()()
+
     # what happens
     def begin(self, start: Start) -> None:
         self.opening.begin({TP: start})
@@ -164,6 +168,7 @@ def test_after_a_crash_the_target_says_how_far_it_got(end: int, base: int, found
     scene.standings = [DisconnectedFailure("away"), *kept_out, TargetProgress(57, end, 4, tuple(found))]
     play(scene, lambda: scene.begin(Start(50, 40, ENTRY)))
     assert (scene.cursor.mark, scene.cursor.skip, scene.cursor.skip_base) == (Mark(50, 150, 50), 7, base)
+    scene.written()
     assert (scene.outbox.next, scene.outbox.acked, scene.outbox.end_offset) == (
         57,
         57,
@@ -179,7 +184,11 @@ def test_nothing_was_written_since_the_mark() -> None:
     scene = Scene()
     scene.standings = [TargetProgress(50, 150)]
     play(scene, lambda: scene.begin(Start(50, 50, ENTRY)))
-    assert (scene.cursor.skip, scene.outbox.end_offset, scene.reading) == (0, 150, [scene.cursor])
+    assert (scene.outbox.nameless, scene.reading) == (True, [scene.cursor]), (
+        "nothing is sent before the entry is written"
+    )
+    scene.written()
+    assert (scene.cursor.skip, scene.outbox.end_offset, scene.outbox.identity) == (0, 150, ProducerIdentity(7, 1))
 
 
 def test_a_target_that_has_less_than_was_acknowledged_is_told() -> None:
@@ -410,6 +419,7 @@ def uncertain(scene: Scene, there: Iterable[int]) -> None:
 def test_what_is_on_the_target_is_found_by_its_content() -> None:
     scene = Scene()
     uncertain(scene, range(50, 57))
+    scene.written()
     scene.bench.fetch(batch(53, 1), batch(55, 4))
     scene.bench.ack(157)
     assert (scene.bench.offsets(), scene.cursor.mark) == ([57, 58], Mark(59, 159, 59))
