@@ -863,7 +863,8 @@ class Copier:
         for tp, cursor in self._cursors.items():
             if cursor.position < 0 or cursor.stopped or tp not in self._opening.sessions or cursor.skip:
                 continue
-            is_in = cursor.outbox.idle and cursor.outbox.acked == cursor.records
+            # A batch in doubt was counted by ``next``, also where it was dropped from the queue at the stop.
+            is_in = cursor.outbox.idle and cursor.outbox.acked == cursor.outbox.next == cursor.records
             clean = is_in and self._positions.is_entered(tp)
             committed = self._positions.committed.get(tp)
             entry = self._entry(cursor).replace(previous=committed, seen=self._positions.seen(tp))
