@@ -29,8 +29,8 @@ from tests.faults.oracle import Rows
 
 _CONNECTOR = "MirrorSourceConnector"
 _ANSWER_S = 3.0
+_TIMES = 5
 _LATER_S = 2.0
-_SHOWN = 5
 
 
 class Position(NamedTuple):
@@ -51,6 +51,14 @@ class Claim(NamedTuple):
     high_watermark: int
     epoch: int
     """Of the leader that answered."""
+
+
+class _Question(NamedTuple):
+    """How often the high watermark has been asked for, and when at last."""
+
+    position: Position
+    asked_s: float
+    times: int
 
 
 @dataclass
@@ -133,7 +141,7 @@ class PositionSampler:
                 "log_level": 0,
             }
         )
-        self._waiting: list[tuple[Position, float, Future[ListOffsetsResultInfo]]] = []
+        self._waiting: list[tuple[_Question, Future[ListOffsetsResultInfo]]] = []
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="positions", daemon=True)
 
@@ -193,32 +201,46 @@ class PositionSampler:
             )
         self.latest[where] = position.offset
 
-    def _ask(self, position: Position) -> None:
-        remote = TopicPartition(f"{self._alias}.{position.topic}", position.partition)
+    def _ask(self, position: Position, times: int = 1) -> None:
+        remote = TopicPartition(self._remote(position), position.partition)
         latest: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         answers = self._admin.list_offsets(
             {remote: latest}, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=_ANSWER_S
         )
-        self._waiting += [(position, time.time(), answer) for answer in answers.values()]
+        self._waiting += [(_Question(position, time.time(), times), answer) for answer in answers.values()]
 
     def _collect(self) -> None:
-        pending = []
-        for row in self._waiting:
-            position, at_s, answer = row
-            if not answer.done():
-                pending.append(row)
-                continue
+        done = [row for row in self._waiting if row[1].done()]
+        self._waiting = [row for row in self._waiting if not row[1].done()]
+        for question, answer in done:
+            position = question.position
             try:
                 found = answer.result()
             except KafkaException as exc:
-                self.unanswered += 1
                 self.failures[str(exc)] += 1
+                self._ask_again(question)
+                continue
+            if found.offset < 0:  # an error that librdkafka passes over
+                self.failures["no offset"] += 1
+                self._ask_again(question)
                 continue
             self.sampled += 1
             epoch = -1 if found.leader_epoch is None else int(found.leader_epoch)
-            claim = Claim(at_s, *position, int(found.offset), epoch)
+            claim = Claim(question.asked_s, *position, int(found.offset), epoch)
             self.claims.setdefault((position.topic, position.partition), []).append(claim)
-        self._waiting = pending
+
+    def _ask_again(self, question: _Question) -> None:
+        """A later answer holds as well: the high watermark of then was not higher."""
+        if question.times >= _TIMES or self._stopping.is_set():
+            self.unanswered += 1
+            return
+        # The admin client keeps an epoch that was refused (FENCED_LEADER_EPOCH) until metadata are asked for.
+        with suppress(KafkaException):
+            self._admin.list_topics(self._remote(question.position), timeout=1)
+        self._ask(question.position, question.times + 1)
+
+    def _remote(self, position: Position) -> str:
+        return f"{self._alias}.{position.topic}"
 
 
 def _clock(at_s: float) -> str:
