@@ -22,12 +22,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo, OffsetSpec
 
-from tests.faults.oracle import Rows
+from tests.faults.oracle import Rows, lease_of
 
 _CONNECTOR = "MirrorSourceConnector"
+_HEADER = "mm2.copy"
 _ANSWER_S = 3.0
 _TIMES = 5
 _LATER_S = 2.0
@@ -118,13 +119,14 @@ class PositionSampler:
     def __init__(self, bootstrap: str, source_alias: str) -> None:
         self.claims: dict[tuple[str, int], list[Claim]] = {}
         self.latest: dict[tuple[str, int], int] = {}
-        """The newest position by source topic and partition."""
+        """The valid position by source topic and partition; one with a smaller lease than another landed late."""
         self.sampled = 0
         self.unanswered = 0
         """Positions for which no leader answered in time."""
         self.back: list[str] = []
         """Positions below the one before, as sentences: no error by themselves."""
         self.failures: Counter[str] = Counter()
+        self._leases: dict[tuple[str, int], tuple[int, ...]] = {}
         self._topic = f"mm2-offsets.{source_alias}.internal"
         self._alias = source_alias
         self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
@@ -186,19 +188,23 @@ class PositionSampler:
                 value if isinstance(value, bytes) else None,
             )
             if position is not None:
-                self._note(position)
+                self._note(position, _lease(message))
                 newest[position.topic, position.partition] = position
         for position in newest.values():
             self._ask(position)
         self._collect()
 
-    def _note(self, position: Position) -> None:
+    def _note(self, position: Position, lease: tuple[int, ...]) -> None:
         where = (position.topic, position.partition)
         before = self.latest.get(where, -1)
         if position.offset < before:
             self.back.append(
-                f"{_clock(time.time())} {position.topic}-{position.partition}: {position.offset} after {before}"
+                f"{_clock(time.time())} {position.topic}-{position.partition}: {position.offset} after {before}, "
+                f"lease {lease} after {self._leases.get(where, ())}"
             )
+        if lease and lease < self._leases.get(where, ()):
+            return  # it landed late
+        self._leases[where] = lease or self._leases.get(where, ())
         self.latest[where] = position.offset
 
     def _ask(self, position: Position, times: int = 1) -> None:
@@ -241,6 +247,11 @@ class PositionSampler:
 
     def _remote(self, position: Position) -> str:
         return f"{self._alias}.{position.topic}"
+
+
+def _lease(message: Message) -> tuple[int, ...]:
+    headers: Any = message.headers() or []
+    return next((lease_of(value or b"") for name, value in headers if name == _HEADER), ())
 
 
 def _clock(at_s: float) -> str:

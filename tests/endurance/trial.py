@@ -36,12 +36,13 @@ from tests.endurance.product import ProductFailed
 from tests.endurance.traffic import Pace, Traffic, Transactions
 from tests.faults.oracle import Judgment, Ledger, Place, Reader, Rows, judge, judge_reasons
 from tests.faults.stage import HELD_UP, LISTENERS, Mirror, Topics
+from tests.integration.copy_flow import PATIENCE
 
 PLAIN, TRANSACTIONAL = "chaos", "chaos-transactions"
 PARTITIONS, TRANSACTIONAL_PARTITIONS = 4, 2
-_LIVE_PATIENCE_S = 180.0
-_RECOVERY_PATIENCE_S = 240.0
-_ARRIVAL_PATIENCE_S = 300.0
+_LIVE_PATIENCE_S = 180.0 * PATIENCE
+_RECOVERY_PATIENCE_S = 240.0 * PATIENCE
+_ARRIVAL_PATIENCE_S = 300.0 * PATIENCE
 _TOLD_WITHIN_S = 30.0
 _MOST_BYTES = 3 << 30
 #: What a worker says that has lost its group's coordinator for longer than its session: nothing is left that could be held up.
@@ -52,7 +53,7 @@ _STORES = ("offset", "status", "config")
 _DAY_MS = 86_400_000
 #: From so many brokers on each side two have to have a record before it counts, and more is expected of them.
 _REPLICATED_BROKERS = 3
-_CLUSTER_START_S = 240.0
+_CLUSTER_START_S = 240.0 * PATIENCE
 #: Leaders return to the preferred brokers soon, so that no broker ends up with all of them.
 _REPLICATED_SETTINGS = {
     "auto.leader.rebalance.enable": "true",

@@ -132,7 +132,9 @@ class Ledger:
         reader = Reader(bootstrap, "read_committed")
         try:
             for message in reader.messages(f"mm2-ledger.{source_alias}.internal", 0):
-                newest[_bytes(message.key())] = message.value()
+                key, value = _bytes(message.key()), message.value()
+                if value is None or lease_of(_bytes(value)) >= lease_of(_bytes(newest.get(key))):
+                    newest[key] = value
         finally:
             reader.close()
         gaps: dict[tuple[str, int], list[tuple[int, int, str]]] = {}
@@ -426,6 +428,17 @@ def digest(message: Message, *, same_time: bool = True) -> int:
     for part in parts:
         summed.update(b"-" if part is None else b"%d:%b" % (len(part), part))
     return int.from_bytes(summed.digest(), "big")
+
+
+def lease_of(value: bytes) -> tuple[int, ...]:
+    """Lease epoch and commit number of an entry or a position's header: of two the larger one is valid, wherever it stands.
+
+    Empty for what has none, such as a tombstone and entries of older versions.
+    """
+    try:
+        return tuple(int(part) for part in json.loads(value)["lease"])
+    except (ValueError, KeyError, TypeError):
+        return ()
 
 
 def gaps_of(data: Mapping[str, Any]) -> list[tuple[int, int, str]]:

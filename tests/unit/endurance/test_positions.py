@@ -1,6 +1,6 @@
 """Positions that claim more than the target's high watermark covers are found."""
 
-from tests.endurance.positions import Claim, Position, above, parse
+from tests.endurance.positions import Claim, Position, PositionSampler, above, parse
 from tests.faults.oracle import Rows
 
 KEY = b'["MirrorSourceConnector",{"cluster":"A","partition":3,"topic":"chaos"}]'
@@ -63,3 +63,14 @@ def test_an_answer_with_an_epoch_that_no_later_answer_has_is_uncertain() -> None
     assert (len(verdict.above), len(verdict.uncertain)) == (0, 1)
     soon = above(0, [claim(4, 12), claim(6, 16, at_s=1.0)], rows("abcdef"), rows("abcdef", 10))
     assert (len(soon.above), len(soon.uncertain)) == (0, 1)
+
+
+def test_a_position_that_landed_late_does_not_count() -> None:
+    sampler = PositionSampler("127.0.0.1:1", "A")
+    for offset, lease in ((10, (1, 1)), (20, (2, 0)), (11, (1, 2)), (30, (2, 1))):
+        sampler._note(Position("t", 0, offset), lease)
+    assert sampler.latest == {("t", 0): 30}
+    assert len(sampler.back) == 1
+    assert "11 after 20" in sampler.back[0]
+    sampler._note(Position("t", 0, 5), ())  # a user's
+    assert sampler.latest == {("t", 0): 5}

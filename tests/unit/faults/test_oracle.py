@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from tests.faults.oracle import Judgment, Rows, absent, compare, compare_reasons, explain, gaps_of, reasons_of
+from tests.faults.oracle import Judgment, Rows, absent, compare, compare_reasons, explain, gaps_of, lease_of, reasons_of
 
 
 def rows(text: str, first: int = 0) -> Rows:
@@ -135,3 +135,8 @@ def test_a_wrong_reason_is_named_beside_the_right_one() -> None:
         "partition 0, source offsets 5 to 5: retention in the ledger, control on the source",
     ]
     assert judgment.numbers["misexplained"] == 2
+
+
+def test_of_two_entries_the_one_with_the_larger_lease_is_valid() -> None:
+    newer, older = b'{"version":1,"lease":[1700000000001,0]}', b'{"version":1,"lease":[1700000000000,12]}'
+    assert lease_of(newer) > lease_of(older) > lease_of(b'{"version":1}') == lease_of(b"") == lease_of(b"[]") == ()
