@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # started with -P,
 from mm2.kafka.errors import KafkaFailure
 from mm2.sandbox.errors import SandboxError
 from tests.endurance.backlog import Death, backlog
-from tests.endurance.composition import Victim, parse_victims
+from tests.endurance.composition import ALONE, Victim, parse_victims
 from tests.endurance.judge import Verdict
 from tests.endurance.lives import Kill, Lives, Pair
 from tests.endurance.moments import plan
@@ -38,7 +38,6 @@ from tests.endurance.product import ProductFailed
 from tests.endurance.scene import Scene, scene
 from tests.endurance.traffic import TrafficFailed
 from tests.endurance.trial import Outcome, compose, trial
-from tests.faults.oracle import Judgment
 
 _SHOWN = 10
 _VICTIMS = """\
@@ -65,12 +64,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--brokers",
         type=int,
-        choices=(2, 3),
-        default=2,
-        help="of --minutes, on each side; with 3 the target needs two in sync (default: %(default)s)",
+        choices=(1, 2, 3),
+        default=None,
+        help="on each side; with 3 the target needs two in sync (default: 2, with --kills 1; not with --moments)",
     )
     parser.add_argument(
-        "--replicas", type=int, choices=(2, 3), default=None, help="of all topics (default: as many as --brokers)"
+        "--replicas", type=int, choices=(1, 2, 3), default=None, help="of all topics (default: as many as --brokers)"
     )
     parser.add_argument("--victims", type=_victims, default=None, metavar="NAME[,NAME...]", help=_VICTIMS)
     parser.add_argument(
@@ -82,8 +81,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--rate", type=float, default=None, help="records per second (default: 500, with --brokers 3 300)"
     )
     options = parser.parse_args(arguments)
+    if options.brokers is None:
+        options.brokers = 1 if options.kills else 2
     if options.replicas is not None and options.replicas > options.brokers:
         parser.error(f"--replicas {options.replicas} needs as many --brokers")
+    if options.brokers > 2 and options.replicas == 1:
+        parser.error("--replicas 1 cannot have two in sync, as the target of --brokers 3 needs")
+    if options.brokers == 1 and options.victims and not ALONE.intersection(options.victims):
+        parser.error(f"a single broker has none of these victims: {', '.join(options.victims)}")
     if options.rate is None:
         options.rate = 300.0 if options.brokers > 2 else 500.0
     seed = random.randrange(1_000_000) if options.seed is None else options.seed
@@ -183,14 +188,28 @@ def _kills(console: Console, seed: int, options: Any) -> bool:
     with (
         console.status("Starting") as status,
         backlog(
-            options.records, exactly_once=options.exactly_once, age_days=options.age_days, say=status.update
+            options.records,
+            exactly_once=options.exactly_once,
+            age_days=options.age_days,
+            brokers=options.brokers,
+            replicas=options.replicas,
+            say=status.update,
         ) as made,
     ):
         deaths = made.kill(seed, options.kills, status.update)
         status.update("Waiting for the rest, and reading everything back")
         judgment = made.finish(ledger=True)
+        positions = made.judge_positions()
+        good = judgment.exactly_once and judgment.explained and judgment.source_records == options.records
+        good = made.succeeded = good and not positions.above and made.sampled > 0
     _show_deaths(console, deaths)
-    good = _show_judgment(console, judgment) and judgment.source_records == options.records
+    console.print(str(judgment), markup=False)
+    for sentence in positions.above[:_SHOWN]:
+        console.print(f"position above the high watermark: {sentence}", markup=False)
+    console.print(
+        f"{len(positions.above):,} positions above the high watermark, of {made.sampled:,} sampled "
+        f"({len(positions.uncertain):,} uncertain)."
+    )
     minutes = (time.monotonic() - began_s) / 60
     mode = "exactly-once" if options.exactly_once else "default"
     _conclude(
@@ -204,11 +223,6 @@ def _show_deaths(console: Console, deaths: Sequence[Death]) -> None:
     for number, death in enumerate(deaths, 1):
         table.add_row(str(number), death.victims, death.moment, f"{death.records:,}", f"{death.recovery_s:.1f} s")
     console.print(table)
-
-
-def _show_judgment(console: Console, judgment: Judgment) -> bool:
-    console.print(str(judgment), markup=False)
-    return judgment.exactly_once and judgment.explained
 
 
 # -- moments of a life --------------------------------------------------------------------------------------------------

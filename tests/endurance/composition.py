@@ -17,8 +17,8 @@ import psutil
 from mm2.kafka.errors import KafkaFailure
 from mm2.sandbox.cluster import LocalCluster
 from mm2.sandbox.kafka import LocalKafka
-from mm2.sandbox.proxy import Proxy
 from mm2.sandbox.relay import Conditions
+from tests.endurance.sides import Side
 from tests.endurance.stall import DiskStall, Script
 from tests.faults.stage import Mirror, kill, members
 
@@ -45,6 +45,10 @@ _WEIGHTS = {
 }
 
 
+#: Those of a single broker.
+ALONE = frozenset({Victim.PROCESS, Victim.BROKER, Victim.NETWORK})
+
+
 def parse_victims(text: str) -> tuple[Victim, ...]:
     """Victims by their names, separated by commas; in order, each once. ValueError names what is unknown."""
     names = [name.strip() for name in text.split(",") if name.strip()]
@@ -55,26 +59,6 @@ def parse_victims(text: str) -> tuple[Victim, ...]:
     if not names:
         raise ValueError(f"no victims (choose from {choices})")
     return tuple(victim for victim in Victim if victim in names)
-
-
-@dataclass(frozen=True)
-class Side:
-    """One cluster, and the network before each of its brokers. `cluster` is None where there is one broker only."""
-
-    name: str
-    brokers: list[LocalKafka]
-    networks: list[Proxy]
-    cluster: LocalCluster | None = None
-
-    @property
-    def bootstrap(self) -> str:
-        """Where everybody but the product connects."""
-        return ",".join(broker.bootstrap for broker in self.brokers)
-
-    @property
-    def addresses(self) -> str:
-        """What the product is told."""
-        return ",".join(network.address for network in self.networks)
 
 
 @dataclass(frozen=True)

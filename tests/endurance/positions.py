@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import Consumer, IsolationLevel, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo, OffsetSpec
 
-from tests.faults.oracle import Rows, lease_of
+from tests.faults.oracle import Reader, Rows, lease_of
 
 _CONNECTOR = "MirrorSourceConnector"
 _HEADER = "mm2.copy"
@@ -113,6 +113,25 @@ def above(partition: int, claims: Sequence[Claim], source: Rows, target: Rows) -
     return verdict
 
 
+def judge_positions(sampler: PositionSampler, source: str, target: str) -> Verdict:
+    """`above` of all partitions; `source` and `target` are where to connect. Raises KafkaException."""
+    verdict = Verdict()
+    readers = Reader(source, "read_committed"), Reader(target, "read_committed")
+    try:
+        for (topic, partition), claims in sorted(sampler.claims.items()):
+            wanted, got = (
+                Rows.of(reader.messages(name, partition))
+                for reader, name in zip(readers, (topic, sampler.remote(topic)), strict=True)
+            )
+            found = above(partition, claims, wanted, got)
+            verdict.above += [f"{topic} {sentence}" for sentence in found.above]
+            verdict.uncertain += [f"{topic} {sentence}" for sentence in found.uncertain]
+    finally:
+        for reader in readers:
+            reader.close()
+    return verdict
+
+
 class PositionSampler:
     """Follows the offsets topic of a flow and takes a claim of each position, in a thread of its own."""
 
@@ -146,6 +165,9 @@ class PositionSampler:
         self._waiting: list[tuple[_Question, Future[ListOffsetsResultInfo]]] = []
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="positions", daemon=True)
+
+    def remote(self, topic: str) -> str:
+        return f"{self._alias}.{topic}"
 
     def start(self) -> None:
         self._thread.start()
@@ -208,7 +230,7 @@ class PositionSampler:
         self.latest[where] = position.offset
 
     def _ask(self, position: Position, times: int = 1) -> None:
-        remote = TopicPartition(self._remote(position), position.partition)
+        remote = TopicPartition(self.remote(position.topic), position.partition)
         latest: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         answers = self._admin.list_offsets(
             {remote: latest}, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=_ANSWER_S
@@ -242,11 +264,8 @@ class PositionSampler:
             return
         # The admin client keeps an epoch that was refused (FENCED_LEADER_EPOCH) until metadata are asked for.
         with suppress(KafkaException):
-            self._admin.list_topics(self._remote(question.position), timeout=1)
+            self._admin.list_topics(self.remote(question.position.topic), timeout=1)
         self._ask(question.position, question.times + 1)
-
-    def _remote(self, position: Position) -> str:
-        return f"{self._alias}.{position.topic}"
 
 
 def _lease(message: Message) -> tuple[int, ...]:

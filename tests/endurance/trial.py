@@ -17,25 +17,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from confluent_kafka import KafkaException
 
 from bench.arrivals import Arrivals
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.settings import ClientSettings
-from mm2.sandbox.cluster import LocalCluster
-from mm2.sandbox.kafka import LocalKafka
-from mm2.sandbox.proxy import Proxy
-from tests.endurance.composition import Draw, Fault, Side, Victim
+from tests.endurance.composition import Draw, Fault, Victim
 from tests.endurance.footprint import sample
 from tests.endurance.group import Committing, checkpoints, wrong
 from tests.endurance.growth import Growth
-from tests.endurance.positions import PositionSampler, Verdict, above
+from tests.endurance.positions import PositionSampler, Verdict, judge_positions
 from tests.endurance.product import ProductFailed
+from tests.endurance.sides import Side, replication_factors, start_side
 from tests.endurance.traffic import Pace, Traffic, Transactions
 from tests.faults.oracle import Judgment, Ledger, Place, Reader, Rows, judge, judge_reasons
-from tests.faults.stage import HELD_UP, LISTENERS, Mirror, Topics
+from tests.faults.stage import HELD_UP, Mirror, Topics
 from tests.integration.copy_flow import PATIENCE
 
 PLAIN, TRANSACTIONAL = "chaos", "chaos-transactions"
@@ -48,24 +45,6 @@ _MOST_BYTES = 3 << 30
 #: What a worker says that has lost its group's coordinator for longer than its session: nothing is left that could be held up.
 _ALL_STOPS = "the session has ended; all work stops, since others may have it"
 
-_REPLICATED = ("offset-syncs.topic", "checkpoints.topic", "heartbeats.topic", "ledger.topic")
-_STORES = ("offset", "status", "config")
-_DAY_MS = 86_400_000
-#: From so many brokers on each side two have to have a record before it counts, and more is expected of them.
-_REPLICATED_BROKERS = 3
-_CLUSTER_START_S = 240.0 * PATIENCE
-#: Leaders return to the preferred brokers soon, so that no broker ends up with all of them.
-_REPLICATED_SETTINGS = {
-    "auto.leader.rebalance.enable": "true",
-    "leader.imbalance.check.interval.seconds": "20",
-    "log.retention.ms": "-1",
-}
-_SAFE_TARGET = {
-    "min.insync.replicas": "2",
-    "transaction.state.log.min.isr": "2",
-    # A producer is forgotten as soon as its newest record is older than producer.id.expiration.ms, a day.
-    "producer.id.expiration.check.interval.ms": "1000",
-}
 _GATHERED = Pace(2)
 _PROMPTLY = Pace(1, tick_ms=20.0, linger_ms=0.0)
 #: Deaths are noticed soon.
@@ -258,22 +237,10 @@ class Trial:
         return behind
 
     def _judge_positions(self) -> None:
-        outcome, remote = self.outcome, self.mirrors[0].remote
+        outcome = self.outcome
         outcome.sampled, outcome.unanswered = self.sampler.sampled, self.sampler.unanswered
         outcome.back = list(self.sampler.back)
-        readers = Reader(self.source.bootstrap, "read_committed"), Reader(self.target.bootstrap, "read_committed")
-        try:
-            for (topic, partition), claims in sorted(self.sampler.claims.items()):
-                source, target = (
-                    Rows.of(reader.messages(name, partition))
-                    for reader, name in zip(readers, (topic, remote(topic)), strict=True)
-                )
-                found = above(partition, claims, source, target)
-                outcome.positions.above += [f"{topic} {sentence}" for sentence in found.above]
-                outcome.positions.uncertain += [f"{topic} {sentence}" for sentence in found.uncertain]
-        finally:
-            for reader in readers:
-                reader.close()
+        outcome.positions = judge_positions(self.sampler, self.source.bootstrap, self.target.bootstrap)
         outcome.problems += [f"position above the high watermark: {sentence}" for sentence in outcome.positions.above]
         if not outcome.sampled:
             outcome.problems.append("no position could be compared with a high watermark")
@@ -331,25 +298,20 @@ def trial(
     `promptly`: records are not gathered before they are sent, so that their latency is that of those who copy them.
     """
     replicas = replicas or brokers
-    age_ms = int(age_days * _DAY_MS)
+    age_ms = int(age_days * 86_400_000)
     folder = Path(tempfile.mkdtemp(prefix="mm2-trial-"))
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        source, target = (
-            _side(stack, folder, name, brokers, _overrides(name, brokers, replicas, age_ms)) for name in ("A", "B")
-        )
+        source, target = (start_side(stack, folder, name, brokers, replicas) for name in ("A", "B"))
         topics = Topics(source)
         topics.create(PLAIN, partitions=PARTITIONS, replicas=replicas, retention__ms="-1")
         topics.create(TRANSACTIONAL, partitions=TRANSACTIONAL_PARTITIONS, replicas=replicas, retention__ms="-1")
-        factors = dict.fromkeys(
-            (
-                "replication.factor",
-                *(f"{name}.replication.factor" for name in _REPLICATED),
-                *(f"{name}.storage.replication.factor" for name in _STORES),
-            ),
-            str(replicas),
-        )
-        made_settings = {**SETTINGS, **factors, **(EXACTLY_ONCE if exactly_once else {}), **(settings or {})}
+        made_settings = {
+            **SETTINGS,
+            **replication_factors(replicas),
+            **(EXACTLY_ONCE if exactly_once else {}),
+            **(settings or {}),
+        }
         mirrors = [
             Mirror(
                 folder / f"mm2-{number}", "A", source.addresses, target.addresses, (PLAIN, TRANSACTIONAL), made_settings
@@ -427,29 +389,6 @@ def compose(
 def _told(mirror: Mirror) -> int:
     """How often it has said that nothing is copied."""
     return len(mirror.lines(HELD_UP)) + len(mirror.lines(_ALL_STOPS))
-
-
-def _overrides(name: str, brokers: int, replicas: int, age_ms: int) -> dict[str, str]:
-    """Broker settings of a side; A is the source."""
-    found: dict[str, str] = {"log.retention.ms": "-1"} if age_ms else {}
-    if brokers >= _REPLICATED_BROKERS:
-        factors = ("default", "offsets.topic", "transaction.state.log")
-        found |= _REPLICATED_SETTINGS | {f"{factor}.replication.factor": str(replicas) for factor in factors}
-        found |= _SAFE_TARGET if name == "B" else {}
-    return found
-
-
-def _side(stack: ExitStack, folder: Path, name: str, size: int, overrides: Mapping[str, str]) -> Side:
-    cluster = None
-    how: dict[str, Any] = {"listeners": LISTENERS, "proxied": ["PROXIED"], "overrides": overrides}
-    if size > 1:
-        heap = "256m" if size >= _REPLICATED_BROKERS else "384m"
-        cluster = LocalCluster(name, folder / name.lower(), size=size, heap=heap, **how)
-        stack.callback(cluster.stop)
-        brokers = cluster.start(_CLUSTER_START_S).brokers
-    else:
-        brokers = [stack.enter_context(LocalKafka(name, folder / name.lower() / "1", **how))]
-    return Side(name, brokers, [stack.enter_context(Proxy.before(broker)) for broker in brokers], cluster)
 
 
 def _keep_logs(folder: Path) -> None:

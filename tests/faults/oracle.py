@@ -205,9 +205,16 @@ class Reader:
         return sorted(found.partitions)
 
     def range(self, topic: str, partition: int) -> tuple[int, int]:
-        """First and end offset."""
-        low, high = self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=30)
-        return int(low), int(high)
+        """First and end offset. Raises KafkaException when no leader answers for a minute."""
+        deadline = time.monotonic() + _READ_PATIENCE_S
+        while True:
+            try:
+                low, high = self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=30)
+                return int(low), int(high)
+            except KafkaException:  # an election, of which the client has not heard
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.5)
 
     def close(self) -> None:
         self._consumer.close()

@@ -5,7 +5,8 @@ import pytest
 from tests.chaos import found, main
 from tests.endurance.composition import Victim, parse_victims
 from tests.endurance.positions import Verdict
-from tests.endurance.trial import Outcome, _overrides
+from tests.endurance.sides import broker_settings, replication_factors
+from tests.endurance.trial import Outcome
 from tests.faults.oracle import Judgment, Rows, compare
 
 
@@ -32,6 +33,8 @@ def test_an_unknown_victim_is_named_and_the_exit_code_is_2(
     [
         (["--brokers", "2", "--replicas", "3"], "--replicas 3 needs as many --brokers"),
         (["--brokers", "4"], "invalid choice: 4"),
+        (["--brokers", "3", "--replicas", "1"], "--replicas 1 cannot have two in sync"),
+        (["--brokers", "1", "--victims", "follower"], "a single broker has none of these victims: follower"),
     ],
 )
 def test_clusters_that_cannot_be_end_with_exit_code_2(
@@ -43,14 +46,22 @@ def test_clusters_that_cannot_be_end_with_exit_code_2(
     assert said in " ".join(capsys.readouterr().err.split())
 
 
-def test_only_a_target_of_three_brokers_needs_two_in_sync_and_forgets_producers_soon() -> None:
-    target, source, small = (_overrides("B", 3, 2, 0), _overrides("A", 3, 2, 0), _overrides("B", 2, 2, 0))
+def test_only_a_target_of_three_brokers_needs_two_in_sync_and_only_a_target_forgets_producers_soon() -> None:
+    target, source, small = broker_settings("B", 3, 2), broker_settings("A", 3, 2), broker_settings("B", 2, 2)
     assert target["min.insync.replicas"] == "2"
     assert target["producer.id.expiration.check.interval.ms"] == "1000"
     assert target["default.replication.factor"] == source["default.replication.factor"] == "2"
     assert not {"min.insync.replicas", "producer.id.expiration.check.interval.ms"} & source.keys()
-    assert small == {}
-    assert _overrides("A", 2, 2, 1)["log.retention.ms"] == "-1"
+    assert "min.insync.replicas" not in small
+    assert all(one["log.retention.ms"] == "-1" for one in (target, source, small))
+
+
+def test_every_topic_of_a_flow_has_the_replicas() -> None:
+    factors = replication_factors(3)
+    assert set(factors.values()) == {"3"}
+    assert {"replication.factor", "ledger.topic.replication.factor", "offset.storage.replication.factor"} <= set(
+        factors
+    )
 
 
 def test_the_figures_count_records_and_not_sentences() -> None:

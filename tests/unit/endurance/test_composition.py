@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.endurance.composition import Draw, Side, Victim
+from tests.endurance.composition import Draw, Victim
+from tests.endurance.sides import Side
 
 
 class _Named:
