@@ -21,6 +21,8 @@ _TOPICS = ("offset-syncs.topic", "checkpoints.topic", "heartbeats.topic", "ledge
 _STORES = ("offset", "status", "config")
 #: Leaders return to the preferred brokers soon, so that no broker ends up with all of them.
 _BALANCED = {"auto.leader.rebalance.enable": "true", "leader.imbalance.check.interval.seconds": "20"}
+#: Eight JVMs on few processors: with 3 s, brokers lose their sessions without any fault.
+_BUSY = {"broker.session.timeout.ms": "6000"}
 _SAFE = {"min.insync.replicas": "2", "transaction.state.log.min.isr": "2"}
 
 
@@ -64,7 +66,7 @@ def broker_settings(name: str, brokers: int, replicas: int) -> dict[str, str]:
         factors = ("default", "offsets.topic", "transaction.state.log")
         found |= {f"{factor}.replication.factor": str(replicas) for factor in factors}
     if brokers >= _REPLICATED:
-        found |= _BALANCED | (_SAFE if name == "B" else {})
+        found |= _BALANCED | _BUSY | (_SAFE if name == "B" else {})
     return found
 
 
