@@ -237,6 +237,8 @@ class Opening:
             base = progress.offset_of(mark.records, skip)
 
         def begin() -> None:
+            if self.sessions.get(cursor.partition) != session:
+                return  # another one has followed meanwhile
             outbox.begin(session.producer, mark.records + skip, known=False)
             outbox.end_offset = mark.target
             if progress is not None:

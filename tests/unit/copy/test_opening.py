@@ -472,7 +472,9 @@ def test_a_crashed_session_is_read_past_under_its_own_rules(old: bool) -> None:
     rules = rules_of(read_committed=not old)
     assert scene.opening.sessions == {TP: Session(ProducerIdentity(9, 0), Mark(54, 70, 0), rules)}
     assert (cursor.finishing, cursor.read_committed, scene.isolated) == (False, not old, [old, False])
-    assert (len(scene.committed), scene.outbox.nameless) == (1, True)
+    assert (len(scene.committed), scene.outbox.nameless) == (2, True)
+    scene.committed.pop(0)()
+    assert scene.outbox.nameless, "the session before has ended"
     scene.bench.fetch(batch(52, 9))
     assert scene.bench.offsets() == list(range(54, 61))
 
