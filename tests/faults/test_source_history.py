@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import ResourceType
 
 from mm2.copy.driver.engine import CopyEngine
@@ -257,7 +257,17 @@ def stale(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalKafka
 def created_again(broker: LocalKafka, topic: str) -> None:
     topics = Topics(broker)
     topics.delete(topic)
-    topics.create(topic, retention__ms="-1")
+
+    def created() -> bool:
+        try:
+            topics.create(topic, retention__ms="-1")
+        except KafkaException as error:  # brokers before KRaft delete it after it has disappeared
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+            return False
+        return True
+
+    until(created, "creation of the topic", _START_S)
 
 
 def through(broker: LocalKafka) -> ClientSettings:
