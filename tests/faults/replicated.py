@@ -292,14 +292,18 @@ class Replica:
     def assert_whole(self, settle_s: float = 1.0) -> None:
         """Every record once and in order, and no position was ever ahead of the high watermark."""
         time.sleep(settle_s)  # what is written too much may follow the last commit
+        found = self.defects()
+        assert not found, found
+        assert self.seen.compared, "no position was compared with a high watermark"
+
+    def defects(self) -> str:
+        """What is wrong with the copy as it is now; empty when nothing is."""
         judgment = judge(self._source, self._target)
         assert judgment.source_records == self.records.sent, "the source does not hold what it acknowledged"
-        holes = jumps(self._source, self._target)
-        excesses = self.seen.excesses
-        shown = [str(judgment), *(f"resumed over a hole: {hole}" for hole in holes[:5])]
-        shown += [f"ahead of the high watermark: {excess}" for excess in excesses[:5]]
-        counts = f"{len(judgment.lost)} ranges lost, {len(judgment.doubled)} records doubled, "
+        holes, excesses = jumps(self._source, self._target), self.seen.excesses
+        if judgment.exactly_once and not holes and not excesses:
+            return ""
+        counts = f"{self.topic}: {len(judgment.lost)} ranges lost, {len(judgment.doubled)} records doubled, "
         counts += f"{len(judgment.reordered)} reordered, {len(holes)} holes, {len(excesses)} positions ahead"
-        wrong = not judgment.exactly_once or bool(holes or excesses)
-        assert not wrong, "\n".join([counts, *shown])
-        assert self.seen.compared, "no position was compared with a high watermark"
+        shown = [counts, str(judgment), *(f"resumed over a hole: {hole}" for hole in holes[:5])]
+        return "\n".join([*shown, *(f"ahead of the high watermark: {excess}" for excess in excesses[:5])])
