@@ -21,10 +21,13 @@ from mm2.config.configdef import AbstractConfig
 from mm2.config.mirror_keys import MIRROR_SOURCE_CONFIG, THROTTLE_KEY, topic_throttles
 from mm2.connect.api import ConnectError, SourceRecord, SourceTask, SourceTaskContext, WorkerView
 from mm2.copy.driver.engine import CopyEngine, CopyFailed, CopyJob
+from mm2.copy.executor.positions import offset_key
 from mm2.copy.ledger import Ledger, LedgerLog, Pauses, ledger_topic
-from mm2.copy.session import Start
+from mm2.copy.session import Start, WrittenPosition
 from mm2.copy.spec import CopySpec, PartitionSpec, SyncsSpec, TransactionsSpec
 from mm2.copy.states import State
+from mm2.copy.written_positions import read_written_positions
+from mm2.kafka.cluster import Cluster
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.settings import ClientSettings
@@ -196,7 +199,7 @@ class MirrorSourceTask(SourceTask):
         for attempt in range(_READS):
             ledger = self._read_ledger()
             committed = self._committed(wanted)
-            starts = {tp: ledger.start(tp, committed[tp]) for tp in wanted}
+            starts = self._without_late_writes(ledger, {tp: ledger.start(tp, committed[tp]) for tp in wanted})
             # A predecessor that has not noticed its end may have committed between the two readings.
             if attempt == _READS - 1 or not any(start.moved for start in starts.values()):
                 break
@@ -221,6 +224,34 @@ class MirrorSourceTask(SourceTask):
         known = sum(start.position is not None for start in starts.values())
         log.info("Copying starts.", partitions=len(wanted), committed=known)
         return starts
+
+    def _without_late_writes(self, ledger: Ledger, starts: dict[TopicPartition, Start]) -> dict[TopicPartition, Start]:
+        """Tell a predecessor's late writes from positions that Java or a user has written. Raises KafkaFailure."""
+        doubtful = [tp for tp, start in starts.items() if ledger.is_doubtful(tp, start.committed)]
+        if not doubtful or self.context.worker.exactly_once:
+            return starts
+        found = dict(starts)
+        for tp, written in self._written_positions(doubtful).items():
+            found[tp] = ledger.start(tp, starts[tp].committed, written)
+            if starts[tp].moved and not found[tp].moved:
+                log.info(
+                    "A position that a predecessor wrote late is ignored.",
+                    partition=str(tp),
+                    position=starts[tp].committed,
+                    resumed_at=found[tp].position,
+                )
+        return found
+
+    def _written_positions(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, WrittenPosition]:
+        """Who wrote the positions of these partitions. Raises KafkaFailure."""
+        spec = self._spec
+        keys = {tp: offset_key(spec.connector, spec.source_alias, tp) for tp in partitions}
+        cluster = Cluster(spec.offsets or spec.target, name="worker" if spec.offsets else spec.target_alias)
+        try:
+            written = read_written_positions(cluster, spec.offsets_topic, set(keys.values()))
+        finally:
+            cluster.close()
+        return {tp: written[key] for tp, key in keys.items()}
 
     def _confirm_ownership(self) -> None:
         """The copier has taken the transactional id just now; give up if it was not ours to take (KIP-618). ValueError."""

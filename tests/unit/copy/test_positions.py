@@ -11,9 +11,20 @@ from hypothesis import strategies as st
 
 from mm2.copy.executor.outbox import Outbox, Parcel, parcel_of
 from mm2.copy.executor.positions import Commit, Positions, Stage, offset_key, offset_value
-from mm2.copy.ledger import Ledger
+from mm2.copy.ledger import Ledger, entry_record
 from mm2.copy.segments import Chunk, Segment
-from mm2.copy.session import Entry, Mark, Session, start_of
+from mm2.copy.session import (
+    POSITION_HEADER,
+    Entry,
+    Lease,
+    Mark,
+    PositionHeader,
+    Session,
+    Start,
+    lease_of,
+    start_of,
+)
+from mm2.copy.written_positions import PositionRecord, who_wrote
 from mm2.kafka.partitioner import partition_for
 from mm2.kafka.records.batch import iter_batches
 from mm2.kafka.records.record import Record, decode_batch
@@ -64,7 +75,7 @@ class Desk:
         outbox.queue.remove(parcel)
         (view,) = iter_batches(parcel.data)
         self.log += [(topic, outbox.partition.partition, record) for record in decode_batch(view)]
-        parcel.acked(0)
+        parcel.acked(100)
         return True
 
     def settle(self) -> None:
@@ -117,7 +128,7 @@ def test_positions_go_to_the_partition_of_their_key() -> None:
 def test_the_ledger_goes_first_and_says_what_the_offsets_topic_holds() -> None:
     desk = Desk()
     positions = desk.positions()
-    positions.start_at(T, 30)
+    positions.start_at(T, 30, Lease(5))
     commit(positions, (T, 42))
     assert [topic for topic, _, _ in desk.sent] == ["ledger"]
     assert (positions.busy(T), positions.idle) == (True, False)
@@ -166,7 +177,7 @@ def test_a_long_batch_of_the_ledger_is_cut(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_position_that_is_there_is_not_written_again_but_the_ledger_may_have_news() -> None:
     desk = Desk()
     positions = desk.positions()
-    positions.start_at(T, 42)
+    positions.start_at(T, 42, Lease(5))
     commit(positions, (T, 42))
     desk.settle()
     assert (len(desk.values("ledger")), desk.values("offsets"), desk.committed) == (1, [], [(T, 42)])
@@ -182,7 +193,7 @@ def test_nothing_is_written_before_the_first_offset() -> None:
 def test_a_rewind_is_written_too() -> None:
     desk = Desk()
     positions = desk.positions()
-    positions.start_at(T, 50)
+    positions.start_at(T, 50, Lease(5))
     commit(positions, (T, 7))
     desk.settle()
     assert desk.values("offsets") == [b'{"offset":6}']
@@ -256,7 +267,7 @@ def test_at_every_crash_point_a_successor_goes_on_at_the_mark_or_the_position(
     """``marks`` may go back: a source that was truncated. Each stands for as many records of the session."""
     desk = Desk()
     positions = desk.positions()
-    positions.start_at(T, committed)
+    positions.start_at(T, committed, Lease(5))
     said: list[Mark] = []
     for count, source in enumerate(marks):
         mark = Mark(source, 100 + count, count)
@@ -298,7 +309,7 @@ def test_a_position_of_java_or_a_user_wins_over_any_ledger(marks: list[int], dat
 def test_a_position_that_was_told_once_more_at_rest_may_be_set_back_or_removed() -> None:
     desk = Desk()
     positions = desk.positions()
-    positions.start_at(T, None)
+    positions.start_at(T, None, Lease(5))
     commit(positions, (T, 10))
     assert positions.is_settled(T), "nothing is in yet"
     desk.settle()
@@ -342,3 +353,108 @@ def test_commits_that_were_given_up_with_the_ledger_are_found_by_nobody() -> Non
     entry, position = state_after(desk.log)
     start = start_of(entry, None, position)
     assert (start.position, start.moved) == (9, True)
+
+
+# -- late writes (rules C2 to C4 of docs/design/copy-sessions.md) ---------------------------------------------------------
+
+
+def test_a_position_describes_itself() -> None:
+    desk = Desk()
+    positions = desk.positions()
+    session = Session(ProducerIdentity(7, 1), Mark(0, 100, 0))
+    positions.start_at(T, 30, Lease(1_000), seen=7)
+    assert not positions.is_entered(T)
+    entry = Entry(T.topic, T.partition, "A.t", Mark(42, 142, 42), session=session)
+    positions.commit(Commit(entry))
+    positions.flush()
+    desk.settle()
+    (record,) = [record for topic, _, record in desk.log if topic == "offsets"]
+    ((name, value),) = record.headers
+    assert name == POSITION_HEADER
+    assert value is not None
+    assert PositionHeader.from_bytes(value) == PositionHeader(Lease(1_000, 1), session, Mark(42, 142, 42), 7)
+    (written,) = [record for topic, _, record in desk.log if topic == "ledger"]
+    assert written.value is not None
+    assert lease_of(written.value) == Lease(1_000, 1)
+    assert positions.is_entered(T)
+    assert positions.seen(T) > 7, "the record of the holder itself"
+
+
+def test_a_late_entry_of_an_earlier_holder_is_ignored() -> None:
+    ledger = Ledger()
+    session = Session(ProducerIdentity(7, 1), Mark(0, 100, 0))
+    newer = Entry(T.topic, T.partition, "A.t", Mark(42, 142, 42), 30, session=session, lease=Lease(2_000, 1))
+    late = newer.replace(mark=Mark(35, 135, 35), lease=Lease(1_000, 99))
+    for entry in (newer, late):
+        record = entry_record(entry)
+        ledger.apply(record.key, record.value)
+    assert ledger.entry(T) == newer
+    older_version = entry_record(newer.replace(mark=Mark(50, 150, 50), lease=Lease()))
+    value = (older_version.value or b"").replace(b'"lease":[0,0],', b"")
+    ledger.apply(older_version.key, value)
+    found = ledger.entry(T)
+    assert found is not None
+    assert found.mark.source == 50, "an entry of a version before has no lease and comes later"
+
+
+def started(entry: Entry, *records: tuple[int | None, Lease | None, int]) -> Start:
+    """Where copying goes on after these records of an offsets topic, (position, lease of ours or None, seen), at offsets 100, 101, …"""
+    ledger = Ledger()
+    row = entry_record(entry)
+    ledger.apply(row.key, row.value)
+    found = who_wrote(
+        [
+            PositionRecord(
+                100 + place,
+                None if position is None else offset_value(position),
+                None if lease is None else PositionHeader(lease, SESSION, Mark(position or 0, -1, position or 0), seen),
+            )
+            for place, (position, lease, seen) in enumerate(records)
+        ]
+    )
+    committed = records[-1][0]
+    assert ledger.is_doubtful(T, committed) is (committed != entry.mark.source)
+    return ledger.start(T, committed, found)
+
+
+ENTRY = Entry(T.topic, T.partition, "A.t", Mark(42, 142, 42), 40, session=SESSION, lease=Lease(20, 2), seen=101)
+
+
+@pytest.mark.parametrize(
+    ("records", "position", "moved"),
+    [
+        ([(40, Lease(20, 1), 100)], 42, False),
+        ([(40, Lease(20, 1), 100), (35, Lease(10, 9), 90)], 42, False),
+        ([(44, Lease(20, 3), 101)], 44, False),
+        ([(40, Lease(20, 1), 100), (7, None, 0)], 7, True),
+        ([(40, Lease(20, 1), 100), (7, None, 0), (41, Lease(10, 9), 90)], 7, True),
+        ([(50, Lease(20, 1), 99), (40, None, 0)], 40, True),
+        ([(40, None, 0)], 42, False),
+        ([(40, Lease(20, 1), 100), (None, None, 0)], None, True),
+        ([(7, None, 0), (41, Lease(20, 1), 101)], 42, False),
+    ],
+    ids=[
+        "a crash between ledger and position",
+        "a predecessor's position landed late",
+        "the ledger lost its newest entry",
+        "a user's reset",
+        "a user's reset with a late position after it",
+        "a user's reset to the previous position",
+        "what Java wrote, and the holder knew",
+        "a user removed the position",
+        "written by somebody while a holder ran, and overwritten by it",
+    ],
+)
+def test_who_wrote_a_position_decides_whether_it_is_obeyed(
+    records: list[tuple[int | None, Lease | None, int]], position: int | None, *, moved: bool
+) -> None:
+    start = started(ENTRY, *records)
+    assert (start.position, start.moved) == (position, moved)
+    assert start.entry is not None
+    assert (start.entry.session is None) is moved
+
+
+def test_a_take_over_has_a_larger_lease_also_when_clocks_differ() -> None:
+    assert Lease(5_000, 7).taken_over(4_000) == Lease(5_001, 0)
+    assert Lease(5_000, 7).taken_over(6_000) == Lease(6_000, 0)
+    assert Lease(5_000, 7) < Lease(5_000, 7).following() < Lease(5_001)
