@@ -39,6 +39,8 @@ TOPICS = {
     "crashed-old": (1, [1, 2]),
     "late-after-a-crash": (1, [1, 2]),
     "late-after-a-retry": (1, [1, 2]),
+    "late-batch-running": (1, [1, 2]),
+    "late-batch-restarted": (1, [1, 2]),
 }
 FROZEN = {"frozen": (1, [1, 2])}
 REQUEST_TIMEOUT_S = 4.0
@@ -180,12 +182,12 @@ def await_in_sync(target: Addressed, topic: str, in_sync: set[int]) -> None:
     until(reached, f"replicas {in_sync} of {topic} in sync", _ISR_S)
 
 
-def writes_to(target: Addressed, topic: str, about: str) -> Choice:
-    """Produce requests to a topic of the target with a record about another one."""
+def writes_to(target: Addressed, topic: str, about: str | None) -> Choice:
+    """Produce requests to a topic of the target, with a record about another topic."""
     admin = AdminClient({"bootstrap.servers": target.bootstrap})
     (found,) = admin.describe_topics(TopicCollection([topic])).values()
     identifier = base64.urlsafe_b64decode(f"{found.result(30).topic_id}==")
-    return produces_to(topic, identifier, about=f'"{about}"')
+    return produces_to(topic, identifier, about="" if about is None else f'"{about}"')
 
 
 def hold(wires: list[Wire], held: Hold) -> Hold:
@@ -360,6 +362,36 @@ def test_a_position_that_is_written_late_is_not_taken_for_a_reset(
         replica.records.write(50)
         replica.await_committed(_START_S)
         replica.assert_whole()
+
+
+@pytest.mark.parametrize("noticed", ["running", "restarted"])
+def test_a_batch_that_arrives_late_from_a_forgotten_producer_stops_its_partition(
+    source: LocalKafka, target: LocalCluster, wires: list[Wire], flow: Mirror, noticed: str
+) -> None:
+    """A predecessor's batch is delivered after its successor has written the same records. The leader has forgotten the
+    producer and accepts it (docs/design/copy-sessions.md, assumptions): the partition stops, it does not continue."""
+    replica = Replica(source, target, flow, f"late-batch-{noticed}", 1)
+    with replica.sampler:
+        replica.records.write(50)
+        replica.await_committed(_COMMIT_S)
+        held = hold(wires, Hold(writes_to(target, replica.remote, None)))
+        replica.records.write(50)
+        assert held.caught.wait(30), "no batch was sent"
+        crash(flow)
+        replica.await_committed(_START_S)
+        time.sleep(2)  # the leader forgets the producer
+        held.release()
+        time.sleep(2)
+        assert replica.defects(), "the late batch was refused: nothing was shown"
+        if noticed == "restarted":
+            crash(flow)
+        replica.records.write(50)
+        until(
+            lambda: flow.lines("a partition is stopped", partition=replica.topic, state="INCONSISTENT"),
+            "a typed state",
+            _START_S,
+            flow,
+        )
 
 
 def test_a_frozen_executor_that_resumes_writes_no_stale_position(
