@@ -1,17 +1,18 @@
 """`bin/chaos`: everything that can go wrong does, and what arrived is held against what was sent.
 
 ==== mode ====================== what it does ===========================================================================
-  --minutes M [--two]            faults by lot, one or two at a time: processes, brokers, networks, leaders; two brokers a
-                                 side, every one behind a bad network; --two: two processes share the flow
-  --kills N --records R          R records wait on the source and are copied by processes that are killed N times;
-                                 --age-days D: so old that the brokers forget who wrote them
+  --minutes M [--two]            faults by lot, one or two at a time, of the --victims; --brokers 2 or 3 on each side, every one
+                                 behind a bad network; --two: two processes share the flow
+  --kills N --records R          R records wait on the source and are copied by processes that are killed N times
   --moments N [--two]           a process is killed at N moments of its life (start-up, discovery, in the midst of a
                                  batch, around a commit, after SIGTERM); --two: one of two processes is killed each time
 ========================================================================================================================
 
-With --exactly-once the first two run in that mode. The seed decides all that is left to chance, and is printed.
+With --exactly-once the first two run in that mode; with --age-days D their records are stamped D days in the past, so that the
+target's brokers forget the producer that wrote them. The seed decides all that is left to chance, and is printed.
 """
 
+import argparse
 import random
 import sys
 import time
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import configargparse
+from confluent_kafka import KafkaException
 from rich.console import Console
 from rich.table import Table
 
@@ -28,16 +30,23 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # started with -P,
 from mm2.kafka.errors import KafkaFailure
 from mm2.sandbox.errors import SandboxError
 from tests.endurance.backlog import Death, backlog
+from tests.endurance.composition import ALONE, Victim, parse_victims
 from tests.endurance.judge import Verdict
 from tests.endurance.lives import Kill, Lives, Pair
 from tests.endurance.moments import plan
 from tests.endurance.product import ProductFailed
 from tests.endurance.scene import Scene, scene
 from tests.endurance.traffic import TrafficFailed
-from tests.endurance.trial import compose, trial
-from tests.faults.oracle import Judgment
+from tests.endurance.trial import Outcome, compose, trial
 
 _SHOWN = 10
+_VICTIMS = """\
+of --minutes, separated by commas (default: all). broker: kill -9 and restart, SIGSTOP, or clean stop of a broker, 1 to 45 s;
+follower: SIGSTOP of one or more brokers for 2 to 12 s, so that the ISR of what the others lead shrinks, with two of three below
+min.insync.replicas; controller: kill -9 or SIGSTOP of the controller, up to 20 s; network: bad networks before brokers; disk-stall:
+for 15 s the threads of a broker that append to its logs are stopped with ptrace in bursts of up to 8 s, while its network threads
+and its heartbeat to the controller run on (where ptrace is not allowed: SIGSTOP of the whole broker in the same bursts);
+process: our processes and Spark's JVM and Python workers killed, or frozen and resumed"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -51,14 +60,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=10.0, help="of faults by lot (default: %(default)g)")
     parser.add_argument("--kills", type=int, default=0, help="instead: so many kill -9 while a backlog is copied")
     parser.add_argument("--records", type=int, default=2_000_000, help="of the backlog (default: %(default)s)")
-    parser.add_argument("--age-days", type=float, default=0.0, help="how old the backlog says it is (default: 0)")
+    parser.add_argument("--age-days", type=float, default=0.0, help="how old the records say they are (default: 0)")
+    parser.add_argument(
+        "--brokers",
+        type=int,
+        choices=(1, 2, 3),
+        default=None,
+        help="on each side; with 3 the target needs two in sync (default: 2, with --kills 1; not with --moments)",
+    )
+    parser.add_argument(
+        "--replicas", type=int, choices=(1, 2, 3), default=None, help="of all topics (default: as many as --brokers)"
+    )
+    parser.add_argument("--victims", type=_victims, default=None, metavar="NAME[,NAME...]", help=_VICTIMS)
     parser.add_argument(
         "--moments", type=int, default=0, help="instead: so many kill -9 at moments of a process's life"
     )
     parser.add_argument("--two", action="store_true", help="two processes share the flow")
     parser.add_argument("--exactly-once", action="store_true", help="exactly.once.source.support=enabled")
-    parser.add_argument("--rate", type=float, default=500.0, help="records per second (default: %(default)g)")
+    parser.add_argument(
+        "--rate", type=float, default=None, help="records per second (default: 500, with --brokers 3 300)"
+    )
     options = parser.parse_args(arguments)
+    if options.brokers is None:
+        options.brokers = 1 if options.kills else 2
+    if options.replicas is not None and options.replicas > options.brokers:
+        parser.error(f"--replicas {options.replicas} needs as many --brokers")
+    if options.brokers > 2 and options.replicas == 1:
+        parser.error("--replicas 1 cannot have two in sync, as the target of --brokers 3 needs")
+    if options.brokers == 1 and options.victims and not ALONE.intersection(options.victims):
+        parser.error(f"a single broker has none of these victims: {', '.join(options.victims)}")
+    if options.rate is None:
+        options.rate = 300.0 if options.brokers > 2 else 500.0
     seed = random.randrange(1_000_000) if options.seed is None else options.seed
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"Seed {seed}.")
@@ -72,11 +104,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         console.print("Stopped.")
         return 130
-    except (ProductFailed, TrafficFailed, SandboxError, KafkaFailure, AssertionError) as exc:
+    except (ProductFailed, TrafficFailed, SandboxError, KafkaFailure, KafkaException, AssertionError) as exc:
         console.print(f"[bold red]Chaos with seed {seed} failed:[/]")
         console.print(str(exc), markup=False)
         return 1
     return 0 if good else 1
+
+
+def _victims(text: str) -> tuple[Victim, ...]:
+    try:
+        return parse_victims(text)
+    except ValueError as exc:
+        raise argparse.ArgumentTypeError(str(exc)) from None
 
 
 # -- faults by lot ------------------------------------------------------------------------------------------------------
@@ -84,11 +123,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _compose(console: Console, seed: int, options: Any) -> bool:
     processes = 2 if options.two else 1
+    how = {"replicas": options.replicas, "age_days": options.age_days, "exactly_once": options.exactly_once}
     with (
         console.status("Starting") as status,
-        trial(rate=options.rate, processes=processes, exactly_once=options.exactly_once, seed=seed) as made,
+        trial(rate=options.rate, processes=processes, brokers=options.brokers, seed=seed, **how) as made,
     ):
-        compose(made, seed, options.minutes, status.update, lambda line: console.print(line, markup=False))
+        compose(
+            made,
+            seed,
+            options.minutes,
+            status.update,
+            lambda line: console.print(line, markup=False),
+            options.victims,
+        )
         outcome = made.finish(status.update)
         good = made.succeeded = not outcome.problems
     table = Table("topic", "source", "target", "missing with a reason")
@@ -96,16 +143,41 @@ def _compose(console: Console, seed: int, options: Any) -> bool:
         gaps = ", ".join(f"{count:,} {reason}" for reason, count in sorted(judgment.gaps.items())) or "none"
         table.add_row(topic, f"{judgment.source_records:,}", f"{judgment.target_records:,}", gaps)
     console.print(table)
-    for problem in outcome.problems:
+    for problem in outcome.problems[:_SHOWN]:
         console.print(problem, markup=False)
+    if len(outcome.problems) > _SHOWN:
+        console.print(f"and {len(outcome.problems) - _SHOWN:,} more problems")
+    for line in found(outcome):
+        console.print(line, markup=False)
     slowest = max((step.recovery_s for step in outcome.steps), default=0.0)
+    mode = "exactly-once" if options.exactly_once else "default"
     _conclude(
         console,
         good=good,
-        told=f"{len(outcome.steps)} steps with seed {seed}, slowest recovery {slowest:.1f} s, "
+        told=f"{len(outcome.steps)} steps with seed {seed} in {mode} mode, slowest recovery {slowest:.1f} s, "
         f"{outcome.checkpoints:,} checkpoints, {outcome.peak_bytes / 1e6:,.0f} MB at most.",
     )
     return good
+
+
+def found(outcome: Outcome) -> list[str]:
+    """The figures of a verdict, one line each."""
+    records = (
+        ("lost", "lost"),
+        ("doubled", "doubled"),
+        ("reordered", "reordered"),
+        ("altered", "altered"),
+        ("passed over by a copy that resumed behind them", "holes"),
+        ("unexplained by the ledger", "unexplained"),
+        ("with a wrong reason in the ledger", "misexplained"),
+    )
+    lines = [f"{outcome.number(what):9,}  {said}" for said, what in records]
+    lines.append(
+        f"{len(outcome.positions.above):9,}  positions above the high watermark, of {outcome.sampled:,} sampled "
+        f"({len(outcome.positions.uncertain):,} uncertain, {outcome.unanswered:,} without an answer)"
+    )
+    lines.append(f"{len(outcome.back):9,}  positions that went back")
+    return lines
 
 
 # -- a backlog and many deaths ------------------------------------------------------------------------------------------
@@ -116,14 +188,28 @@ def _kills(console: Console, seed: int, options: Any) -> bool:
     with (
         console.status("Starting") as status,
         backlog(
-            options.records, exactly_once=options.exactly_once, age_days=options.age_days, say=status.update
+            options.records,
+            exactly_once=options.exactly_once,
+            age_days=options.age_days,
+            brokers=options.brokers,
+            replicas=options.replicas,
+            say=status.update,
         ) as made,
     ):
         deaths = made.kill(seed, options.kills, status.update)
         status.update("Waiting for the rest, and reading everything back")
         judgment = made.finish(ledger=True)
+        positions = made.judge_positions()
+        good = judgment.exactly_once and judgment.explained and judgment.source_records == options.records
+        good = made.succeeded = good and not positions.above and made.sampled > 0
     _show_deaths(console, deaths)
-    good = _show_judgment(console, judgment) and judgment.source_records == options.records
+    console.print(str(judgment), markup=False)
+    for sentence in positions.above[:_SHOWN]:
+        console.print(f"position above the high watermark: {sentence}", markup=False)
+    console.print(
+        f"{len(positions.above):,} positions above the high watermark, of {made.sampled:,} sampled "
+        f"({len(positions.uncertain):,} uncertain)."
+    )
     minutes = (time.monotonic() - began_s) / 60
     mode = "exactly-once" if options.exactly_once else "default"
     _conclude(
@@ -137,11 +223,6 @@ def _show_deaths(console: Console, deaths: Sequence[Death]) -> None:
     for number, death in enumerate(deaths, 1):
         table.add_row(str(number), death.victims, death.moment, f"{death.records:,}", f"{death.recovery_s:.1f} s")
     console.print(table)
-
-
-def _show_judgment(console: Console, judgment: Judgment) -> bool:
-    console.print(str(judgment), markup=False)
-    return judgment.exactly_once and judgment.explained
 
 
 # -- moments of a life --------------------------------------------------------------------------------------------------

@@ -84,20 +84,27 @@ class Trouble(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """``start`` is where its count was 0."""
+    """``start`` is where its count was 0. ``rules`` decide which records are counted, see `rules_of`; "" for those of the time."""
 
     producer: ProducerIdentity
     start: Mark
+    rules: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """As it stands in the ledger."""
         producer = self.producer
-        return {"producer": [producer.producer_id, producer.producer_epoch], "start": list(self.start)}
+        data: dict[str, Any] = {
+            "producer": [producer.producer_id, producer.producer_epoch],
+            "start": list(self.start),
+        }
+        if self.rules:
+            data["rules"] = self.rules
+        return data
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
         """The inverse of `to_json`. KeyError or TypeError for anything else."""
-        return cls(ProducerIdentity(*data["producer"]), Mark(*data["start"]))
+        return cls(ProducerIdentity(*data["producer"]), Mark(*data["start"]), str(data.get("rules", "")))
 
 
 class PositionHeader(NamedTuple):
@@ -158,9 +165,9 @@ class Entry:
     stops nothing, for instance that copying is at least once only. ``end`` is where the source ended when this was written
     (-1 unknown): what is known of it when the source is gone. ``lost_before`` counts ranges that ``lost`` no longer lists.
     ``target_epoch`` is the leader epoch of the target partition (-1 unknown), ``lease`` orders entries of one partition; that of
-    an entry of a version before is 0.
-    ``seen`` is that of `PositionHeader`. ``known_epoch`` is the highest source leader epoch of which a batch can have been copied without a newer election
-    (-1 unknown): a successor counts past no batch of a higher one.
+    an entry of a version before is 0. ``seen`` is that of `PositionHeader`. ``known_epoch`` is the highest source leader epoch of
+    which a batch can have been copied without a newer election (-1 unknown): a successor counts past no batch of a higher one.
+    ``retired`` are topic ids, of either side, that were replaced by newer ones: metadata that name one of them are stale.
     """
 
     topic: str
@@ -186,6 +193,7 @@ class Entry:
     lease: Lease = Lease()  # noqa: RUF009  (immutable)
     known_epoch: int = -1
     seen: int = -1
+    retired: tuple[str, ...] = ()
 
     @property
     def lost_ranges(self) -> int:
@@ -244,6 +252,8 @@ class Entry:
             data["lost_before"] = self.lost_before
         if self.known_epoch != self.source_epoch:
             data["source"]["known"] = self.known_epoch
+        if self.retired:
+            data["retired"] = list(self.retired)
         if self.before is not None:
             mark, gaps, chunk, extent, lost = self.before
             data["before"] = [list(mark), gaps, chunk, list(extent), lost]
@@ -279,6 +289,7 @@ class Entry:
             Lease(*data.get("lease", ())),
             int(data["source"].get("known", data["source"]["epoch"])),
             int(data.get("seen", -1)),
+            tuple(map(str, data.get("retired", ()))),
         )
 
 
@@ -383,6 +394,18 @@ def written_start(entry: Entry, chunk: Chunk | None, committed: int | None, writ
     if header is not None and header.lease > entry.lease and header.session is not None:
         entry = entry.replace(mark=header.mark, session=header.session, lease=header.lease, seen=header.seen)
     return Start(entry.mark.source, committed, entry, chunk)
+
+
+def rules_of(*, read_committed: bool) -> str:
+    """What a session's ledger entry says of the records that its count includes.
+
+    Control records never count; those of aborted transactions do unless the source is read with read_committed.
+    """
+    return f"isolation={'read_committed' if read_committed else 'read_uncommitted'}"
+
+
+#: What each known rule means: whether the source is read with read_committed.
+RULES: Final = {rules_of(read_committed=committed): committed for committed in (False, True)}
 
 
 def sequence_of(count: int) -> int:

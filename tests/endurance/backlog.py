@@ -22,10 +22,12 @@ from mm2.kafka.cluster import Cluster
 from mm2.kafka.settings import ClientSettings
 from mm2.sandbox.relay import Conditions
 from tests.endurance.growth import Growth
+from tests.endurance.positions import PositionSampler, Verdict, judge_positions
 from tests.endurance.product import ProductFailed
+from tests.endurance.sides import Side, replication_factors, start_side
 from tests.endurance.traffic import Identity, TrafficFailed, decode
-from tests.faults.oracle import Judgment, Ledger, Place, judge
-from tests.faults.stage import Mirror, Stage, Topics, kill, members, stage
+from tests.faults.oracle import Judgment, Ledger, Place, judge, judge_reasons
+from tests.faults.stage import Mirror, Topics, kill, members
 
 TOPIC, PARTITIONS = "backlog", 4
 _VALUE_BYTES = 200
@@ -60,11 +62,16 @@ class Death:
 class Backlog:
     """`records` are on the source; the product is started here."""
 
-    def __init__(self, place: Stage, mirror: Mirror, growth: Growth, records: int) -> None:
-        self._stage = place
+    def __init__(
+        self, source: Side, target: Side, mirror: Mirror, growth: Growth, sampler: PositionSampler, records: int
+    ) -> None:
+        self._source = source
+        self._target = target
+        self._sampler = sampler
         self._mirror = mirror
         self._growth = growth
         self._records = records
+        self.succeeded = False
 
     def kill(self, seed: int, count: int, say: Callable[[str], None]) -> list[Death]:
         """So many kills; leaves a process running on a good network. Raises ProductFailed."""
@@ -77,12 +84,22 @@ class Backlog:
             self._thin(left)
             say(f"Kill {number + 1} of {count}, {self._growth.latest.records:,} of {self._records:,} records are there")
             deaths.append(self._one(rng))
-        self._stage.network_a.heal()
+        for network in self._source.networks:
+            network.heal()
         return deaths
+
+    @property
+    def sampled(self) -> int:
+        """Positions that were compared with a high watermark."""
+        return self._sampler.sampled
+
+    def judge_positions(self) -> Verdict:
+        """To be called after `finish`. Raises KafkaException."""
+        return judge_positions(self._sampler, self._source.bootstrap, self._target.bootstrap)
 
     def finish(self, ledger: bool) -> Judgment:
         """Waits for the rest, stops, and judges. Raises ProductFailed."""
-        source, target = self._stage.a.bootstrap, self._stage.b.bootstrap
+        source, target = self._source.bootstrap, self._target.bootstrap
         remote = self._mirror.remote(TOPIC)
         # Aborted transactions and markers have offsets, too: so many offsets need not be all records.
         if not self._growth.wait(
@@ -95,8 +112,13 @@ class Backlog:
                 f"their last ones can be read.\n{self._mirror.process.tail()}"
             )
         self._mirror.stop()
+        time.sleep(1.0)  # the last positions
+        self._sampler.halt()
         found = Ledger.read(target, self._mirror.alias) if ledger else None
-        return judge(Place(source, TOPIC), Place(target, remote), ledger=found)
+        judgment = judge(Place(source, TOPIC), Place(target, remote), ledger=found)
+        if found is not None:
+            judge_reasons(judgment, Place(source, TOPIC), found)
+        return judgment
 
     def _one(self, rng: random.Random) -> Death:
         began_s = time.monotonic()
@@ -126,7 +148,8 @@ class Backlog:
     def _thin(self, kills_to_come: int) -> None:
         left = max(0, self._records - self._growth.latest.records) * _STORED_BYTES
         rate = max(_LEAST_RATE, left / (_MEAN_WINDOW_S * (kills_to_come + 1)))
-        self._stage.network_a.set(Conditions(rate_down_bytes_s=rate, window_bytes=1 << 20))
+        for network in self._source.networks:
+            network.set(Conditions(rate_down_bytes_s=rate / len(self._source.networks), window_bytes=1 << 20))
 
     def _await_growth(self, from_s: float) -> None:
         def grown() -> bool:
@@ -144,36 +167,44 @@ class Backlog:
 
 @contextmanager
 def backlog(
-    records: int, *, exactly_once: bool, age_days: float = 0.0, say: Callable[[str], None]
+    records: int,
+    *,
+    exactly_once: bool,
+    age_days: float = 0.0,
+    brokers: int = 1,
+    replicas: int | None = None,
+    say: Callable[[str], None],
 ) -> Iterator[Backlog]:
     """Brokers run and the records are written. Raises TrafficFailed.
 
-    `age_days`: how old the records say they are. A broker forgets a producer whose last record is older than a day, and
-    these brokers look for such ones every second.
+    `age_days`: how old the records say they are; the target forgets the producer of such ones within a second. `brokers` on each
+    side, and `replicas` of each topic, as many as there are brokers if None.
     """
     folder = Path(tempfile.mkdtemp(prefix="mm2-backlog-"))
+    replicas = replicas or brokers
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        forgetful = {"producer.id.expiration.check.interval.ms": "1000"} if age_days else {}
-        place = stack.enter_context(stage(folder, overrides=forgetful))
-        Topics(place.a).create(TOPIC, partitions=PARTITIONS, retention__ms="-1")
+        source, target = (start_side(stack, folder, name, brokers, replicas) for name in ("A", "B"))
+        Topics(source).create(TOPIC, partitions=PARTITIONS, replicas=replicas, retention__ms="-1")
         say(f"Writing {records:,} records to the source")
-        _write(place.a.bootstrap, records, age_days)
-        settings = {**SETTINGS, **(EXACTLY_ONCE if exactly_once else {})}
-        addresses = (place.network_a.address, place.network_b.address)
-        mirror = Mirror(folder / "mm2", "A", *addresses, [TOPIC], settings)
+        _write(source.bootstrap, records, age_days)
+        settings = {**SETTINGS, **replication_factors(replicas), **(EXACTLY_ONCE if exactly_once else {})}
+        mirror = Mirror(folder / "mm2", "A", source.addresses, target.addresses, [TOPIC], settings)
         stack.callback(mirror.clean_up)
-        cluster = Cluster(ClientSettings.from_props({"bootstrap.servers": place.b.bootstrap}), name="B")
+        cluster = Cluster(ClientSettings.from_props({"bootstrap.servers": target.bootstrap}), name="B")
         stack.callback(cluster.close)
         growth = Growth(Arrivals(cluster, mirror.remote(TOPIC), PARTITIONS), 0.05)
         growth.start()
         stack.callback(growth.stop)
-        made = Backlog(place, mirror, growth, records)
+        sampler = PositionSampler(target.bootstrap, mirror.alias)
+        sampler.start()
+        stack.callback(sampler.halt)
+        made = Backlog(source, target, mirror, growth, sampler, records)
         try:
             yield made
-        except BaseException:
-            _keep_logs(folder)
-            raise
+        finally:
+            if not made.succeeded:
+                _keep_logs(folder)
 
 
 def _write(bootstrap: str, records: int, age_days: float) -> None:

@@ -9,36 +9,56 @@ import random
 import signal
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
 
 import psutil
 
 from mm2.kafka.errors import KafkaFailure
 from mm2.sandbox.cluster import LocalCluster
 from mm2.sandbox.kafka import LocalKafka
-from mm2.sandbox.proxy import Proxy
 from mm2.sandbox.relay import Conditions
+from tests.endurance.sides import Side
+from tests.endurance.stall import DiskStall, Script
 from tests.faults.stage import Mirror, kill, members
 
 
-@dataclass(frozen=True)
-class Side:
-    """One cluster, and the network before each of its brokers. `cluster` is None where there is one broker only."""
+class Victim(StrEnum):
+    """What faults are done to."""
 
-    name: str
-    brokers: list[LocalKafka]
-    networks: list[Proxy]
-    cluster: LocalCluster | None = None
+    BROKER = "broker"
+    FOLLOWER = "follower"
+    CONTROLLER = "controller"
+    NETWORK = "network"
+    DISK_STALL = "disk-stall"
+    PROCESS = "process"
 
-    @property
-    def bootstrap(self) -> str:
-        """Where everybody but the product connects."""
-        return ",".join(broker.bootstrap for broker in self.brokers)
 
-    @property
-    def addresses(self) -> str:
-        """What the product is told."""
-        return ",".join(network.address for network in self.networks)
+#: How often each is drawn, beside the others.
+_WEIGHTS = {
+    Victim.PROCESS: 3,
+    Victim.BROKER: 3,
+    Victim.FOLLOWER: 3,
+    Victim.NETWORK: 3,
+    Victim.DISK_STALL: 2,
+    Victim.CONTROLLER: 1,
+}
+
+
+#: Those of a single broker.
+ALONE = frozenset({Victim.PROCESS, Victim.BROKER, Victim.NETWORK})
+
+
+def parse_victims(text: str) -> tuple[Victim, ...]:
+    """Victims by their names, separated by commas; in order, each once. ValueError names what is unknown."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    unknown = sorted(set(names) - {str(victim) for victim in Victim})
+    choices = ", ".join(Victim)
+    if unknown:
+        raise ValueError(f"unknown victims: {', '.join(unknown)} (choose from {choices})")
+    if not names:
+        raise ValueError(f"no victims (choose from {choices})")
+    return tuple(victim for victim in Victim if victim in names)
 
 
 @dataclass(frozen=True)
@@ -52,19 +72,30 @@ class Fault:
     end: Callable[[], None]
     kills_process: bool = False
     """Nobody can tell anything while it lasts."""
+    notes: list[str] = field(default_factory=list)
+    """What turned out when it began; the seed does not decide it."""
 
     def __str__(self) -> str:
-        return f"{self.name}, {self.lasts_s:.1f} s" if self.lasts_s else self.name
+        said = f"{self.name}, {self.lasts_s:.1f} s" if self.lasts_s else self.name
+        return f"{said} ({', '.join(self.notes)})" if self.notes else said
 
 
 class Draw:
     """Draws faults. The same seed gives the same faults in the same order, for the same clusters and processes.
 
-    `gentle`: one at a time, and nothing that ends the driver, so that its memory can be watched.
+    `victims`: None for all that there are; on a single broker there is no follower and no controller of its own. `gentle`: one
+    fault at a time, and none that ends the driver, so that its memory can be measured.
     """
 
     def __init__(
-        self, rng: random.Random, source: Side, target: Side, mirrors: Sequence[Mirror], *, gentle: bool = False
+        self,
+        rng: random.Random,
+        source: Side,
+        target: Side,
+        mirrors: Sequence[Mirror],
+        *,
+        victims: Sequence[Victim] | None = None,
+        gentle: bool = False,
     ) -> None:
         self._rng = rng
         self._sides = (source, target)
@@ -74,21 +105,35 @@ class Draw:
         if not gentle:
             processes += [self._driver_killed, self._tree_killed, self._jvm_killed, self._restart]
             processes += [self._driver_frozen, self._tree_frozen]
-        self._kinds: list[Callable[[], Fault]] = [
-            *processes,
-            *(self._broker_killed, self._broker_frozen),
-            *([] if source.cluster is None and target.cluster is None else [self._leaders_moved]),
-            *(self._network, self._network, self._network, self._network),
-        ]
+        brokers = [self._broker_killed, self._broker_frozen]
+        kinds: dict[Victim, list[Callable[[], Fault]]] = {
+            Victim.PROCESS: processes,
+            Victim.BROKER: brokers,
+            Victim.NETWORK: [self._network],
+        }
+        if source.cluster is not None or target.cluster is not None:
+            brokers.append(self._leaders_moved)
+        if source.cluster is not None and target.cluster is not None and not gentle:
+            kinds[Victim.FOLLOWER] = [self._followers_frozen]
+            kinds[Victim.CONTROLLER] = [self._controller_killed, self._controller_frozen]
+            kinds[Victim.DISK_STALL] = [self._disk_stalled]
+        self._kinds = {victim: kinds[victim] for victim in victims or kinds if victim in kinds}
+        if not self._kinds:
+            raise ValueError("these clusters have none of the victims")
 
     def draw(self) -> list[Fault]:
         """One fault, or two with different subjects."""
-        faults = [self._rng.choice(self._kinds)()]
+        faults = [self._one()]
         if self._rng.random() < self._together:
-            other = self._rng.choice(self._kinds)()
+            other = self._one()
             if other.subject != faults[0].subject:
                 faults.append(other)
         return faults
+
+    def _one(self) -> Fault:
+        victims = list(self._kinds)
+        (victim,) = self._rng.choices(victims, [_WEIGHTS[one] for one in victims])
+        return self._rng.choice(self._kinds[victim])()
 
     # -- the product -----------------------------------------------------------------------------------------------
 
@@ -170,15 +215,76 @@ class Draw:
         # One broker of a cluster at a time: with both away nothing is shown but that nothing can be done.
         return side, broker, f"brokers of {side.name}"
 
+    def _long_s(self) -> float:
+        """1 to 45 s: half of them shorter than it takes until other leaders are elected."""
+        return self._rng.uniform(1, 6) if self._rng.random() < 0.5 else self._rng.uniform(6, 45)
+
     def _broker_killed(self) -> Fault:
         _, broker, subject = self._broker()
-        lasts_s = self._rng.uniform(0.5, 10)
-        return Fault(f"broker {broker.name} killed", subject, lasts_s, broker.kill9, lambda: _start(broker))
+        return Fault(f"broker {broker.name} killed", subject, self._long_s(), broker.kill9, lambda: _start(broker))
 
     def _broker_frozen(self) -> Fault:
         _, broker, subject = self._broker()
-        lasts_s = self._rng.uniform(1, 12)
-        return Fault(f"broker {broker.name} frozen", subject, lasts_s, broker.pause, broker.resume)
+        return Fault(f"broker {broker.name} frozen", subject, self._long_s(), broker.pause, broker.resume)
+
+    def _followers_frozen(self) -> Fault:
+        """Some of the brokers freeze for 2 to 12 s each, up to three times: the ISR of what the others lead shrinks and grows.
+
+        Never all of them. With three replicas one leaves as many in sync as the minimum, two leave fewer.
+        """
+        rng = self._rng
+        side = rng.choices(self._sides, [1, 2])[0]
+        steps: list[tuple[float, Callable[[], object]]] = []
+        told, end_s = [], 0.0
+        touched: list[LocalKafka] = []
+        for _ in range(rng.choice([1, 1, 2, 3])):
+            begin_s = end_s + (rng.uniform(0.5, 3) if end_s else 0.0)
+            end_s = begin_s
+            for broker in rng.sample(side.brokers, rng.randrange(1, len(side.brokers))):
+                from_s = begin_s + rng.uniform(0, 2)
+                to_s = from_s + rng.uniform(2, 12)
+                steps += [(from_s, broker.pause), (to_s, broker.resume)]
+                told.append(f"{broker.name} from {from_s:.1f} to {to_s:.1f} s")
+                touched.append(broker)
+                end_s = max(end_s, to_s)
+        script = Script(steps, lambda: _resume(touched))
+        name = f"followers frozen: {', '.join(told)}"
+        return Fault(name, f"brokers of {side.name}", end_s + 0.2, script.start, script.finish)
+
+    def _disk_stalled(self) -> Fault:
+        """Bursts in which nothing is appended to the logs of a broker; between them it works for a moment."""
+        _, broker, subject = self._broker()
+        rng = self._rng
+        stall = DiskStall(lambda: broker.pid, broker.pause, broker.resume)
+        steps: list[tuple[float, Callable[[], object]]] = []
+        at_s, longest_s = 0.0, rng.choice([0.5, 2.0, 8.0])
+        while at_s < 15:
+            burst_s = rng.uniform(longest_s / 5, longest_s)
+            steps += [(at_s, stall.stall), (at_s + burst_s, stall.release)]
+            at_s += burst_s + rng.uniform(0.05, 0.5)
+        script = Script(steps, stall.release)
+        name = f"disk of broker {broker.name} stalled {len(steps) // 2} times, up to {longest_s:g} s each"
+        notes: list[str] = []
+
+        def end() -> None:
+            notes.append(stall.note)
+            script.finish()
+
+        return Fault(name, subject, at_s, script.start, end, notes=notes)
+
+    def _controller(self) -> tuple[LocalKafka, str]:
+        side = self._rng.choice(self._sides)
+        assert side.cluster is not None
+        return side.cluster.controller, f"controller of {side.name}"
+
+    def _controller_killed(self) -> Fault:
+        controller, subject = self._controller()
+        lasts_s = self._rng.uniform(0.5, 20)
+        return Fault(f"{subject} killed", subject, lasts_s, controller.kill9, lambda: _start(controller))
+
+    def _controller_frozen(self) -> Fault:
+        controller, subject = self._controller()
+        return Fault(f"{subject} frozen", subject, self._rng.uniform(1, 20), controller.pause, controller.resume)
 
     def _leaders_moved(self) -> Fault:
         """A clean stop hands its leaders over; afterwards the preferred ones are elected again."""
@@ -266,6 +372,12 @@ def _signal(processes: Sequence[psutil.Process], number: int) -> None:
     for process in processes:
         with suppress(psutil.Error):
             process.send_signal(number)
+
+
+def _resume(brokers: Sequence[LocalKafka]) -> None:
+    for broker in brokers:
+        if broker.is_running:
+            broker.resume()
 
 
 def _start(broker: LocalKafka) -> None:

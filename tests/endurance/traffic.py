@@ -78,7 +78,9 @@ class Traffic:
         rate: float,
         size_bytes: int,
         pace: Pace,
+        age_ms: int = 0,
     ) -> None:
+        """`age_ms`: how old the records say they are."""
         self.run = run
         self.rate = rate
         self.partitions = partitions
@@ -89,6 +91,7 @@ class Traffic:
         self._topic = topic
         self._size_bytes = size_bytes
         self._tick_s = pace.tick_ms / 1000
+        self._age_ms = age_ms
         self._errors: list[KafkaError] = []
         self._stopping = threading.Event()
         self._clients = [
@@ -97,6 +100,9 @@ class Traffic:
                     "bootstrap.servers": bootstrap,
                     "enable.idempotence": True,  # or a retry could reorder or double what the source holds
                     "linger.ms": pace.linger_ms,
+                    # A source that has forgotten the producer of old records takes any sequence, and would let a second batch in
+                    # before the first one is sent again.
+                    **({"max.in.flight": 1} if age_ms else {}),
                     "log_level": 2,  # the source goes away before its clients do; failed records are counted below
                     "on_delivery": self._delivered,
                 }
@@ -145,7 +151,7 @@ class Traffic:
 
     def _send(self, index: int, partition: int, *, is_last: bool = False) -> None:
         sequence = self.sent[index, partition]
-        identity = Identity(self.run, index, partition, sequence, time.time_ns() // 1_000_000, is_last)
+        identity = Identity(self.run, index, partition, sequence, _now_ms() - self._age_ms, is_last)
         client = self._clients[index]
         while True:
             try:
@@ -174,7 +180,9 @@ class Transactions:
     that broker failures have spoilt is replaced; its open transaction is aborted by that.
     """
 
-    def __init__(self, bootstrap: str, topic: str, partitions: int, *, run: bytes, per_s: float, seed: int) -> None:
+    def __init__(
+        self, bootstrap: str, topic: str, partitions: int, *, run: bytes, per_s: float, seed: int, age_ms: int = 0
+    ) -> None:
         self.committed = 0
         self.aborted = 0
         self._settings = {
@@ -189,6 +197,7 @@ class Transactions:
         self._partitions = partitions
         self._run_id = run
         self._pause_s = 1 / per_s
+        self._age_ms = age_ms
         self._random = random.Random(seed)
         self._sequence = 0
         self._stopping = threading.Event()
@@ -215,7 +224,7 @@ class Transactions:
             producer.begin_transaction()
             for partition in range(self._partitions):
                 for _ in range(self._random.randrange(1, 6)):
-                    identity = Identity(self._run_id, 0, partition, self._sequence, time.time_ns() // 1_000_000, False)
+                    identity = Identity(self._run_id, 0, partition, self._sequence, _now_ms() - self._age_ms, False)
                     producer.produce(
                         self._topic, identity.encode(200), identity.key, partition, timestamp=identity.time_ms
                     )
@@ -227,3 +236,7 @@ class Transactions:
             else:
                 producer.commit_transaction(60)
                 self.committed += 1
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,48 +1,50 @@
-"""Two clusters of two brokers, each behind a bad network; the product between them; records; and a fault after the other.
+"""Two clusters of several brokers, each behind a bad network; the product between them; records; and a fault after the other.
 
-What is judged at the end is everything: each record of each topic, the ledger's reasons, memory, and whether a
-standstill was told while it lasted.
+What is judged at the end is everything: each record of each topic, the ledger's reasons, every committed position against the
+target's high watermark, memory, and whether a standstill was told while it lasted.
 """
 
 from __future__ import annotations
 
+import json
 import random
 import secrets
 import shutil
+import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from confluent_kafka import KafkaException
 
 from bench.arrivals import Arrivals
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.settings import ClientSettings
-from mm2.sandbox.cluster import LocalCluster
-from mm2.sandbox.kafka import LocalKafka
-from mm2.sandbox.proxy import Proxy
-from tests.endurance.composition import Draw, Fault, Side
+from tests.endurance.composition import Draw, Fault, Victim
 from tests.endurance.footprint import sample
 from tests.endurance.group import Committing, checkpoints, wrong
 from tests.endurance.growth import Growth
+from tests.endurance.positions import PositionSampler, Verdict, judge_positions
 from tests.endurance.product import ProductFailed
+from tests.endurance.sides import Side, replication_factors, start_side
 from tests.endurance.traffic import Pace, Traffic, Transactions
-from tests.faults.oracle import Judgment, Ledger, Place, Reader, Rows, judge
-from tests.faults.stage import HELD_UP, LISTENERS, Mirror, Topics
+from tests.faults.oracle import Judgment, Ledger, Place, Reader, Rows, judge, judge_reasons
+from tests.faults.stage import HELD_UP, Mirror, Topics
+from tests.integration.copy_flow import PATIENCE
 
 PLAIN, TRANSACTIONAL = "chaos", "chaos-transactions"
 PARTITIONS, TRANSACTIONAL_PARTITIONS = 4, 2
-_LIVE_PATIENCE_S = 180.0
-_RECOVERY_PATIENCE_S = 240.0
-_ARRIVAL_PATIENCE_S = 300.0
+_LIVE_PATIENCE_S = 180.0 * PATIENCE
+_RECOVERY_PATIENCE_S = 240.0 * PATIENCE
+_ARRIVAL_PATIENCE_S = 300.0 * PATIENCE
 _TOLD_WITHIN_S = 30.0
 _MOST_BYTES = 3 << 30
 #: What a worker says that has lost its group's coordinator for longer than its session: nothing is left that could be held up.
 _ALL_STOPS = "the session has ended; all work stops, since others may have it"
 
-_REPLICATED = ("offset-syncs.topic", "checkpoints.topic", "heartbeats.topic", "ledger.topic")
-_STORES = ("offset", "status", "config")
 _GATHERED = Pace(2)
 _PROMPTLY = Pace(1, tick_ms=20.0, linger_ms=0.0)
 #: Deaths are noticed soon.
@@ -85,6 +87,18 @@ class Outcome:
     problems: list[str] = field(default_factory=list)
     peak_bytes: int = 0
     checkpoints: int = 0
+    positions: Verdict = field(default_factory=Verdict)
+    sampled: int = 0
+    """Positions that were compared with a high watermark."""
+    unanswered: int = 0
+    """Positions for which no high watermark could be had in time."""
+    back: list[str] = field(default_factory=list)
+    """Positions below the one before them."""
+
+    def number(self, what: str) -> int:
+        """How many records (`lost`, `doubled`, …) of all topics."""
+        judgments = self.judgments.values()
+        return sum(one.numbers[what] if what in one.numbers else len(getattr(one, what)) for one in judgments)
 
 
 @dataclass
@@ -99,6 +113,7 @@ class Trial:
     transactions: Transactions
     group: Committing
     growth: Growth
+    sampler: PositionSampler
     succeeded: bool = False
     outcome: Outcome = field(default_factory=Outcome)
     began_s: float = field(default_factory=time.monotonic)
@@ -124,11 +139,19 @@ class Trial:
         told = [_told(mirror) for mirror in self.mirrors]
         number = len(self.outcome.steps) + 1
         say(f"{number}: " + " + ".join(str(fault) for fault in faults))
-        for fault in faults:
-            fault.begin()
-        for fault in sorted(faults, key=lambda fault: fault.lasts_s):
-            time.sleep(max(0.0, began_s + fault.lasts_s - time.monotonic()))
-            fault.end()
+        begun: list[Fault] = []
+        try:
+            for fault in faults:
+                begun.append(fault)
+                fault.begin()
+            while begun:
+                begun.sort(key=lambda fault: fault.lasts_s)
+                time.sleep(max(0.0, began_s + begun[0].lasts_s - time.monotonic()))
+                begun.pop(0).end()
+        finally:
+            for fault in begun:
+                with suppress(Exception):  # something else is raised already
+                    fault.end()
         ended_s = time.monotonic()
         for mirror in self.mirrors:
             self._watch_memory(mirror)
@@ -148,40 +171,87 @@ class Trial:
     def finish(self, say: Callable[[str], None]) -> Outcome:
         """Ends the traffic, waits until everything has arrived, stops the product, judges."""
         say("Waiting for the last records")
+        outcome = self.outcome
         self.group.halt()
         self.transactions.halt()
         self.traffic.finish()
-        deadline = time.monotonic() + _ARRIVAL_PATIENCE_S
-        while True:
-            judgments = {topic: self._judge(topic) for topic in (PLAIN, TRANSACTIONAL)}
-            waiting = any(judgment.lost or judgment.unexplained for judgment in judgments.values())
-            if not waiting or time.monotonic() > deadline:
-                break
-            self.check()
-            time.sleep(2.0)
-        for mirror in self.mirrors:
-            mirror.stop()
-        judgments = {topic: self._judge(topic) for topic in judgments}  # what a stop writes counts too
-        outcome = self.outcome
+        judgments = self._await_all(say)
+        for number, mirror in enumerate(self.mirrors, 1):
+            try:
+                mirror.stop()
+            except (AssertionError, subprocess.TimeoutExpired) as exc:
+                outcome.problems.append(f"process {number} did not stop as it should: {exc}")
+                mirror.clean_up()
+        time.sleep(1.0)  # the last positions
+        until = self._behind()
+        self.sampler.halt()
+        judgments = {
+            topic: self._judge(topic, until.get(topic)) for topic in judgments
+        }  # what a stop writes counts too
         outcome.judgments = judgments
         for topic, judgment in judgments.items():
+            if topic in until:
+                outcome.problems.append(f"{topic} is not copied to its end: {until[topic]} by partition")
             if not (judgment.exactly_once and judgment.explained and judgment.source_records):
                 outcome.problems.append(f"{topic}: {judgment}")
-        outcome.checkpoints, skipping = self._judge_checkpoints()
-        outcome.problems += skipping
+        self._judge_positions()
+        if judgments[PLAIN].exactly_once:  # it is compared record by record, which needs each of them once and in order
+            outcome.checkpoints, skipping = self._judge_checkpoints()
+            outcome.problems += skipping
         if outcome.peak_bytes > _MOST_BYTES:
             outcome.problems.append(f"{outcome.peak_bytes / 1e6:,.0f} MB of memory at the worst moment")
         if judgments[PLAIN].source_records < self.traffic.records:
             outcome.problems.append("the source does not have all that it acknowledged: nothing was shown")
         return outcome
 
-    def _judge(self, topic: str) -> Judgment:
-        source, target = self.source.bootstrap, self.target.bootstrap
+    def _await_all(self, say: Callable[[str], None]) -> dict[str, Judgment]:
+        """Waits until all is there, or the positions claim that it is, or the time is over; the judgments so far."""
+        deadline = time.monotonic() + _ARRIVAL_PATIENCE_S
+        while self._behind() and time.monotonic() < deadline and self._all_run():
+            time.sleep(0.5)
+        time.sleep(2.0)
+        while True:
+            say("Reading everything back")
+            ended = not self._behind() or not self._all_run()
+            judgments = {topic: self._judge(topic) for topic in (PLAIN, TRANSACTIONAL)}
+            waiting = any(judgment.lost or judgment.unexplained for judgment in judgments.values())
+            if not waiting or ended or time.monotonic() > deadline:
+                return judgments
+            time.sleep(2.0)
+
+    def _all_run(self) -> bool:
+        return all(mirror.process.is_running for mirror in self.mirrors)
+
+    def _behind(self) -> dict[str, dict[int, int]]:
+        """The positions, by topic and partition, of topics of which one does not claim the end; none when all do."""
+        behind = {}
+        reader = Reader(self.source.bootstrap, "read_committed")
+        try:
+            for topic in (PLAIN, TRANSACTIONAL):
+                partitions = reader.partitions(topic)
+                positions = {number: self.sampler.latest.get((topic, number), 0) for number in partitions}
+                if any(positions[number] < reader.range(topic, number)[1] for number in partitions):
+                    behind[topic] = positions
+        finally:
+            reader.close()
+        return behind
+
+    def _judge_positions(self) -> None:
+        outcome = self.outcome
+        outcome.sampled, outcome.unanswered = self.sampler.sampled, self.sampler.unanswered
+        outcome.back = list(self.sampler.back)
+        outcome.positions = judge_positions(self.sampler, self.source.bootstrap, self.target.bootstrap)
+        outcome.problems += [f"position above the high watermark: {sentence}" for sentence in outcome.positions.above]
+        if not outcome.sampled:
+            outcome.problems.append("no position could be compared with a high watermark")
+
+    def _judge(self, topic: str, until: Mapping[int, int] | None = None) -> Judgment:
         mirror = self.mirrors[0]
-        ledger = Ledger.read(target, mirror.alias)
-        return judge(
-            Place(source, topic), Place(target, mirror.remote(topic)), isolation="read_committed", ledger=ledger
-        )
+        source, target = Place(self.source.bootstrap, topic), Place(self.target.bootstrap, mirror.remote(topic))
+        ledger = Ledger.read(target.bootstrap, mirror.alias)
+        judgment = judge(source, target, isolation="read_committed", ledger=ledger, until=until)
+        judge_reasons(judgment, source, ledger)
+        return judgment
 
     def _judge_checkpoints(self) -> tuple[int, list[str]]:
         """How many there are, and what is wrong with them."""
@@ -213,6 +283,8 @@ def trial(
     rate: float,
     processes: int = 1,
     brokers: int = 2,
+    replicas: int | None = None,
+    age_days: float = 0.0,
     exactly_once: bool = False,
     size_bytes: int = 300,
     seed: int = 1,
@@ -221,24 +293,25 @@ def trial(
 ) -> Iterator[Trial]:
     """Everything runs and records flow; the product has been started. `brokers` on each side, `settings` of the flow.
 
+    `replicas` of every topic, as many as there are brokers if None; with three brokers and more the target needs two in sync.
+    `age_days`: how old the records say they are; the target forgets the producer of such records within a second.
     `promptly`: records are not gathered before they are sent, so that their latency is that of those who copy them.
     """
+    replicas = replicas or brokers
+    age_ms = int(age_days * 86_400_000)
     folder = Path(tempfile.mkdtemp(prefix="mm2-trial-"))
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        source, target = (_side(stack, folder, name, brokers) for name in ("A", "B"))
+        source, target = (start_side(stack, folder, name, brokers, replicas) for name in ("A", "B"))
         topics = Topics(source)
-        topics.create(PLAIN, partitions=PARTITIONS, replicas=brokers)
-        topics.create(TRANSACTIONAL, partitions=TRANSACTIONAL_PARTITIONS, replicas=brokers)
-        factors = dict.fromkeys(
-            (
-                "replication.factor",
-                *(f"{name}.replication.factor" for name in _REPLICATED),
-                *(f"{name}.storage.replication.factor" for name in _STORES),
-            ),
-            str(brokers),
-        )
-        made_settings = {**SETTINGS, **factors, **(EXACTLY_ONCE if exactly_once else {}), **(settings or {})}
+        topics.create(PLAIN, partitions=PARTITIONS, replicas=replicas, retention__ms="-1")
+        topics.create(TRANSACTIONAL, partitions=TRANSACTIONAL_PARTITIONS, replicas=replicas, retention__ms="-1")
+        made_settings = {
+            **SETTINGS,
+            **replication_factors(replicas),
+            **(EXACTLY_ONCE if exactly_once else {}),
+            **(settings or {}),
+        }
         mirrors = [
             Mirror(
                 folder / f"mm2-{number}", "A", source.addresses, target.addresses, (PLAIN, TRANSACTIONAL), made_settings
@@ -262,9 +335,10 @@ def trial(
             rate=rate,
             size_bytes=size_bytes,
             pace=_PROMPTLY if promptly else _GATHERED,
+            age_ms=age_ms,
         )
         transactions = Transactions(
-            source.bootstrap, TRANSACTIONAL, TRANSACTIONAL_PARTITIONS, run=run, per_s=1.0, seed=seed
+            source.bootstrap, TRANSACTIONAL, TRANSACTIONAL_PARTITIONS, run=run, per_s=1.0, seed=seed, age_ms=age_ms
         )
         traffic.start()
         stack.callback(traffic.halt)
@@ -273,7 +347,10 @@ def trial(
         group = Committing(source.bootstrap, PLAIN, PARTITIONS)
         group.start()
         stack.callback(group.halt)
-        made = Trial(folder, source, target, mirrors, traffic, transactions, group, growth)
+        sampler = PositionSampler(target.bootstrap, mirrors[0].alias)
+        sampler.start()
+        stack.callback(sampler.halt)
+        made = Trial(folder, source, target, mirrors, traffic, transactions, group, growth, sampler)
         for mirror in mirrors:
             mirror.start()
         try:
@@ -281,17 +358,32 @@ def trial(
         finally:
             if not made.succeeded:
                 stack.callback(_keep_logs, folder)
+                with suppress(KafkaException, OSError):
+                    _keep_evidence(made)
 
 
-def compose(made: Trial, seed: int, minutes: float, say: Callable[[str], None], tell: Callable[[str], None]) -> None:
-    """Faults by lot until the time is up; `tell` gets a line for each. Raises ProductFailed."""
+def compose(
+    made: Trial,
+    seed: int,
+    minutes: float,
+    say: Callable[[str], None],
+    tell: Callable[[str], None],
+    victims: Sequence[Victim] | None = None,
+) -> None:
+    """Faults by lot until the time is up; `tell` gets a line for each. Raises ProductFailed when nothing is copied at the start.
+
+    What goes wrong later is a problem of the outcome, and ends the faults: how much arrived can still be judged.
+    """
     rng = random.Random(seed)
-    draw = Draw(rng, made.source, made.target, made.mirrors)
+    draw = Draw(rng, made.source, made.target, made.mirrors, victims=victims)
     made.await_live()
     made.began_s = time.monotonic()
-    while time.monotonic() < made.began_s + 60 * minutes:
-        time.sleep(rng.uniform(0.5, 6))
-        tell(str(made.survive(draw.draw(), say)))
+    try:
+        while time.monotonic() < made.began_s + 60 * minutes:
+            time.sleep(rng.uniform(0.5, 6))
+            tell(str(made.survive(draw.draw(), say)))
+    except (ProductFailed, AssertionError, subprocess.TimeoutExpired) as exc:
+        made.outcome.problems.append(str(exc))
 
 
 def _told(mirror: Mirror) -> int:
@@ -299,20 +391,44 @@ def _told(mirror: Mirror) -> int:
     return len(mirror.lines(HELD_UP)) + len(mirror.lines(_ALL_STOPS))
 
 
-def _side(stack: ExitStack, folder: Path, name: str, size: int) -> Side:
-    cluster = None
-    if size > 1:
-        cluster = LocalCluster(name, folder / name.lower(), size=size, listeners=LISTENERS, proxied=["PROXIED"])
-        brokers = stack.enter_context(cluster).brokers
-    else:
-        alone = LocalKafka(name, folder / name.lower() / "1", listeners=LISTENERS, proxied=["PROXIED"])
-        brokers = [stack.enter_context(alone)]
-    return Side(name, brokers, [stack.enter_context(Proxy.before(broker)) for broker in brokers], cluster)
-
-
 def _keep_logs(folder: Path) -> None:
     """Copies the logs of product and brokers to a folder that stays."""
     kept = Path(tempfile.mkdtemp(prefix="mm2-trial-logs-"))
     for log in [*folder.glob("mm2-*/*.log"), *folder.glob("*/*/broker.log")]:
         shutil.copyfile(log, kept / "-".join(log.relative_to(folder).parts))
-    print(f"The logs of product and brokers are in {kept}.")  # noqa: T201 - the last line somebody looks for
+    print(f"The logs of product and brokers, and the evidence, are in {kept}.")  # noqa: T201 - the last line somebody looks for
+
+
+def _keep_evidence(made: Trial) -> None:
+    """Writes what the verdict rests on beside the logs: all sentences in full, sampled positions, ledger and offsets topics."""
+    outcome, alias = made.outcome, made.mirrors[0].alias
+    told = [*(str(step) for step in outcome.steps), *outcome.problems]
+    for topic, judgment in outcome.judgments.items():
+        for what in ("lost", "doubled", "reordered", "altered", "holes", "unexplained", "misexplained"):
+            told += [f"{topic} {what}: {sentence}" for sentence in getattr(judgment, what)]
+    told += [f"uncertain: {sentence}" for sentence in outcome.positions.uncertain]
+    told += [f"position went back: {sentence}" for sentence in outcome.back]
+    told += [f"sampler: {count} x {failure}" for failure, count in made.sampler.failures.most_common()]
+    (made.folder / "mm2-1" / "verdict.log").write_text("\n".join(told) + "\n")
+    with (made.folder / "mm2-1" / "claims.log").open("w") as file:
+        for claims in made.sampler.claims.values():
+            file.writelines(json.dumps(claim._asdict()) + "\n" for claim in claims)
+    reader = Reader(made.target.bootstrap, "read_uncommitted")
+    try:
+        for topic in (f"mm2-ledger.{alias}.internal", f"mm2-offsets.{alias}.internal"):
+            with (made.folder / "mm2-1" / f"{topic}.log").open("w") as file:
+                for partition in reader.partitions(topic):
+                    for message in reader.messages(topic, partition):
+                        row = [
+                            partition,
+                            message.offset(),
+                            message.timestamp()[1],
+                            *map(_text, (message.key(), message.value())),
+                        ]
+                        file.write(json.dumps(row) + "\n")
+    finally:
+        reader.close()
+
+
+def _text(data: object) -> str | None:
+    return data.decode(errors="replace") if isinstance(data, bytes) else None

@@ -78,6 +78,10 @@ class Judgment:
     misexplained: list[str] = field(default_factory=list)
     """Source offsets that the ledger says are missing and that are on the target."""
     gaps: Counter[str] = field(default_factory=Counter)
+    holes: list[str] = field(default_factory=list)
+    """Where the target continues although earlier records are not there: they are lost, or they come later, out of order."""
+    numbers: Counter[str] = field(default_factory=Counter)
+    """How many records or offsets `lost`, `holes`, `unexplained` and `misexplained` are about."""
 
     @property
     def exactly_once(self) -> bool:
@@ -104,7 +108,7 @@ class Judgment:
 
     def __str__(self) -> str:
         lines = [f"{self.source_records:,} records on the source, {self.target_records:,} on the target"]
-        for what in ("lost", "doubled", "reordered", "altered", "unexplained", "misexplained"):
+        for what in ("lost", "doubled", "reordered", "altered", "holes", "unexplained", "misexplained"):
             sentences = getattr(self, what)
             lines += [f"{what}: {sentence}" for sentence in sentences[:_SHOWN]]
             if len(sentences) > _SHOWN:
@@ -128,7 +132,9 @@ class Ledger:
         reader = Reader(bootstrap, "read_committed")
         try:
             for message in reader.messages(f"mm2-ledger.{source_alias}.internal", 0):
-                newest[_bytes(message.key())] = message.value()
+                key, value = _bytes(message.key()), message.value()
+                if value is None or lease_of(_bytes(value)) >= lease_of(_bytes(newest.get(key))):
+                    newest[key] = value
         finally:
             reader.close()
         gaps: dict[tuple[str, int], list[tuple[int, int, str]]] = {}
@@ -199,9 +205,16 @@ class Reader:
         return sorted(found.partitions)
 
     def range(self, topic: str, partition: int) -> tuple[int, int]:
-        """First and end offset."""
-        low, high = self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=30)
-        return int(low), int(high)
+        """First and end offset. Raises KafkaException when no leader answers for a minute."""
+        deadline = time.monotonic() + _READ_PATIENCE_S
+        while True:
+            try:
+                low, high = self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=30)
+                return int(low), int(high)
+            except KafkaException:  # an election, of which the client has not heard
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.5)
 
     def close(self) -> None:
         self._consumer.close()
@@ -215,11 +228,13 @@ def judge(
     target_isolation: str = "read_committed",
     ledger: Ledger | None = None,
     same_time: bool = True,
+    until: Mapping[int, int] | None = None,
 ) -> Judgment:
     """Compares all partitions of two topics as they are now. Raises KafkaException when one cannot be read.
 
     `isolation` is the flow's: how it reads the source. With a ledger each source offset without a record on the target
-    has to be in it, and none of the others. `same_time` False: timestamps are given by the target.
+    has to be in it, and none of the others. `same_time` False: timestamps are given by the target. `until`: by partition the
+    source offset up to which the copy claims to be complete; what is missing from there on is not lost.
     """
     reader = Reader(target.bootstrap, target_isolation)
     judgment = Judgment()
@@ -232,9 +247,12 @@ def judge(
             topic = source.topic
             gaps = [] if ledger is None else ledger.gaps.get((topic, partition), [])
             got = Rows.of(reader.messages(target.topic, partition), same_time=same_time)
-            copied = compare(judgment, partition, wanted, got, reasons_of(gaps, offsets))
+            end = offsets.stop if until is None else min(until.get(partition, 0), offsets.stop)
+            copied = compare(judgment, partition, wanted, got, reasons_of(gaps, offsets), end)
             if ledger is not None:
-                explain(judgment, partition, offsets, copied, reasons_of(gaps, offsets))
+                claimed = range(offsets.start, max(offsets.start, end))
+                below = copied if end >= offsets.stop else [offset for offset in copied if offset < end]
+                explain(judgment, partition, claimed, below, reasons_of(gaps, claimed))
     finally:
         reader.close()
     return judgment
@@ -278,8 +296,66 @@ def reasons_of(gaps: Iterable[tuple[int, int, str]], offsets: range) -> dict[int
     }
 
 
-def compare(judgment: Judgment, partition: int, wanted: Rows, got: Rows, reasons: Mapping[int, str]) -> Sequence[int]:
-    """Adds what differs to the judgment, but for source offsets that are missing for a reason; those that are there."""
+def judge_reasons(judgment: Judgment, source: Place, ledger: Ledger) -> None:
+    """Adds reasons in the ledger that differ from why a source offset really has no record for a reader of committed ones.
+
+    For a source that has lost nothing and is not compacted: what is missing is a marker or belongs to an aborted transaction, and
+    no lost range may be listed. Raises KafkaException.
+    """
+    readers = Reader(source.bootstrap, "read_committed"), Reader(source.bootstrap, "read_uncommitted")
+    try:
+        for partition in readers[0].partitions(source.topic):
+            committed, everything = (
+                array("q", (message.offset() or 0 for message in reader.messages(source.topic, partition)))
+                for reader in readers
+            )
+            offsets = range(*readers[0].range(source.topic, partition))
+            reasons = reasons_of(ledger.gaps.get((source.topic, partition), []), offsets)
+            compare_reasons(judgment, partition, absent(offsets, committed, everything), reasons)
+    finally:
+        for reader in readers:
+            reader.close()
+    for (topic, partition), entry in sorted(ledger.entries.items()):
+        for first, after, reason, *_ in entry["lost"] if topic == source.topic else ():
+            judgment.misexplained.append(
+                f"partition {partition}, source offsets {first} to {after - 1}: listed as lost ({reason}), the source has lost none"
+            )
+            judgment.numbers["misexplained"] += after - first
+
+
+def absent(offsets: range, committed: Sequence[int], everything: Sequence[int]) -> dict[int, str]:
+    """Why source offsets have no record for a reader of committed ones: `aborted` or `control`. Both lists ascend."""
+    there, all_there = set(committed), set(everything)
+    return {offset: "aborted" if offset in all_there else "control" for offset in offsets if offset not in there}
+
+
+def compare_reasons(judgment: Judgment, partition: int, true: Mapping[int, str], reasons: Mapping[int, str]) -> None:
+    """Adds reasons that are others than the true ones. Offsets without any reason are not looked at: `explain` does that."""
+    wrong: dict[tuple[str, str], list[int]] = {}
+    for offset, reason in sorted(reasons.items()):
+        really = true.get(offset, "")
+        if really and reason != really:
+            wrong.setdefault((reason, really), []).append(offset)
+    for (reason, really), offsets in wrong.items():
+        judgment.numbers["misexplained"] += len(offsets)
+        judgment.misexplained += [
+            f"partition {partition}, source offsets {first} to {last}: {reason} in the ledger, {really} on the source"
+            for first, last in _runs(offsets)
+        ]
+
+
+def compare(
+    judgment: Judgment,
+    partition: int,
+    wanted: Rows,
+    got: Rows,
+    reasons: Mapping[int, str],
+    end: int | None = None,
+) -> Sequence[int]:
+    """Adds what differs to the judgment, but for source offsets that are missing for a reason; those that are there.
+
+    What is missing from source offset `end` on is not lost.
+    """
     judgment.source_records += len(wanted)
     judgment.target_records += len(got)
     if wanted.digests == got.digests:
@@ -304,10 +380,24 @@ def compare(judgment: Judgment, partition: int, wanted: Rows, got: Rows, reasons
         if index < newest:
             after = wanted.offsets[newest]
             judgment.reordered.append(f"{where}: source offset {wanted.offsets[index]} after {after}")
+        if index > newest + 1:
+            passed = [wanted.offsets[one] for one in range(newest + 1, index)]
+            passed = [one for one in passed if one not in reasons]
+            if passed:
+                judgment.holes.append(
+                    f"{where}: source offset {wanted.offsets[index]}, without {passed[0]} to {passed[-1]}, "
+                    f"{len(passed):,} records"
+                )
+                judgment.numbers["holes"] += len(passed)
         seen[index] = 1
         newest = max(newest, index)
-    missing = (index for index, there in enumerate(seen) if not there and wanted.offsets[index] not in reasons)
+    missing = (
+        index
+        for index, there in enumerate(seen)
+        if not there and wanted.offsets[index] not in reasons and (end is None or wanted.offsets[index] < end)
+    )
     for first, last in _runs(missing):
+        judgment.numbers["lost"] += last - first + 1
         judgment.lost.append(
             f"partition {partition}, source offsets {wanted.offsets[first]} to {wanted.offsets[last]}, "
             f"{last - first + 1:,} records"
@@ -331,6 +421,8 @@ def explain(
     misexplained = [offset for offset in copied if offset in reasons] if reasons else []
     for what, found in ((judgment.unexplained, unexplained), (judgment.misexplained, misexplained)):
         what += [f"partition {partition}, source offsets {first} to {last}" for first, last in _runs(found)]
+    judgment.numbers["unexplained"] += len(unexplained)
+    judgment.numbers["misexplained"] += len(misexplained)
 
 
 def digest(message: Message, *, same_time: bool = True) -> int:
@@ -343,6 +435,17 @@ def digest(message: Message, *, same_time: bool = True) -> int:
     for part in parts:
         summed.update(b"-" if part is None else b"%d:%b" % (len(part), part))
     return int.from_bytes(summed.digest(), "big")
+
+
+def lease_of(value: bytes) -> tuple[int, ...]:
+    """Lease epoch and commit number of an entry or a position's header: of two the larger one is valid, wherever it stands.
+
+    Empty for what has none, such as a tombstone and entries of older versions.
+    """
+    try:
+        return tuple(int(part) for part in json.loads(value)["lease"])
+    except (ValueError, KeyError, TypeError):
+        return ()
 
 
 def gaps_of(data: Mapping[str, Any]) -> list[tuple[int, int, str]]:

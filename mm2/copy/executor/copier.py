@@ -20,7 +20,7 @@ from typing import Any, Final
 import structlog
 
 from mm2.copy import channel
-from mm2.copy.executor.cursor import QUARANTINED, Cursor, Entry
+from mm2.copy.executor.cursor import MISSING, QUARANTINED, Cursor, Entry
 from mm2.copy.executor.cursor import Trouble as Halt
 from mm2.copy.executor.dead_letters import DeadLetters
 from mm2.copy.executor.link import DriverLink
@@ -51,6 +51,7 @@ from mm2.kafka.wire.channel import BufferPool
 
 ROOM_BYTES: Final = 48 << 20
 DRAIN_TIMEOUT_S: Final = 8.0
+_CLEANUP_POLICY: Final = "cleanup.policy"
 _LATENCY_SAMPLES: Final = 4096
 _NEWS_AFTER_S: Final = 5.0
 _LEDGER_PATIENCE_S: Final = 5.0
@@ -293,9 +294,21 @@ class Copier:
         """Connected, so that a hand-over waits for no dialling; one that is away is found out about by those who read."""
         partitions = [part.source for part in self._spec.partitions]
         try:
-            await asyncio.wait_for(self._source.prepare(partitions), _NEWS_AFTER_S)
+            await asyncio.wait_for(
+                asyncio.gather(self._source.prepare(partitions), self._find_hole_reasons()), _NEWS_AFTER_S
+            )
         except (TimeoutError, KafkaFailure) as error:
             self._log.info("the source could not be prepared for reading", error=str(error))
+
+    async def _find_hole_reasons(self) -> None:
+        """Only the log of a compacted topic has holes for a good reason. Where configs may not be read it is assumed."""
+        topics = {part.topic for part in self._spec.partitions}
+        found = await self._call(Admin(self._source_cluster).describe_configs, topics, [_CLEANUP_POLICY])
+        for cursor in self._cursors.values():
+            configs = found[cursor.spec.topic]
+            policy = None if isinstance(configs, KafkaFailure) else configs.get(_CLEANUP_POLICY)
+            if policy is not None and policy.value is not None and "compact" not in policy.value:
+                cursor.hole_reason = MISSING
 
     async def _partitions_of(self, topic: str) -> int:
         """Of the offsets topic."""
@@ -442,6 +455,10 @@ class Copier:
     def replaced(self, cursor: Cursor, first: int, records: int, *, exact: bool) -> None:
         """Records of a predecessor are no longer on the source."""
         self._losses.replaced(cursor, first, records, exact=exact)
+
+    def finished(self, cursor: Cursor) -> None:
+        """A session under other rules has been read past."""
+        self._opening.open_next(cursor)
 
     def uncertain(self, cursor: Cursor) -> None:
         """What is on the target has to be looked at."""
@@ -710,6 +727,7 @@ class Copier:
             target_epoch=cursor.outbox.leader_epoch,
             lease=self._positions.lease(part.source),
             known_epoch=cursor.known_epoch,
+            retired=cursor.retired,
         )
 
     @staticmethod
@@ -845,7 +863,8 @@ class Copier:
         for tp, cursor in self._cursors.items():
             if cursor.position < 0 or cursor.stopped or tp not in self._opening.sessions or cursor.skip:
                 continue
-            is_in = cursor.outbox.idle and cursor.outbox.acked == cursor.records
+            # A batch in doubt was counted by ``next``, also where it was dropped from the queue at the stop.
+            is_in = cursor.outbox.idle and cursor.outbox.acked == cursor.outbox.next == cursor.records
             clean = is_in and self._positions.is_entered(tp)
             committed = self._positions.committed.get(tp)
             entry = self._entry(cursor).replace(previous=committed, seen=self._positions.seen(tp))

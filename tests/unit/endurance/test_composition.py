@@ -5,7 +5,10 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from tests.endurance.composition import Draw, Side
+import pytest
+
+from tests.endurance.composition import Draw, Victim
+from tests.endurance.sides import Side
 
 
 class _Named:
@@ -27,9 +30,17 @@ def side(name: str, brokers: int) -> Side:
     return Side(name, made, [*made], cluster)
 
 
-def draw(seed: int, *, brokers: int = 2, count: int = 300, gentle: bool = False) -> list[list[Any]]:
+def draw(
+    seed: int,
+    *,
+    brokers: int = 2,
+    count: int = 300,
+    gentle: bool = False,
+    victims: tuple[Victim, ...] | None = None,
+) -> list[list[Any]]:
     mirrors: Any = [_Named("mirror")]
-    drawn = Draw(random.Random(seed), side("A", brokers), side("B", brokers), mirrors, gentle=gentle)
+    sides = side("A", brokers), side("B", brokers)
+    drawn = Draw(random.Random(seed), *sides, mirrors, victims=victims, gentle=gentle)
     return [drawn.draw() for _ in range(count)]
 
 
@@ -55,3 +66,38 @@ def test_gentle_faults_come_alone_and_leave_the_driver_alone() -> None:
     steps = draw(1, brokers=1, count=1000, gentle=True)
     assert all(len(faults) == 1 and not faults[0].kills_process for faults in steps)
     assert not [faults for faults in steps if "driver" in str(faults[0]) or "leaders" in str(faults[0])]
+
+
+@pytest.mark.parametrize(
+    ("victim", "words"),
+    [
+        (Victim.BROKER, {"broker"}),
+        (Victim.FOLLOWER, {"followers"}),
+        (Victim.CONTROLLER, {"controller"}),
+        (Victim.NETWORK, {"network"}),
+        (Victim.DISK_STALL, {"disk"}),
+        (Victim.PROCESS, {"process", "executors", "driver", "Spark's"}),
+    ],
+)
+def test_only_the_chosen_victim_is_drawn(victim: Victim, words: set[str]) -> None:
+    steps = draw(3, brokers=3, count=200, victims=(victim,))
+    assert {str(fault).split()[0] for faults in steps for fault in faults} <= words
+
+
+def test_all_victims_are_drawn_on_three_brokers() -> None:
+    told = [str(fault) for faults in draw(4, brokers=3, count=600) for fault in faults]
+    for word in ("followers frozen", "controller of A killed", "controller of B frozen", "disk of broker", "network"):
+        assert any(word in each for each in told), word
+
+
+def test_followers_never_freeze_all_at_once_and_brokers_come_back_within_45_seconds() -> None:
+    steps = draw(5, brokers=3, count=400, victims=(Victim.FOLLOWER, Victim.BROKER, Victim.DISK_STALL))
+    followers = [str(fault) for faults in steps for fault in faults if str(fault).startswith("followers")]
+    assert all(any(f"B-{number}" not in each for number in (1, 2, 3)) for each in followers if each.count("from") == 2)
+    assert any(each.count("from") > 2 for each in followers)
+    assert all(0 < fault.lasts_s <= 60 for faults in steps for fault in faults)
+
+
+def test_a_single_broker_has_no_followers() -> None:
+    with pytest.raises(ValueError, match="none of the victims"):
+        draw(1, brokers=1, victims=(Victim.FOLLOWER,))

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from tests.faults.oracle import Judgment, Rows, compare, explain, gaps_of, reasons_of
+from tests.faults.oracle import Judgment, Rows, absent, compare, compare_reasons, explain, gaps_of, lease_of, reasons_of
 
 
 def rows(text: str, first: int = 0) -> Rows:
@@ -99,3 +99,44 @@ def test_nothing_written_is_nothing_shown() -> None:
 def test_gaps_are_read_as_the_ledger_writes_them() -> None:
     value = {"segments": [], "gaps": [[5, 2, 0], [0, 1, 1], [92, 10, 0]], "reasons": ["compacted", "control"]}
     assert gaps_of(json.loads(json.dumps(value))) == [(5, 7, "compacted"), (7, 8, "control"), (100, 110, "compacted")]
+
+
+def test_a_hole_is_named_where_the_target_continues_behind_it_lost_or_late() -> None:
+    assert verdict("abcdef", "abef").holes == [
+        "partition 0, target offset 102: source offset 4, without 2 to 3, 2 records"
+    ]
+    late = verdict("abcd", "acbd")
+    assert late.holes == ["partition 0, target offset 101: source offset 2, without 1 to 1, 1 records"]
+    assert late.numbers == Counter(holes=1)
+    assert not verdict("abcdef", "abcd").holes  # nothing follows
+    assert not verdict("abcdef", "abef", [(2, 4, "aborted")]).holes
+
+
+def test_what_lies_behind_the_claimed_end_is_not_lost() -> None:
+    judgment = Judgment()
+    compare(judgment, 0, rows("abcdef"), rows("ac"), {}, 4)
+    assert judgment.lost == [
+        "partition 0, source offsets 1 to 1, 1 records",
+        "partition 0, source offsets 3 to 3, 1 records",
+    ]
+    assert judgment.numbers["lost"] == 2
+
+
+def test_an_offset_without_a_record_is_of_an_aborted_transaction_or_a_marker() -> None:
+    assert absent(range(6), [0, 4], [0, 1, 2, 4]) == {1: "aborted", 2: "aborted", 3: "control", 5: "control"}
+
+
+def test_a_wrong_reason_is_named_beside_the_right_one() -> None:
+    judgment = Judgment()
+    true = {1: "aborted", 2: "aborted", 3: "control", 5: "control"}
+    compare_reasons(judgment, 0, true, {1: "aborted", 2: "control", 3: "control", 5: "retention", 7: "control"})
+    assert judgment.misexplained == [
+        "partition 0, source offsets 2 to 2: control in the ledger, aborted on the source",
+        "partition 0, source offsets 5 to 5: retention in the ledger, control on the source",
+    ]
+    assert judgment.numbers["misexplained"] == 2
+
+
+def test_of_two_entries_the_one_with_the_larger_lease_is_valid() -> None:
+    newer, older = b'{"version":1,"lease":[1700000000001,0]}', b'{"version":1,"lease":[1700000000000,12]}'
+    assert lease_of(newer) > lease_of(older) > lease_of(b'{"version":1}') == lease_of(b"") == lease_of(b"[]") == ()
