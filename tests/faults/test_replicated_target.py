@@ -32,6 +32,7 @@ TOPICS = {
     "refused-2": (PARTITIONS, [1, 2]),
     "refused-3": (PARTITIONS, [1, 2, 3]),
     "moved": (PARTITIONS, [2, 3, 1]),
+    "hung": (PARTITIONS, [2, 3, 1]),
     "timed-out-2": (PARTITIONS, [1, 2]),
     "timed-out-3": (PARTITIONS, [1, 2, 3]),
     "resigned": (PARTITIONS, [1, 2, 3]),
@@ -267,6 +268,25 @@ def test_batches_in_flight_while_leaders_move_are_copied_once_and_in_order(
         for wire in wires:
             wire.delay_s = 0.0
         replica.await_committed(_COMMIT_S)
+        replica.assert_whole()
+
+
+def test_a_leader_that_hangs_and_resumes_after_another_was_elected_costs_nothing(
+    source: LocalKafka, target: LocalCluster, flow: Mirror
+) -> None:
+    """When it resumes it still takes itself for the leader, and handles the requests in its socket buffers."""
+    replica = Replica(source, target, flow, "hung", PARTITIONS)
+    with replica.sampler:
+        replica.records.write(2)
+        replica.await_committed(_COMMIT_S)
+        for _ in range(2):
+            with replica.records.flowing(PARTITIONS * 10):
+                with frozen(target.broker(2)):
+                    time.sleep(2 * REQUEST_TIMEOUT_S)
+                await_in_sync(target, replica.remote, {1, 2, 3})
+                lead(target, replica.remote, PARTITIONS, [2, 3, 1])
+                time.sleep(1)
+            replica.await_committed(_COMMIT_S)
         replica.assert_whole()
 
 
