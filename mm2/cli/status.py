@@ -32,7 +32,7 @@ _COLOURS: Final = {
     "yellow": ("CATCHING_UP", "PAUSED", "THROTTLED", "UNKNOWN", "BLOCKED_BY_OPEN_TXN"),
     "bold red": (
         "DEGRADED", "STOPPED", "UNREACHABLE", "UNAUTHORIZED", "CORRUPT", "TOO_LARGE", "LOST_RANGE", "DELETED",
-        "RECREATED", "TARGET_FULL", "REFUSED", "FAILED",
+        "RECREATED", "INCONSISTENT", "TARGET_FULL", "REFUSED", "FAILED",
     ),
 }  # fmt: skip
 

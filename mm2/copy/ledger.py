@@ -26,7 +26,7 @@ from typing import Any, Final, NamedTuple
 import structlog
 
 from mm2.copy.segments import CHUNKS_KEPT, Chunk, Segment
-from mm2.copy.session import Entry, PositionHeader, Start, lease_of, own_start, start_of
+from mm2.copy.session import Entry, Start, WrittenPosition, lease_of, start_of, written_start
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.log import KafkaBasedLog, LogRecord
 from mm2.kafka.records.record import Record
@@ -40,6 +40,8 @@ LEDGER_CONFIGS: Final = {
     "cleanup.policy": "compact",
     "segment.bytes": str(16 << 20),
     "min.cleanable.dirty.ratio": "0.1",
+    # An entry of an earlier holder may land late: the newer one that it does not replace must still be there to be read.
+    "min.compaction.lag.ms": "120000",
     "compression.type": "producer",
 }
 
@@ -385,11 +387,14 @@ class Ledger:
             return None
         return chunks[-1] if chunks and chunks[-1].number == entry.chunk else Chunk(entry.chunk + 1)
 
-    def start(self, source: TopicPartition, committed: int | None, header: PositionHeader | None = None) -> Start:
-        """Where a partition's copying goes on, when Connect's offsets topic holds this (next source offset), with this header."""
+    def start(self, source: TopicPartition, committed: int | None, written: WrittenPosition | None = None) -> Start:
+        """Where a partition's copying goes on, when Connect's offsets topic holds this (next source offset).
+
+        ``written`` tells who wrote it, see `is_doubtful`.
+        """
         entry = self.entry(source)
-        if entry is not None and header is not None and entry.session is not None:
-            return own_start(entry, self.newest_chunk(source), committed, header)
+        if entry is not None and written is not None:
+            return written_start(entry, self.newest_chunk(source), committed, written)
         if entry is None or not entry.is_undone(committed):
             return start_of(entry, self.newest_chunk(source), committed)
         undone = entry.undone()
@@ -401,6 +406,16 @@ class Ledger:
             chunk = chunk.shortened(entry.before.extent, undone.mark.source)
         extend([chunk], undone)
         return start_of(undone, chunk, committed, undone=True)
+
+    def is_doubtful(self, source: TopicPartition, committed: int | None) -> bool:
+        """Whether it has to be found out who wrote a position, as the ledger's entry alone does not tell."""
+        entry = self.entry(source)
+        return (
+            entry is not None
+            and entry.session is not None
+            and entry.seen >= 0
+            and (committed or 0) != entry.mark.source
+        )
 
     def rates(self) -> dict[TopicPartition, float]:
         """Bytes per second of each partition, as last measured.

@@ -84,32 +84,43 @@ class Trouble(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """``start`` is where its count was 0."""
+    """``start`` is where its count was 0. ``rules`` decide which records are counted, see `rules_of`; "" for those of the time."""
 
     producer: ProducerIdentity
     start: Mark
+    rules: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """As it stands in the ledger."""
         producer = self.producer
-        return {"producer": [producer.producer_id, producer.producer_epoch], "start": list(self.start)}
+        data: dict[str, Any] = {
+            "producer": [producer.producer_id, producer.producer_epoch],
+            "start": list(self.start),
+        }
+        if self.rules:
+            data["rules"] = self.rules
+        return data
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
         """The inverse of `to_json`. KeyError or TypeError for anything else."""
-        return cls(ProducerIdentity(*data["producer"]), Mark(*data["start"]))
+        return cls(ProducerIdentity(*data["producer"]), Mark(*data["start"]), str(data.get("rules", "")))
 
 
 class PositionHeader(NamedTuple):
-    """What a position in Connect's offsets topic says of itself: who wrote it, and the session that it belongs to."""
+    """What a position in Connect's offsets topic says of itself: who wrote it, and the session that it belongs to.
+
+    ``seen`` is an offset of that partition of the offsets topic: the writer knew all records before it (-1: unknown).
+    """
 
     lease: Lease
     session: Session | None
     mark: Mark
+    seen: int = -1
 
     def to_bytes(self) -> bytes:
         """The value of the record header."""
-        data: dict[str, Any] = {"lease": list(self.lease), "mark": list(self.mark)}
+        data: dict[str, Any] = {"lease": list(self.lease), "mark": list(self.mark), "seen": self.seen}
         if self.session is not None:
             data["session"] = self.session.to_json()
         return json.dumps(data, separators=(",", ":")).encode()
@@ -119,7 +130,12 @@ class PositionHeader(NamedTuple):
         """The inverse of `to_bytes`. KeyError, TypeError or ValueError for anything else."""
         data = json.loads(value)
         session = data.get("session")
-        return cls(Lease(*data["lease"]), None if session is None else Session.from_json(session), Mark(*data["mark"]))
+        return cls(
+            Lease(*data["lease"]),
+            None if session is None else Session.from_json(session),
+            Mark(*data["mark"]),
+            int(data["seen"]),
+        )
 
 
 class Before(NamedTuple):
@@ -149,9 +165,9 @@ class Entry:
     stops nothing, for instance that copying is at least once only. ``end`` is where the source ended when this was written
     (-1 unknown): what is known of it when the source is gone. ``lost_before`` counts ranges that ``lost`` no longer lists.
     ``target_epoch`` is the leader epoch of the target partition (-1 unknown), ``lease`` orders entries of one partition; that of
-    an entry of a version before is 0.
-    ``known_epoch`` is the highest source leader epoch of which a batch can have been copied without a newer election
-    (-1 unknown): a successor counts past no batch of a higher one.
+    an entry of a version before is 0. ``seen`` is that of `PositionHeader`. ``known_epoch`` is the highest source leader epoch of
+    which a batch can have been copied without a newer election (-1 unknown): a successor counts past no batch of a higher one.
+    ``retired`` are topic ids, of either side, that were replaced by newer ones: metadata that name one of them are stale.
     """
 
     topic: str
@@ -176,6 +192,8 @@ class Entry:
     target_epoch: int = -1
     lease: Lease = Lease()  # noqa: RUF009  (immutable)
     known_epoch: int = -1
+    seen: int = -1
+    retired: tuple[str, ...] = ()
 
     @property
     def lost_ranges(self) -> int:
@@ -213,6 +231,7 @@ class Entry:
         data: dict[str, Any] = {
             "version": 1,
             "lease": list(self.lease),  # here, where `lease_of` finds it
+            "seen": self.seen,
             "previous": self.previous,
             "mark": list(self.mark),
             "source": {"id": self.source_id, "epoch": self.source_epoch},
@@ -233,6 +252,8 @@ class Entry:
             data["lost_before"] = self.lost_before
         if self.known_epoch != self.source_epoch:
             data["source"]["known"] = self.known_epoch
+        if self.retired:
+            data["retired"] = list(self.retired)
         if self.before is not None:
             mark, gaps, chunk, extent, lost = self.before
             data["before"] = [list(mark), gaps, chunk, list(extent), lost]
@@ -267,6 +288,8 @@ class Entry:
             int(data["target"].get("epoch", -1)),
             Lease(*data.get("lease", ())),
             int(data["source"].get("known", data["source"]["epoch"])),
+            int(data.get("seen", -1)),
+            tuple(map(str, data.get("retired", ()))),
         )
 
 
@@ -327,8 +350,8 @@ class Start:
 def start_of(entry: Entry | None, chunk: Chunk | None, committed: int | None, *, undone: bool = False) -> Start:
     """Where to go on, from what the ledger says and the position in Connect's offsets topic (next source offset).
 
-    ``undone``: the entry is what stood there before a transaction that was never committed. A `Start` that is ``moved`` has to be
-    checked with `own_start` before it is obeyed.
+    ``undone``: the entry is what stood there before a transaction that was never committed. Where the position is not the mark of
+    an entry with ``seen``, `written_start` decides.
     """
     if entry is None:
         return Start(committed, committed)
@@ -345,14 +368,44 @@ def start_of(entry: Entry | None, chunk: Chunk | None, committed: int | None, *,
     return Start(committed, committed, entry.replace(session=None), chunk, moved=True)
 
 
-def own_start(entry: Entry, chunk: Chunk | None, committed: int | None, header: PositionHeader) -> Start:
-    """Where to go on when the position, which is not where the ``entry`` left it, was written by a copy session (rule C4).
+class WrittenPosition(NamedTuple):
+    """What an offsets topic holds of one partition, by who wrote it (`mm2.copy.written_positions`).
 
-    It landed late, so the entry counts; or the ledger lost what was written to it last, so the header does.
+    ``own`` is the newest header of a copy session, by lease. ``foreign`` is the last position without a header, next source
+    offset (None: it was removed), at offset ``foreign_at`` of the topic (-1: there is none).
     """
-    if header.lease > entry.lease and header.session is not None:
-        entry = entry.replace(mark=header.mark, session=header.session, lease=header.lease)
+
+    own: PositionHeader | None = None
+    foreign: int | None = None
+    foreign_at: int = -1
+
+
+def written_start(entry: Entry, chunk: Chunk | None, committed: int | None, written: WrittenPosition) -> Start:
+    """Where to go on, from who wrote the positions (rule C4 of docs/design/copy-sessions.md).
+
+    A position without a header that the newest holder did not know was written by Java or by a user, and is obeyed, whatever
+    landed after it. Else the newest of ledger entry and header counts: a predecessor's write may land late, and the
+    ledger may have lost its newest entry.
+    """
+    header = written.own
+    seen = max(entry.seen, -1 if header is None else header.seen)
+    if written.foreign_at >= max(seen, 0) and written.foreign != entry.mark.source:
+        return Start(written.foreign, written.foreign, entry.replace(session=None), chunk, moved=True)
+    if header is not None and header.lease > entry.lease and header.session is not None:
+        entry = entry.replace(mark=header.mark, session=header.session, lease=header.lease, seen=header.seen)
     return Start(entry.mark.source, committed, entry, chunk)
+
+
+def rules_of(*, read_committed: bool) -> str:
+    """What a session's ledger entry says of the records that its count includes.
+
+    Control records never count; those of aborted transactions do unless the source is read with read_committed.
+    """
+    return f"isolation={'read_committed' if read_committed else 'read_uncommitted'}"
+
+
+#: What each known rule means: whether the source is read with read_committed.
+RULES: Final = {rules_of(read_committed=committed): committed for committed in (False, True)}
 
 
 def sequence_of(count: int) -> int:

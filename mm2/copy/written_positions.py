@@ -1,6 +1,6 @@
 """Who wrote a position in Connect's offsets topic, read from the records themselves (rule C4 of docs/design/copy-sessions.md).
 
-Only asked for when a position is not where the ledger left it: the whole partition of the offsets topic is read.
+Only asked for when a position is not the mark of the ledger's entry: the whole partition of the offsets topic is read.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import structlog
 
-from mm2.copy.session import POSITION_HEADER, Lease, PositionHeader
+from mm2.copy.session import POSITION_HEADER, PositionHeader, WrittenPosition
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure
@@ -24,31 +24,30 @@ from mm2.kafka.structs import EARLIEST, LATEST, TopicPartition
 log = structlog.get_logger(__name__)
 
 
-class WrittenPosition(NamedTuple):
-    """A position, next source offset (None: removed or none), and what it says of itself; no header: Java or a user wrote it."""
+class PositionRecord(NamedTuple):
+    """A record of an offsets topic: its offset there, its value, and its header if a copy session wrote it."""
 
-    position: int | None = None
+    offset: int
+    value: bytes | None
     header: PositionHeader | None = None
 
 
-def valid_positions(records: Collection[tuple[bytes | None, PositionHeader | None]]) -> WrittenPosition:
-    """The position that counts after these records of one key, (value, header) in the order of the log.
-
-    A record of a copy session with a smaller lease than one before it landed late and does not count, also when Java or a user
-    has written in between.
-    """
-    newest, lease = WrittenPosition(), Lease()
-    for value, header in records:
-        if header is not None and header.lease < lease:
-            continue
-        if header is not None:
-            lease = header.lease
-        newest = WrittenPosition(_position(value), header)
-    return newest
+def who_wrote(records: Collection[PositionRecord]) -> WrittenPosition:
+    """Sum up the records of one key."""
+    own: PositionHeader | None = None
+    foreign: PositionRecord | None = None
+    for record in records:
+        if record.header is None:
+            foreign = record
+        elif own is None or record.header.lease >= own.lease:
+            own = record.header
+    if foreign is None:
+        return WrittenPosition(own)
+    return WrittenPosition(own, _position(foreign.value), foreign.offset)
 
 
 def read_written_positions(cluster: Cluster, topic: str, keys: Collection[bytes]) -> dict[bytes, WrittenPosition]:
-    """The position that counts for each of these keys of an offsets topic. Raises KafkaFailure."""
+    """Who wrote the positions of these keys of an offsets topic. Raises KafkaFailure."""
     metadata = cluster.metadata([topic])
     if topic in metadata.errors:
         raise metadata.errors[topic]
@@ -60,12 +59,12 @@ def read_written_positions(cluster: Cluster, topic: str, keys: Collection[bytes]
     admin = Admin(cluster)
     starts = _offsets(admin, partitions, EARLIEST)
     ends = _offsets(admin, partitions, LATEST)
-    found: dict[bytes, list[tuple[bytes | None, PositionHeader | None]]] = {key: [] for key in keys}
+    found: dict[bytes, list[PositionRecord]] = {key: [] for key in keys}
     for tp in partitions:
         for record in read_partition(cluster, info, tp.partition, start=starts[tp], end=ends[tp]):
             if record.key in places[tp.partition]:
-                found[record.key].append((record.value, _header(record)))
-    return {key: valid_positions(rows) for key, rows in found.items()}
+                found[record.key].append(PositionRecord(record.offset, record.value, _header(record)))
+    return {key: who_wrote(rows) for key, rows in found.items()}
 
 
 def _offsets(admin: Admin, partitions: Collection[TopicPartition], when: int) -> dict[TopicPartition, int]:

@@ -126,6 +126,12 @@ class Cluster:
             names, deadline, lambda: self._fetch_metadata(names, deadline), f"Metadata of cluster {self.name}"
         )
 
+    def metadata_of(self, node_id: int, topics: Iterable[str]) -> Metadata:
+        """What one broker says of these topics. Raises KafkaFailure."""
+        wanted = [MetadataRequest.MetadataRequestTopic(name=name) for name in sorted(set(topics))]
+        answer = self.send(node_id, MetadataRequest(topics=wanted, allow_auto_topic_creation=False, min_version=1))
+        return self._learn(answer, time.monotonic())
+
     def leader(self, topic: str, partition: int, *, timeout_s: float | None = None) -> int:
         """Node id of the leader, from metadata up to `metadata.max.age.ms` old.
 

@@ -23,10 +23,10 @@ from mm2.connect.api import ConnectError, SourceRecord, SourceTask, SourceTaskCo
 from mm2.copy.driver.engine import CopyEngine, CopyFailed, CopyJob
 from mm2.copy.executor.positions import offset_key
 from mm2.copy.ledger import Ledger, LedgerLog, Pauses, ledger_topic
-from mm2.copy.session import Start
+from mm2.copy.session import Start, WrittenPosition
 from mm2.copy.spec import CopySpec, PartitionSpec, SyncsSpec, TransactionsSpec
 from mm2.copy.states import State
-from mm2.copy.written_positions import WrittenPosition, read_written_positions
+from mm2.copy.written_positions import read_written_positions
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
@@ -226,19 +226,14 @@ class MirrorSourceTask(SourceTask):
         return starts
 
     def _without_late_writes(self, ledger: Ledger, starts: dict[TopicPartition, Start]) -> dict[TopicPartition, Start]:
-        """Positions that are not where the ledger left them, but were written by a predecessor and not by Java or a user, do not
-        count. Raises KafkaFailure."""
-        moved = [
-            tp
-            for tp, start in starts.items()
-            if start.moved and (entry := ledger.entry(tp)) is not None and entry.session is not None
-        ]
-        if not moved or self.context.worker.exactly_once:
+        """Tell a predecessor's late writes from positions that Java or a user has written. Raises KafkaFailure."""
+        doubtful = [tp for tp, start in starts.items() if ledger.is_doubtful(tp, start.committed)]
+        if not doubtful or self.context.worker.exactly_once:
             return starts
         found = dict(starts)
-        for tp, (position, header) in self._written_positions(moved).items():
-            found[tp] = ledger.start(tp, position, header)
-            if not found[tp].moved:
+        for tp, written in self._written_positions(doubtful).items():
+            found[tp] = ledger.start(tp, starts[tp].committed, written)
+            if starts[tp].moved and not found[tp].moved:
                 log.info(
                     "A position that a predecessor wrote late is ignored.",
                     partition=str(tp),
@@ -248,7 +243,7 @@ class MirrorSourceTask(SourceTask):
         return found
 
     def _written_positions(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, WrittenPosition]:
-        """The positions that count, with what they say of themselves. Raises KafkaFailure."""
+        """Who wrote the positions of these partitions. Raises KafkaFailure."""
         spec = self._spec
         keys = {tp: offset_key(spec.connector, spec.source_alias, tp) for tp in partitions}
         cluster = Cluster(spec.offsets or spec.target, name="worker" if spec.offsets else spec.target_alias)

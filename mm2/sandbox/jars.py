@@ -76,6 +76,18 @@ CONNECT_MIRROR = JarSet(
 CONNECT_FILE = JarSet(f"connect-file-{KAFKA_VERSION}", (("org.apache.kafka", "connect-file", KAFKA_VERSION),))
 """The FileStream connectors, which a plain Connect worker does not have."""
 
+OLD_VERSIONS = ("2.1.1", "2.6.3")
+
+
+def old_kafka(version: str) -> JarSet:
+    """A broker that needs ZooKeeper, which is among its dependencies; one of `OLD_VERSIONS`."""
+    if version not in OLD_VERSIONS:
+        raise SandboxError(f"Kafka {version} is not one of the old versions of the sandbox: {', '.join(OLD_VERSIONS)}.")
+    logging = ("org.slf4j", "slf4j-log4j12", "1.7.30")  # Kafka before 4.0 uses log4j 1
+    # Up to 3.5.7 it cannot resolve a host name under Java 14 and later (ZOOKEEPER-3779).
+    zookeeper = ("org.apache.zookeeper", "zookeeper", "3.5.9")
+    return JarSet(f"kafka-{version}-zookeeper", (("org.apache.kafka", "kafka_2.12", version), zookeeper, logging))
+
 
 def kafka_classpath() -> str:
     """Java class path of a whole broker and its tools; downloads it (44 MB) the first time."""

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from mm2.sandbox.errors import SandboxError
 from mm2.sandbox.jars import KAFKA, fetch
@@ -23,7 +23,6 @@ from mm2.sandbox.java import java_executable
 from mm2.sandbox.ports import free_ports
 from mm2.sandbox.process import end, spawn
 
-_READY = b"Kafka Server started"  # the last line KafkaRaftServer logs on its way up
 _TAIL_LINES = 25
 
 _LOGGING = """\
@@ -95,6 +94,8 @@ class LocalKafka:
     it one node of several (see `cluster.LocalCluster`).
     Usable as a context manager. Not thread-safe.
     """
+
+    ready_line: ClassVar[bytes] = b"Kafka Server started"  # the last line KafkaRaftServer logs on its way up
 
     def __init__(
         self,
@@ -168,17 +169,18 @@ class LocalKafka:
             return
         jars = fetch(KAFKA)
         self._prepare(jars)
+        self._spawn(self._java(jars, "kafka.Kafka", str(self._settings_file)))
+
+    def _spawn(self, command: Sequence[str]) -> None:
         self._log_start_bytes = self.log_file.stat().st_size if self.log_file.exists() else 0
-        self._process = spawn(
-            self._java(jars, "kafka.Kafka", str(self._settings_file)), output=self.log_file, folder=self.folder
-        )
+        self._process = spawn(command, output=self.log_file, folder=self.folder)
         _RUNNING.add(self)
 
     def wait_until_ready(self, timeout_s: float = 60.0) -> None:
         """The second half of `start`. Raises SandboxError with the end of the log when the broker dies meanwhile."""
         process = self._running()
         deadline = time.monotonic() + timeout_s
-        while _READY not in self._log_of_this_run():
+        while self.ready_line not in self._log_of_this_run():
             if process.poll() is not None:
                 raise SandboxError(f"{self._died(process)}\n{self.log_tail()}")
             if time.monotonic() > deadline:
@@ -282,9 +284,7 @@ class LocalKafka:
     def _prepare(self, jars: Path) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "log4j2.properties").write_text(_LOGGING)
-        self._settings_file.write_text(
-            "".join(f"{key}={_escaped(value)}\n" for key, value in self._settings().items()),
-        )
+        self._write_settings()
         if (self._data_folder / "meta.properties").exists():
             return
         if self._format_args:
@@ -302,6 +302,10 @@ class LocalKafka:
         (self._data_folder / "meta.properties").write_text(
             f"version=1\ncluster.id={self.cluster_id}\nnode.id={self.place.node_id}\ndirectory.id={new_id()}\n"
         )
+
+    def _write_settings(self) -> None:
+        lines = [f"{key}={_escaped(value)}\n" for key, value in self._settings().items()]
+        self._settings_file.write_text("".join(lines))
 
     def _format(self, jars: Path, *args: str) -> None:
         command = ("format", "--cluster-id", self.cluster_id, "--config", str(self._settings_file), *args)

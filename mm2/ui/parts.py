@@ -39,7 +39,7 @@ TONES: Final[Mapping[str, str]] = {
     "DESTROYED": "unknown",
     # Reasons of gaps
     **dict.fromkeys(INTENDED, "well"),
-    **dict.fromkeys(("retention", "truncated", "recreated", "quarantined"), "bad"),
+    **dict.fromkeys(("retention", "truncated", "recreated", "quarantined", "missing"), "bad"),
 }
 #: More columns than that want a wide window.
 _MANY: Final = 6

@@ -7,50 +7,72 @@ from __future__ import annotations
 
 import shutil
 import signal
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import ResourceType
 
 from mm2.copy.driver.engine import CopyEngine
-from mm2.copy.session import Entry
+from mm2.copy.session import Entry, rules_of
 from mm2.copy.spec import CopySpec
+from mm2.kafka.records.batch import iter_batches
+from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import TopicPartition
 from mm2.sandbox.cluster import LocalCluster
+from mm2.sandbox.jars import OLD_VERSIONS
 from mm2.sandbox.kafka import LocalKafka
+from mm2.sandbox.old_kafka import OldKafka
 from tests.faults.stage import Topics
+from tests.faults.stale_metadata import StaleMetadata
 from tests.faults.test_data import write
 from tests.faults.test_leaders import await_leader, lose_the_end
-from tests.integration.copy_flow import Flow, create, eventually, read, rows_of
+from tests.integration.copy_flow import PATIENCE, Flow, alter, create, eventually, read, rows_of
 from tests.integration.spark_workers import workers
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 #: No commit after the first one of a session: a crash finds everything uncommitted.
 NEVER_MS = 3_600_000
+_START_S = 180.0 * PATIENCE
 _LEDGER = {"cleanup__policy": "compact"}
 
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with LocalCluster("S", tmp_path_factory.mktemp("sources"), heap="256m") as made:
-        yield made
+    made = LocalCluster("S", tmp_path_factory.mktemp("sources"), heap="256m")
+    try:
+        yield made.start(_START_S)
+    finally:
+        made.stop()
 
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
-    with LocalKafka("T", tmp_path_factory.mktemp("target"), heap="384m") as made:
-        yield made
+    made = LocalKafka("T", tmp_path_factory.mktemp("target"), heap="384m")
+    try:
+        yield made.start(_START_S)
+    finally:
+        made.stop()
 
 
 @pytest.fixture
 def flow(engine: CopyEngine, sources: LocalCluster, target: LocalKafka, unique: str) -> Flow:
+    """From a cluster of two brokers."""
     for node in sources.nodes:
         if not node.is_running:
-            node.start()
+            node.start(_START_S)
     return Flow(engine, cast(Any, sources), target, unique)
+
+
+@pytest.fixture
+def within(engine: CopyEngine, target: LocalKafka, unique: str) -> Flow:
+    """From the target to itself, for what needs one broker only."""
+    return Flow(engine, target, target, unique)
 
 
 def replicated(flow: Flow, **remote: str) -> str:
@@ -122,12 +144,17 @@ def test_a_crash_and_an_unclean_election_before_the_next_commit_lose_no_new_reco
     assert [lost[:3] for lost in entry_of(flow, topic).lost] == [(100, 400, "truncated")]
 
 
+@pytest.mark.parametrize(("starts", "new"), [(1, 150), (2, 350)], ids=["same epoch", "older epoch and more records"])
 def test_a_source_that_was_set_back_and_written_to_before_it_is_read_again_loses_no_new_record(
-    flow: Flow, tmp_path: Path
+    within: Flow, tmp_path: Path, starts: int, new: int
 ) -> None:
-    """The log of the backup has the same leader epoch and other records; where it ends by now says nothing."""
-    with LocalKafka("O", tmp_path / "o", heap="256m") as old:
-        flow = replace(flow, source=old)
+    """Each start is a leader epoch. The log of the backup has other records; where it ends by now says nothing.
+
+    With an older epoch the broker calls an offset out of range that its log has.
+    """
+    old = LocalKafka("O", tmp_path / "o", heap="256m").start(_START_S)
+    try:
+        flow = replace(within, source=old)
         topic = unreplicated(flow)
         spec = spec_of(flow, topic)
         write(old, topic, 0, values("kept", 100))
@@ -135,18 +162,249 @@ def test_a_source_that_was_set_back_and_written_to_before_it_is_read_again_loses
             eventually(copied(job, topic, 100), why=job.status)
         old.stop()
         shutil.copytree(old.folder / "data", tmp_path / "backup")
-        old.start()
+        for _ in range(starts):
+            old.stop()
+            old.start(_START_S)
         write(old, topic, 0, values("forgotten", 200))
         with flow.copying(spec) as job:
             eventually(copied(job, topic, 300), why=job.status)
         old.stop()
         shutil.rmtree(old.folder / "data")
         shutil.copytree(tmp_path / "backup", old.folder / "data")
-        old.start()
-        write(old, topic, 0, values("new", 150))
+        old.start(_START_S)
+        write(old, topic, 0, values("new", new))
         with flow.copying(spec) as job:
-            wanted = [*values("kept", 100), *values("forgotten", 200), *values("new", 150)]
+            wanted = [*values("kept", 100), *values("forgotten", 200), *values("new", new)]
             eventually(lambda: len(on_target(flow, topic)) >= len(wanted), why=job.status)
-            eventually(lambda: entry_of(flow, topic).mark.source == 250, why=job.status)
+            eventually(lambda: entry_of(flow, topic).mark.source == 100 + new, why=job.status)
         assert on_target(flow, topic) == wanted
         assert [lost[:3] for lost in entry_of(flow, topic).lost] == [(100, 300, "truncated")]
+    finally:
+        old.stop()
+
+
+@pytest.mark.parametrize("then_committed", [True, False], ids=["to read_committed", "to read_uncommitted"])
+def test_an_isolation_level_that_is_changed_across_a_crash_loses_and_doubles_nothing(
+    within: Flow, then_committed: bool
+) -> None:
+    """What the predecessor copied was counted under the old level."""
+    flow = within
+    topic = unreplicated(flow)
+    tp = TopicPartition(topic, 0)
+    before = spec_of(flow, topic, commit_interval_ms=NEVER_MS, read_committed=not then_committed)
+    transaction(flow, topic, "one", 100)
+    transaction(flow, topic, "two", 100, abort=True)
+    transaction(flow, topic, "three", 100)
+    with flow.copying(before) as job:
+        eventually(copied(job, topic, 303), why=job.status)
+        crashed = flow.ledger().start(tp, None)  # what a crash would leave: the stop commits
+    assert crashed.entry is not None
+    assert crashed.entry.mark.source == 0
+    transaction(flow, topic, "four", 100, abort=True)
+    transaction(flow, topic, "five", 100)
+    after = replace(before, read_committed=then_committed, commit_interval_ms=1000)
+    job = flow.engine.open(after, lambda _: {tp: crashed}, dict)
+    try:
+        eventually(copied(job, topic, 505), why=job.status)
+    finally:
+        assert job.stop(20)
+    first = [*values("one", 100), *values("two", 100), *values("three", 100)]
+    if not then_committed:
+        first = [*values("one", 100), *values("three", 100)]
+    second = values("five", 100) if then_committed else [*values("four", 100), *values("five", 100)]
+    assert on_target(flow, topic) == first + second
+    entry = entry_of(flow, topic)
+    assert entry.session is not None
+    assert (entry.session.start.source, entry.session.rules) == (302, rules_of(read_committed=then_committed))
+
+
+def transaction(flow: Flow, topic: str, what: str, count: int, *, abort: bool = False) -> None:
+    producer = Producer({"bootstrap.servers": flow.source.bootstrap, "transactional.id": f"{topic}-{what}"})
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    for value in values(what, count):
+        producer.produce(topic, value, b"k", 0)
+    producer.flush(30)
+    if abort:
+        producer.abort_transaction(60)
+    else:
+        producer.commit_transaction(60)
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
+    """A broker that may be stopped."""
+    broker = LocalKafka("H", tmp_path_factory.mktemp("own"), heap="256m")
+    try:
+        yield broker.start(_START_S)
+    finally:
+        broker.stop()
+
+
+@pytest.fixture(scope="module")
+def stale(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalKafka, StaleMetadata]]:
+    """A broker whose clients are led through the proxy, and the proxy."""
+    listeners = {"PLAINTEXT": "PLAINTEXT", "PROXIED": "PLAINTEXT"}
+    broker = LocalKafka("M", tmp_path_factory.mktemp("stale"), listeners=listeners, proxied=["PROXIED"], heap="256m")
+    try:
+        broker.start(_START_S)
+        with StaleMetadata(broker.advertised("PROXIED"), broker.address("PROXIED")) as proxy:
+            yield broker, proxy
+    finally:
+        broker.stop()
+
+
+def created_again(broker: LocalKafka, topic: str) -> None:
+    topics = Topics(broker)
+    topics.delete(topic)
+    topics.create(topic, retention__ms="-1")
+
+
+def through(broker: LocalKafka) -> ClientSettings:
+    return ClientSettings.from_props({"bootstrap.servers": broker.advertised("PROXIED")}, client_id="stale")
+
+
+def test_stale_metadata_do_not_rewind_a_source_topic_that_was_created_again(
+    within: Flow, stale: tuple[LocalKafka, StaleMetadata]
+) -> None:
+    """Old, new, old, new topic id."""
+    broker, proxy = stale
+    flow = replace(within, source=broker)
+    topic = unreplicated(flow)
+    spec = spec_of(flow, topic, source=through(broker))
+    write(broker, topic, 0, values("first", 100))
+    with flow.copying(spec) as job:
+        eventually(copied(job, topic, 100), why=job.status)
+        assert proxy.remember()
+        created_again(broker, topic)
+        write(broker, topic, 0, values("second", 50))
+        eventually(lambda: len(on_target(flow, topic)) == 150, 90, why=job.status)
+        eventually(lambda: entry_of(flow, topic).mark.source == 50, why=job.status)
+        for _ in range(3):
+            before = proxy.replayed
+            proxy.replay(2)
+            proxy.cut()
+            eventually(lambda: proxy.replayed > before, why=job.status)  # noqa: B023
+            proxy.replay(0)
+            time.sleep(1)  # what would be done wrong is done by now
+        write(broker, topic, 0, values("third", 50))
+        eventually(copied(job, topic, 100), 90, why=job.status)
+    assert on_target(flow, topic) == [*values("first", 100), *values("second", 50), *values("third", 50)]
+
+
+def test_stale_metadata_do_not_stop_a_remote_topic_that_was_created_again(
+    within: Flow, stale: tuple[LocalKafka, StaleMetadata]
+) -> None:
+    broker, proxy = stale
+    flow = replace(within, source=within.target, target=broker)
+    topic = unreplicated(flow)
+    tp = TopicPartition(topic, 0)
+    spec = spec_of(flow, topic, target=through(broker))
+    write(flow.source, topic, 0, values("record", 100))
+    with flow.copying(spec) as job:
+        eventually(copied(job, topic, 100), why=job.status)
+        known = proxy.remember()
+        proxy.cut()  # now all topics are asked about at once
+        eventually(lambda: proxy.remember() > known, why=job.status)
+    created_again(broker, flow.remote(topic))
+    with flow.copying(spec, {tp: None}) as job:  # its position was reset
+        eventually(copied(job, topic, 100), why=job.status)
+    proxy.replay(4)  # whatever the next job asks first
+    with flow.copying(spec) as job:
+        eventually(lambda: proxy.replayed, why=job.status)
+        write(flow.source, topic, 0, values("more", 50))
+        eventually(copied(job, topic, 150), 90, why=job.status)
+        before = proxy.replayed
+        proxy.replay(2)
+        proxy.cut()
+        write(flow.source, topic, 0, values("last", 50))
+        eventually(lambda: proxy.replayed > before, why=job.status)
+        proxy.replay(0)
+        eventually(copied(job, topic, 200), 90, why=job.status)
+    assert on_target(flow, topic) == [*values("record", 100), *values("more", 50), *values("last", 50)]
+
+
+@pytest.mark.parametrize("version", OLD_VERSIONS)
+def test_an_old_source_whose_log_or_topic_is_another_one_loses_no_new_record(
+    within: Flow, tmp_path: Path, version: str
+) -> None:
+    """Below Fetch 12 the client compares epochs (KIP-320), and without topic ids they tell a topic that was created again.
+
+    Both times the source is written to before it is read again.
+    """
+    old = OldKafka(version, "O", tmp_path / "o")
+    try:
+        flow = replace(within, source=old.start(_START_S))
+        topic = unreplicated(flow)
+        spec = spec_of(flow, topic)
+        for what in ("kept", "ghost"):
+            write(old, topic, 0, values(what, 100))
+        with flow.copying(spec) as job:
+            eventually(copied(job, topic, 200), 90, why=job.status)
+        old.stop()
+        lose_unflushed(old, topic, 100)
+        old.start(_START_S)
+        write(old, topic, 0, values("new", 150))
+        wanted = [*values("kept", 100), *values("ghost", 100), *values("new", 150)]
+        with flow.copying(spec) as job:
+            eventually(lambda: len(on_target(flow, topic)) >= len(wanted), 90, why=job.status)
+            eventually(lambda: entry_of(flow, topic).mark.source == 250, why=job.status)
+        assert on_target(flow, topic) == wanted
+        assert [lost[:3] for lost in entry_of(flow, topic).lost] == [(100, 200, "truncated")]
+        created_again(old, topic)
+        write(old, topic, 0, values("again", 80))
+        wanted += values("again", 80)
+        with flow.copying(spec) as job:
+            eventually(lambda: len(on_target(flow, topic)) >= len(wanted), 90, why=job.status)
+            eventually(lambda: entry_of(flow, topic).mark.source == 80, why=job.status)
+            created_again(old, topic)  # while it is read
+            write(old, topic, 0, values("once more", 60))
+            wanted += values("once more", 60)
+            eventually(lambda: len(on_target(flow, topic)) >= len(wanted), 90, why=job.status)
+        assert on_target(flow, topic) == wanted
+    finally:
+        old.stop()
+
+
+@pytest.mark.parametrize("policy", ["delete", "compact", "compact,delete"])
+def test_a_hole_in_a_log_that_is_not_compacted_is_reported_as_missing(
+    within: Flow, own: LocalKafka, policy: str
+) -> None:
+    broker = own
+    flow = replace(within, source=broker)
+    topic = unreplicated(flow)
+    alter(broker, ResourceType.TOPIC, topic, "cleanup.policy", policy)
+    for what in ("one", "two", "three"):
+        write(broker, topic, 0, values(what, 10))
+    broker.stop()
+    cut_out(broker, topic, 10)
+    broker.start(_START_S)
+    with flow.copying(spec_of(flow, topic)) as job:
+        eventually(copied(job, topic, 30), 90, why=job.status)
+        eventually(lambda: entry_of(flow, topic).mark.source == 30, why=job.status)
+    assert on_target(flow, topic) == [*values("one", 10), *values("three", 10)]
+    assert entry_of(flow, topic).gaps == {"missing" if policy == "delete" else "compacted": 10}
+
+
+def lose_unflushed(broker: LocalKafka, topic: str, offset: int) -> None:
+    """What a power cut does to records that were not flushed: the log of a stopped broker ends at a batch before them."""
+    rewrite_log(broker, topic, lambda base: base < offset)
+
+
+def cut_out(broker: LocalKafka, topic: str, offset: int) -> None:
+    """The log of a stopped broker has the batch at an offset no more."""
+    rewrite_log(broker, topic, lambda base: base != offset)
+
+
+def rewrite_log(broker: LocalKafka, topic: str, keep: Callable[[int], bool]) -> None:
+    """Keep only batches with these base offsets; the broker checks the whole log at its next start."""
+    folder = broker.folder / "data" / f"{topic}-0"
+    (segment,) = folder.glob("*.log")
+    data = segment.read_bytes()
+    kept = b"".join(bytes(view.data) for view in iter_batches(memoryview(data)) if keep(view.base_offset))
+    assert 0 < len(kept) < len(data)
+    segment.write_bytes(kept)
+    for path in (*folder.glob("*index"), *folder.glob("*.snapshot")):
+        path.unlink()
+    for name in (".kafka_cleanshutdown", "recovery-point-offset-checkpoint"):
+        (broker.folder / "data" / name).unlink()

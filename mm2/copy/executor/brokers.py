@@ -17,10 +17,12 @@ from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
 
 import structlog
 
+from mm2.copy.executor.topic_ids import Belief, TopicIds
 from mm2.kafka.backoff import Backoff
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.connection import Connection
 from mm2.kafka.errors import KafkaFailure
+from mm2.kafka.structs import Metadata, TopicInfo
 from mm2.kafka.wire.channel import BufferPool, Channel
 
 WATCH_S: Final = 0.5
@@ -83,6 +85,7 @@ class Brokers(ABC, Generic[L]):
         self._pool = pool
         self._connections = connections
         self._brokers: dict[tuple[int, int], L] = {}
+        self._topics = TopicIds()
         self._refreshing = False
         self._over = False
         self._request_timeout_s = settings.request_timeout_ms / 1000
@@ -201,6 +204,37 @@ class Brokers(ABC, Generic[L]):
             self._refreshing = False
         if again_s is not None:
             self._refresh(again_s)
+
+    async def _believed(self, metadata: Metadata) -> set[str]:
+        """Topics whose ids in an answer are believed; leaders are asked about new ones. See `TopicIds`."""
+        believed = set()
+        for name, info in metadata.topics.items():
+            belief = self._topics.judge(name, info.topic_id, time.monotonic())
+            if belief is Belief.DUE and await self._is_confirmed(info):
+                self._log.warning("topic was deleted and created again", topic=name, topic_id=info.topic_id)
+                self._topics.replace(name, info.topic_id)
+                belief = Belief.BELIEVED
+            if belief is Belief.BELIEVED:
+                believed.add(name)
+            elif belief is not Belief.DUE:
+                self._log.info("metadata with another topic id not believed", topic=name, belief=belief.name.lower())
+        return believed
+
+    async def _is_confirmed(self, info: TopicInfo) -> bool:
+        """Whether the leader of a partition gives the topic that id itself."""
+        leader = next((partition.leader for partition in info.partitions.values() if partition.leader >= 0), -1)
+        if leader < 0:
+            return False
+        try:
+            answer: Metadata = await self._in_background(self._cluster.metadata_of, leader, [info.name])
+        except KafkaFailure as error:
+            self._log.info("topic id not confirmed", topic=info.name, error=str(error))
+            return False
+        found = answer.topics.get(info.name)
+        if found is None or found.topic_id != info.topic_id:
+            self._topics.drop(info.name)
+            return False
+        return True
 
     async def _in_background(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return await self._loop.run_in_executor(self._background, lambda: call(*args, **kwargs))

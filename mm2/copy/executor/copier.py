@@ -13,14 +13,14 @@ import functools
 import gc
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import structlog
 
 from mm2.copy import channel
-from mm2.copy.executor.cursor import QUARANTINED, Cursor, Entry
+from mm2.copy.executor.cursor import MISSING, QUARANTINED, Cursor, Entry
 from mm2.copy.executor.cursor import Trouble as Halt
 from mm2.copy.executor.dead_letters import DeadLetters
 from mm2.copy.executor.link import DriverLink
@@ -46,11 +46,12 @@ from mm2.kafka.errors import BrokerFailure, CorruptBatch, KafkaFailure
 from mm2.kafka.records.batch import BatchView, unpatched
 from mm2.kafka.records.record import Record, decode_batch
 from mm2.kafka.settings import ClientSettings
-from mm2.kafka.structs import TopicPartition
+from mm2.kafka.structs import LATEST, OffsetInfo, TopicPartition
 from mm2.kafka.wire.channel import BufferPool
 
 ROOM_BYTES: Final = 48 << 20
 DRAIN_TIMEOUT_S: Final = 8.0
+_CLEANUP_POLICY: Final = "cleanup.policy"
 _LATENCY_SAMPLES: Final = 4096
 _NEWS_AFTER_S: Final = 5.0
 _LEDGER_PATIENCE_S: Final = 5.0
@@ -293,9 +294,21 @@ class Copier:
         """Connected, so that a hand-over waits for no dialling; one that is away is found out about by those who read."""
         partitions = [part.source for part in self._spec.partitions]
         try:
-            await asyncio.wait_for(self._source.prepare(partitions), _NEWS_AFTER_S)
+            await asyncio.wait_for(
+                asyncio.gather(self._source.prepare(partitions), self._find_hole_reasons()), _NEWS_AFTER_S
+            )
         except (TimeoutError, KafkaFailure) as error:
             self._log.info("the source could not be prepared for reading", error=str(error))
+
+    async def _find_hole_reasons(self) -> None:
+        """Only the log of a compacted topic has holes for a good reason. Where configs may not be read it is assumed."""
+        topics = {part.topic for part in self._spec.partitions}
+        found = await self._call(Admin(self._source_cluster).describe_configs, topics, [_CLEANUP_POLICY])
+        for cursor in self._cursors.values():
+            configs = found[cursor.spec.topic]
+            policy = None if isinstance(configs, KafkaFailure) else configs.get(_CLEANUP_POLICY)
+            if policy is not None and policy.value is not None and "compact" not in policy.value:
+                cursor.hole_reason = MISSING
 
     async def _partitions_of(self, topic: str) -> int:
         """Of the offsets topic."""
@@ -353,15 +366,33 @@ class Copier:
             return False
         rows = link.start.result()["starts"]
         starts = {TopicPartition(topic, partition): Start.from_json(start) for topic, partition, start in rows}
+        ends = await self._offsets_ends(tp for tp, start in starts.items() if not start.clean)
         for tp, start in starts.items():
             before = Lease() if start.entry is None else start.entry.lease
-            self._positions.start_at(tp, start.committed, before.taken_over(time.time_ns() // 1_000_000))
+            lease = before.taken_over(time.time_ns() // 1_000_000)
+            seen = (
+                start.entry.seen if start.clean and start.entry is not None else ends.get(self._positions.place(tp), -1)
+            )
+            self._positions.start_at(tp, start.committed, lease, seen=seen, entered=start.clean)
             if spec.transactions is not None:
                 self._before[tp] = _before(start)
                 if (entry := start.entry) is not None:
                     self._written[tp] = _state(entry.mark, len(entry.lost), entry.foreign, entry.trouble, entry.note)
         self._opening.begin(starts)
         return True
+
+    async def _offsets_ends(self, sources: Iterable[TopicPartition]) -> dict[int, int]:
+        """Where the partitions of the offsets topic end that hold these positions; asked after the positions were read."""
+        places = {self._positions.place(source) for source in sources} if self._with_sessions else set()
+        if not places:
+            return {}
+        wanted = {TopicPartition(self._spec.offsets_topic, place): LATEST for place in places}
+        try:
+            found = await asyncio.wait_for(self._call(Admin(self._offsets_cluster).list_offsets, wanted), _NEWS_AFTER_S)
+        except (TimeoutError, KafkaFailure) as error:
+            self._log.info("the end of the offsets topic is not known", error=str(error))
+            return {}
+        return {tp.partition: end.offset for tp, end in found.items() if isinstance(end, OffsetInfo)}
 
     # -- copying: what cursors ask (`Owner`) -------------------------------------------------------------------------
 
@@ -424,6 +455,10 @@ class Copier:
     def replaced(self, cursor: Cursor, first: int, records: int, *, exact: bool) -> None:
         """Records of a predecessor are no longer on the source."""
         self._losses.replaced(cursor, first, records, exact=exact)
+
+    def finished(self, cursor: Cursor) -> None:
+        """A session under other rules has been read past."""
+        self._opening.open_next(cursor)
 
     def uncertain(self, cursor: Cursor) -> None:
         """What is on the target has to be looked at."""
@@ -692,6 +727,7 @@ class Copier:
             target_epoch=cursor.outbox.leader_epoch,
             lease=self._positions.lease(part.source),
             known_epoch=cursor.known_epoch,
+            retired=cursor.retired,
         )
 
     @staticmethod
@@ -827,9 +863,11 @@ class Copier:
         for tp, cursor in self._cursors.items():
             if cursor.position < 0 or cursor.stopped or tp not in self._opening.sessions or cursor.skip:
                 continue
-            clean = cursor.outbox.idle and cursor.outbox.acked == cursor.records
+            # A batch in doubt was counted by ``next``, also where it was dropped from the queue at the stop.
+            is_in = cursor.outbox.idle and cursor.outbox.acked == cursor.outbox.next == cursor.records
+            clean = is_in and self._positions.is_entered(tp)
             committed = self._positions.committed.get(tp)
-            entry = self._entry(cursor).replace(previous=committed)
+            entry = self._entry(cursor).replace(previous=committed, seen=self._positions.seen(tp))
             start = Start(cursor.position, committed, entry, cursor.trail.newest, clean)
             rows.append([tp.topic, tp.partition, start.to_json()])
         return rows

@@ -44,6 +44,9 @@ log = structlog.get_logger(__name__)
 QUEUE_LIMIT_BYTES: Final = 4 << 20
 QUEUE_LIMIT_S: Final = 1.0
 QUARANTINED: Final = "quarantined"
+#: Why a source log has no record at an offset: its cleaner took it, or its topic is not compacted and the record is gone.
+COMPACTED: Final = "compacted"
+MISSING: Final = "missing"
 #: So many tiny batches in a row are merged.
 MANY_BATCHES: Final = 16
 #: So many source offsets behind, a partition is catching up.
@@ -84,6 +87,9 @@ class Owner(Protocol):
 
         ``exact``: they had the source offsets from ``first`` on. The cursor is stopped when it must not continue.
         """
+
+    def finished(self, cursor: Cursor) -> None:
+        """A session under other rules has been read past; `Cursor.held` until another one has begun."""
 
     def uncertain(self, cursor: Cursor) -> None:
         """Counting leads nowhere; `Cursor.match` has to be set, then `Cursor.held` taken back."""
@@ -169,11 +175,14 @@ class Cursor:
     skip_base: int = -1
     match: deque[int] | None = None
     match_with_time: bool = True  # the fingerprints in ``match`` contain timestamps
+    finishing: bool = False  # the session has other rules than ours: it is only read past, then another one begins
     held: bool = False
     paused: Trouble | None = None
     leader_epoch: int = -1
+    hole_reason: str = COMPACTED  # of source offsets without a record
     known_epoch: int = -1  # no batch of a higher leader epoch is counted as copied by a predecessor
     topic_id: str = ""
+    retired: tuple[str, ...] = ()  # topic ids, of either side, that were replaced by newer ones
     high_watermark: int = -1
     last_stable: int = -1
     known_end: int = -1  # where the source ended when we, or before us a predecessor, last heard of it
@@ -409,10 +418,10 @@ class Cursor:
         entry.offsets = None
         place = self.entries.index(entry)
         if entry.first < offset:
-            self.entries.insert(place, Entry(entry.first, offset, reason="compacted", done=True))
+            self.entries.insert(place, Entry(entry.first, offset, reason=self.hole_reason, done=True))
         if after < entry.next_offset:
             index = self.entries.index(entry) + 1
-            self.entries.insert(index, Entry(after, entry.next_offset, reason="compacted", done=True))
+            self.entries.insert(index, Entry(after, entry.next_offset, reason=self.hole_reason, done=True))
         entry.first, entry.next_offset, entry.reason = offset, after, reason
         self._malformed = None
         self._done(entry)
@@ -558,7 +567,7 @@ class Cursor:
 
     def _take_merged(self, merged: Merged) -> None:
         if merged.first > self.offset:
-            self._drop(self.offset, merged.first, "compacted")
+            self._drop(self.offset, merged.first, self.hole_reason)
         self.leader_epoch = self.known_epoch = merged.leader_epoch
         self.owner.tally.count("merged", merged.batches)
         self._send(memoryview(merged.data), merged.header, merged.first, merged.after)
@@ -580,7 +589,7 @@ class Cursor:
                 self._ask_target()
                 return
         if header.base_offset > self.offset:
-            self._drop(self.offset, header.base_offset, "compacted")
+            self._drop(self.offset, header.base_offset, self.hole_reason)
             self.offset = header.base_offset
         after = header.last_offset + 1
         self.leader_epoch = header.leader_epoch
@@ -612,7 +621,7 @@ class Cursor:
             return
         if self.skip:
             self._skip_matching(view, after)
-            if self.stopped:
+            if self.held or self.stopped:
                 return
         else:
             self.owner.tally.count("old_format")
@@ -622,7 +631,7 @@ class Cursor:
     def _reencode(self, view: BatchView, start: int, after: int) -> None:
         rewritten = rewrite(view, keep=lambda offset: offset >= start)
         if rewritten is None:
-            self._drop(self.offset, after, "compacted")
+            self._drop(self.offset, after, self.hole_reason)
             return
         self.owner.tally.count(_why_anew(view, start))
         self._send_rewritten(rewritten, self.offset, after)
@@ -722,6 +731,8 @@ class Cursor:
         start = self.offset
         there = min(self.skip, after - start)
         self._there(start, start + there, there)
+        if self._finish(start + there):
+            return
         if start + there < after:
             self.offset = start + there
             self._reencode(view, start + there, after)
@@ -758,13 +769,23 @@ class Cursor:
                     return
             self._conclude()
             if there < fresh:
-                self._drop(there, fresh, "compacted")
+                self._drop(there, fresh, self.hole_reason)
                 there = fresh
+            if self._finish(there):
+                return
             if there < after:
                 self.offset = there
                 self._reencode(view, there, after)
         elif there < after:
-            self._drop(there, after, "compacted")
+            self._drop(there, after, self.hole_reason)
+
+    def _finish(self, after: int) -> bool:
+        """Whether a session under other rules ends before this offset."""
+        if self.finishing and not self.skip:
+            self.offset = after
+            self.held = True
+            self.owner.finished(self)
+        return self.held
 
     def _conclude(self) -> None:
         """What is left of what a predecessor has copied will not be read any more."""
@@ -815,13 +836,13 @@ class Cursor:
         at, last = entry.first, entry.first - 1
         for start, count in entry.runs():
             if start > at and not entry.there:  # what is missing now may have been there when it was copied
-                self.trail.missing(at, start, "compacted")
+                self.trail.missing(at, start, self.hole_reason)
             if base >= 0:
                 self.trail.copied(start, base, count)
                 base += count
             at, last = start + count, start + count - 1
         if at < entry.next_offset:
-            self.trail.missing(at, entry.next_offset, "compacted")
+            self.trail.missing(at, entry.next_offset, self.hole_reason)
         self.position = entry.next_offset
         self.owner.acked(self, entry, last)
 
@@ -852,7 +873,7 @@ def _why_anew(view: BatchView, start: int) -> str:
         return "old_format"
     if header.is_log_append_time:
         return "log_append_time"
-    return "begun" if header.is_dense and header.base_offset < start else "compacted"
+    return "begun" if header.is_dense and header.base_offset < start else COMPACTED
 
 
 def _now_ms() -> int:

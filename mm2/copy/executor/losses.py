@@ -17,6 +17,7 @@ from mm2.copy.executor.cursor import Cursor
 from mm2.copy.executor.history import Verdict, examine
 from mm2.copy.executor.opening import Opening
 from mm2.copy.executor.source import Source
+from mm2.copy.executor.topic_ids import retire
 from mm2.copy.session import Mark
 from mm2.copy.spec import CopySpec
 from mm2.copy.states import State
@@ -165,6 +166,9 @@ class Losses:
         )
 
     def _release(self, cursor: Cursor) -> None:
+        if cursor.finishing and not cursor.skip:
+            self._opening.open_next(cursor)
+            return
         cursor.held = False
         cursor.outbox.paused = False
         self._source.resume()
@@ -173,6 +177,8 @@ class Losses:
         cursor.move(offset)
         if topic_id != cursor.topic_id or not offset:
             cursor.known_end = -1  # of the topic that is no more
+        if topic_id != cursor.topic_id:
+            cursor.retired = retire(cursor.retired, cursor.topic_id)
         cursor.topic_id = topic_id
         self._commit(cursor, lambda: self._release(cursor))
 

@@ -4,6 +4,7 @@
   a session, handed over cleanly             go on
   a session, its last holder died            ask the target how far it got, read past what is there
   a session, but its target is another one   stop: RECREATED
+  a session under other rules                read past what is there under its rules, then a new session
   a position only                            a new session, written to the ledger before the first batch is sent
   nothing                                    the same, from where auto.offset.reset says
 ======================================================================================================================
@@ -14,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, Final
 
 import structlog
@@ -31,8 +32,9 @@ from mm2.copy.executor.target_progress import (
     TargetLookUp,
     TargetProgress,
 )
+from mm2.copy.executor.topic_ids import retire
 from mm2.copy.segments import Trail
-from mm2.copy.session import Entry, Mark, Session, Start
+from mm2.copy.session import RULES, Entry, Mark, Session, Start, rules_of
 from mm2.copy.spec import CopySpec
 from mm2.copy.states import State
 from mm2.kafka.admin import Admin
@@ -79,6 +81,7 @@ class Opening:
         self.sessions: dict[TopicPartition, Session] = {}
         self._behind: dict[TopicPartition, int] = {}  # target offset behind what the mark counts
         self._marks: dict[TopicPartition, Mark] = {}  # as the ledger has them
+        self._rules = rules_of(read_committed=spec.read_committed)
         self._log = structlog.get_logger(__name__)
 
     @property
@@ -93,10 +96,20 @@ class Opening:
 
     def begin(self, starts: Mapping[TopicPartition, Start]) -> None:
         """Begin with every partition, each as soon as it can."""
+        self._begin(starts, None)
+
+    def _begin(self, starts: Mapping[TopicPartition, Start], only: Collection[TopicPartition] | None) -> None:
+        """``only``: these partitions, whose remote topics' ids are certain."""
         going_on, asking, positions, named = [], [], {}, {}
+        renamed: dict[TopicPartition, Start] = {}
         for tp, cursor in self._cursors.items():
+            if only is not None and tp not in only:
+                continue
             start = starts.get(tp, Start(None))
             entry = start.entry
+            if entry is not None and only is None and self._has_another_target(entry):
+                renamed[tp] = start
+                continue
             if entry is not None:
                 self._remember(cursor, entry, start)
             if entry is not None and not start.moved and self._has_another_target(entry):
@@ -106,21 +119,61 @@ class Opening:
                 named[tp] = start.position
             elif entry is None or entry.session is None or not self.with_sessions:
                 positions[tp] = start.position
+            elif start.clean and self._has_other_rules(entry):
+                positions[tp] = entry.mark.source
             elif start.clean:
                 going_on.append((cursor, entry))
+            elif self._has_other_rules(entry) and entry.session.rules not in RULES:
+                cursor.note = (
+                    f"at least once: a predecessor counted records under unknown rules ({entry.session.rules})"
+                )
+                self._log.warning(cursor.note, partition=str(tp))
+                positions[tp] = entry.mark.source
             else:
                 asking.append((cursor, entry))
         for cursor, entry in going_on:
             self._go_on(cursor, entry)
         self._spawn(self._ask(asking))
         self._spawn(self._open(positions))
+        for topic in {self._cursors[tp].spec.remote_topic for tp in renamed}:
+            rows = {tp: start for tp, start in renamed.items() if self._cursors[tp].spec.remote_topic == topic}
+            self._spawn(self._begin_certainly(topic, rows))
         if named:
             self._spawn(self._open_where(dict.fromkeys(named, LATEST), named))
+
+    async def _begin_certainly(self, topic: str, starts: Mapping[TopicPartition, Start]) -> None:
+        """Begin where metadata gave a remote topic another id than the ledger: one answer may be stale."""
+        known = [start.entry for start in starts.values() if start.entry is not None]
+        # Partitions of one topic may have been written before and after it was created again.
+        retired = {topic_id for entry in known for topic_id in entry.retired}
+        newest = next((entry.target_id for entry in known if entry.target_id not in retired), known[0].target_id)
+        if await self._sink.settle_id(topic, newest, retired):
+            self._begin(starts, starts.keys())
 
     def open_again(self, cursor: Cursor, mark: Mark) -> None:
         """A new session from a mark: the old one cannot go on."""
         self.sessions.pop(cursor.partition, None)
         self._spawn(self._open({cursor.partition: mark.source}))
+
+    def open_next(self, cursor: Cursor) -> None:
+        """A new session under the present rules: what a session under other rules has copied was read past.
+
+        The ledger names the old session until the new one is written, so another crash changes nothing.
+        """
+        cursor.finishing = False
+        cursor.read_committed = self._spec.read_committed
+        self._source.isolate(cursor.partition, committed=False)
+        self._spawn(self._open({cursor.partition: cursor.position}))
+
+    def _has_other_rules(self, entry: Entry) -> bool:
+        """Whether the count of a session has other records than we would copy."""
+        return entry.session is not None and entry.session.rules not in ("", self._rules)
+
+    def _use_rules_of(self, cursor: Cursor, entry: Entry) -> None:
+        """Read a partition as its session's rules say."""
+        if entry.session is not None and self._has_other_rules(entry):
+            cursor.read_committed = RULES[entry.session.rules]
+            self._source.isolate(cursor.partition, committed=cursor.read_committed)
 
     def match(self, cursor: Cursor) -> None:
         """Find out by content what of a partition is on the target already (`Cursor.uncertain`)."""
@@ -138,8 +191,10 @@ class Opening:
 
     def _remember(self, cursor: Cursor, entry: Entry, start: Start) -> None:
         cursor.trail = Trail(start.chunk, entry.gaps)
+        cursor.retired = entry.retired
         if start.moved and self._has_another_target(entry):
             cursor.trail.begin_anew()
+            cursor.retired = retire(cursor.retired, entry.target_id)
         cursor.lost, cursor.lost_before = list(entry.lost), entry.lost_before
         cursor.foreign = entry.foreign
         cursor.rate = float(entry.rate)
@@ -163,29 +218,45 @@ class Opening:
         )
 
     def _go_on(self, cursor: Cursor, entry: Entry, progress: TargetProgress | None = None) -> None:
-        """Continue a session at its mark; what ``progress`` has found behind it is read past."""
+        """Continue a session at its mark; what ``progress`` has found behind it is read past.
+
+        Without ``progress`` it was handed over cleanly. Otherwise nothing is sent before the ledger has an entry of this holder
+        (rule C7): an entry of the holder before may still land, and would begin another session.
+        """
         session = entry.session
         if session is None:
             return
         mark = entry.mark
         skip = 0 if progress is None else progress.records - mark.records
-        base = progress.offset_of(mark.records, skip) if progress is not None and skip else -1
         outbox = cursor.outbox
         self.sessions[cursor.partition] = session
         outbox.looked_up = True
-        outbox.begin(session.producer, mark.records + skip, known=False)
         outbox.floor = session.start.target
-        outbox.end_offset = mark.target
-        if progress is not None:
-            outbox.complaint = None
-            outbox.verified_epoch = progress.leader_epoch if progress.leader_epoch >= 0 else None
-            if skip:
-                outbox.end_offset = progress.target_end
+        base = -1
+        if progress is not None and skip:
+            base = progress.offset_of(mark.records, skip)
+
+        def begin() -> None:
+            if self.sessions.get(cursor.partition) != session:
+                return  # another one has followed meanwhile
+            outbox.begin(session.producer, mark.records + skip, known=False)
+            outbox.end_offset = mark.target
+            if progress is not None:
+                outbox.verified_epoch = progress.leader_epoch if progress.leader_epoch >= 0 else None
+                if skip:
+                    outbox.end_offset = progress.target_end
+            self._sink.go_on(outbox)
+
         cursor.begin(mark, skip=skip, skip_base=base)
         self._behind[cursor.partition] = mark.target
         if skip:
             self._log.info("reading past what a predecessor has copied", partition=str(cursor.partition), records=skip)
-        self._sink.wake(outbox)
+        if progress is None:
+            begin()
+        else:
+            outbox.complaint = None
+            outbox.identity = ProducerIdentity(-1, -1)
+            self._commit(cursor, begin)
         self._source.add([cursor])
 
     # -- sessions whose holder died ------------------------------------------------------------------------------------
@@ -210,12 +281,10 @@ class Opening:
                 cursor, entry = waiting[tp]
                 if isinstance(answer, TargetProgress):
                     del waiting[tp]
-                    if answer.records < entry.mark.records:
-                        self._go_on(cursor, entry)
-                        cursor.held = True
-                        self._on_truncated(cursor, answer.records, answer.end)
+                    if self._has_other_rules(entry) and answer.records == entry.mark.records:
+                        blind[cursor.partition] = entry.mark.source
                     else:
-                        self._go_on(cursor, entry, answer)
+                        self._go_on_from(cursor, entry, answer)
                 elif isinstance(answer, InconsistentTarget):
                     del waiting[tp]
                     cursor.fail(State.INCONSISTENT, str(answer))
@@ -234,6 +303,16 @@ class Opening:
                 self._spawn(self._open(blind))
             if waiting:
                 await self._link.pause(_AGAIN_S)
+
+    def _go_on_from(self, cursor: Cursor, entry: Entry, progress: TargetProgress) -> None:
+        self._use_rules_of(cursor, entry)
+        if progress.records < entry.mark.records:
+            self._go_on(cursor, entry)
+            cursor.held = True
+            self._on_truncated(cursor, progress.records, progress.end)
+            return
+        cursor.finishing = self._has_other_rules(entry)
+        self._go_on(cursor, entry, progress)
 
     async def _may_ask(self) -> None:
         """Without READ on a remote topic a look-up is not possible. One partition of each topic is asked about."""
@@ -459,7 +538,7 @@ class Opening:
             cursor.outbox.begin(identity, 0, known=False)
             self._source.add([cursor])
             return
-        self.sessions[cursor.partition] = Session(identity, mark)
+        self.sessions[cursor.partition] = Session(identity, mark, self._rules)
         cursor.outbox.looked_up = True
         cursor.outbox.floor = mark.target
         if cursor.known_epoch < 0:

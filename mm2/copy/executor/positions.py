@@ -43,6 +43,10 @@ class Commit:
     forgotten: tuple[int, ...] = ()
 
 
+#: Called when records are in a topic, with the offset of its partition behind them (-1: unknown).
+Written = Callable[[int], None]
+
+
 class Stage:
     """Records for the partitions of one topic; what comes while a batch is under way goes together in the next."""
 
@@ -51,9 +55,9 @@ class Stage:
         self._put = put
         self.then: Callable[[], None] = lambda: None  # called after each batch
         self._outboxes: dict[int, Outbox] = {}
-        self._waiting: dict[int, list[tuple[list[Record], Callable[[], None]]]] = {}
+        self._waiting: dict[int, list[tuple[list[Record], Written]]] = {}
 
-    def add(self, place: int, records: list[Record], written: Callable[[], None]) -> None:
+    def add(self, place: int, records: list[Record], written: Written) -> None:
         """Write records to a partition of the topic; ``written`` when they are in."""
         self._waiting.setdefault(place, []).append((records, written))
 
@@ -83,7 +87,7 @@ class Stage:
                 acked(-1)
         for rows in waiting.values():
             for _, written in rows:
-                written()
+                written(-1)
 
     def outbox(self, place: int) -> Outbox:
         """The outbox of a partition."""
@@ -97,7 +101,7 @@ class Stage:
             return
         waiting = self._waiting.pop(place, [])
         records: list[Record] = []
-        callbacks: list[Callable[[], None]] = []
+        callbacks: list[Written] = []
         size = 0
         for index, (rows, written) in enumerate(waiting):
             if size > _BATCH_BYTES:
@@ -109,16 +113,18 @@ class Stage:
         if not callbacks:
             return
 
-        def written_all() -> None:
+        def written_all(base_offset: int) -> None:
             for written in callbacks:
-                written()
+                written(base_offset + len(records) if base_offset >= 0 else -1)
             self.then()
             self._flush(place)
 
         if records:
-            self._put(self.outbox(place), parcel_of(records, written_all))
+            parcel = parcel_of(records, lambda: None)
+            parcel.acked = written_all
+            self._put(self.outbox(place), parcel)
         else:
-            written_all()
+            written_all(-1)
 
 
 def _nobody_waits(_base_offset: int) -> None:
@@ -153,14 +159,34 @@ class Positions:
         if ledger is not None and offsets is not None:
             ledger.then = offsets.flush
         self._leases: dict[TopicPartition, Lease] = {}
+        self._seen: dict[TopicPartition, int] = {}  # see `PositionHeader`
+        self._entered: set[TopicPartition] = set()  # whose entry, under a lease of this driver's, is in the ledger
         self.committed: dict[TopicPartition, int | None] = {}
         self._previous: dict[TopicPartition, int | None] = {}  # what the ledger says was committed
 
-    def start_at(self, source: TopicPartition, position: int | None, lease: Lease) -> None:
+    def start_at(
+        self, source: TopicPartition, position: int | None, lease: Lease, *, seen: int = -1, entered: bool = False
+    ) -> None:
         """Begin with what Connect's offsets topic holds: the next source offset, None for nothing; and with the lease of a
-        take-over."""
+        take-over. ``seen`` is an offset of that topic's partition before which everything is known, ``entered`` is set after a
+        clean hand-over, when the predecessor's entry needs no confirmation."""
         self.committed[source] = position
         self._leases[source] = lease
+        self._seen[source] = seen
+        if entered:
+            self._entered.add(source)
+
+    def seen(self, source: TopicPartition) -> int:
+        """Up to which offset everything in the partition of the offsets topic is known; -1: unknown."""
+        return self._seen.get(source, -1)
+
+    def is_entered(self, source: TopicPartition) -> bool:
+        """The ledger has an entry of this partition in its present session, that no late write can replace (rule C7)."""
+        return source in self._entered
+
+    def place(self, source: TopicPartition) -> int:
+        """The partition of the offsets topic where the position of a source partition goes."""
+        return self._key(source)[1]
 
     def lease(self, source: TopicPartition) -> Lease:
         """Of the newest commit."""
@@ -184,7 +210,7 @@ class Positions:
         """Write a partition's commit; not while one is `busy`. `flush` sends it."""
         source = commit.entry.source
         lease = self._leases[source] = self.lease(source).following()
-        entry = commit.entry.replace(previous=self.committed.get(source), lease=lease)
+        entry = commit.entry.replace(previous=self.committed.get(source), lease=lease, seen=self.seen(source))
         self._previous[entry.source] = entry.previous
         self._under_way.add(entry.source)
         if self._ledger is None:
@@ -193,7 +219,12 @@ class Positions:
         records = [chunk_record(entry.source, chunk) for chunk in commit.chunks]
         records += [chunk_tombstone(entry.source, number) for number in commit.forgotten]
         records.append(entry_record(entry))
-        self._ledger.add(0, records, lambda: self._to_offsets(entry))
+
+        def written(_end: int) -> None:
+            self._entered.add(source)
+            self._to_offsets(entry)
+
+        self._ledger.add(0, records, written)
 
     def flush(self) -> None:
         """Send what was given to `commit`."""
@@ -232,11 +263,12 @@ class Positions:
         if self._offsets is None or position <= 0 or self.committed.get(source) == position:
             self._in(entry)
             return
-        header = None if entry.session is None else PositionHeader(entry.lease, entry.session, entry.mark)
+        header = None if entry.session is None else PositionHeader(entry.lease, entry.session, entry.mark, entry.seen)
         place, record = self.offset_record(source, position, header)
 
-        def written() -> None:
+        def written(end: int) -> None:
             self.committed[source] = position
+            self._seen[source] = max(self.seen(source), end)
             self._in(entry)
 
         self._offsets.add(place, [record], written)

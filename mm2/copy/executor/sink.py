@@ -132,7 +132,9 @@ class Sink(Brokers[_Broker]):
         may_send: Callable[[], bool] = lambda: True,
     ) -> None:
         super().__init__(cluster, loop, background, pool, connections=connections)
-        self.topic_ids: dict[str, str] = {}
+        self.topic_ids: dict[
+            str, str
+        ] = {}  # as they were at first: those of topics that were created again do not change
         self._ids: dict[str, bytes] = {}
         self._names: dict[bytes, str] = {}  # of all that were ever in use: answers may come late
         self.throttled_until = 0.0  # monotonic seconds, by the broker's quota
@@ -603,14 +605,17 @@ class Sink(Brokers[_Broker]):
     async def _find_leaders_now(self) -> float | None:
         topics = {tp.topic for tp in self._homeless} or {tp.topic for tp in self._outboxes}
         await self._find_leaders(topics, fresh=True)
-        return 0.25 if self._homeless else None
+        return 0.25 if self._homeless or self._topics.waiting else None
 
     async def _find_leaders(self, topics: Iterable[str], *, fresh: bool = False) -> None:
         metadata = await self._in_background(self._cluster.metadata, sorted(topics), max_age_s=0.0 if fresh else 60.0)
-        for name, info in metadata.topics.items():
-            self._identified(name, info.topic_id)
+        believed = await self._believed(metadata)
+        for name in believed:
+            self._identified(name, metadata.topics[name].topic_id)
         for outbox in self._outboxes.values():
             info = metadata.topics.get(outbox.partition.topic)
+            if info is not None and outbox.partition.topic not in believed:
+                continue  # stale, or not confirmed yet: it stays where it is
             if info is None:
                 if outbox.partition.topic in metadata.errors:
                     self._move(outbox, None)
@@ -625,6 +630,25 @@ class Sink(Brokers[_Broker]):
             elif leader is not None and outbox.partition in self._homeless:
                 self._homeless.discard(outbox.partition)
                 self.wake(outbox)
+
+    async def settle_id(self, name: str, known: str, retired: Iterable[str]) -> str:
+        """The id of a topic of which the ledger knows an id and those before it: once more than one answer names it.
+
+        Returns "" when the sink is closed meanwhile.
+        """
+        self._topics.expect(name, known, retired, time.monotonic())
+        while not self._over:
+            try:
+                metadata = await self._in_background(self._cluster.metadata, [name])
+                if name in await self._believed(metadata):
+                    topic_id: str = metadata.topics[name].topic_id
+                    self.topic_ids[name] = topic_id
+                    self._use_id(name, topic_id)
+                    return topic_id
+            except KafkaFailure as error:
+                self._log.info("no metadata of the target", error=str(error))
+            await asyncio.sleep(_LOOK_UP_AGAIN_S)
+        return ""
 
     def _identified(self, name: str, topic_id: str) -> None:
         """A topic that was deleted and created anew gets nothing more: what was acknowledged is not in it."""

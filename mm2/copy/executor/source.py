@@ -18,6 +18,7 @@ from typing import Final, Protocol
 
 from mm2.copy.executor.brokers import SILENT_S, WATCH_S, Brokers, Link, Place
 from mm2.copy.executor.throttle import Throttle
+from mm2.copy.executor.topic_ids import Belief
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.connection import Connection
 from mm2.kafka.error_codes import ErrorCode
@@ -49,6 +50,7 @@ class Feed(Protocol):
     offset: int  # next source offset to fetch
     leader_epoch: int  # of the last batch read, -1 for none
     topic_id: str  # of the topic that ``offset`` belongs to, "" while it does not matter
+    retired: tuple[str, ...]  # ids that topic had before
 
     @property
     def partition(self) -> TopicPartition:
@@ -169,6 +171,7 @@ class Source(Brokers[_Broker]):
         self._room = room
         self._intakes: dict[TopicPartition, _Intake] = {}
         self._topic_ids: dict[str, bytes] = {}
+        self._committed: set[TopicPartition] = set()  # these need READ_COMMITTED whatever the others need
         self._resuming = False
         self._prepared: tuple[float, Metadata] | None = None  # when, and what
         self._placing = False
@@ -178,6 +181,7 @@ class Source(Brokers[_Broker]):
         """Start fetching for these partitions."""
         for feed in feeds:
             if feed.partition not in self._intakes:
+                self._topics.expect(feed.partition.topic, feed.topic_id, feed.retired, time.monotonic())
                 self._intakes[feed.partition] = _Intake(feed, self._limits.partition_bytes, len(self._intakes))
         if self._prepared is None or time.monotonic() - self._prepared[0] > _PREPARED_S:
             self._refresh(0.0)
@@ -199,7 +203,7 @@ class Source(Brokers[_Broker]):
             if partition is None or partition.leader < 0:
                 return
             places.add(Place(partition.leader, slot % self._connections))
-        self._identify(metadata)
+        self._identify(await self._believed(metadata))
         self._prepared = time.monotonic(), metadata
         for place in places - self._brokers.keys():
             self._open(self._broker_at(place))
@@ -210,7 +214,13 @@ class Source(Brokers[_Broker]):
             return
         _, metadata = self._prepared
         asked = {tp.topic for tp, intake in self._intakes.items() if intake.place is None}
-        if not asked <= metadata.topics.keys() or not self._place(metadata, asked):
+        now = time.monotonic()
+        believed = {
+            name
+            for name, info in metadata.topics.items()
+            if self._topics.judge(name, info.topic_id, now) is Belief.BELIEVED
+        }
+        if not asked <= believed or not self._place(metadata, asked, believed):
             self._prepared = None
             self._refresh(0.0)
 
@@ -226,6 +236,7 @@ class Source(Brokers[_Broker]):
     def remove(self, partition: TopicPartition) -> None:
         """Fetch no more for a partition."""
         intake = self._intakes.pop(partition, None)
+        self._committed.discard(partition)
         if intake is not None and intake.place is not None:
             self._brokers[intake.place].leave(partition)
 
@@ -234,6 +245,16 @@ class Source(Brokers[_Broker]):
         if not self._resuming and not self._over:
             self._resuming = True
             self._loop.call_soon(self._resume_now)
+
+    def isolate(self, partition: TopicPartition, *, committed: bool) -> None:
+        """Whether a partition has to be read with READ_COMMITTED although the source is not.
+
+        The isolation is per request: the others are read up to the last stable offset meanwhile.
+        """
+        if committed:
+            self._committed.add(partition)
+        else:
+            self._committed.discard(partition)
 
     def validated(self, partition: TopicPartition) -> None:
         """The log of the present leader has what was read."""
@@ -337,7 +358,7 @@ class Source(Brokers[_Broker]):
             max_wait_ms=broker.wait_ms,
             min_bytes=self._limits.min_bytes,
             max_bytes=max_bytes,
-            read_committed=self._read_committed,
+            read_committed=self._read_committed or bool(self._committed),
             touched=touched,
         )
         broker.asked_at = now
@@ -422,28 +443,34 @@ class Source(Brokers[_Broker]):
     async def _find_leaders_now(self) -> float | None:
         topics = {tp.topic for tp in self._intakes}
         metadata = await self._in_background(self._cluster.metadata, sorted(topics), max_age_s=0.0)
-        complete = self._place(metadata, topics)
+        complete = self._place(metadata, topics, await self._believed(metadata))
         if {tp.topic for tp in self._intakes} - topics:
             return 0.0  # some were added meanwhile
         return None if complete else WATCH_S
 
-    def _identify(self, metadata: Metadata) -> None:
-        for name, info in metadata.topics.items():
-            topic_id = topic_id_bytes(info.topic_id)
+    def _identify(self, believed: Iterable[str]) -> None:
+        for name in believed:
+            topic_id = topic_id_bytes(self._topics.current.get(name, ""))
             if self._topic_ids.get(name, topic_id) != topic_id:
                 for broker in self._brokers.values():
                     broker.session.reset()
             self._topic_ids[name] = topic_id
 
-    def _place(self, metadata: Metadata, asked: set[str]) -> bool:
-        """Put every feed whose topic was asked for with its leader; True when all have one."""
+    def _place(self, metadata: Metadata, asked: set[str], believed: set[str]) -> bool:
+        """Put every feed whose topic was asked for with its leader; True when all have one.
+
+        A feed whose topic's metadata are not ``believed`` stays where it is.
+        """
         complete = True
-        self._identify(metadata)
+        self._identify(believed)
         touched: set[Place] = set()
         for tp, intake in list(self._intakes.items()):
             if tp.topic not in asked:
                 continue
             info = metadata.topics.get(tp.topic)
+            if info is not None and tp.topic not in believed:
+                complete = False
+                continue
             partition = None if info is None else info.partitions.get(tp.partition)
             if info is None or partition is None or partition.leader < 0:
                 complete = False

@@ -20,7 +20,7 @@ from mm2.kafka.errors import BrokerFailure, KafkaFailure, TimeoutFailure
 from mm2.kafka.reader import Batch, BatchReader
 from mm2.kafka.records.batch import BatchHeader
 from mm2.kafka.records.record import Record, decode_batch
-from mm2.kafka.structs import EARLIEST, LATEST, OffsetInfo, ProducerIdentity, ProducerState, TopicPartition
+from mm2.kafka.structs import EARLIEST, LATEST, Metadata, OffsetInfo, ProducerIdentity, ProducerState, TopicPartition
 
 _POLL_MS: Final = 100
 _POLL_TIMEOUT_S: Final = 10.0
@@ -107,13 +107,18 @@ class TargetLookUp:
         if not questions:
             return {}
         found: dict[TopicPartition, TargetProgress | KafkaFailure] = {}
-        # First: what a leader remembers by now lies before the log end that is read next.
+        # Older metadata may name a deposed leader. What the leader remembers by now lies before the log end that is read next.
+        metadata = self._cluster.metadata(sorted({tp.topic for tp in questions}))
         described = self._admin.describe_producers(questions, timeout_s=_REQUEST_TIMEOUT_S)
         for tp, end in self._stable_ends(questions).items():
+            if isinstance(end, KafkaFailure):
+                found[tp] = end
+                continue
+            producers = described[tp]
+            if end.leader_epoch != _leader_epoch(metadata, tp):
+                producers = {}  # another leader may have told that
             try:
-                found[tp] = (
-                    end if isinstance(end, KafkaFailure) else self._settle(tp, questions[tp], described[tp], end)
-                )
+                found[tp] = self._settle(tp, questions[tp], producers, end)
             except KafkaFailure as error:
                 found[tp] = error
         return found
@@ -124,7 +129,6 @@ class TargetLookUp:
         self, questions: Mapping[TopicPartition, ProgressQuestion]
     ) -> dict[TopicPartition, OffsetInfo | KafkaFailure]:
         """The log end of each partition, once the high watermark has reached it (rules L1 and L4)."""
-        self._cluster.metadata(sorted({tp.topic for tp in questions}))  # older metadata may name a deposed leader
         ends = self._admin.list_offsets(
             dict.fromkeys(questions, LATEST), in_current_epoch=True, log_end=True, timeout_s=_REQUEST_TIMEOUT_S
         )
@@ -332,6 +336,12 @@ class TargetLookUp:
                         raise TimeoutFailure(message)
             finally:
                 reader.close()
+
+
+def _leader_epoch(metadata: Metadata, tp: TopicPartition) -> int:
+    topic = metadata.topics.get(tp.topic)
+    partition = None if topic is None else topic.partitions.get(tp.partition)
+    return -1 if partition is None else partition.leader_epoch
 
 
 def fingerprint(record: Record, *, with_time: bool = True) -> int:

@@ -18,13 +18,19 @@ _BROKER: Final = 4
 class ConfigCalls(AdminCalls):
     """Configs of topics: describe and change."""
 
-    def describe_configs(self, topics: Iterable[str]) -> dict[str, dict[str, ConfigEntry] | KafkaFailure]:
-        """All configs of each topic by name, defaults included. A topic that is missing or denied is a failure, never empty."""
+    def describe_configs(
+        self, topics: Iterable[str], keys: Iterable[str] | None = None
+    ) -> dict[str, dict[str, ConfigEntry] | KafkaFailure]:
+        """Configs of each topic by name, defaults included: all of them, or those in ``keys``.
+
+        A topic that is missing or denied is a failure, never empty.
+        """
+        wanted = None if keys is None else list(keys)
 
         def ask(names: list[str], timeout_s: float) -> dict[str, dict[str, ConfigEntry] | KafkaFailure]:
             resources = [
                 DescribeConfigsRequest.DescribeConfigsResource(
-                    resource_type=_TOPIC, resource_name=name, configuration_keys=None
+                    resource_type=_TOPIC, resource_name=name, configuration_keys=wanted
                 )
                 for name in names
             ]

@@ -16,6 +16,7 @@ Entry = tuple[str, PartitionView]
 #: What the ledger's reasons mean.
 MEANINGS: Final[Mapping[str, str]] = {
     "compacted": "The source's cleaner had removed them: there was a newer record of the same key.",
+    "missing": "The source's log has no records there although its topic is not compacted.",
     "control": "Markers of transactions, which are no records; the target has its own.",
     "aborted": "Records of aborted transactions, which nobody is meant to read.",
     "quarantined": "Could not be copied; they lie in the topic of dead letters.",

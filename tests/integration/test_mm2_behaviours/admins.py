@@ -43,8 +43,10 @@ class NotingAdmin(Admin):
 class NewerSourceAdmin(Admin):
     """What the source would say if it were a newer Kafka: a property more, and a value that the target does not take."""
 
-    def describe_configs(self, topics: Iterable[str]) -> dict[str, dict[str, ConfigEntry] | KafkaFailure]:
-        answers = super().describe_configs(topics)
+    def describe_configs(
+        self, topics: Iterable[str], keys: Iterable[str] | None = None
+    ) -> dict[str, dict[str, ConfigEntry] | KafkaFailure]:
+        answers = super().describe_configs(topics, keys)
         if self.cluster.name == "A":
             for answer in answers.values():
                 if isinstance(answer, dict):

@@ -69,6 +69,9 @@ class Owner:
         if self.stops:
             cursor.fail(State.LOST_RANGE, "")
 
+    def finished(self, cursor: Cursor) -> None:
+        self.told.append(("finished", cursor.offset))
+
     def uncertain(self, cursor: Cursor) -> None:
         self.told.append(("uncertain", cursor.offset, cursor.skip))
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mm2.copy.executor.cursor import BEHIND_OFFSETS, MANY_BATCHES, QUEUE_LIMIT_BYTES, Entry
+from mm2.copy.executor.cursor import BEHIND_OFFSETS, MANY_BATCHES, MISSING, QUEUE_LIMIT_BYTES, Entry
 from mm2.copy.executor.outbox import Parcel
 from mm2.copy.segments import Gap, Segment
 from mm2.copy.session import LOST_KEPT, Mark
@@ -442,6 +442,17 @@ def test_what_the_source_says_goes_to_the_owner() -> None:
     bench.cursor.renewed("id2")
     bench.cursor.diverged(3, 17)
     assert bench.owner.told == [("renewed", "id2"), ("diverged", 3, 17)]
+
+
+def test_holes_of_a_topic_that_is_not_compacted_are_called_missing() -> None:
+    bench = Bench()
+    bench.cursor.hole_reason = MISSING
+    bench.fetch(batch(2, 1))
+    bench.fetch(holed(3, 8, [4, 6]))
+    bench.fetch(holed(9, 12, []))
+    for base in (0, 1):
+        bench.ack(base)
+    assert bench.gaps == {"missing": 2 + 4 + 4}
 
 
 # -- how much may wait ----------------------------------------------------------------------------------------------------

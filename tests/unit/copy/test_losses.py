@@ -84,17 +84,14 @@ class Scene:
         self.waiting.pop(0)()
 
     def unreadable(self) -> None:
-        def twice() -> None:
-            self.losses.unreadable(self.cursor, OUT_OF_RANGE)
-            self.losses.unreadable(self.cursor, OUT_OF_RANGE)
+        self.play(lambda: self.losses.unreadable(self.cursor, OUT_OF_RANGE), times=2)
 
-        self.play(twice)
-
-    def play(self, action: Callable[[], object]) -> None:
+    def play(self, action: Callable[[], object], times: int = 1) -> None:
         """Do something and wait for what it starts."""
 
         async def run() -> None:
-            action()
+            for _ in range(times):
+                action()
             await asyncio.gather(*self.losses._tasks)
 
         asyncio.run(run())
@@ -215,12 +212,7 @@ def test_a_log_that_was_set_back_and_written_to_is_copied_from_where_its_epoch_b
     scene = Scene()
     scene.cursor.topic_id, scene.cursor.leader_epoch = "id", 2
     scene.range, scene.epochs = (0, 8), [(0, 0), (2, 5)]
-
-    def again_and_again() -> None:
-        for _ in range(3):
-            scene.losses.diverged(scene.cursor, 2, 8)
-
-    scene.play(again_and_again)
+    scene.play(lambda: scene.losses.diverged(scene.cursor, 2, 8), times=3)
     assert scene.committed == [(Mark(5, 110, 10), True)]
     assert [lost[:3] for lost in scene.cursor.lost] == [(5, 10, "truncated")]
 

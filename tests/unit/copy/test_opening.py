@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,7 +17,7 @@ from mm2.copy.executor.opening import Opening, duration_ms
 from mm2.copy.executor.outbox import Outbox
 from mm2.copy.executor.target_progress import FoundBatch, InconsistentTarget, Prints, TargetProgress, fingerprint
 from mm2.copy.segments import Chunk, Segment
-from mm2.copy.session import Entry, Lost, Mark, Session, Start
+from mm2.copy.session import Entry, Lost, Mark, Session, Start, rules_of
 from mm2.copy.spec import Assignment, CopySpec, TransactionsSpec
 from mm2.copy.states import State
 from mm2.kafka.cluster import Cluster
@@ -28,6 +29,7 @@ from tests.unit.copy.batches import SPEC, TP, Bench, batch, record
 SETTINGS = ClientSettings.from_props({"bootstrap.servers": "localhost:1"}, client_id="c")
 COPY = CopySpec("A->B", "C", 0, "A", "B", SETTINGS, SETTINGS, (SPEC,), "offsets", ledger_topic="ledger")
 SESSION = Session(ProducerIdentity(7, 1), Mark(0, 100, 0))
+UNCOMMITTED, COMMITTED = (rules_of(read_committed=committed) for committed in (False, True))
 ENTRY = Entry(
     "t", 0, "A.t", Mark(50, 150, 50), 40, "src", "dst", 3, SESSION, {"control": 2}, (Lost(1, 2, "retention", 5),), 4, 9
 )
@@ -51,6 +53,9 @@ class Scene:
         self.offsets: dict[int, list[int | KafkaFailure]] = {EARLIEST: [3], LATEST: [70]}  # answers, the last one stays
         self.asked: list[int] = []
         self.prints: list[int] = []
+        self.isolated: list[bool] = []
+        self.asked_ids: list[tuple[str, str, list[str]]] = []
+        self.certain = ""  # the remote topic's id in the end
         self.topic_ids = {"A.t": "dst"}
         source, target = Cluster(SETTINGS, name="A"), Cluster(SETTINGS, name="B")
         self.opening = Opening(
@@ -76,6 +81,15 @@ class Scene:
 
     def resume(self) -> None:
         """Nothing is fetched here."""
+
+    def isolate(self, partition: TopicPartition, *, committed: bool) -> None:
+        assert partition == TP
+        self.isolated.append(committed)
+
+    async def settle_id(self, name: str, known: str, retired: Iterable[str]) -> str:
+        self.asked_ids.append((name, known, sorted(retired)))
+        self.topic_ids[name] = self.certain or self.topic_ids[name]
+        return self.topic_ids[name]
 
     def leader_epoch(self, _partition: TopicPartition) -> int:
         return 6
@@ -106,6 +120,10 @@ class Scene:
     async def _call(self, call: Callable[..., Any], *args: Any) -> Any:
         await asyncio.sleep(0)
         return call(*args)
+
+    def written(self) -> None:
+        """The ledger has the entry that was committed last."""
+        self.committed.pop()()
 
     # what happens
     def begin(self, start: Start) -> None:
@@ -164,6 +182,7 @@ def test_after_a_crash_the_target_says_how_far_it_got(end: int, base: int, found
     scene.standings = [DisconnectedFailure("away"), *kept_out, TargetProgress(57, end, 4, tuple(found))]
     play(scene, lambda: scene.begin(Start(50, 40, ENTRY)))
     assert (scene.cursor.mark, scene.cursor.skip, scene.cursor.skip_base) == (Mark(50, 150, 50), 7, base)
+    scene.written()
     assert (scene.outbox.next, scene.outbox.acked, scene.outbox.end_offset) == (
         57,
         57,
@@ -179,7 +198,11 @@ def test_nothing_was_written_since_the_mark() -> None:
     scene = Scene()
     scene.standings = [TargetProgress(50, 150)]
     play(scene, lambda: scene.begin(Start(50, 50, ENTRY)))
-    assert (scene.cursor.skip, scene.outbox.end_offset, scene.reading) == (0, 150, [scene.cursor])
+    assert (scene.outbox.nameless, scene.reading) == (True, [scene.cursor]), (
+        "nothing is sent before the entry is written"
+    )
+    scene.written()
+    assert (scene.cursor.skip, scene.outbox.end_offset, scene.outbox.identity) == (0, 150, ProducerIdentity(7, 1))
 
 
 def test_a_target_that_has_less_than_was_acknowledged_is_told() -> None:
@@ -196,7 +219,7 @@ def test_where_nobody_may_ask_for_long_it_is_at_least_once_from_the_mark(monkeyp
     scene.standings = [BrokerFailure.of(29)] * 1000
     play(scene, lambda: scene.begin(Start(50, 40, ENTRY)))
     assert (scene.cursor.mark, scene.cursor.note.startswith("at least once")) == (Mark(50, 70, 0), True)
-    assert scene.opening.sessions == {TP: Session(ProducerIdentity(9, 0), Mark(50, 70, 0))}
+    assert scene.opening.sessions == {TP: Session(ProducerIdentity(9, 0), Mark(50, 70, 0), UNCOMMITTED)}
 
 
 @pytest.mark.parametrize(
@@ -234,6 +257,16 @@ def test_another_target_topic_of_the_same_name_stops_the_partition() -> None:
     assert trouble is not None
     assert (trouble.state, scene.reading) == (State.RECREATED, [])
     assert "50 records" in trouble.reason
+
+
+def test_one_stale_answer_about_the_remote_topic_stops_nothing() -> None:
+    """Metadata name the topic that was there before this one (old, new, old, new)."""
+    scene = Scene()
+    scene.topic_ids, scene.certain = {"A.t": "before"}, "dst"
+    entry = ENTRY.replace(retired=("before",))
+    play(scene, lambda: scene.begin(Start(50, 50, entry, clean=True)))
+    assert scene.asked_ids == [("A.t", "dst", ["before"])]
+    assert (scene.cursor.mark, scene.cursor.stopped, scene.cursor.retired) == (Mark(50, 150, 50), False, ("before",))
 
 
 def test_when_it_is_copied_once_more_to_another_target_nothing_is_known_of_places_on_the_first() -> None:
@@ -287,7 +320,7 @@ def test_a_new_session_is_in_the_ledger_before_anything_is_sent() -> None:
     play(scene, lambda: scene.begin(Start(12, 12)))
     mark = Mark(12, 70, 0)
     assert (scene.cursor.mark, scene.reading, scene.outbox.nameless) == (mark, [scene.cursor], True)
-    assert scene.opening.sessions == {TP: Session(ProducerIdentity(9, 0), mark)}
+    assert scene.opening.sessions == {TP: Session(ProducerIdentity(9, 0), mark, UNCOMMITTED)}
     (known,) = scene.committed
     scene.bench.fetch(batch(12, 2))
     known()
@@ -336,7 +369,7 @@ def test_a_session_that_cannot_go_on_is_followed_by_another() -> None:
     scene = Scene()
     play(scene, lambda: scene.begin(Start(50, 50, ENTRY, clean=True)))
     play(scene, lambda: scene.opening.open_again(scene.cursor, scene.cursor.mark))
-    assert scene.opening.sessions == {TP: Session(ProducerIdentity(9, 0), Mark(50, 70, 0))}
+    assert scene.opening.sessions == {TP: Session(ProducerIdentity(9, 0), Mark(50, 70, 0), UNCOMMITTED)}
     assert scene.cursor.trail.gaps == {"control": 2}
 
 
@@ -395,6 +428,76 @@ def test_no_durations(text: str) -> None:
         duration_ms(text)
 
 
+# -- sessions under other rules -------------------------------------------------------------------------------------------
+
+
+def under(rules: str) -> Entry:
+    return ENTRY.replace(session=Session(ProducerIdentity(7, 1), Mark(0, 100, 0), rules), known_epoch=9)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_session_without_rules_has_the_present_ones(clean: bool) -> None:
+    scene = Scene(read_committed=True)
+    scene.standings = [TargetProgress(50, 150)]
+    play(scene, lambda: scene.begin(Start(50, 40, ENTRY, clean=clean)))
+    assert scene.opening.sessions == {TP: SESSION}
+    assert not scene.cursor.finishing
+
+
+def test_a_clean_handover_to_other_rules_begins_a_session_at_the_mark() -> None:
+    scene = Scene(read_committed=True)
+    play(scene, lambda: scene.begin(Start(50, 50, under(UNCOMMITTED), clean=True)))
+    assert scene.opening.sessions == {TP: Session(ProducerIdentity(9, 0), Mark(50, 70, 0), COMMITTED)}
+    assert (scene.cursor.mark, len(scene.committed), scene.isolated) == (Mark(50, 70, 0), 1, [])
+
+
+def test_a_crashed_session_that_has_copied_nothing_since_is_followed_by_one_under_the_present_rules() -> None:
+    scene = Scene(read_committed=True)
+    scene.standings = [TargetProgress(50, 150)]
+    play(scene, lambda: scene.begin(Start(50, 40, under(UNCOMMITTED))))
+    assert scene.opening.sessions == {TP: Session(ProducerIdentity(9, 0), Mark(50, 70, 0), COMMITTED)}
+
+
+@pytest.mark.parametrize("old", [True, False], ids=["was committed", "was uncommitted"])
+def test_a_crashed_session_is_read_past_under_its_own_rules(old: bool) -> None:
+    scene = Scene(read_committed=not old)
+    scene.standings = [TargetProgress(54, 154, 4, (FoundBatch(50, 150, 4),))]
+    play(scene, lambda: scene.begin(Start(50, 40, under(rules_of(read_committed=old)))))
+    cursor = scene.cursor
+    assert (cursor.skip, cursor.finishing, cursor.read_committed, scene.isolated) == (4, True, old, [old])
+    scene.bench.fetch(batch(50, 2), batch(52, 9))
+    assert (scene.bench.owner.told, cursor.held, scene.bench.parcels) == ([("finished", 54)], True, [])
+    assert (cursor.mark, scene.opening.sessions[TP].producer) == (Mark(54, 154, 54), ProducerIdentity(7, 1))
+    play(scene, lambda: scene.opening.open_next(cursor))
+    rules = rules_of(read_committed=not old)
+    assert scene.opening.sessions == {TP: Session(ProducerIdentity(9, 0), Mark(54, 70, 0), rules)}
+    assert (cursor.finishing, cursor.read_committed, scene.isolated) == (False, not old, [old, False])
+    assert (len(scene.committed), scene.outbox.nameless) == (2, True)
+    scene.committed.pop(0)()
+    assert scene.outbox.nameless, "the session before has ended"
+    scene.bench.fetch(batch(52, 9))
+    assert scene.bench.offsets() == list(range(54, 61))
+
+
+def test_records_that_are_compared_end_a_session_under_other_rules_too() -> None:
+    scene = Scene(read_committed=True)
+    scene.standings = [TargetProgress(54, 154, 4, (FoundBatch(50, 150, 4),))]
+    play(scene, lambda: scene.begin(Start(50, 40, under(UNCOMMITTED))))
+    scene.bench.fetch(batch(51, 2))
+    scene.cursor.match = deque(fingerprint(record(offset)) for offset in range(50, 54))
+    scene.cursor.skip_base, scene.cursor.held = -1, False
+    scene.bench.fetch(batch(51, 9))
+    assert scene.bench.owner.told == [("uncertain", 50, 4), ("finished", 54)]
+    assert (scene.cursor.mark, scene.bench.parcels) == (Mark(54, -1, 54), [])
+
+
+def test_rules_that_nobody_knows_make_it_at_least_once() -> None:
+    scene = Scene()
+    play(scene, lambda: scene.begin(Start(50, 40, under("isolation=snapshot"))))
+    assert scene.cursor.note == "at least once: a predecessor counted records under unknown rules (isolation=snapshot)"
+    assert scene.cursor.mark == Mark(50, 70, 0)
+
+
 # -- looking for records by content ---------------------------------------------------------------------------------------
 
 
@@ -410,6 +513,7 @@ def uncertain(scene: Scene, there: Iterable[int]) -> None:
 def test_what_is_on_the_target_is_found_by_its_content() -> None:
     scene = Scene()
     uncertain(scene, range(50, 57))
+    scene.written()
     scene.bench.fetch(batch(53, 1), batch(55, 4))
     scene.bench.ack(157)
     assert (scene.bench.offsets(), scene.cursor.mark) == ([57, 58], Mark(59, 159, 59))

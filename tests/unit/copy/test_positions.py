@@ -20,10 +20,11 @@ from mm2.copy.session import (
     Mark,
     PositionHeader,
     Session,
+    Start,
     lease_of,
     start_of,
 )
-from mm2.copy.written_positions import valid_positions
+from mm2.copy.written_positions import PositionRecord, who_wrote
 from mm2.kafka.partitioner import partition_for
 from mm2.kafka.records.batch import iter_batches
 from mm2.kafka.records.record import Record, decode_batch
@@ -74,7 +75,7 @@ class Desk:
         outbox.queue.remove(parcel)
         (view,) = iter_batches(parcel.data)
         self.log += [(topic, outbox.partition.partition, record) for record in decode_batch(view)]
-        parcel.acked(0)
+        parcel.acked(100)
         return True
 
     def settle(self) -> None:
@@ -361,7 +362,8 @@ def test_a_position_describes_itself() -> None:
     desk = Desk()
     positions = desk.positions()
     session = Session(ProducerIdentity(7, 1), Mark(0, 100, 0))
-    positions.start_at(T, 30, Lease(1_000))
+    positions.start_at(T, 30, Lease(1_000), seen=7)
+    assert not positions.is_entered(T)
     entry = Entry(T.topic, T.partition, "A.t", Mark(42, 142, 42), session=session)
     positions.commit(Commit(entry))
     positions.flush()
@@ -370,10 +372,12 @@ def test_a_position_describes_itself() -> None:
     ((name, value),) = record.headers
     assert name == POSITION_HEADER
     assert value is not None
-    assert PositionHeader.from_bytes(value) == PositionHeader(Lease(1_000, 1), session, Mark(42, 142, 42))
+    assert PositionHeader.from_bytes(value) == PositionHeader(Lease(1_000, 1), session, Mark(42, 142, 42), 7)
     (written,) = [record for topic, _, record in desk.log if topic == "ledger"]
     assert written.value is not None
     assert lease_of(written.value) == Lease(1_000, 1)
+    assert positions.is_entered(T)
+    assert positions.seen(T) > 7, "the record of the holder itself"
 
 
 def test_a_late_entry_of_an_earlier_holder_is_ignored() -> None:
@@ -393,38 +397,61 @@ def test_a_late_entry_of_an_earlier_holder_is_ignored() -> None:
     assert found.mark.source == 50, "an entry of a version before has no lease and comes later"
 
 
-@pytest.mark.parametrize(
-    ("lease", "mark", "goes_on_at"),
-    [(Lease(1_000, 99), Mark(35, 135, 35), 42), (Lease(2_000, 2), Mark(44, 144, 44), 44)],
-    ids=["landed late", "the ledger lost its newest entry"],
-)
-def test_a_position_of_ours_is_never_taken_for_a_users(lease: Lease, mark: Mark, goes_on_at: int) -> None:
-    session = Session(ProducerIdentity(7, 1), Mark(0, 100, 0))
-    entry = Entry(T.topic, T.partition, "A.t", Mark(42, 142, 42), 40, session=session, lease=Lease(2_000, 1))
+def started(entry: Entry, *records: tuple[int | None, Lease | None, int]) -> Start:
+    """Where copying goes on after these records of an offsets topic, (position, lease of ours or None, seen), at offsets 100, 101, …"""
     ledger = Ledger()
-    record = entry_record(entry)
-    ledger.apply(record.key, record.value)
-    start = ledger.start(T, mark.source)
-    assert (start.moved, start.position) == (True, mark.source), "that is what it looks like without its header"
-    start = ledger.start(T, mark.source, PositionHeader(lease, session, mark))
-    assert (start.moved, start.position) == (False, goes_on_at)
+    row = entry_record(entry)
+    ledger.apply(row.key, row.value)
+    found = who_wrote(
+        [
+            PositionRecord(
+                100 + place,
+                None if position is None else offset_value(position),
+                None if lease is None else PositionHeader(lease, SESSION, Mark(position or 0, -1, position or 0), seen),
+            )
+            for place, (position, lease, seen) in enumerate(records)
+        ]
+    )
+    committed = records[-1][0]
+    assert ledger.is_doubtful(T, committed) is (committed != entry.mark.source)
+    return ledger.start(T, committed, found)
+
+
+ENTRY = Entry(T.topic, T.partition, "A.t", Mark(42, 142, 42), 40, session=SESSION, lease=Lease(20, 2), seen=101)
+
+
+@pytest.mark.parametrize(
+    ("records", "position", "moved"),
+    [
+        ([(40, Lease(20, 1), 100)], 42, False),
+        ([(40, Lease(20, 1), 100), (35, Lease(10, 9), 90)], 42, False),
+        ([(44, Lease(20, 3), 101)], 44, False),
+        ([(40, Lease(20, 1), 100), (7, None, 0)], 7, True),
+        ([(40, Lease(20, 1), 100), (7, None, 0), (41, Lease(10, 9), 90)], 7, True),
+        ([(50, Lease(20, 1), 99), (40, None, 0)], 40, True),
+        ([(40, None, 0)], 42, False),
+        ([(40, Lease(20, 1), 100), (None, None, 0)], None, True),
+        ([(7, None, 0), (41, Lease(20, 1), 101)], 42, False),
+    ],
+    ids=[
+        "a crash between ledger and position",
+        "a predecessor's position landed late",
+        "the ledger lost its newest entry",
+        "a user's reset",
+        "a user's reset with a late position after it",
+        "a user's reset to the previous position",
+        "what Java wrote, and the holder knew",
+        "a user removed the position",
+        "written by somebody while a holder ran, and overwritten by it",
+    ],
+)
+def test_who_wrote_a_position_decides_whether_it_is_obeyed(
+    records: list[tuple[int | None, Lease | None, int]], position: int | None, *, moved: bool
+) -> None:
+    start = started(ENTRY, *records)
+    assert (start.position, start.moved) == (position, moved)
     assert start.entry is not None
-    assert start.entry.session == session
-    assert start.entry.lease == max(lease, entry.lease)
-
-
-def test_the_position_that_counts_is_not_always_the_last_one() -> None:
-    def ours(epoch: int, offset: int) -> tuple[bytes, PositionHeader]:
-        return offset_value(offset), PositionHeader(Lease(epoch), None, Mark(offset, offset, offset))
-
-    theirs = offset_value(7), None
-    assert valid_positions([]) == (None, None)
-    assert valid_positions([ours(1, 10), ours(2, 20)]).position == 20
-    assert valid_positions([ours(2, 20), ours(1, 10)]).position == 20, "it landed late"
-    assert valid_positions([ours(2, 20), theirs]) == (7, None)
-    assert valid_positions([ours(2, 20), theirs, ours(1, 10)]) == (7, None), "a reset survives a late write"
-    assert valid_positions([ours(2, 20), theirs, ours(3, 8)]).position == 8
-    assert valid_positions([ours(2, 20), (None, None)]) == (None, None)
+    assert (start.entry.session is None) is moved
 
 
 def test_a_take_over_has_a_larger_lease_also_when_clocks_differ() -> None:

@@ -32,7 +32,9 @@ def test_entry_survives_the_ledger() -> None:
     many = ENTRY.replace(lost_before=7)
     assert Entry.from_json("orders", 0, many.to_json()) == many
     assert (ENTRY.lost_ranges, many.lost_ranges) == (1, 8)
-    ahead = ENTRY.replace(known_epoch=5)
+    ruled = ENTRY.replace(session=Session(ProducerIdentity(7, 0), Mark(1, 2, 0), "isolation=read_committed"))
+    assert Entry.from_json("orders", 0, ruled.to_json()) == ruled
+    ahead = ENTRY.replace(known_epoch=5, retired=("src0", "dst0"))
     assert Entry.from_json("orders", 0, ahead.to_json()) == ahead
 
 

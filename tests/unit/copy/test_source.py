@@ -9,13 +9,15 @@ from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from mm2.copy.executor.brokers import Place
 from mm2.copy.executor.source import FetchLimits, Source, _Broker, _Intake
 from mm2.copy.executor.throttle import Throttle
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import BrokerFailure, DisconnectedFailure
 from mm2.kafka.settings import ClientSettings
-from mm2.kafka.structs import Metadata, PartitionInfo, TopicInfo, TopicPartition, topic_id_text
+from mm2.kafka.structs import Metadata, PartitionInfo, TopicInfo, TopicPartition, topic_id_bytes, topic_id_text
 from mm2.kafka.wire import fetch
 from mm2.kafka.wire.channel import BufferPool
 from mm2.kafka.wire.fetch import Fetched, Position
@@ -34,6 +36,8 @@ class Feed:
         self.partition = partition
         self.offset = 40
         self.topic_id = ""
+        self.retired: tuple[str, ...] = ()
+        self.renewals: list[str] = []
         self.failures: list[BrokerFailure] = []
         self.taken: list[int] = []
         self.ends: list[tuple[int, int]] = []
@@ -48,6 +52,7 @@ class Feed:
 
     def renewed(self, topic_id: str) -> None:
         self.offset, self.topic_id = 0, topic_id
+        self.renewals.append(topic_id)
 
     def diverged(self, epoch: int, end_offset: int) -> None:
         self.ends.append((epoch, end_offset))
@@ -113,6 +118,7 @@ class Scene:
         self.cluster = Cluster(SETTINGS, name="A")
         self.background = ThreadPoolExecutor(1)
         self.opened: list[int] = []
+        self.of_leader: Metadata | None = None  # what the leader says itself; None: the same as everybody
         self.cluster.open_connection = self._open  # type: ignore[method-assign]
         self.source = Source(
             self.cluster,
@@ -140,6 +146,7 @@ class Scene:
         info = TopicInfo("t", topic_id, False, {index: PartitionInfo(leader, leader_epoch, (), ()) for index in (0, 1)})
         found = Metadata("id", 1, {}, {"t": info})
         self.cluster.metadata = lambda *_args, **_kwargs: found  # type: ignore[method-assign]
+        self.cluster.metadata_of = lambda *_: self.of_leader or found  # type: ignore[method-assign]
 
 
 def play(scenario: Callable[[Scene], Awaitable[None]], throttle: Throttle | None = None) -> None:
@@ -201,30 +208,89 @@ def test_what_had_no_leader_when_it_was_prepared_is_looked_up_when_it_is_added()
     play(scenario)
 
 
+OLD, NEW = (topic_id_text(uuid.UUID(int=number)) for number in (1, 2))
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+@pytest.fixture
+def _confirmed_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mm2.copy.executor.topic_ids.CONFIRM_AFTER_S", 0.1)
+    monkeypatch.setattr("mm2.copy.executor.source.WATCH_S", 0.05)
+
+
+@pytest.mark.usefixtures("_confirmed_soon")
 def test_a_topic_of_the_same_name_but_another_id_is_read_from_its_start() -> None:
     async def scenario(scene: Scene) -> None:
         feed = Feed(TopicPartition("t", 0))
-        scene.say(1, topic_id_text(uuid.UUID(int=1)))
+        scene.say(1, OLD)
         scene.source.add([feed])
-        await asyncio.sleep(0.1)
-        before = feed.offset
-        scene.say(1, topic_id_text(uuid.UUID(int=2)))
-        await asyncio.sleep(0.1)
-        assert (before, feed.offset) == (40, 0)
+        await until(lambda: feed.topic_id == OLD)
+        assert feed.offset == 40
+        scene.say(1, NEW)
+        await until(lambda: feed.topic_id == NEW)
+        assert (feed.offset, scene.source._topic_ids["t"]) == (0, topic_id_bytes(NEW))
 
     play(scenario)
 
 
+@pytest.mark.usefixtures("_confirmed_soon")
 def test_an_id_that_was_known_before_tells_another_topic_from_the_start() -> None:
     async def scenario(scene: Scene) -> None:
-        old, new = (topic_id_text(uuid.UUID(int=number)) for number in (1, 2))
         feeds = [Feed(TopicPartition("t", 0)), Feed(TopicPartition("t", 1))]
-        scene.say(1, new)
+        scene.say(1, NEW)
         for feed in feeds:  # one is added when the other has told the new id already
-            feed.topic_id = old
+            feed.topic_id = OLD
             scene.source.add([feed])
-            await asyncio.sleep(0.1)
-        assert [(feed.offset, feed.topic_id) for feed in feeds] == [(0, new)] * 2
+            await until(lambda: feed.topic_id == NEW)  # noqa: B023
+        assert [feed.offset for feed in feeds] == [0, 0]
+
+    play(scenario)
+
+
+@pytest.mark.usefixtures("_confirmed_soon")
+@pytest.mark.parametrize("prepared", [True, False])
+def test_metadata_that_name_a_replaced_topic_change_nothing(prepared: bool) -> None:
+    """Old, new, old, new: the ledger knows that the old one was replaced."""
+
+    async def scenario(scene: Scene) -> None:
+        feed = Feed(TopicPartition("t", 0))
+        feed.topic_id, feed.retired = NEW, (OLD,)
+        scene.say(1, OLD)
+        if prepared:
+            await scene.source.prepare([feed.partition])
+        scene.source.add([feed])
+        await asyncio.sleep(0.5)
+        assert (feed.renewals, scene.source._intakes[feed.partition].place) == ([], None)
+        scene.say(2, NEW)
+        await until(lambda: scene.source._intakes[feed.partition].place == Place(2, 0))
+        scene.say(1, OLD)
+        scene.source.look_again()
+        await asyncio.sleep(0.5)
+        assert scene.source._intakes[feed.partition].place == Place(2, 0)
+        assert (feed.renewals, feed.offset, feed.topic_id) == ([], 40, NEW)
+        assert scene.source._topic_ids["t"] == topic_id_bytes(NEW)
+
+    play(scenario)
+
+
+@pytest.mark.usefixtures("_confirmed_soon")
+def test_an_unknown_id_that_the_leader_does_not_confirm_is_not_believed() -> None:
+    async def scenario(scene: Scene) -> None:
+        feed = Feed(TopicPartition("t", 0))
+        scene.say(1, OLD)
+        scene.of_leader = scene.cluster.metadata()
+        scene.source.add([feed])
+        await until(lambda: feed.topic_id == OLD)
+        scene.say(1, NEW)
+        await asyncio.sleep(0.6)
+        assert feed.renewals == []
+        scene.of_leader = None
+        await until(lambda: feed.renewals == [NEW])
 
     play(scenario)
 

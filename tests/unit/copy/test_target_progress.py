@@ -25,7 +25,16 @@ from mm2.kafka.reader import Batch
 from mm2.kafka.records.batch import LOG_APPEND_TIME
 from mm2.kafka.records.record import Record
 from mm2.kafka.settings import ClientSettings
-from mm2.kafka.structs import EARLIEST, OffsetInfo, ProducerIdentity, ProducerState, TopicPartition
+from mm2.kafka.structs import (
+    EARLIEST,
+    Metadata,
+    OffsetInfo,
+    PartitionInfo,
+    ProducerIdentity,
+    ProducerState,
+    TopicInfo,
+    TopicPartition,
+)
 from tests.unit.copy.batches import batch, record, view_of
 
 T, U = TopicPartition("A.t", 0), TopicPartition("A.u", 0)
@@ -47,7 +56,8 @@ class Target:
         self.failure: Exception | None = None
         self.look_up = TargetLookUp(Cluster(SETTINGS, name="B"))
         look_up: Any = self.look_up
-        look_up._cluster = SimpleNamespace(name="B", metadata=lambda _topics: None)
+        topics = {tp.topic: TopicInfo(tp.topic, "", False, {0: PartitionInfo(1, 3, (), ())}) for tp in (T, U)}
+        look_up._cluster = SimpleNamespace(name="B", metadata=lambda _topics: Metadata("id", 1, {}, topics))
         look_up._admin = SimpleNamespace(
             describe_producers=lambda partitions, **_: {tp: self.producers[tp] for tp in partitions},
             list_offsets=self._list_offsets,
@@ -108,6 +118,14 @@ def test_what_the_leader_remembers_is_read_in_the_log_where_others_have_written(
     found = target.ask(100, 250)
     assert found == TargetProgress(105, 258, 3, (FoundBatch(100, 250, 3), FoundBatch(103, 256, 2)))
     assert (found.offset_of(103, 2), found.offset_of(101, 3)) == (256, -1)
+
+
+def test_what_another_leader_remembers_is_discarded() -> None:
+    target = Target()
+    target.remembers(T, 109)
+    target.ends[T] = OffsetInfo(260, -1, 4)
+    target.tails = [(T, batch(250, 3, producer=(7, 2, 100))), (T, batch(253, 7, producer=(9, 0, 0)))]
+    assert target.ask(100, 250).records == 103
 
 
 def test_sequences_wrap() -> None:

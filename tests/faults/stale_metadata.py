@@ -1,0 +1,111 @@
+"""A TCP proxy in front of one broker that can answer Metadata requests as the broker answered them earlier."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Self
+
+_METADATA = 3
+_SIZE = struct.Struct(">i")
+_HEAD = struct.Struct(">hhi")  # api key, version, correlation id
+
+
+class StaleMetadata:
+    """Passes frames between clients of `address` and `upstream`, both `host:port`.
+
+    `remember` keeps the newest answer to each Metadata request so far; after `replay(n)` the next n requests that were made
+    before are answered by what was remembered. `cut` closes all connections.
+    """
+
+    def __init__(self, address: str, upstream: str) -> None:
+        self.replayed = 0
+        self._upstream = upstream.rsplit(":", 1)
+        host, port = address.rsplit(":", 1)
+        self._listener = socket.create_server((host, int(port)))
+        self._lock = threading.Lock()
+        self._newest: dict[bytes, bytes] = {}
+        self._old: dict[bytes, bytes] = {}
+        self._left = 0
+        self._open: list[socket.socket] = []
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.close()
+        self.cut()
+
+    def remember(self) -> int:
+        """How many requests can be answered from memory."""
+        with self._lock:
+            self._old = dict(self._newest)
+            return len(self._old)
+
+    def replay(self, answers: int) -> None:
+        with self._lock:
+            self._left = answers
+
+    def cut(self) -> None:
+        with self._lock:
+            open_now, self._open = self._open, []
+        for sock in open_now:
+            with suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+            sock.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                try:
+                    broker = socket.create_connection((self._upstream[0], int(self._upstream[1])))
+                except OSError:
+                    client.close()
+                    continue
+                with self._lock:
+                    self._open += [client, broker]
+                asked: deque[tuple[int, bytes]] = deque()
+                for work in (self._requests, self._answers):
+                    threading.Thread(target=work, args=(client, broker, asked), daemon=True).start()
+
+    def _requests(self, client: socket.socket, broker: socket.socket, asked: deque[tuple[int, bytes]]) -> None:
+        for frame in _frames(client, broker):
+            key, version, _ = _HEAD.unpack_from(frame)
+            # Without the correlation id the same question is the same bytes.
+            asked.append((key, struct.pack(">h", version) + frame[_HEAD.size :]))
+            with suppress(OSError):
+                broker.sendall(_SIZE.pack(len(frame)) + frame)
+
+    def _answers(self, client: socket.socket, broker: socket.socket, asked: deque[tuple[int, bytes]]) -> None:
+        for frame in _frames(broker, client):
+            key, question = asked.popleft() if asked else (-1, b"")
+            if key == _METADATA:
+                frame = frame[:4] + self._metadata(question, frame[4:])  # noqa: PLW2901
+            with suppress(OSError):
+                client.sendall(_SIZE.pack(len(frame)) + frame)
+
+    def _metadata(self, question: bytes, answer: bytes) -> bytes:
+        with self._lock:
+            if self._left and question in self._old:
+                self._left -= 1
+                self.replayed += 1
+                return self._old[question]
+            self._newest[question] = answer
+            return answer
+
+
+def _frames(sock: socket.socket, other: socket.socket) -> Iterator[bytes]:
+    """Frames until one of the connections ends; then both are closed."""
+    with suppress(OSError), sock, other, sock.makefile("rb") as stream:
+        while head := stream.read(_SIZE.size):
+            (size,) = _SIZE.unpack(head)
+            frame = stream.read(size)
+            if len(frame) < size:
+                return
+            yield frame

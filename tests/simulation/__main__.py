@@ -1,0 +1,77 @@
+"""Run the simulation: ``--seed N [--trace]`` for one schedule, ``--steps N`` for many."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+
+
+def say(text: object) -> None:
+    """To standard output, at once."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("--seed", type=int, help="run this schedule only")
+    parser.add_argument("--trace", action="store_true", help="print all events of the schedule")
+    parser.add_argument("--last", type=int, default=60, help="events to print of a schedule that fails")
+    parser.add_argument("--first-seed", type=int, default=1)
+    parser.add_argument("--seeds", type=int, default=10**9, help="at most so many schedules")
+    parser.add_argument("--steps", type=int, default=10**12, help="stop after so many steps")
+    parser.add_argument("--seconds", type=float, default=1e12, help="stop after so long")
+    parser.add_argument("--families", help="only these faults, by comma")
+    parser.add_argument("--without", default="", help="no schedules with these faults, by comma")
+    parser.add_argument("--keep-going", action="store_true", help="count violations instead of stopping at the first")
+    arguments = parser.parse_args()
+
+    from tests.simulation.scenario import run  # noqa: PLC0415
+
+    families = tuple(arguments.families.split(",")) if arguments.families else None
+    if arguments.seed is not None:
+        result = run(
+            arguments.seed, echo=arguments.trace, families=families, without=tuple(arguments.without.split(","))
+        )
+        say(
+            f"seed {result.seed}: {result.steps} steps, {result.records} records, {result.virtual_s} s, {result.profile.families}"
+        )
+        if result.violation is not None:
+            if not arguments.trace:
+                say("\n".join(result.trace[-arguments.last :]))
+            say(result.violation)
+            return 1
+        return 0
+    began = time.perf_counter()
+    steps = records = bad = 0
+    seed = arguments.first_seed
+    while seed < arguments.first_seed + arguments.seeds and steps < arguments.steps:
+        if time.perf_counter() - began > arguments.seconds:
+            break
+        result = run(seed, families=families, without=tuple(arguments.without.split(",")))
+        steps += result.steps
+        records += result.records
+        if result.violation is not None:
+            bad += 1
+            say(f"seed {seed}: {','.join(result.profile.families)}: {result.violation}")
+            if not arguments.keep_going:
+                break
+        seed += 1
+    took = time.perf_counter() - began
+    say(
+        f"{seed - arguments.first_seed} seeds, {steps} steps, {records} records, {bad} violations, {took:.0f} s, {steps / took:.0f} steps/s"
+    )
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        # The order of sets of strings must be the same each time.
+        os.execve(  # noqa: S606
+            sys.executable,
+            [sys.executable, "-m", "tests.simulation", *sys.argv[1:]],
+            {**os.environ, "PYTHONHASHSEED": "0"},
+        )
+    sys.exit(main())

@@ -1,0 +1,362 @@
+"""The driver: the product's own `Lane` and `Batch`, with copier processes in place of Spark jobs.
+
+Where partitions begin is read from the simulated ledger and offsets topics as `MirrorSourceTask` does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterable
+from types import SimpleNamespace
+from typing import Any
+
+from mm2.copy import channel
+from mm2.copy.driver.batch import Batch
+from mm2.copy.driver.lane import Lane
+from mm2.copy.executor.copier import Copier
+from mm2.copy.ledger import Ledger
+from mm2.copy.session import Start
+from mm2.copy.spec import Assignment, CopySpec, PartitionProgress
+from mm2.kafka.errors import DisconnectedFailure
+from mm2.kafka.records.record import Record
+from mm2.kafka.structs import TopicPartition
+from mm2.mirror.source_task import MirrorSourceTask
+from tests.simulation.cluster import Cluster as SimulatedCluster
+from tests.simulation.cluster import Place
+from tests.simulation.network import Network
+from tests.simulation.process import Process
+from tests.simulation.world import Owner, World
+
+
+class _Transport(asyncio.Transport):
+    """The executor's end of the progress channel."""
+
+    def __init__(self, peer: _Peer) -> None:
+        super().__init__()
+        self._peer = peer
+        self._closing = False
+
+    def write(self, data: Any) -> None:
+        self._peer.to_driver(bytes(data))
+
+    def is_closing(self) -> bool:
+        return self._closing
+
+    def close(self) -> None:
+        if not self._closing:
+            self._closing = True
+            self._peer.hung_up()
+
+    abort = close
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        del name
+        return default
+
+
+class _Peer:
+    """The driver's end of one executor's connection; see `mm2.copy.channel`."""
+
+    def __init__(self, driver: Driver, process: Process, protocol: Any) -> None:
+        self._driver = driver
+        self._process = process
+        self._protocol = protocol
+        self._transport = _Transport(self)
+        self._batch: Batch | None = None
+        self._buffer = bytearray()
+        self._up_s = self._down_s = 0.0
+        self._over = False
+        self._challenge = f"{driver.world.random.getrandbits(64):016x}"
+        process.socket_ready(lambda: protocol.connection_made(self._transport))
+        self._to_executor(channel.encode({"nonce": self._challenge}))
+
+    @property
+    def transport(self) -> _Transport:
+        return self._transport
+
+    # -- towards the driver
+
+    def to_driver(self, data: bytes) -> None:
+        world = self._driver.world
+        self._up_s = max(self._up_s, world.now + self._driver.delay_s())
+        world.after(self._up_s - world.now, self._received, data)
+
+    def hung_up(self) -> None:
+        world = self._driver.world
+        self._up_s = max(self._up_s, world.now + self._driver.delay_s())
+        world.after(self._up_s - world.now, self._ended)
+
+    def _ended(self) -> None:
+        if not self._over and self._batch is not None:
+            self._over = True
+            self._driver.perform(lambda batch=self._batch: batch.ended("the connection ended"))  # type: ignore[misc]
+
+    def _received(self, data: bytes) -> None:
+        if self._over:
+            return
+        self._buffer += data
+        while (end := self._buffer.find(b"\n")) >= 0:
+            line = bytes(self._buffer[: end + 1])
+            del self._buffer[: end + 1]
+            self._driver.perform(lambda line=line: self._line(channel.decode(line)))  # type: ignore[misc]
+
+    def _line(self, message: dict[str, Any]) -> None:
+        if self._batch is not None:
+            self._batch.received(message)
+            return
+        batch = self._driver.expected.get(str(message.get("batch")))
+        if batch is None or not batch.attach(self):
+            self.close()
+            return
+        self._batch = batch
+        self._to_executor(
+            channel.encode(
+                {"mac": channel.proof(batch.secret, "driver", message["nonce"]), "spec": self._driver.spec_of(batch)}
+            )
+        )
+
+    # -- towards the executor (`mm2.copy.driver.batch.Connection`)
+
+    def send(self, data: bytes) -> None:
+        if b'"type":"lease"' in data and self._batch is not None:
+            self._driver.granted(self._batch)
+        self._to_executor(data)
+
+    def close(self) -> None:
+        if not self._over:
+            self._over = True
+            world = self._driver.world
+            self._down_s = max(self._down_s, world.now + self._driver.delay_s())
+            world.after(self._down_s - world.now, self._process.socket_ready, self._lost)
+
+    def _to_executor(self, data: bytes) -> None:
+        if self._over:
+            return
+        world = self._driver.world
+        self._down_s = max(self._down_s, world.now + self._driver.delay_s())
+        world.after(self._down_s - world.now, self._process.socket_ready, lambda: self._protocol.data_received(data))
+
+    def _lost(self) -> None:
+        self._transport._closing = True
+        self._protocol.connection_lost(None)
+
+
+class Driver:
+    """Runs one lane at a time. ``on_error`` hears of errors of the product's own."""
+
+    def __init__(
+        self,
+        world: World,
+        network: Network,
+        target: SimulatedCluster,
+        spec: CopySpec,
+        on_error: Callable[[str], None],
+    ) -> None:
+        self.world = world
+        self.network = network
+        self.target = target
+        self.spec = spec
+        self.on_error = on_error
+        self.expected: dict[str, Batch] = {}
+        self.owner = Owner("driver")
+        self.lane: Lane | None = None
+        self.processes: list[Process] = []
+        self.held_until = 0.0  # the progress channel
+        self.kill_cancelled = 0.5  # chance that Spark kills a cancelled task's process
+        self._grants: dict[str, int] = {}
+        self._batch_of: dict[Process, Batch] = {}
+        self._specs: dict[str, str] = {}
+        self._lanes = 0
+        self._numbers = 0
+
+    # -- the lane
+
+    def start(self) -> None:
+        """A task that starts."""
+        self.owner = Owner("driver")
+        self._lanes += 1
+        before, self.world.owner = self.world.owner, self.owner
+        try:
+            self.lane = Lane(
+                f"lane{self._lanes}",
+                self.spec,
+                self._starts,
+                submit=self._submit,
+                cancel=self._cancel,
+                on_news=lambda: None,
+            )
+            self.lane.start()
+        finally:
+            self.world.owner = before
+        self.world.say("lane started", lane=self._lanes, read_committed=self.spec.read_committed)
+
+    def signal_stop(self) -> None:
+        """A task that is stopped."""
+        lane = self.lane
+        if lane is not None:
+            self.world.say("lane is stopped")
+            self.perform(lane.signal_stop)
+
+    @property
+    def stopped(self) -> bool:
+        return self.lane is None or not self.lane._thread.is_alive()
+
+    def crash(self) -> None:
+        """The driver's process dies: connections to its executors end."""
+        self.world.say("driver killed")
+        self.owner.dead = True
+        self.lane = None
+        for batch in list(self.expected.values()):
+            batch.ended("the driver is dead")
+        self.expected.clear()
+
+    def perform(self, call: Callable[[], None]) -> None:
+        if self.owner.dead:
+            return
+        before, self.world.owner = self.world.owner, self.owner
+        try:
+            call()
+        finally:
+            self.world.owner = before
+
+    def progress(self) -> list[PartitionProgress]:
+        return [] if self.lane is None else self.lane.progress()
+
+    def alive(self) -> list[Process]:
+        """Copier processes that exist, frozen ones too."""
+        self.processes = [process for process in self.processes if not process.dead]
+        return self.processes
+
+    def holder(self) -> Process | None:
+        """The process that got the lease last."""
+        granted = [process for process in self.alive() if self.grant_of(process)]
+        return max(granted, key=self.grant_of, default=None)
+
+    def grant_of(self, process: Process) -> int:
+        """A number that grows with each lease; 0: none was granted."""
+        return self._grants.get(self._batch_of[process].id, 0) if process in self._batch_of else 0
+
+    @property
+    def last_grant(self) -> int:
+        return self._numbers
+
+    def granted(self, batch: Batch) -> None:
+        self._numbers += 1
+        self._grants[batch.id] = self._numbers
+        self.world.say("lease", batch=batch.name, number=self._numbers)
+
+    def delay_s(self) -> float:
+        return max(0.0, self.held_until - self.world.now) + self.network.delay_s()
+
+    def spec_of(self, batch: Batch) -> str:
+        return self._specs[batch.id]
+
+    # -- jobs
+
+    def _submit(self, batch: Batch) -> None:
+        self.expected[batch.id] = batch
+        self._specs[batch.id] = batch.spec.to_json()
+        self.world.after(0.02 + self.world.random.random() * 0.2, self._launch, batch)
+
+    def _launch(self, batch: Batch) -> None:
+        if batch.over.is_set() or self.owner.dead:
+            return
+        process = Process(self.world, self.network, batch.name, self._connect, self._process_ended)
+        self.processes.append(process)
+        self._batch_of[process] = batch
+        assignment = Assignment(batch.id, "driver", 1, batch.secret)
+
+        async def main() -> str:
+            return await Copier(assignment, 0).run()
+
+        process.start(main())
+
+    async def _connect(self, process: Process, protocol_factory: Any) -> tuple[Any, Any]:
+        await asyncio.sleep(self.delay_s())
+        protocol = protocol_factory()
+        peer = _Peer(self, process, protocol)
+        return peer.transport, protocol
+
+    def _process_ended(self, process: Process, error: BaseException | None) -> None:
+        batch = self._batch_of[process]
+        self.world.say("process ended", process=process.name, error=error)
+        if error is not None and not isinstance(error, OSError | ValueError):
+            self.on_error(f"{process.name}: {error!r}")
+        self.world.after(0.05, self.perform, lambda: batch.ended("the Spark job ended"))
+
+    def _cancel(self, batch: Batch) -> None:
+        self.expected.pop(batch.id, None)
+        batch.ended("cancelled")
+        for process, other in self._batch_of.items():
+            if other is batch and not process.dead and self.world.random.random() < self.kill_cancelled:
+                self.world.after(self.world.random.random() * 2, process.kill)
+
+    # -- where to begin
+
+    def _starts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Start]:
+        starts = _Task(self)._starts(partitions)
+        for tp, start in starts.items():
+            mark = None if start.entry is None else start.entry.mark
+            self.world.say(
+                "start", partition=tp, position=start.position, moved=start.moved, clean=start.clean, entry=mark
+            )
+        return starts
+
+    def ledger(self) -> Ledger:
+        """As it is now."""
+        ledger = Ledger()
+        for record in self._read((self.spec.ledger_topic or "", 0)):
+            ledger.apply(record.key, record.value, record.timestamp or 0)
+        return ledger
+
+    def committed(self) -> dict[TopicPartition, int | None]:
+        found: dict[TopicPartition, int | None] = {}
+        for place in self.target.partitions:
+            if place[0] == self.spec.offsets_topic:
+                for record in self._read(place):
+                    found[position_key(record)] = position_of(record)
+        return found
+
+    def _read(self, place: Place) -> list[Record]:
+        """All records of a partition up to the high watermark, as a consumer sees them."""
+        self.world.sleep(0.001 + self.world.random.random() * 0.02)
+        part = self.target.partitions[place]
+        leader = part.replicas.get(part.state.leader)
+        broker = self.target.brokers.get(part.state.leader)
+        ready = (
+            broker is not None and broker.alive and not broker.stalled and broker.unreachable_until <= self.world.now
+        )
+        if leader is None or not ready or not leader.leads or leader.epoch_start > leader.high_watermark:
+            message = f"{place} cannot be read now"
+            raise DisconnectedFailure(message)
+        return [record for batch in leader.log if batch.after <= leader.high_watermark for record in batch.records]
+
+
+class _Task(MirrorSourceTask):
+    """Decides where partitions begin; what it reads are the simulated topics."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._spec = driver.spec
+        self._source_alias = driver.spec.source_alias
+        self._start_from: Any = SimpleNamespace(offsets={})
+        self.context: Any = SimpleNamespace(worker=SimpleNamespace(exactly_once=False))
+
+    def _read_ledger(self) -> Ledger:
+        return self._driver.ledger()
+
+    def _committed(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int | None]:
+        committed = self._driver.committed()
+        return {tp: committed.get(tp) for tp in partitions}
+
+
+def position_key(record: Record) -> TopicPartition:
+    """Whose position it is."""
+    place = json.loads(record.key or b"")[1]
+    return TopicPartition(place["topic"], place["partition"])
+
+
+def position_of(record: Record) -> int | None:
+    """The next source offset."""
+    return None if record.value is None else int(json.loads(record.value)["offset"]) + 1

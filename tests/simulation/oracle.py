@@ -1,0 +1,286 @@
+"""The invariants, checked at every step that can break one.
+
+A record's value names its partition and a serial number. Of each partition the oracle knows what the source has and what is on the
+target below the high watermark.
+
+==== invariant ==== checked =================================================================================
+  I1 order, gaps     when the target's high watermark moves, and at the end
+  I1 duplicates      when the target's high watermark moves
+  I2 positions       when a position is appended to the offsets topic
+  I4 lease           when a Produce request is handed to a socket
+  I5 user's reset    at the end: the records from the reset on are there again
+  I6 typed stops     at the end: a partition that does not move names a state that the faults of this run justify
+=============================================================================================================
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from mm2.kafka.structs import TopicPartition
+from tests.simulation.cluster import Cluster
+from tests.simulation.storage import Batch, Replica
+
+
+class Violation(AssertionError):
+    """An invariant does not hold. ``kind`` names it."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(f"{kind}: {message}")
+        self.kind = kind
+
+
+def record_value(partition: int, serial: int, aborted: bool) -> bytes:
+    return b"%d:%d:%d" % (partition, serial, aborted)
+
+
+@dataclass(slots=True)
+class Seen:
+    """What of one partition is on the target below the high watermark."""
+
+    offset: int = 0
+    serials: list[int] = field(default_factory=list)
+    counts: dict[int, int] = field(default_factory=dict)
+    batches: list[Batch] = field(default_factory=list)
+    cursor: int = 0  # place in the source's log of the next record that is expected
+    free: bool = False  # order and gaps are only checked at the end
+    verified: int = 0  # source offset up to which positions were verified
+
+
+@dataclass(slots=True)
+class Excuses:
+    """What the faults of a run allow. Nothing unless it is said."""
+
+    resets: dict[int, list[int]] = field(default_factory=dict)  # partition -> positions a user has set, in order
+    source_cut: set[int] = field(default_factory=set)  # partitions of which the source lost the end
+    target_cut: set[int] = field(default_factory=set)  # and the target
+    aborted: bool = False  # records of aborted transactions may be there, once each
+    stops: dict[int, set[str]] = field(default_factory=dict)  # states that a partition may stop in
+
+
+class Oracle:
+    """``topic`` and ``remote`` are the names on source and target."""
+
+    def __init__(self, source: Cluster, target: Cluster, topic: str, remote: str, partitions: int) -> None:
+        self.source = source
+        self.target = target
+        self.topic = topic
+        self.remote = remote
+        self.partitions = partitions
+        self.read_committed = False
+        self.excuses = Excuses()
+        self.seen = {index: Seen() for index in range(partitions)}
+        self.visible: dict[int, set[int]] = {
+            index: set() for index in range(partitions)
+        }  # serials consumers could read
+        self.checked = 0
+
+    # -- what is expected
+
+    def expected(self, partition: int) -> list[tuple[int, int]]:
+        """(source offset, serial) of the records that are to be on the target, by what the source has now."""
+        leader = self.source.leader_replica((self.topic, partition))
+        if leader is None:
+            return []
+        found = []
+        for batch in leader.log:
+            if batch.after > leader.high_watermark:
+                break
+            if batch.control is None:
+                found += [
+                    (record.offset, serial)
+                    for record in batch.records
+                    for serial, aborted in [parse(record.value)]
+                    if not (aborted and self.read_committed)
+                ]
+        return found
+
+    def source_advanced(self, _node: int, replica: Replica) -> None:
+        """The source's high watermark has moved."""
+        visible = self.visible[replica.partition]
+        for batch in reversed(replica.log):
+            if batch.after > replica.high_watermark:
+                continue
+            if batch.control is not None:
+                continue
+            serials = [parse(record.value)[0] for record in batch.records]
+            if serials and serials[0] in visible:
+                break
+            visible.update(serials)
+
+    # -- the target
+
+    def target_advanced(self, _node: int, replica: Replica) -> None:
+        """The target's high watermark has moved: I1."""
+        if replica.topic != self.remote:
+            return
+        index = replica.partition
+        seen = self.seen[index]
+        if index in self.excuses.target_cut:
+            seen.free = True
+            return
+        for batch in replica.read(seen.offset, replica.high_watermark, 1 << 30):
+            if batch.base != seen.offset:
+                raise Violation(
+                    "simulation", f"{self.remote}-{index} has a batch at {batch.base}, expected {seen.offset}"
+                )
+            seen.offset = batch.after
+            if batch.control is None:
+                for record in batch.records:
+                    self._arrived(index, seen, parse(record.value))
+
+    def _arrived(self, index: int, seen: Seen, what: tuple[int, bool]) -> None:
+        serial, aborted = what
+        self.checked += 1
+        seen.serials.append(serial)
+        seen.counts[serial] = seen.counts.get(serial, 0) + 1
+        if self.excuses.resets.get(index):
+            return
+        where = f"{self.remote}-{index} at target offset {seen.offset}"
+        if seen.counts[serial] > 1:
+            raise Violation("duplicate", f"{where}: record {serial} is there {seen.counts[serial]} times")
+        if aborted and self.read_committed and not self.excuses.aborted:
+            raise Violation("aborted", f"{where}: record {serial} of an aborted transaction")
+        if seen.free or index in self.excuses.source_cut or self.excuses.aborted:
+            return
+        leader = self.source.leader_replica((self.topic, index))
+        if leader is None:
+            return
+        while True:
+            wanted = self._next(leader, seen)
+            if wanted is None:
+                raise Violation("unknown", f"{where}: record {serial} is not behind the last one on the source")
+            if wanted[1] == serial:
+                return
+            if not (wanted[2] and (self.read_committed or self.excuses.aborted)):
+                raise Violation(
+                    "lost", f"{where}: record {serial} follows, record {wanted[1]} at {wanted[0]} is missing"
+                )
+
+    @staticmethod
+    def _next(leader: Replica, seen: Seen) -> tuple[int, int, bool] | None:
+        """(offset, serial, aborted) of the record of the source behind the last one expected."""
+        while (found := leader.read(seen.cursor, leader.end, 1)) and (batch := found[0]):
+            if batch.control is None:
+                for record in batch.records:
+                    if record.offset >= seen.cursor:
+                        seen.cursor = record.offset + 1
+                        return record.offset, *parse(record.value)
+            seen.cursor = max(seen.cursor, batch.after)
+        return None
+
+    # -- positions
+
+    def position_written(self, partition: int, position: int) -> None:
+        """A position was appended to the offsets topic: I2."""
+        seen = self.seen[partition]
+        excuses = self.excuses
+        if partition in excuses.source_cut or partition in excuses.target_cut or excuses.resets.get(partition):
+            return
+        leader = self.source.leader_replica((self.topic, partition))
+        if leader is None or position <= seen.verified:
+            return
+        for batch in leader.read(seen.verified, position, 1 << 30):
+            if batch.control is not None:
+                continue
+            for record in batch.records:
+                serial, aborted = parse(record.value)
+                if not seen.verified <= record.offset < position or (
+                    aborted and (self.read_committed or excuses.aborted)
+                ):
+                    continue
+                if serial not in seen.counts:
+                    raise Violation(
+                        "position",
+                        f"{TopicPartition(self.topic, partition)}: position {position} was written, record {serial} at "
+                        f"{record.offset} is not below the high watermark of the target",
+                    )
+        seen.verified = position
+
+    # -- the end
+
+    def finish(self, stopped: dict[int, tuple[str, str]]) -> None:
+        """All is healed and copying has come to rest. ``stopped``: partition -> (state, reason) where it has stopped."""
+        for index in range(self.partitions):
+            allowed = self.excuses.stops.get(index, set())
+            state = stopped.get(index)
+            if state is not None:
+                if state[0] in allowed:
+                    continue
+                raise Violation(
+                    "stopped", f"{self.topic}-{index} has stopped as {state[0]}, without a fault for it: {state[1]}"
+                )
+            self._compare(index)
+
+    def _compare(self, index: int) -> None:
+        seen = self.seen[index]
+        if index in self.excuses.target_cut:
+            return
+        expected = self.expected(index)
+        optional = set()
+        if self.excuses.aborted:
+            leader = self.source.leader_replica((self.topic, index))
+            if leader is not None:
+                for batch in leader.log:
+                    if batch.control is None:
+                        optional |= {
+                            serial for record in batch.records for serial, gone in [parse(record.value)] if gone
+                        }
+        wanted = [serial for _, serial in expected if serial not in optional]
+        resets = self.excuses.resets.get(index)
+        known = {serial for _, serial in expected} | optional
+        found = seen.serials
+        if index in self.excuses.source_cut:
+            strange = [serial for serial in found if serial not in known and serial not in self.visible[index]]
+            if strange:
+                raise Violation(
+                    "unknown", f"{self.remote}-{index}: records {strange[:5]} were never readable on the source"
+                )
+            found = [serial for serial in found if serial in known]
+        found = [serial for serial in found if serial not in optional]
+        if resets:
+            self._follow(index, expected, found, resets)
+            return
+        if found != wanted:
+            missing = [serial for serial in wanted if serial not in set(found)]
+            doubled = sorted({serial for serial in found if seen.counts[serial] > 1})
+            place = next(
+                (at for at, (one, two) in enumerate(zip(found, wanted, strict=False)) if one != two),
+                min(len(found), len(wanted)),
+            )
+            kind = "duplicate" if doubled else "lost" if missing else "order"
+            raise Violation(
+                kind,
+                f"{self.remote}-{index}: {len(wanted)} records expected, {len(found)} found, missing {missing[:5]} "
+                f"({len(missing)}), more than once {doubled[:5]}, first difference at {place}: "
+                f"{found[place : place + 3]} for {wanted[place : place + 3]}",
+            )
+
+    def _follow(self, index: int, expected: list[tuple[int, int]], found: list[int], resets: list[int]) -> None:
+        """The records are those expected in order, with a jump to each position that a user has set."""
+        places = {serial: at for at, (_, serial) in enumerate(expected)}
+        left = list(resets)
+        at = 0
+        for serial in found:
+            place = places.get(serial)
+            if place is None:
+                raise Violation("unknown", f"{self.remote}-{index}: record {serial} is not on the source")
+            while place != at:
+                if not left:
+                    raise Violation(
+                        "order",
+                        f"{self.remote}-{index}: record {serial} where {expected[at][1] if at < len(expected) else None} was due",
+                    )
+                reset = left.pop(0)
+                at = next((at for at, (offset, _) in enumerate(expected) if offset >= reset), len(expected))
+            at += 1
+        if left:
+            raise Violation("reset", f"{self.remote}-{index}: nothing was copied from {left}, which a user has set")
+        if at != len(expected):
+            raise Violation("lost", f"{self.remote}-{index}: {len(expected) - at} records at the end are missing")
+
+
+def parse(value: bytes | None) -> tuple[int, bool]:
+    """(serial, of an aborted transaction) of a record."""
+    _, serial, aborted = (value or b"").split(b":")
+    return int(serial), aborted == b"1"

@@ -1,0 +1,71 @@
+"""Which topic id is believed."""
+
+from __future__ import annotations
+
+import pytest
+
+from mm2.copy.executor.topic_ids import CONFIRM_AFTER_S, RETIRED_KEPT, Belief, TopicIds, retire
+
+LATER = CONFIRM_AFTER_S
+
+
+def test_the_first_id_is_believed_and_stays() -> None:
+    ids = TopicIds()
+    assert [ids.judge("t", "a", 0), ids.judge("t", "a", 9)] == [Belief.BELIEVED] * 2
+    assert (ids.current, ids.waiting) == ({"t": "a"}, False)
+
+
+def test_an_unknown_id_is_due_after_a_while_and_not_before() -> None:
+    ids = TopicIds()
+    ids.judge("t", "a", 0)
+    assert ids.judge("t", "b", 10) is Belief.UNCONFIRMED
+    assert ids.waiting
+    assert ids.judge("t", "b", 10 + LATER / 2) is Belief.UNCONFIRMED
+    assert ids.judge("t", "c", 10 + LATER) is Belief.UNCONFIRMED, "another one begins to wait"
+    assert ids.judge("t", "c", 10 + 2 * LATER) is Belief.DUE
+    ids.replace("t", "c")
+    assert [ids.judge("t", "c", 20), ids.judge("t", "a", 30)] == [Belief.BELIEVED, Belief.STALE]
+
+
+def test_an_answer_with_the_present_id_ends_the_wait() -> None:
+    ids = TopicIds()
+    ids.judge("t", "a", 0)
+    ids.judge("t", "b", 1)
+    ids.judge("t", "a", 2)
+    assert not ids.waiting
+    assert ids.judge("t", "b", 1 + LATER) is Belief.UNCONFIRMED
+
+
+def test_what_the_ledger_knows_counts_for_more_than_one_answer() -> None:
+    ids = TopicIds()
+    ids.judge("t", "old", 0)
+    ids.expect("t", "new", ("old",), 1)
+    assert (ids.current, ids.waiting) == ({"t": "new"}, False)
+    assert [ids.judge("t", "old", 2), ids.judge("t", "new", 3)] == [Belief.STALE, Belief.BELIEVED]
+
+
+def test_an_id_that_the_ledger_does_not_know_waits_for_its_confirmation() -> None:
+    ids = TopicIds()
+    ids.judge("t", "new", 0)
+    ids.expect("t", "old", (), 1)
+    assert (ids.current, ids.judge("t", "new", 1 + LATER)) == ({"t": "old"}, Belief.DUE)
+
+
+@pytest.mark.parametrize("order", [("old", "new"), ("new", "old")])
+def test_of_two_partitions_the_one_that_is_behind_changes_nothing(order: tuple[str, str]) -> None:
+    ids = TopicIds()
+    for topic_id in order:
+        ids.expect("t", topic_id, ("old",) if topic_id == "new" else (), 0)
+    assert ids.current == {"t": "new"}
+
+
+def test_brokers_without_topic_ids_are_believed() -> None:
+    ids = TopicIds()
+    assert [ids.judge("t", "", 0), ids.judge("t", "", 1)] == [Belief.BELIEVED] * 2
+    ids.expect("t", "", (), 0)
+    assert ids.judge("t", "a", 2) is Belief.BELIEVED
+
+
+def test_so_many_replaced_ids_are_remembered() -> None:
+    kept = retire((), *(str(number) for number in range(RETIRED_KEPT + 3)), "", "5")
+    assert kept == tuple(str(number) for number in range(3, RETIRED_KEPT + 3))
