@@ -26,7 +26,7 @@ from typing import Any, Final, NamedTuple
 import structlog
 
 from mm2.copy.segments import CHUNKS_KEPT, Chunk, Segment
-from mm2.copy.session import Entry, Start, start_of
+from mm2.copy.session import Entry, PositionHeader, Start, lease_of, own_start, start_of
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.log import KafkaBasedLog, LogRecord
 from mm2.kafka.records.record import Record
@@ -214,6 +214,8 @@ class Ledger:
             if named.chunk is None:
                 if value is None:
                     self._entries.pop(named.source, None)
+                elif self._is_late(named.source, value):
+                    log.warning("a ledger entry of an earlier holder landed late", partition=str(named.source))
                 else:
                     self._entries[named.source] = value
                     self._written_ms[named.source] = written_ms
@@ -221,6 +223,12 @@ class Ledger:
                 self._chunks.get(named.source, {}).pop(named.chunk, None)
             else:
                 self._chunks.setdefault(named.source, {})[named.chunk] = value
+
+    def _is_late(self, source: TopicPartition, value: bytes) -> bool:
+        """Whether an entry has a smaller lease than the one that came before it."""
+        known = self._entries.get(source)
+        before, lease = lease_of(known) if known is not None else None, lease_of(value)
+        return before is not None and lease is not None and lease < before
 
     def _apply_throttle(self, key: bytes, value: bytes | None) -> None:
         try:
@@ -377,9 +385,11 @@ class Ledger:
             return None
         return chunks[-1] if chunks and chunks[-1].number == entry.chunk else Chunk(entry.chunk + 1)
 
-    def start(self, source: TopicPartition, committed: int | None) -> Start:
-        """Where a partition's copying goes on, when Connect's offsets topic holds this (next source offset)."""
+    def start(self, source: TopicPartition, committed: int | None, header: PositionHeader | None = None) -> Start:
+        """Where a partition's copying goes on, when Connect's offsets topic holds this (next source offset), with this header."""
         entry = self.entry(source)
+        if entry is not None and header is not None and entry.session is not None:
+            return own_start(entry, self.newest_chunk(source), committed, header)
         if entry is None or not entry.is_undone(committed):
             return start_of(entry, self.newest_chunk(source), committed)
         undone = entry.undone()

@@ -14,11 +14,18 @@ same producer id and epoch; how far the one before it got is what the target say
 Whatever dies in between, the offsets topic holds ``previous`` or ``mark.source``. Anything else was written by Java or by
 a user, and is obeyed: the session ends there. So that a user may also set it back to ``previous``, or remove it after the
 first commit, 1 is written once more where nothing moves, with both the same.
+
+A write that was not answered may land at any later time, and a frozen process may write when it resumes. So both describe
+themselves (rule C2 of docs/design/copy-sessions.md): an entry and a position carry a `Lease`, the position in the record header
+`POSITION_HEADER`, which Java ignores. Of two entries the one with the larger lease is valid, whichever comes later in the log, and a
+position whose lease is not larger than the entry's was not written by a user.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
+import re
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Self
 
@@ -28,6 +35,25 @@ from mm2.kafka.structs import ProducerIdentity, TopicPartition
 SEQUENCES: Final = 1 << 31
 #: Lost ranges that an entry lists, the newest; it counts those before them, and its gap totals their offsets.
 LOST_KEPT: Final = 100
+
+
+#: Name of the record header of a position that was written by a copy session (`PositionHeader`).
+POSITION_HEADER: Final = "mm2.copy"
+
+
+class Lease(NamedTuple):
+    """Orders what is written of a partition. ``epoch`` grows with every take-over, ``commit`` with every commit in it."""
+
+    epoch: int = 0
+    commit: int = 0
+
+    def taken_over(self, now_ms: int) -> Lease:
+        """The lease of a successor. The time keeps it above leases of a ledger that is lost."""
+        return Lease(max(self.epoch + 1, now_ms))
+
+    def following(self) -> Lease:
+        """The lease of the next commit."""
+        return Lease(self.epoch, self.commit + 1)
 
 
 class Mark(NamedTuple):
@@ -63,6 +89,38 @@ class Session:
     producer: ProducerIdentity
     start: Mark
 
+    def to_json(self) -> dict[str, Any]:
+        """As it stands in the ledger."""
+        producer = self.producer
+        return {"producer": [producer.producer_id, producer.producer_epoch], "start": list(self.start)}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Self:
+        """The inverse of `to_json`. KeyError or TypeError for anything else."""
+        return cls(ProducerIdentity(*data["producer"]), Mark(*data["start"]))
+
+
+class PositionHeader(NamedTuple):
+    """What a position in Connect's offsets topic says of itself: who wrote it, and the session that it belongs to."""
+
+    lease: Lease
+    session: Session | None
+    mark: Mark
+
+    def to_bytes(self) -> bytes:
+        """The value of the record header."""
+        data: dict[str, Any] = {"lease": list(self.lease), "mark": list(self.mark)}
+        if self.session is not None:
+            data["session"] = self.session.to_json()
+        return json.dumps(data, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_bytes(cls, value: bytes) -> Self:
+        """The inverse of `to_bytes`. KeyError, TypeError or ValueError for anything else."""
+        data = json.loads(value)
+        session = data.get("session")
+        return cls(Lease(*data["lease"]), None if session is None else Session.from_json(session), Mark(*data["mark"]))
+
 
 class Before(NamedTuple):
     """How a partition stood at the commit before.
@@ -90,6 +148,10 @@ class Entry:
     bytes per second lately, ``chunk`` the number of the newest chunk of segments. ``note`` is something to be known that
     stops nothing, for instance that copying is at least once only. ``end`` is where the source ended when this was written
     (-1 unknown): what is known of it when the source is gone. ``lost_before`` counts ranges that ``lost`` no longer lists.
+    ``target_epoch`` is the leader epoch of the target partition (-1 unknown), ``lease`` orders entries of one partition; that of
+    an entry of a version before is 0.
+    ``known_epoch`` is the highest source leader epoch of which a batch can have been copied without a newer election
+    (-1 unknown): a successor counts past no batch of a higher one.
     """
 
     topic: str
@@ -111,6 +173,9 @@ class Entry:
     before: Before | None = None
     end: int = -1
     lost_before: int = 0
+    target_epoch: int = -1
+    lease: Lease = Lease()  # noqa: RUF009  (immutable)
+    known_epoch: int = -1
 
     @property
     def lost_ranges(self) -> int:
@@ -147,10 +212,11 @@ class Entry:
         """What stands in the ledger; the partition itself is the key."""
         data: dict[str, Any] = {
             "version": 1,
+            "lease": list(self.lease),  # here, where `lease_of` finds it
             "previous": self.previous,
             "mark": list(self.mark),
             "source": {"id": self.source_id, "epoch": self.source_epoch},
-            "target": {"id": self.target_id, "topic": self.remote_topic},
+            "target": {"id": self.target_id, "topic": self.remote_topic, "epoch": self.target_epoch},
             "gaps": self.gaps,
             "lost": [list(lost) for lost in self.lost],
             "foreign": self.foreign,
@@ -165,15 +231,13 @@ class Entry:
             data["end"] = self.end
         if self.lost_before:
             data["lost_before"] = self.lost_before
+        if self.known_epoch != self.source_epoch:
+            data["source"]["known"] = self.known_epoch
         if self.before is not None:
             mark, gaps, chunk, extent, lost = self.before
             data["before"] = [list(mark), gaps, chunk, list(extent), lost]
         if self.session is not None:
-            producer = self.session.producer
-            data["session"] = {
-                "producer": [producer.producer_id, producer.producer_epoch],
-                "start": list(self.session.start),
-            }
+            data["session"] = self.session.to_json()
         return data
 
     @classmethod
@@ -189,7 +253,7 @@ class Entry:
             str(data["source"]["id"]),
             str(data["target"]["id"]),
             int(data["source"]["epoch"]),
-            None if session is None else Session(ProducerIdentity(*session["producer"]), Mark(*session["start"])),
+            None if session is None else Session.from_json(session),
             {str(reason): int(count) for reason, count in data["gaps"].items()},
             tuple(Lost(*lost) for lost in data["lost"]),
             int(data["foreign"]),
@@ -200,7 +264,19 @@ class Entry:
             _before(data.get("before")),
             int(data.get("end", -1)),
             int(data.get("lost_before", 0)),
+            int(data["target"].get("epoch", -1)),
+            Lease(*data.get("lease", ())),
+            int(data["source"].get("known", data["source"]["epoch"])),
         )
+
+
+_LEASE: Final = re.compile(rb'\{"version":1,"lease":\[(\d+),(\d+)\]')
+
+
+def lease_of(value: bytes) -> Lease | None:
+    """The lease of an entry as `Entry.to_json` writes it, without parsing all of it; None for one of a version before."""
+    found = _LEASE.match(value)
+    return None if found is None else Lease(int(found[1]), int(found[2]))
 
 
 def _before(row: list[Any] | None) -> Before | None:
@@ -251,7 +327,8 @@ class Start:
 def start_of(entry: Entry | None, chunk: Chunk | None, committed: int | None, *, undone: bool = False) -> Start:
     """Where to go on, from what the ledger says and the position in Connect's offsets topic (next source offset).
 
-    ``undone``: the entry is what stood there before a transaction that was never committed.
+    ``undone``: the entry is what stood there before a transaction that was never committed. A `Start` that is ``moved`` has to be
+    checked with `own_start` before it is obeyed.
     """
     if entry is None:
         return Start(committed, committed)
@@ -266,6 +343,16 @@ def start_of(entry: Entry | None, chunk: Chunk | None, committed: int | None, *,
     if committed is None and entry.previous is None:
         return Start(entry.mark.source, committed, entry, chunk)  # it ended before its first position was written
     return Start(committed, committed, entry.replace(session=None), chunk, moved=True)
+
+
+def own_start(entry: Entry, chunk: Chunk | None, committed: int | None, header: PositionHeader) -> Start:
+    """Where to go on when the position, which is not where the ``entry`` left it, was written by a copy session (rule C4).
+
+    It landed late, so the entry counts; or the ledger lost what was written to it last, so the header does.
+    """
+    if header.lease > entry.lease and header.session is not None:
+        entry = entry.replace(mark=header.mark, session=header.session, lease=header.lease)
+    return Start(entry.mark.source, committed, entry, chunk)
 
 
 def sequence_of(count: int) -> int:

@@ -25,6 +25,7 @@ class State(StrEnum):
     LOST_RANGE = "LOST_RANGE"  # the source no longer has what was to be copied, and the policy is to stop
     DELETED = "DELETED"
     RECREATED = "RECREATED"
+    INCONSISTENT = "INCONSISTENT"  # the target's log contradicts what was counted there
     TARGET_FULL = "TARGET_FULL"
     REFUSED = "REFUSED"  # by a broker, for a reason that is none of the above
     FAILED = "FAILED"  # an error of ours
@@ -42,6 +43,7 @@ LASTING: Final = frozenset(
         State.TOO_LARGE,
         State.LOST_RANGE,
         State.RECREATED,
+        State.INCONSISTENT,
         State.REFUSED,
         State.FAILED,
     }

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from mm2.connect.stores.offset_survey import kept_offsets
-from mm2.copy.executor.standing import Inspector, Standing
+from mm2.copy.executor.target_progress import ProgressQuestion, TargetLookUp, TargetProgress
 from mm2.copy.session import Entry
 from mm2.copy.states import State
 from mm2.failover.evidence import PartitionEvidence
@@ -27,10 +27,12 @@ def partitions_of(sides: Sides, chosen: Iterable[TopicPartition]) -> list[Partit
     told = {} if sides.source is None else source_ends(sides, [entry.source for entry in entries])
     target_ends = _known(_ends(sides.target, [entry.target for entry in entries]))
     with sides.client(Side.TARGET, Kind.CONSUMER) as cluster:
-        inspector = Inspector(cluster)
-        standings = inspector.standings(
+        look_up = TargetLookUp(cluster)
+        progress = look_up.progress(
             {
-                entry.target: (entry.session.producer, entry.mark.records, entry.mark.target)
+                entry.target: ProgressQuestion(
+                    entry.session.producer, entry.mark.records, entry.mark.target, entry.session.start.target
+                )
                 for entry in entries
                 if entry.session is not None and entry.target in target_ends and not is_held(entry)
             }
@@ -42,10 +44,10 @@ def partitions_of(sides: Sides, chosen: Iterable[TopicPartition]) -> list[Partit
         }
         markers: Mapping[TopicPartition, int] = {}
         with suppress(KafkaFailure):  # without them a marker counts as something that somebody else has written
-            markers = inspector.behind_markers(in_transactions)
+            markers = look_up.behind_markers(in_transactions)
         found = []
         for entry in entries:
-            behind, unmarked, note = _behind(entry, standings.get(entry.target), inspector)
+            behind, unmarked, note = _behind(entry, progress.get(entry.target), look_up)
             behind = markers.get(entry.target, behind)
             answer = told.get(entry.source)
             end: int | None = answer if isinstance(answer, int) else None
@@ -123,21 +125,21 @@ def _known(ends: Mapping[TopicPartition, int | KafkaFailure]) -> dict[TopicParti
 
 
 def _behind(
-    entry: Entry, standing: Standing | KafkaFailure | None, inspector: Inspector
+    entry: Entry, progress: TargetProgress | KafkaFailure | None, look_up: TargetLookUp
 ) -> tuple[int | None, int, str]:
     """The target offset behind the last record of the flow, how many of them the ledger does not know, and what to add."""
     marked = entry.mark.target if entry.mark.target >= 0 else None
-    if standing is None or entry.session is None:
+    if progress is None or entry.session is None:
         return marked, 0, ""
-    if isinstance(standing, KafkaFailure):
-        return marked, 0, f"what lies behind the ledger's mark cannot be looked at: {standing}"
-    unmarked = standing.records - entry.mark.records
+    if isinstance(progress, KafkaFailure):
+        return marked, 0, f"what lies behind the ledger's mark cannot be looked at: {progress}"
+    unmarked = progress.records - entry.mark.records
     if unmarked < 0:
-        return standing.end, 0, f"the target has lost {-unmarked} records that it had acknowledged"
+        return progress.end, 0, f"the target has lost {-unmarked} records that it had acknowledged"
     if not unmarked or marked is None:
         return marked, max(0, unmarked), ""
     # Whoever was killed had not written down yet what the target has of it.
-    behind = inspector.end_of(entry.target, marked, standing.end, entry.session.producer)
+    behind = look_up.end_of(entry.target, marked, progress.end, entry.session.producer)
     return behind, unmarked, f"{unmarked} records lie on the target behind what the ledger says"
 
 

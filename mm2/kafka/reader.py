@@ -28,11 +28,12 @@ class Batch:
 class BatchReader:
     """Reads partitions that one broker leads, through one connection. Not thread-safe.
 
-    `positions` are the next offsets to read; `poll` moves them.
+    `positions` are the next offsets to read; `poll` moves them. `high_watermarks` are those of the last answers.
     """
 
     def __init__(self, cluster: Cluster, node_id: int, topics: Mapping[str, TopicInfo]) -> None:
         self.positions: dict[TopicPartition, int] = {}
+        self.high_watermarks: dict[TopicPartition, int] = {}
         self._topics = dict(topics)
         self._has_ids = all(info.topic_id for info in topics.values())
         self._session = FetchSession({name: topic_id_bytes(info.topic_id) for name, info in topics.items()})
@@ -65,6 +66,7 @@ class BatchReader:
             tp = fetched.topic_partition
             if fetched.error_code:
                 raise BrokerFailure.of(fetched.error_code, subject=f"reading {tp}")
+            self.high_watermarks[tp] = fetched.high_watermark
             batches += self._take(tp, fetched.records)
         return batches
 

@@ -131,6 +131,21 @@ class OffsetInfo:
     leader_epoch: int
 
 
+class EpochEnd(NamedTuple):
+    """Answer of OffsetForLeaderEpoch (KIP-101): the newest epoch that is not newer than the one asked for, and its end offset.
+
+    Both are -1 when every epoch in the log is older than the one asked for.
+    """
+
+    leader_epoch: int
+    end_offset: int
+
+    @property
+    def is_defined(self) -> bool:
+        """Whether the log has an answer."""
+        return self.leader_epoch >= 0 and self.end_offset >= 0
+
+
 @dataclass(frozen=True, slots=True)
 class OffsetAndMetadata:
     """A committed group offset; `leader_epoch` -1 when unknown."""

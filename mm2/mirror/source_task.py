@@ -21,10 +21,13 @@ from mm2.config.configdef import AbstractConfig
 from mm2.config.mirror_keys import MIRROR_SOURCE_CONFIG, THROTTLE_KEY, topic_throttles
 from mm2.connect.api import ConnectError, SourceRecord, SourceTask, SourceTaskContext, WorkerView
 from mm2.copy.driver.engine import CopyEngine, CopyFailed, CopyJob
+from mm2.copy.executor.positions import offset_key
 from mm2.copy.ledger import Ledger, LedgerLog, Pauses, ledger_topic
 from mm2.copy.session import Start
 from mm2.copy.spec import CopySpec, PartitionSpec, SyncsSpec, TransactionsSpec
 from mm2.copy.states import State
+from mm2.copy.written_positions import WrittenPosition, read_written_positions
+from mm2.kafka.cluster import Cluster
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.settings import ClientSettings
@@ -196,7 +199,7 @@ class MirrorSourceTask(SourceTask):
         for attempt in range(_READS):
             ledger = self._read_ledger()
             committed = self._committed(wanted)
-            starts = {tp: ledger.start(tp, committed[tp]) for tp in wanted}
+            starts = self._without_late_writes(ledger, {tp: ledger.start(tp, committed[tp]) for tp in wanted})
             # A predecessor that has not noticed its end may have committed between the two readings.
             if attempt == _READS - 1 or not any(start.moved for start in starts.values()):
                 break
@@ -221,6 +224,39 @@ class MirrorSourceTask(SourceTask):
         known = sum(start.position is not None for start in starts.values())
         log.info("Copying starts.", partitions=len(wanted), committed=known)
         return starts
+
+    def _without_late_writes(self, ledger: Ledger, starts: dict[TopicPartition, Start]) -> dict[TopicPartition, Start]:
+        """Positions that are not where the ledger left them, but were written by a predecessor and not by Java or a user, do not
+        count. Raises KafkaFailure."""
+        moved = [
+            tp
+            for tp, start in starts.items()
+            if start.moved and (entry := ledger.entry(tp)) is not None and entry.session is not None
+        ]
+        if not moved or self.context.worker.exactly_once:
+            return starts
+        found = dict(starts)
+        for tp, (position, header) in self._written_positions(moved).items():
+            found[tp] = ledger.start(tp, position, header)
+            if not found[tp].moved:
+                log.info(
+                    "A position that a predecessor wrote late is ignored.",
+                    partition=str(tp),
+                    position=starts[tp].committed,
+                    resumed_at=found[tp].position,
+                )
+        return found
+
+    def _written_positions(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, WrittenPosition]:
+        """The positions that count, with what they say of themselves. Raises KafkaFailure."""
+        spec = self._spec
+        keys = {tp: offset_key(spec.connector, spec.source_alias, tp) for tp in partitions}
+        cluster = Cluster(spec.offsets or spec.target, name="worker" if spec.offsets else spec.target_alias)
+        try:
+            written = read_written_positions(cluster, spec.offsets_topic, set(keys.values()))
+        finally:
+            cluster.close()
+        return {tp: written[key] for tp, key in keys.items()}
 
     def _confirm_ownership(self) -> None:
         """The copier has taken the transactional id just now; give up if it was not ours to take (KIP-618). ValueError."""

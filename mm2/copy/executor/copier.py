@@ -34,12 +34,14 @@ from mm2.copy.executor.syncs import Syncs
 from mm2.copy.executor.throttle import Throttle
 from mm2.copy.executor.transaction import Transactions
 from mm2.copy.segments import Chunk
-from mm2.copy.session import Before, Mark, Start, Trouble
+from mm2.copy.session import Before, Lease, Mark, Start, Trouble
 from mm2.copy.session import Entry as LedgerEntry
 from mm2.copy.spec import Assignment
+from mm2.copy.states import State
 from mm2.copy.tally import Tally
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
+from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, CorruptBatch, KafkaFailure
 from mm2.kafka.records.batch import BatchView, unpatched
 from mm2.kafka.records.record import Record, decode_batch
@@ -52,7 +54,10 @@ DRAIN_TIMEOUT_S: Final = 8.0
 _LATENCY_SAMPLES: Final = 4096
 _NEWS_AFTER_S: Final = 5.0
 _LEDGER_PATIENCE_S: Final = 5.0
+_EXPIRATIONS: Final = ("producer.id.expiration.ms", "transactional.id.expiration.ms")
 _CALL_THREADS: Final = 4
+#: Others may write to a remote topic all the time: each gap is no reason to read what is in it.
+_SEARCH_AGAIN_S: Final = 10.0
 _LOOK_AGAIN_S: Final = 0.001
 #: To each broker. A broker works on one request of a connection at a time: with two, one is read while another is appended.
 _NEAR_CONNECTIONS: Final = 2
@@ -84,6 +89,8 @@ class Copier:
         self._dead_letters: DeadLetters | None = None
         self._ledger: Stage | None = None
         self._ledger_away_s = 0.0
+        self._learning: asyncio.Task[None] | None = None
+        self._searched: dict[TopicPartition, float] = {}  # when the target was last searched for batches of our own
         self._log = structlog.get_logger(__name__)
 
     @property
@@ -174,6 +181,7 @@ class Copier:
             connections=target_way,
             look_up=self._look_up if self._with_sessions else None,
             on_lost=self._producer_lost,
+            may_send=self._link.may_write,
         )
         others: list[Sink] = []
 
@@ -182,7 +190,7 @@ class Copier:
             if settings is None or settings.bootstrap == spec.target.bootstrap:
                 return self._target_cluster, sink
             clusters.append(Cluster(settings, name=name))
-            others.append(Sink(clusters[-1], loop, self._background, pool))
+            others.append(Sink(clusters[-1], loop, self._background, pool, may_send=self._link.may_write))
             return clusters[-1], others[-1]
 
         self._offsets_cluster, self._offsets_sink = sink_of(spec.offsets, "worker")
@@ -221,6 +229,7 @@ class Copier:
             outbox.on_refused = cursor.refused
             outbox.on_recreated = functools.partial(self._target_recreated, cursor)
             outbox.on_truncated = functools.partial(self._target_truncated, cursor)
+            outbox.on_inconsistent = functools.partial(cursor.fail, State.INCONSISTENT)
         since = time.monotonic()
         while not self._link.stop.is_set():
             try:
@@ -248,12 +257,37 @@ class Copier:
                 self._target_truncated,
             )
             self._opening.check_rights()
+            self._learning = asyncio.get_running_loop().create_task(self._learn_expiration())
             source_admin = Admin(self._source_cluster)
             self._losses = Losses(spec, self._source, source_admin, self._opening, self._call, self._commit_then)
             if spec.dead_letter_topic is not None:
                 self._dead_letters = DeadLetters(sink, spec.dead_letter_topic, spec.flow)
             return True
         return False
+
+    async def _learn_expiration(self) -> None:
+        """Ask for how long the target's brokers remember producers (KIP-854; `transactional.id.expiration.ms` before it)."""
+        if not self._with_sessions:
+            return
+        try:
+            expiration_ms = await asyncio.wait_for(self._call(self._read_expiration), _NEWS_AFTER_S)
+        except (TimeoutError, KafkaFailure, ValueError, RuntimeError) as error:  # RuntimeError: the threads have ended
+            self._log.info("the expiration of producer ids is not known", error=str(error))
+            return
+        if expiration_ms is not None:
+            self._sink.producer_expires_after(expiration_ms)
+
+    def _read_expiration(self) -> int | None:
+        """The smallest of all brokers."""
+        admin = Admin(self._target_cluster)
+        values = []
+        for node in self._target_cluster.metadata(()).brokers:
+            found = admin.describe_broker(node, _EXPIRATIONS)
+            value = next((found[name] for name in _EXPIRATIONS if found.get(name)), None)
+            if value is None:
+                return None
+            values.append(int(value))
+        return min(values, default=None)
 
     async def _source_prepared(self) -> None:
         """Connected, so that a hand-over waits for no dialling; one that is away is found out about by those who read."""
@@ -320,7 +354,8 @@ class Copier:
         rows = link.start.result()["starts"]
         starts = {TopicPartition(topic, partition): Start.from_json(start) for topic, partition, start in rows}
         for tp, start in starts.items():
-            self._positions.start_at(tp, start.committed)
+            before = Lease() if start.entry is None else start.entry.lease
+            self._positions.start_at(tp, start.committed, before.taken_over(time.time_ns() // 1_000_000))
             if spec.transactions is not None:
                 self._before[tp] = _before(start)
                 if (entry := start.entry) is not None:
@@ -363,6 +398,7 @@ class Copier:
 
     def stopped(self, cursor: Cursor) -> None:
         """It is given up."""
+        cursor.outbox.stopped = True
         self._source.remove(cursor.partition)
         trouble = cursor.stop_trouble
         if trouble is not None:
@@ -377,9 +413,17 @@ class Copier:
         """Its source topic is another one of the same name."""
         self._losses.renewed(cursor, topic_id)
 
-    def diverged(self, cursor: Cursor, end_offset: int) -> None:
-        """Its source log was cut off."""
-        self._losses.diverged(cursor, end_offset)
+    def diverged(self, cursor: Cursor, epoch: int, end_offset: int) -> None:
+        """Its source log was truncated."""
+        self._losses.diverged(cursor, epoch, end_offset)
+
+    def unchecked(self, cursor: Cursor) -> None:
+        """Its position has to be validated before it is read."""
+        self._losses.validate(cursor)
+
+    def replaced(self, cursor: Cursor, first: int, records: int, *, exact: bool) -> None:
+        """Records of a predecessor are no longer on the source."""
+        self._losses.replaced(cursor, first, records, exact=exact)
 
     def uncertain(self, cursor: Cursor) -> None:
         """What is on the target has to be looked at."""
@@ -388,6 +432,13 @@ class Copier:
     def target_went_back(self, cursor: Cursor, base_offset: int) -> None:
         """The target gave an offset twice."""
         self._losses.target_went_back(cursor, base_offset)
+
+    def target_gap(self, cursor: Cursor, first: int, end: int) -> None:
+        """There are records on the target that were not acknowledged."""
+        now = time.monotonic()
+        if self._with_sessions and now - self._searched.get(cursor.partition, 0.0) > _SEARCH_AGAIN_S:
+            self._searched[cursor.partition] = now
+            self._opening.search_gap(cursor, first, end)
 
     def corrupt(self, cursor: Cursor, view: BatchView, error: CorruptBatch) -> bool:
         """Put a batch away that is not what was written."""
@@ -638,6 +689,9 @@ class Copier:
             cursor.note,
             end=cursor.known_end,
             lost_before=lost_before,
+            target_epoch=cursor.outbox.leader_epoch,
+            lease=self._positions.lease(part.source),
+            known_epoch=cursor.known_epoch,
         )
 
     @staticmethod
@@ -652,7 +706,10 @@ class Copier:
         return _state(cursor.mark, len(cursor.lost), cursor.foreign, cursor.current_trouble(), cursor.note)
 
     def _watch_ledger(self) -> None:
-        """A ledger that cannot be written must hold up nothing: go on without, and say what that means."""
+        """Give up a ledger that is refused for good or deleted, and report what that means.
+
+        One that has no leader or too few replicas is waited for: commits are delayed, and nothing else (rule C6).
+        """
         away = self._ledger is not None and any(
             outbox.refused or (outbox.complaint is not None and not outbox.idle) for outbox in self._ledger.outboxes
         )
@@ -663,8 +720,10 @@ class Copier:
         self._ledger_away_s = self._ledger_away_s or now
         complaints = [outbox.complaint for outbox in self._ledger.outboxes] if self._ledger is not None else []
         known = next((complaint for complaint in complaints if complaint is not None), None)
-        reachable = isinstance(known, BrokerFailure) and self._sink.failure is None
-        if reachable and now - self._ledger_away_s > _LEDGER_PATIENCE_S:
+        is_gone = isinstance(known, BrokerFailure) and (
+            not known.retriable or known.code in {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID}
+        )
+        if is_gone and self._sink.failure is None and now - self._ledger_away_s > _LEDGER_PATIENCE_S:
             note = f"at least once: the ledger {self._spec.ledger_topic} cannot be written: {known}"
             self._log.error(note)
             for cursor in self._cursors.values():
@@ -780,7 +839,7 @@ class Copier:
     async def _drain(self) -> None:
         """Wait for what is under way, then commit and wait for that too; bounded, the target may be gone."""
         link = self._link
-        if link.silence_s > 2 * channel.LEASE_TIMEOUT_S:
+        if not link.may_write():
             self._log.warning("stopped without a last commit: others may have gone on from an older one long ago")
             return
         deadline = time.monotonic() + link.drain_s
@@ -790,9 +849,15 @@ class Copier:
             outbox.queue = deque(parcel for parcel in outbox.queue if parcel.at >= 0)
 
         def is_drained(outbox: Outbox) -> bool:
-            return outbox.idle or outbox.refused or (outbox.aside and self._letters_complaint() is not None)
+            return (
+                outbox.idle
+                or outbox.refused
+                or outbox.stopped
+                or (outbox.aside and self._letters_complaint() is not None)
+            )
 
         while not all(is_drained(outbox) for outbox in outboxes):
+            self._renew_lease()
             if time.monotonic() > deadline:
                 self._log.warning("stopped with batches unanswered by the target")
                 break
@@ -809,7 +874,13 @@ class Copier:
             syncs_idle = self._syncs is None or self._syncs.idle or self._syncs.outbox.complaint is not None
             if self._positions.idle and syncs_idle and (self._transactions is not None or self._all_written()):
                 return
+            self._renew_lease()
             await asyncio.sleep(_LOOK_AGAIN_S)
+
+    def _renew_lease(self) -> None:
+        """Ask the driver, once a second: nothing is written any more when it does not answer."""
+        if self._link.asked_s >= channel.REPORT_INTERVAL_S:
+            self._report()
 
     async def _last_transaction(self, deadline: float) -> None:
         transactions = self._transactions

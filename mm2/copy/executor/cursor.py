@@ -10,7 +10,8 @@ A broker takes a batch from a producer only if it is magic 2, without holes, wit
 
 What a predecessor has put on the target already is *skipped*: read, counted, and not sent. Counting is exact while the
 source is as it was. Where it has a hole now, records may have been taken away that are on the target, and then the
-target's own records tell where to go on (`match`).
+target's own records tell where to go on (`match`). The same holds from the first batch on whose leader epoch is higher than
+the one in the predecessor's ledger entry: an unclean election may have replaced what was copied (KIP-101).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import Any, Final, Protocol
 import structlog
 
 from mm2.copy.executor.outbox import Outbox, Parcel
-from mm2.copy.executor.standing import fingerprint
+from mm2.copy.executor.target_progress import fingerprint
 from mm2.copy.segments import Trail
 from mm2.copy.session import LOST_KEPT, Lost, Mark
 from mm2.copy.spec import PartitionProgress, PartitionSpec
@@ -72,8 +73,17 @@ class Owner(Protocol):
     def renewed(self, cursor: Cursor, topic_id: str) -> None:
         """Its source topic is another one of the same name."""
 
-    def diverged(self, cursor: Cursor, end_offset: int) -> None:
-        """Its source log was cut off there, and goes on otherwise."""
+    def diverged(self, cursor: Cursor, epoch: int, end_offset: int) -> None:
+        """Its source log was truncated: only records below this offset, and of this or an older leader epoch, are kept."""
+
+    def unchecked(self, cursor: Cursor) -> None:
+        """Its position has to be validated (KIP-320), then `Source.validated`."""
+
+    def replaced(self, cursor: Cursor, first: int, records: int, *, exact: bool) -> None:
+        """So many records of a predecessor are on the target and not on the source, which has others from ``first`` on.
+
+        ``exact``: they had the source offsets from ``first`` on. The cursor is stopped when it must not continue.
+        """
 
     def uncertain(self, cursor: Cursor) -> None:
         """Counting leads nowhere; `Cursor.match` has to be set, then `Cursor.held` taken back."""
@@ -89,6 +99,9 @@ class Owner(Protocol):
 
     def target_went_back(self, cursor: Cursor, base_offset: int) -> None:
         """The target gave an offset that is below those given before."""
+
+    def target_gap(self, cursor: Cursor, first: int, end: int) -> None:
+        """There are records at target offsets ``first .. end-1`` that were not acknowledged to this outbox."""
 
 
 @dataclass(slots=True, eq=False)
@@ -155,9 +168,11 @@ class Cursor:
     skip: int = 0
     skip_base: int = -1
     match: deque[int] | None = None
+    match_with_time: bool = True  # the fingerprints in ``match`` contain timestamps
     held: bool = False
     paused: Trouble | None = None
     leader_epoch: int = -1
+    known_epoch: int = -1  # no batch of a higher leader epoch is counted as copied by a predecessor
     topic_id: str = ""
     high_watermark: int = -1
     last_stable: int = -1
@@ -186,6 +201,7 @@ class Cursor:
     _behind_lso_s: float = 0.0
     _throttled_s: float = 0.0
     _held: Trouble | None = None
+    _has_holes: bool = False  # the source has holes where a predecessor copied
     _malformed: CorruptBatch | None = None  # what is wrong inside of the batch that the target refuses
     partition: TopicPartition = field(init=False)  # of the source
     _rated: tuple[float, int] = (0.0, 0)
@@ -263,9 +279,23 @@ class Cursor:
         """The topic was deleted and created anew."""
         self.owner.renewed(self, topic_id)
 
-    def diverged(self, end_offset: int) -> None:
-        """Behind this offset the source has other records than those that were read."""
-        self.owner.diverged(self, end_offset)
+    def diverged(self, epoch: int, end_offset: int) -> None:
+        """The source log was truncated to this leader epoch and offset (KIP-595, diverging epoch)."""
+        if self.skip and end_offset >= self.offset:
+            self.compare(epoch)
+        else:
+            self.owner.diverged(self, epoch, end_offset)
+
+    def unchecked(self) -> None:
+        """The log of a new leader has to be compared with what was read, before anything is read from it."""
+        self.owner.unchecked(self)
+
+    def compare(self, epoch: int = -1) -> None:
+        """What was copied before the mark is still on the source, what a predecessor copied after it may be not: compare it."""
+        self.leader_epoch = epoch
+        self.known_epoch = -1
+        if self.match is None:
+            self._ask_target()
 
     def throttled(self) -> None:
         """A limit of ours kept it from being read."""
@@ -296,6 +326,7 @@ class Cursor:
         self.offset = self.position = mark.source
         self.target, self.records = mark.target, mark.records
         self.skip, self.skip_base, self.match = skip, skip_base, None
+        self._has_holes = False
         self.entries.clear()
         self.waiting_bytes = 0
         self.held = False
@@ -305,6 +336,7 @@ class Cursor:
         self._conclude()
         self.trail.cut(offset)
         self.offset = self.position = offset
+        self.leader_epoch = self.known_epoch = -1
 
     def when_idle(self, then: Callable[[], None]) -> None:
         """Call ``then`` once nothing is on its way."""
@@ -316,6 +348,7 @@ class Cursor:
     def jump(self, offset: int, reason: str) -> None:
         """Go on at another source offset; offsets that are left out are counted under ``reason``."""
         if offset > self.offset:
+            self._has_holes = self._has_holes or self.skip > 0
             if self.skip and self.match is None:
                 self._ask_target()
                 return
@@ -521,12 +554,12 @@ class Cursor:
             # Not done yet: the position goes past it when it has been put away, or a crash would leave it nowhere.
             self.entries.append(Entry(before, after, reason=QUARANTINED))
             self.offset = after
-        return not self.held
+        return not (self.held or self.stopped)
 
     def _take_merged(self, merged: Merged) -> None:
         if merged.first > self.offset:
             self._drop(self.offset, merged.first, "compacted")
-        self.leader_epoch = merged.leader_epoch
+        self.leader_epoch = self.known_epoch = merged.leader_epoch
         self.owner.tally.count("merged", merged.batches)
         self._send(memoryview(merged.data), merged.header, merged.first, merged.after)
         self.offset = merged.after
@@ -540,21 +573,26 @@ class Cursor:
         if header.last_offset < self.offset:
             return  # a fetch starts at the batch that holds the offset, which may be done already
         check_crc(header, view.data)
-        if header.base_offset > self.offset:
+        is_newer = header.leader_epoch > self.known_epoch
+        if header.base_offset > self.offset or is_newer:
+            self._has_holes = self._has_holes or (self.skip > 0 and header.base_offset > self.offset)
             if self.skip and self.match is None:
                 self._ask_target()
                 return
+        if header.base_offset > self.offset:
             self._drop(self.offset, header.base_offset, "compacted")
             self.offset = header.base_offset
         after = header.last_offset + 1
         self.leader_epoch = header.leader_epoch
+        if not self.skip:
+            self.known_epoch = header.leader_epoch
         if header.is_control:
             self._drop(self.offset, after, "control")
         elif hidden and self.read_committed:
             self._drop(self.offset, after, "aborted")
         elif self.skip:
             self._skip_batch(view, header, after)
-            if self.held:
+            if self.held or self.stopped:
                 return
         elif header.is_plain and header.base_offset == self.offset:
             paths = self.owner.tally.paths
@@ -574,6 +612,8 @@ class Cursor:
             return
         if self.skip:
             self._skip_matching(view, after)
+            if self.stopped:
+                return
         else:
             self.owner.tally.count("old_format")
             self._send_rewritten(rewritten, self.offset, after)
@@ -676,6 +716,7 @@ class Cursor:
             self._skip_matching(view, after)
             return
         if not header.is_dense:
+            self._has_holes = True
             self._ask_target()
             return
         start = self.offset
@@ -694,7 +735,7 @@ class Cursor:
             if record.offset < first or match is None:
                 continue
             try:
-                place = match.index(fingerprint(record))
+                place = match.index(fingerprint(record, with_time=self.match_with_time))
             except ValueError:
                 match, fresh = None, record.offset
                 break
@@ -710,6 +751,11 @@ class Cursor:
         if offsets:
             self._there(first, there, len(offsets), offsets)
         if match is None:
+            header = view.header
+            if self.skip and header is not None and header.leader_epoch > self.known_epoch:
+                self.owner.replaced(self, fresh, self.skip, exact=not self._has_holes)
+                if self.stopped:
+                    return
             self._conclude()
             if there < fresh:
                 self._drop(there, fresh, "compacted")
@@ -796,6 +842,7 @@ class Cursor:
                     records=base - expected,
                 )
             self.foreign += base - expected
+            self.owner.target_gap(self, expected, base)
 
 
 def _why_anew(view: BatchView, start: int) -> str:

@@ -98,6 +98,15 @@ class DriverLink:
         """How long the driver has not answered: above `channel.LEASE_TIMEOUT_S` the lease is over."""
         return time.monotonic() - self._last_word
 
+    @property
+    def asked_s(self) -> float:
+        """How long ago the driver was last asked."""
+        return time.monotonic() - self._asked_at
+
+    def may_write(self) -> bool:
+        """Whether the lease still holds (rule S5): after it has run out another executor may copy the same partitions."""
+        return self.silence_s <= channel.LEASE_TIMEOUT_S
+
     async def until_stop(self, other: asyncio.Future[Any]) -> bool:
         """Wait for ``other`` or the stop, whichever comes first; False when it was the stop."""
         stop = asyncio.ensure_future(self.stop.wait())

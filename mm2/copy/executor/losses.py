@@ -7,12 +7,14 @@ partition. The target's losses are made good where the source still has the reco
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final
 
 import structlog
 
 from mm2.copy.executor.cursor import Cursor
+from mm2.copy.executor.history import Verdict, examine
 from mm2.copy.executor.opening import Opening
 from mm2.copy.executor.source import Source
 from mm2.copy.session import Mark
@@ -21,7 +23,10 @@ from mm2.copy.states import State
 from mm2.kafka.admin import Admin
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
-from mm2.kafka.structs import EARLIEST, LATEST, TopicPartition
+from mm2.kafka.structs import EARLIEST, LATEST, EpochEnd, TopicPartition
+
+#: So long a broker may refuse an offset that is in its log: leaders and followers see a change at different times.
+CONTRADICTED_S: Final = 5.0
 
 
 class Losses:
@@ -42,7 +47,11 @@ class Losses:
         self._opening = opening
         self._call = call
         self._commit = commit
-        self._looked_up: set[TopicPartition] = set()  # whose range on the source is being asked for
+        self._looked_up: set[TopicPartition] = set()  # whose log on the source is being examined
+        self._contradictions: dict[
+            TopicPartition, tuple[float, float]
+        ] = {}  # monotonic seconds of the first and the last
+        self._cannot_validate = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._log = structlog.get_logger(__name__)
 
@@ -52,9 +61,25 @@ class Losses:
 
     def unreadable(self, cursor: Cursor, failure: BrokerFailure) -> None:
         """The source does not let a partition be read."""
-        if failure.code == ErrorCode.OFFSET_OUT_OF_RANGE and cursor.partition not in self._looked_up:
+        if failure.code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            self._look_up(cursor, self._out_of_range)
+
+    def validate(self, cursor: Cursor) -> None:
+        """Compare a position with the log of a new leader before anything is read: Fetch below version 12 does not do it."""
+        self._look_up(cursor, self._validate)
+
+    def _look_up(self, cursor: Cursor, work: Callable[[Cursor], Coroutine[Any, Any, object]]) -> None:
+        async def run() -> None:
+            try:
+                await work(cursor)
+            except KafkaFailure as error:
+                self._log.info("source log could not be examined", partition=str(cursor.partition), error=str(error))
+            finally:
+                self._looked_up.discard(cursor.partition)
+
+        if cursor.partition not in self._looked_up:
             self._looked_up.add(cursor.partition)
-            self._spawn(self._out_of_range(cursor))
+            self._spawn(run())
 
     def renewed(self, cursor: Cursor, topic_id: str) -> None:
         """Another topic of the same name: from its start, or all that it has up to our offset would be missing."""
@@ -70,15 +95,27 @@ class Losses:
             cursor.lose(cursor.offset, cursor.known_end, "recreated")
         self.rebase(cursor, 0, topic_id)
 
-    def diverged(self, cursor: Cursor, end_offset: int) -> None:
+    def diverged(self, cursor: Cursor, epoch: int, end_offset: int) -> None:
         """The source lost its end in an unclean election: what was copied from there on is on the target only."""
-        # Between two leaders that neither had all of the other's records the new log may be the longer one.
-        end_offset = min(end_offset, cursor.offset)
+        if epoch < cursor.leader_epoch:
+            # Between two leaders that neither had all of the other's records the new log may be the longer one.
+            self._cut_off(cursor, min(end_offset, cursor.offset))
+        else:
+            # The log ends below what was read of the same epoch: its end may have moved since, see `history.examine`.
+            self._look_up(cursor, self._examine)
+
+    def replaced(self, cursor: Cursor, first: int, records: int, *, exact: bool) -> None:
+        """Records that a predecessor copied are not on the source any more: an election there lost them."""
         what = (
-            f"{cursor.partition} of {self._spec.source_alias} was cut off at offset {end_offset} by a change of leader; "
-            f"offsets {end_offset}..{cursor.offset - 1} that were read before are other records now"
+            f"{records} records that were copied from {cursor.partition} of {self._spec.source_alias} before the last crash are "
+            f"not there any more; other records begin at offset {first}"
         )
-        self._cut_off(cursor, end_offset, what)
+        if self._stops:
+            cursor.fail(State.LOST_RANGE, f"{what}; source.data.loss is stop")
+            return
+        self._log.error("a source log was cut off", partition=str(cursor.partition), records=records, reason=what)
+        if exact:
+            cursor.lose(first, first + records, "truncated")
 
     def rebase(self, cursor: Cursor, offset: int, topic_id: str) -> None:
         """Go on elsewhere: after what is under way is in, and once the ledger says so, or a successor would count wrong."""
@@ -134,52 +171,128 @@ class Losses:
 
     def _go_on_at(self, cursor: Cursor, offset: int, topic_id: str) -> None:
         cursor.move(offset)
-        if topic_id != cursor.topic_id:
+        if topic_id != cursor.topic_id or not offset:
             cursor.known_end = -1  # of the topic that is no more
         cursor.topic_id = topic_id
-        cursor.leader_epoch = -1
         self._commit(cursor, lambda: self._release(cursor))
 
     async def _out_of_range(self, cursor: Cursor) -> None:
-        """The source has no such offset: records were deleted under us, or its log begins anew."""
+        """The source has no such offset, or not the epoch of the last batch that was read. Raises KafkaFailure."""
         tp = cursor.partition
         alias = self._spec.source_alias
-        try:
-            start = (await self._call(self._admin.list_offsets, {tp: EARLIEST}))[tp]
-            end = (await self._call(self._admin.list_offsets, {tp: LATEST}))[tp]
-        except KafkaFailure as error:
-            self._log.info("could not look up the log's range", partition=str(tp), error=str(error))
+        start, end = await self._offset(tp, EARLIEST), await self._offset(tp, LATEST)
+        if cursor.stopped or cursor.held:
             return
-        finally:
-            self._looked_up.discard(tp)
-        if isinstance(start, KafkaFailure) or isinstance(end, KafkaFailure) or cursor.stopped or cursor.held:
-            return
-        if cursor.offset < start.offset:
-            what = (
-                f"offsets {cursor.offset}..{start.offset - 1} of {tp} were deleted on {alias} before they were copied"
-            )
+        if cursor.offset < start:
+            what = f"offsets {cursor.offset}..{start - 1} of {tp} were deleted on {alias} before they were copied"
             if self._stops:
                 cursor.fail(State.LOST_RANGE, f"{what}; source.data.loss is stop")
                 return
-            self._log.error("records lost to retention", partition=str(tp), first=cursor.offset, last=start.offset - 1)
+            self._log.error("records lost to retention", partition=str(tp), first=cursor.offset, last=start - 1)
             first = cursor.offset
-            cursor.jump(start.offset, "retention")
-            if cursor.offset == start.offset:  # else it is asked first what of it is on the target
-                cursor.lose(first, start.offset, "retention")
-        elif cursor.offset > end.offset:
-            what = f"{tp} ends at {end.offset} on {alias}, but was read up to {cursor.offset}: it was truncated"
-            self._cut_off(cursor, end.offset, what)
+            cursor.jump(start, "retention")
+            if cursor.offset == start:  # else it is asked first what of it is on the target
+                cursor.lose(first, start, "retention")
+        elif cursor.leader_epoch >= 0:
+            if not await self._examine(cursor):
+                self._contradicted(cursor, start, end)
+        elif cursor.offset > end:
+            self._cut_off(cursor, end)
+        else:
+            self._contradicted(cursor, start, end)
 
-    def _cut_off(self, cursor: Cursor, end_offset: int, what: str) -> None:
+    async def _offset(self, partition: TopicPartition, when: int) -> int:
+        found = (await self._call(self._admin.list_offsets, {partition: when}))[partition]
+        if isinstance(found, KafkaFailure):
+            raise found
+        return int(found.offset)
+
+    async def _examine(self, cursor: Cursor) -> bool:
+        """Ask the leader where its log departs from what was read, and act on it; False when it has everything, or cannot tell.
+
+        Raises KafkaFailure.
+        """
+        epoch, offset = cursor.leader_epoch, cursor.offset
+        tp = cursor.partition
+
+        def ask(asked: int) -> EpochEnd:
+            answer = self._admin.epoch_ends({tp: asked})[tp]
+            if isinstance(answer, KafkaFailure):
+                raise answer
+            return answer
+
+        found = await self._call(examine, ask, epoch, offset)
+        if cursor.stopped or cursor.held or (cursor.leader_epoch, cursor.offset) != (epoch, offset):
+            return True  # overtaken by something else
+        if found.verdict is Verdict.SAME:
+            return False
+        if found.verdict is Verdict.TRUNCATED:
+            self._go_back(cursor, found.offset)
+        elif not cursor.topic_id:
+            # Brokers before 2.8 have no topic ids; what tells a re-created topic is that its epochs begin again.
+            self.renewed(cursor, "")
+        elif found.verdict is Verdict.REWOUND:
+            start = await self._offset(tp, EARLIEST)
+            if not (cursor.stopped or cursor.held):
+                self._go_back(cursor, min(max(found.offset, start), offset))
+        else:
+            return False
+        return True
+
+    def _go_back(self, cursor: Cursor, end_offset: int) -> None:
+        if cursor.skip and end_offset >= cursor.offset:
+            cursor.compare()
+        else:
+            self._cut_off(cursor, end_offset)
+
+    async def _validate(self, cursor: Cursor) -> None:
+        try:
+            await self._examine(cursor)
+        except BrokerFailure as error:
+            if not error.is_final or error.stale_metadata:
+                self._log.info(
+                    "source position could not be validated", partition=str(cursor.partition), error=str(error)
+                )
+                self._source.look_again()
+                return
+            # Brokers before 2.3 answer clients with CLUSTER_ACTION only (KIP-320).
+            if not self._cannot_validate:
+                self._log.warning(
+                    "source positions are not validated: truncated logs are found by their end only", error=str(error)
+                )
+            self._cannot_validate = True
+        self._source.validated(cursor.partition)
+
+    def _contradicted(self, cursor: Cursor, start: int, end: int) -> None:
+        """The broker refuses an offset that its log has. Stops the partition when that lasts."""
+        now = time.monotonic()
+        first, last = self._contradictions.get(cursor.partition, (now, now))
+        if now - last > 2 * CONTRADICTED_S:
+            first = now
+        self._contradictions[cursor.partition] = first, now
+        if now - first > CONTRADICTED_S:
+            cursor.fail(
+                State.LOST_RANGE,
+                f"{self._spec.source_alias} refuses offset {cursor.offset} of {cursor.partition} (leader epoch "
+                f"{cursor.leader_epoch}) as out of range although its log has {start}..{end}; check the leader epochs of this "
+                "partition, or reset its position",
+            )
+
+    def _cut_off(self, cursor: Cursor, end_offset: int) -> None:
         if cursor.held:
             return  # it is on its way elsewhere; if not there, this is said again
+        read = cursor.offset + cursor.skip  # what a predecessor copied after the mark came from the same log
+        what = (
+            f"{cursor.partition} of {self._spec.source_alias} was cut off at offset {end_offset}; offsets "
+            f"{end_offset}..{read - 1} that were read before are gone or other records now"
+        )
         if self._stops or self._spec.auto_offset_reset == "none":
             policy = "source.data.loss is stop" if self._stops else "auto.offset.reset is none"
             cursor.fail(State.LOST_RANGE, f"{what}; {policy}")
             return
         self._log.error("a source log was cut off", partition=str(cursor.partition), reason=what)
         if end_offset < cursor.offset:
-            cursor.lose(end_offset, cursor.offset, "truncated")
+            cursor.lose(end_offset, read, "truncated")
         self.rebase(cursor, end_offset, cursor.topic_id)
 
     def _spawn(self, work: Any) -> None:

@@ -24,13 +24,20 @@ from mm2.copy.executor.cursor import Cursor
 from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.sink import Sink
 from mm2.copy.executor.source import Source
-from mm2.copy.executor.standing import Inspector, Standing, Unmatchable
+from mm2.copy.executor.target_progress import (
+    LOOK_UP_REFUSED_S,
+    InconsistentTarget,
+    ProgressQuestion,
+    TargetLookUp,
+    TargetProgress,
+)
 from mm2.copy.segments import Trail
 from mm2.copy.session import Entry, Mark, Session, Start
 from mm2.copy.spec import CopySpec
 from mm2.copy.states import State
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
+from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.structs import EARLIEST, LATEST, OffsetInfo, ProducerIdentity, TopicPartition
 
@@ -63,7 +70,7 @@ class Opening:
         self._source_admin = Admin(source_cluster)
         self._target_cluster = target_cluster
         self._target_admin = Admin(target_cluster)
-        self._inspector = Inspector(target_cluster)
+        self._look_up = TargetLookUp(target_cluster)
         self._cursors = cursors
         self._call = call
         self._commit = commit
@@ -104,7 +111,7 @@ class Opening:
             else:
                 asking.append((cursor, entry))
         for cursor, entry in going_on:
-            self._go_on(cursor, entry, entry.mark.records)
+            self._go_on(cursor, entry)
         self._spawn(self._ask(asking))
         self._spawn(self._open(positions))
         if named:
@@ -138,6 +145,7 @@ class Opening:
         cursor.rate = float(entry.rate)
         if not start.moved:
             cursor.leader_epoch = entry.source_epoch
+            cursor.known_epoch = entry.known_epoch
             cursor.topic_id = entry.source_id
             cursor.known_end = entry.end
             self._marks[cursor.partition] = entry.mark
@@ -154,50 +162,72 @@ class Opening:
             "are gone; reset the position of this partition to have it copied again"
         )
 
-    def _go_on(self, cursor: Cursor, entry: Entry, records: int, *, end: int = -1) -> None:
+    def _go_on(self, cursor: Cursor, entry: Entry, progress: TargetProgress | None = None) -> None:
+        """Continue a session at its mark; what ``progress`` has found behind it is read past."""
         session = entry.session
         if session is None:
             return
         mark = entry.mark
-        skip = records - mark.records
-        base = mark.target if skip and end >= 0 and mark.target >= 0 and end - mark.target == skip else -1
+        skip = 0 if progress is None else progress.records - mark.records
+        base = progress.offset_of(mark.records, skip) if progress is not None and skip else -1
+        outbox = cursor.outbox
         self.sessions[cursor.partition] = session
-        cursor.outbox.looked_up = True
-        cursor.outbox.begin(session.producer, records, known=False)
-        cursor.outbox.end_offset = mark.target if not skip else -1
+        outbox.looked_up = True
+        outbox.begin(session.producer, mark.records + skip, known=False)
+        outbox.floor = session.start.target
+        outbox.end_offset = mark.target
+        if progress is not None:
+            outbox.complaint = None
+            outbox.verified_epoch = progress.leader_epoch if progress.leader_epoch >= 0 else None
+            if skip:
+                outbox.end_offset = progress.target_end
         cursor.begin(mark, skip=skip, skip_base=base)
         self._behind[cursor.partition] = mark.target
         if skip:
             self._log.info("reading past what a predecessor has copied", partition=str(cursor.partition), records=skip)
-        self._sink.wake(cursor.outbox)
+        self._sink.wake(outbox)
         self._source.add([cursor])
 
     # -- sessions whose holder died ------------------------------------------------------------------------------------
 
     async def _ask(self, asking: list[tuple[Cursor, Entry]]) -> None:
         waiting = {entry.target: (cursor, entry) for cursor, entry in asking}
+        refused_since: dict[TopicPartition, float] = {}
         while waiting and not self._link.stop.is_set():
             questions = {
-                tp: (entry.session.producer, entry.mark.records, entry.mark.target)
-                for tp, (_, entry) in waiting.items()
+                tp: ProgressQuestion(
+                    entry.session.producer,
+                    entry.mark.records,
+                    entry.mark.target,
+                    entry.session.start.target,
+                    max(entry.target_epoch, cursor.outbox.leader_epoch),
+                )
+                for tp, (cursor, entry) in waiting.items()
                 if entry.session is not None
             }
             blind: dict[TopicPartition, int | None] = {}
-            for tp, answer in (await self._standings(questions)).items():
+            for tp, answer in (await self.look_up(questions)).items():
                 cursor, entry = waiting[tp]
-                if isinstance(answer, Standing):
+                if isinstance(answer, TargetProgress):
                     del waiting[tp]
                     if answer.records < entry.mark.records:
-                        self._go_on(cursor, entry, entry.mark.records)
+                        self._go_on(cursor, entry)
                         cursor.held = True
                         self._on_truncated(cursor, answer.records, answer.end)
                     else:
-                        self._go_on(cursor, entry, answer.records, end=answer.end)
-                elif not answer.is_final:
+                        self._go_on(cursor, entry, answer)
+                elif isinstance(answer, InconsistentTarget):
+                    del waiting[tp]
+                    cursor.fail(State.INCONSISTENT, str(answer))
+                elif (
+                    not answer.is_final
+                    or time.monotonic() - refused_since.setdefault(tp, time.monotonic()) < LOOK_UP_REFUSED_S
+                ):
+                    # One answer may be of a broker that has just started, and of a right that is about to be granted.
                     cursor.outbox.complaint = answer
                 else:
                     del waiting[tp]
-                    cursor.note = f"at least once: how far a predecessor got is not to be known: {answer}"
+                    cursor.note = f"at least once: it cannot be looked up how much was copied before: {answer}"
                     self._log.warning(cursor.note, partition=str(cursor.partition))
                     blind[cursor.partition] = entry.mark.source
             if blind:
@@ -206,40 +236,55 @@ class Opening:
                 await self._link.pause(_AGAIN_S)
 
     async def _may_ask(self) -> None:
-        """Whoever may not READ a remote topic cannot tell how far a predecessor got. One partition of each topic is asked about."""
+        """Without READ on a remote topic a look-up is not possible. One partition of each topic is asked about."""
         asked = {part.remote_topic: part.target for part in self._spec.partitions}
         try:
             answers = await self._call(self._target_admin.describe_producers, asked.values())
         except KafkaFailure:
-            return  # who cannot be asked now is no less able to answer after a crash
+            return  # an unreachable broker says nothing about rights
         for target, answer in answers.items():
-            if not isinstance(answer, KafkaFailure) or not answer.is_final:
-                continue
-            if isinstance(answer, BrokerFailure) and answer.stale_metadata:
+            # A broker without DescribeProducers is no reason: the log tells.
+            if not isinstance(answer, BrokerFailure) or answer.code != ErrorCode.TOPIC_AUTHORIZATION_FAILED:
                 continue
             note = f"at least once: after a crash it could not be told how far copying got: {answer}"
             for cursor in self._cursors.values():
                 if cursor.spec.remote_topic == target.topic:
                     cursor.note = note
 
-    async def _standings(
-        self, questions: Mapping[TopicPartition, tuple[ProducerIdentity, int, int]]
-    ) -> Mapping[TopicPartition, Standing | KafkaFailure]:
+    async def look_up(
+        self, questions: Mapping[TopicPartition, ProgressQuestion]
+    ) -> Mapping[TopicPartition, TargetProgress | KafkaFailure]:
+        """How far sessions got on the target."""
         if not questions:
             return {}
         try:
-            found: Mapping[TopicPartition, Standing | KafkaFailure] = await self._call(
-                self._inspector.standings, questions
+            found: Mapping[TopicPartition, TargetProgress | KafkaFailure] = await self._call(
+                self._look_up.progress, questions
             )
         except KafkaFailure as error:
             return dict.fromkeys(questions, error)
         return found
 
-    async def look_up(
-        self, questions: Mapping[TopicPartition, tuple[ProducerIdentity, int, int]]
-    ) -> Mapping[TopicPartition, Standing | KafkaFailure]:
-        """For the sink: how far producers got."""
-        return await self._standings(questions)
+    def search_gap(self, cursor: Cursor, first: int, end: int) -> None:
+        """Records lie at target offsets ``first .. end-1`` that no answer has claimed: stop the partition when they are the
+        session's own, which means that they are there twice."""
+        self._spawn(self._search_gap(cursor, first, end))
+
+    async def _search_gap(self, cursor: Cursor, first: int, end: int) -> None:
+        session = self.sessions.get(cursor.partition)
+        if session is None:
+            return
+        try:
+            own = await self._call(self._look_up.count_own, cursor.spec.target, first, end, session.producer)
+        except KafkaFailure as error:
+            self._log.info("a gap could not be searched", partition=str(cursor.spec.target), error=str(error))
+            return
+        if own:
+            cursor.fail(
+                State.INCONSISTENT,
+                f"{cursor.spec.target} of cluster {self._spec.target_alias} has {own} records of the copy session at offsets "
+                f"{first} to {end - 1} that were not acknowledged there: they were appended twice",
+            )
 
     async def _match(self, cursor: Cursor) -> None:
         partition = cursor.partition
@@ -255,7 +300,7 @@ class Opening:
                 if isinstance(end, KafkaFailure):
                     raise end
                 prints = await self._call(
-                    self._inspector.fingerprints, cursor.spec.target, first, end.offset, session.producer
+                    self._look_up.fingerprints, cursor.spec.target, first, end.offset, session.producer
                 )
             except KafkaFailure as error:
                 cursor.outbox.complaint = error
@@ -263,14 +308,13 @@ class Opening:
                     break
                 await self._link.pause(_AGAIN_S)
                 continue
-            except Unmatchable:
-                break
             self._log.info(
-                "the source has a hole where a predecessor copied: its records are looked for on the target",
+                "records that a predecessor copied are compared with the source by content",
                 partition=str(partition),
                 records=cursor.skip,
             )
-            cursor.match = deque(prints[-cursor.skip :])
+            cursor.match = deque(prints.values[-cursor.skip :])
+            cursor.match_with_time = prints.with_time
             if len(cursor.match) < cursor.skip:
                 # They are there all the same for the count; but what is left of them on the source counts as new.
                 cursor.note = f"at least once: {cursor.spec.target} was compacted while nobody copied"
@@ -361,15 +405,22 @@ class Opening:
             self._source.add(self._cursors[tp] for tp in positions)
             return
         waiting = dict(positions)
+        refused_since: float | None = None
         while waiting and not self._link.stop.is_set():
             targets = {self._cursors[tp].spec.target: tp for tp in waiting}
             try:
                 # One producer for all of them, and a new one each time: within one its sequences only grow.
                 identity = await self._call(self._new_identity)
+                refused_since = None
                 ends = await self._call(self._target_admin.list_offsets, dict.fromkeys(targets, LATEST))
             except KafkaFailure as error:
                 for tp in waiting:
                     self._cursors[tp].outbox.complaint = error
+                if isinstance(error, BrokerFailure) and error.code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+                    refused_since = refused_since or time.monotonic()
+                    if time.monotonic() - refused_since > LOOK_UP_REFUSED_S:
+                        self._open_without_idempotence(waiting, error)
+                        return
                 await self._link.pause(_AGAIN_S)
                 continue
             for target, end in ends.items():
@@ -385,6 +436,19 @@ class Opening:
             if waiting:
                 await self._link.pause(_AGAIN_S)
 
+    def _open_without_idempotence(self, positions: Mapping[TopicPartition, int], error: KafkaFailure) -> None:
+        """Brokers before 2.8 hand out producer ids only with the right IdempotentWrite (KIP-679)."""
+        for tp, position in positions.items():
+            cursor = self._cursors[tp]
+            cursor.note = f"at least once: the target hands out no producer id: {error}"
+            self._log.warning(cursor.note, partition=str(tp))
+            cursor.trail.settle()
+            cursor.begin(Mark(position, -1, 0))
+            cursor.outbox.complaint = None
+            cursor.outbox.identity = None
+            self._sink.go_on(cursor.outbox)
+        self._source.add(self._cursors[tp] for tp in positions)
+
     def _open_one(self, cursor: Cursor, mark: Mark, identity: ProducerIdentity) -> None:
         cursor.trail.settle()
         cursor.begin(mark)
@@ -397,6 +461,9 @@ class Opening:
             return
         self.sessions[cursor.partition] = Session(identity, mark)
         cursor.outbox.looked_up = True
+        cursor.outbox.floor = mark.target
+        if cursor.known_epoch < 0:
+            cursor.known_epoch = self._source.leader_epoch(cursor.partition)
         # Fetched already, and sent as soon as the ledger knows of the session.
         self._source.add([cursor])
 

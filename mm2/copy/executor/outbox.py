@@ -55,8 +55,8 @@ class Outbox:
     the first time, the first ``acked`` ones are on the target. While ``refused`` the broker does not want this
     partition's head for a reason that waiting does not mend; it is offered again every 5 s, in case somebody mends it.
 
-    ``on_refused(failure | None)`` says so. ``on_standing`` is set where the producer's standing can be asked for: what
-    is under way when a connection breaks is then looked up instead of being sent blindly.
+    ``on_refused(failure | None)`` reports that. ``looked_up`` is set for copy sessions: a batch whose outcome is unknown is looked
+    up on the target and not sent blindly. ``on_inconsistent`` reports that the target contradicts the session's count.
     """
 
     partition: TopicPartition
@@ -65,12 +65,18 @@ class Outbox:
     on_refused: Callable[[KafkaFailure | None], None] | None = None
     on_truncated: Callable[[int, int], None] | None = None  # (records on the target, its end offset)
     on_recreated: Callable[[], None] | None = None  # its topic is another one of the same name
+    on_inconsistent: Callable[[str], None] | None = None
     looked_up: bool = False
     held_back: bool = False
     enrolled: bool = True  # part of the open transaction, or of none
     next: int = 0
     acked: int = 0
-    known: bool = False  # the broker has taken a batch of this identity
+    known: bool = False  # this leader, over this connection, has acknowledged a batch of this identity
+    acked_ms: int = -1  # largest timestamp of the last acknowledged batch, by which the leader forgets the producer
+    leader_epoch: int = -1  # of the partition, by the newest metadata
+    verified_epoch: int | None = None  # of the last look-up, until the first acknowledgement that follows it
+    floor: int = -1  # target offset where the session began; -1: unknown
+    doubt: KafkaFailure | None = None  # why the target is being asked; None when no answer came
     queue: deque[Parcel] = field(default_factory=deque)
     sent: deque[Parcel] = field(default_factory=deque)
     place: tuple[int, int] | None = None  # the leader's node id and the number of our connection to it
@@ -80,6 +86,7 @@ class Outbox:
     paused: bool = False  # nothing is sent until somebody says that the pause is over
     failures: int = 0
     refused: bool = False
+    stopped: bool = False  # for good in this micro-batch
     aside: bool = False  # its head is on its way to the dead letters, and is not to come in here
     end_offset: int = -1  # on the target, behind our last acknowledged record
     complaint: KafkaFailure | None = None  # the last answer that was no acknowledgement, until one comes
@@ -92,13 +99,22 @@ class Outbox:
     @property
     def held(self) -> bool:
         """Nothing may be sent now."""
-        return self.draining or self.paused or self.refused
+        return self.draining or self.paused or self.refused or self.stopped
 
-    @property
-    def depth(self) -> int:
-        """How many batches may be under way."""
-        # Of a producer that it does not know a broker takes any sequence: what follows a refused batch would overtake it.
-        return MAX_IN_FLIGHT if self.identity is not None and self.known else 1
+    def has_room(self, remembered_ms: float) -> bool:
+        """Whether another batch may be in flight (rule S1 of docs/design/copy-sessions.md).
+
+        A leader accepts any sequence from a producer that it does not remember, so a batch behind a refused one would take its
+        place. It forgets producers by the timestamp of their last batch: ``remembered_ms`` is the oldest timestamp at which it
+        cannot have done so. A producer with an open transaction is never forgotten.
+        """
+        if not self.sent:
+            return True
+        if self.identity is None or not self.known or len(self.sent) >= MAX_IN_FLIGHT:
+            return False
+        if self.transactional:
+            return True
+        return self.acked_ms >= remembered_ms and all(p.header.max_timestamp >= remembered_ms for p in self.sent)
 
     @property
     def nameless(self) -> bool:
@@ -110,6 +126,8 @@ class Outbox:
         self.identity = identity
         self.next = self.acked = count
         self.known = known
+        self.acked_ms = -1
+        self.verified_epoch = None
         for parcel in self.queue:
             parcel.at = -1
 

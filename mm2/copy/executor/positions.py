@@ -14,7 +14,7 @@ from typing import Final
 from mm2.copy.executor.outbox import Outbox, Parcel, parcel_of
 from mm2.copy.ledger import chunk_record, chunk_tombstone, entry_record
 from mm2.copy.segments import Chunk
-from mm2.copy.session import Entry
+from mm2.copy.session import POSITION_HEADER, Entry, Lease, PositionHeader
 from mm2.kafka.partitioner import partition_for
 from mm2.kafka.records.record import Record
 from mm2.kafka.structs import TopicPartition
@@ -152,12 +152,19 @@ class Positions:
         self._under_way: set[TopicPartition] = set()
         if ledger is not None and offsets is not None:
             ledger.then = offsets.flush
+        self._leases: dict[TopicPartition, Lease] = {}
         self.committed: dict[TopicPartition, int | None] = {}
         self._previous: dict[TopicPartition, int | None] = {}  # what the ledger says was committed
 
-    def start_at(self, source: TopicPartition, position: int | None) -> None:
-        """What Connect's offsets topic holds: the next source offset, None for nothing."""
+    def start_at(self, source: TopicPartition, position: int | None, lease: Lease) -> None:
+        """Begin with what Connect's offsets topic holds: the next source offset, None for nothing; and with the lease of a
+        take-over."""
         self.committed[source] = position
+        self._leases[source] = lease
+
+    def lease(self, source: TopicPartition) -> Lease:
+        """Of the newest commit."""
+        return self._leases.get(source, Lease())
 
     def is_settled(self, source: TopicPartition, *, ending: bool = False) -> bool:
         """The ledger knows the position that is in the offsets topic for the last one. Else who is set back to the one before
@@ -175,7 +182,9 @@ class Positions:
 
     def commit(self, commit: Commit) -> None:
         """Write a partition's commit; not while one is `busy`. `flush` sends it."""
-        entry = commit.entry.replace(previous=self.committed.get(commit.entry.source))
+        source = commit.entry.source
+        lease = self._leases[source] = self.lease(source).following()
+        entry = commit.entry.replace(previous=self.committed.get(source), lease=lease)
         self._previous[entry.source] = entry.previous
         self._under_way.add(entry.source)
         if self._ledger is None:
@@ -210,17 +219,21 @@ class Positions:
         """Those in use, for their complaints."""
         return [outbox for stage in (self._ledger, self._offsets) if stage is not None for outbox in stage.outboxes]
 
-    def offset_record(self, source: TopicPartition, position: int) -> tuple[int, Record]:
+    def offset_record(
+        self, source: TopicPartition, position: int, header: PositionHeader | None = None
+    ) -> tuple[int, Record]:
         """The partition of the offsets topic where a position goes, and its record."""
         key, place = self._key(source)
-        return place, Record(key, offset_value(position))
+        headers = () if header is None else ((POSITION_HEADER, header.to_bytes()),)
+        return place, Record(key, offset_value(position), headers)
 
     def _to_offsets(self, entry: Entry) -> None:
         source, position = entry.source, entry.mark.source
         if self._offsets is None or position <= 0 or self.committed.get(source) == position:
             self._in(entry)
             return
-        place, record = self.offset_record(source, position)
+        header = None if entry.session is None else PositionHeader(entry.lease, entry.session, entry.mark)
+        place, record = self.offset_record(source, position, header)
 
         def written() -> None:
             self.committed[source] = position

@@ -8,9 +8,11 @@ A sink knows brokers and retries; what a batch means is its sender's business. R
   failure, the broker takes it once. A batch whose outcome is unknown is neither split nor merged;
 * after a failure of one batch of a partition nothing new is sent for it until everything under way is answered; then
   what is not acknowledged goes again, in order;
-* when the outcome of a batch is unknown, or the broker takes our sequences for wrong, the target is asked how far our
-  producer got, and only what is not there goes again: a broker forgets producers (by the timestamps of their records,
-  or when it starts anew), and then it would take the same batch twice.
+* in a copy session a batch whose outcome is unknown is looked up on the target, and only what is not there is sent again: a
+  broker forgets producers by the timestamps of their records, and then it would accept the same batch twice;
+* nothing is sent once the lease has run out.
+
+The rules S1 to S6 of docs/design/copy-sessions.md give the reasons.
 
 All methods and callbacks run on the loop's thread; blocking calls (metadata, connecting) go to ``background``.
 """
@@ -27,7 +29,12 @@ from typing import Final, NamedTuple
 
 from mm2.copy.executor.brokers import SILENT_S, WATCH_S, Brokers, Link, Place
 from mm2.copy.executor.outbox import MAX_IN_FLIGHT, Outbox, Parcel
-from mm2.copy.executor.standing import Standing
+from mm2.copy.executor.target_progress import (
+    LOOK_UP_REFUSED_S,
+    InconsistentTarget,
+    ProgressQuestion,
+    TargetProgress,
+)
 from mm2.kafka.backoff import Backoff
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.connection import Connection
@@ -40,7 +47,6 @@ from mm2.kafka.wire.channel import BufferPool, Channel
 MAX_REQUEST_BYTES: Final = 4 << 20
 _REFUSED_RETRY_S: Final = 5.0
 _LOOK_UP_AGAIN_S: Final = 0.25
-_DUPLICATE: Final = ErrorCode.DUPLICATE_SEQUENCE_NUMBER
 _TOO_LARGE: Final = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
 _PRODUCER_LOST: Final = (
     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
@@ -50,13 +56,37 @@ _PRODUCER_LOST: Final = (
     ErrorCode.PRODUCER_FENCED,
     ErrorCode.INVALID_TXN_STATE,
 )
+#: Errors that brokers answer before they append anything, or instead of it. After any other one the batch may be in the log
+#: (`ReplicaManager.appendRecords`, `DelayedProduce`).
+_NOT_APPENDED: Final = frozenset(
+    {
+        *_TOO_LARGE,
+        *_PRODUCER_LOST,
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.INVALID_REQUIRED_ACKS,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        ErrorCode.INVALID_TIMESTAMP,
+        ErrorCode.INVALID_RECORD,
+        ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+        ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+        ErrorCode.POLICY_VIOLATION,
+        ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+    }
+)
 #: How often in a row the broker may call our sequences wrong although the look-up finds them right.
 _LOST_AT_MOST: Final = 3
+#: `producer.id.expiration.ms` is taken for this much where it is not known, 15 minutes, and for a tenth less where it is.
+UNKNOWN_EXPIRATION_MS: Final = 15 * 60_000
+_LEAST_MARGIN_MS: Final = 2 * 60_000
 
-#: Asks the target about producers: partition -> (identity, records known to be there, target offset behind them).
+#: Asks the target how far copy sessions got.
 LookUp = Callable[
-    [Mapping[TopicPartition, tuple[ProducerIdentity, int, int]]],
-    Awaitable[Mapping[TopicPartition, Standing | KafkaFailure]],
+    [Mapping[TopicPartition, ProgressQuestion]],
+    Awaitable[Mapping[TopicPartition, TargetProgress | KafkaFailure]],
 ]
 
 
@@ -80,9 +110,10 @@ class _Broker(Link):
 class Sink(Brokers[_Broker]):
     """All outboxes into one cluster. ``acks`` is always all; ``request_timeout_s`` bounds every answer.
 
-    ``look_up`` None: nobody may ask about producers, so what is unanswered is simply sent again. ``on_lost(outbox,
+    ``look_up`` None: there are no copy sessions, so what is unanswered is simply sent again. ``on_lost(outbox,
     failure)`` says that a producer cannot go on: the target's view of it contradicts ours. With ``transactional_id`` set
-    (`in_transactions`) every transactional outbox writes inside the one open transaction.
+    (`in_transactions`) every transactional outbox writes inside the one open transaction. Nothing is sent while ``may_send``
+    is false.
     """
 
     role = "target"
@@ -98,6 +129,7 @@ class Sink(Brokers[_Broker]):
         max_request_bytes: int = MAX_REQUEST_BYTES,
         look_up: LookUp | None = None,
         on_lost: Callable[[Outbox, KafkaFailure], None] | None = None,
+        may_send: Callable[[], bool] = lambda: True,
     ) -> None:
         super().__init__(cluster, loop, background, pool, connections=connections)
         self.topic_ids: dict[str, str] = {}
@@ -107,6 +139,9 @@ class Sink(Brokers[_Broker]):
         self._max_request_bytes = max_request_bytes
         self._look_up = look_up
         self._on_lost = on_lost
+        self._may_send = may_send
+        self._remembered_for_ms = 0
+        self.producer_expires_after(UNKNOWN_EXPIRATION_MS)
         self._transactional_id: str | None = None
         self._hold_new = False
         self.on_enroll: Callable[[Outbox], None] | None = None  # an outbox is to become part of the transaction
@@ -115,6 +150,7 @@ class Sink(Brokers[_Broker]):
         self._outboxes: dict[TopicPartition, Outbox] = {}
         self._homeless: set[TopicPartition] = set()
         self._doubtful: dict[TopicPartition, Outbox] = {}
+        self._look_up_refused: dict[TopicPartition, float] = {}  # since when
         self._looking_up = False
         self._watch()
 
@@ -136,6 +172,10 @@ class Sink(Brokers[_Broker]):
         outbox.held_back = transactional and held_back
         self._outboxes[partition] = outbox
         return outbox
+
+    def producer_expires_after(self, expiration_ms: int) -> None:
+        """The cluster's ``producer.id.expiration.ms``: how old the last record of a producer may be for brokers to remember it."""
+        self._remembered_for_ms = max(0, expiration_ms - max(expiration_ms // 10, _LEAST_MARGIN_MS))
 
     def in_transactions(self, transactional_id: str, max_version: int) -> None:
         """From now on the requests of transactional outboxes carry this id; Produce versions up to ``max_version``."""
@@ -173,7 +213,7 @@ class Sink(Brokers[_Broker]):
         """Send what may be sent."""
         if outbox.ready or outbox.held or not outbox.queue:
             return
-        if len(outbox.sent) >= outbox.depth or outbox.nameless:
+        if outbox.nameless or (outbox.sent and not outbox.has_room(time.time() * 1000 - self._remembered_for_ms)):
             return
         if self._hold_new and outbox.held_back and outbox.queue[0].at < 0:
             return
@@ -204,13 +244,15 @@ class Sink(Brokers[_Broker]):
 
     def _pump(self, broker: _Broker) -> None:
         broker.scheduled = False
-        if self._over or not broker.ready:
+        if self._over or not broker.ready or not self._may_send():
             return
         if broker.channel is None:
             self._open(broker)
             return
         channel = broker.channel
-        while broker.ready and len(broker.under_way) < MAX_IN_FLIGHT and not channel.lost:
+        # The lease is checked where requests are handed to the socket: a process that was frozen resumes with the callbacks of its
+        # sockets, before any timer.
+        while broker.ready and len(broker.under_way) < MAX_IN_FLIGHT and not channel.lost and self._may_send():
             self._send_request(broker, channel)
 
     def _send_request(self, broker: _Broker, channel: Channel) -> None:
@@ -224,6 +266,10 @@ class Sink(Brokers[_Broker]):
             outbox = broker.ready.popleft()
             outbox.ready = False
             held_back = self._hold_new and outbox.held_back and outbox.queue and outbox.queue[0].at < 0
+            if outbox.verified_epoch not in {None, outbox.leader_epoch} and not outbox.held:
+                outbox.doubt = None
+                self._doubt(outbox)  # looked up in another leader epoch, maybe by asking a deposed leader (rule S6)
+                continue
             if outbox.place != broker.place or outbox.held or not outbox.queue or held_back:
                 self.wake(outbox)
                 continue
@@ -283,8 +329,8 @@ class Sink(Brokers[_Broker]):
             parcel.under_way = False
             result = results.get(outbox.partition)
             code = ErrorCode.UNKNOWN_SERVER_ERROR if result is None else result.error_code
-            if result is not None and code in (0, _DUPLICATE):
-                parcel.base_offset = -1 if code else result.base_offset
+            if result is not None and not code:
+                parcel.base_offset = result.base_offset
                 parcel.failure = 0
             else:
                 parcel.failure = code
@@ -304,6 +350,8 @@ class Sink(Brokers[_Broker]):
             outbox.complaint = failure
         if failure.stale_metadata:
             outbox.place = None
+            self._homeless.add(outbox.partition)
+            self._refresh(0.0)
         if first:
             self._log.debug("a batch was not taken", partition=str(outbox.partition), at=parcel.at, error=str(failure))
 
@@ -312,7 +360,9 @@ class Sink(Brokers[_Broker]):
         while outbox.sent and outbox.sent[0].base_offset is not None:
             parcel = outbox.sent.popleft()
             outbox.failures = 0
-            outbox.known = True
+            outbox.known = not outbox.draining
+            outbox.acked_ms = parcel.header.max_timestamp
+            outbox.verified_epoch = None
             if outbox.complaint is not None:
                 outbox.complaint = None
                 if outbox.on_refused is not None:
@@ -331,45 +381,70 @@ class Sink(Brokers[_Broker]):
         parcel.acked(base_offset)
 
     def _start_over(self, outbox: Outbox) -> None:
-        unacked = [parcel for parcel in outbox.sent if parcel.base_offset is None]
-        # An acknowledged batch behind an unacknowledged one keeps its place: its turn comes when the first one is in.
-        done_behind = [parcel for parcel in outbox.sent if parcel.base_offset is not None]
+        """Everything in flight is answered, and not all of it was acknowledged."""
+        flight = list(outbox.sent)
         outbox.sent.clear()
-        outbox.draining = False
-        outbox.failures += 1
-        cause = unacked[0].failure if unacked else 0  # the others' failures may only follow from it
-        unanswered = any(not parcel.failure for parcel in unacked)
-        if unacked and cause in _TOO_LARGE and not unanswered:
-            pieces = unacked[0].split() if unacked[0].split is not None else None
-            if pieces:
-                outbox.restamp(unacked[0], pieces)
-                unacked[0:1] = pieces
-                cause = 0
-        for parcel in reversed(unacked):
-            parcel.failure = 0
-            outbox.queue.appendleft(parcel)
-        for parcel in done_behind:
-            self._deliver(outbox, parcel, parcel.base_offset if parcel.base_offset is not None else -1)
-        if not unacked:
+        outbox.draining = outbox.known = False
+        if not flight:
             self.wake(outbox)
             return
+        outbox.failures += 1
+        cause = flight[0].failure  # the others' failures may only follow from it
+        is_doubtful = any(parcel.base_offset is None and parcel.failure not in _NOT_APPENDED for parcel in flight)
+        overtaken = next((parcel for parcel in flight if parcel.base_offset is not None), None)
+        if overtaken is not None and not is_doubtful and outbox.identity is not None:
+            self._overtaken(outbox, flight[0], overtaken)
+            return
+        acknowledged = [] if outbox.looked_up else [parcel for parcel in flight if parcel.base_offset is not None]
+        again = [parcel for parcel in flight if parcel not in acknowledged]
+        if cause in _TOO_LARGE and not is_doubtful:
+            pieces = again[0].split() if again[0].split is not None else None
+            if pieces:
+                outbox.restamp(again[0], pieces)
+                again[0:1] = pieces
+                cause = 0
+        for parcel in reversed(again):
+            parcel.failure = 0
+            parcel.base_offset = None
+            outbox.queue.appendleft(parcel)
+        for parcel in acknowledged:
+            self._deliver(outbox, parcel, parcel.base_offset if parcel.base_offset is not None else -1)
         failure = BrokerFailure.of(cause, subject=self._subject(outbox)) if cause else None
+        outbox.doubt = None if cause in _PRODUCER_LOST else failure
         if outbox.identity is not None and cause in _PRODUCER_LOST:
-            outbox.paused = True
-            if not outbox.looked_up or outbox.failures > _LOST_AT_MOST or failure is None:
+            if not outbox.looked_up or outbox.failures > _LOST_AT_MOST:
+                outbox.paused = True
                 self._lose(outbox, failure)
             else:
                 self._doubt(outbox)
-        elif outbox.looked_up and unanswered:
-            outbox.paused = True
+        elif outbox.looked_up and is_doubtful:
             self._doubt(outbox)
-        elif failure is not None and not failure.retriable:
+        else:
+            self._again(outbox, failure)
+
+    def _again(self, outbox: Outbox, failure: BrokerFailure | KafkaFailure | None) -> None:
+        """Send again what is not on the target: at once, after a pause, or not before somebody has changed something."""
+        if failure is None:
+            self.go_on(outbox)
+        elif not failure.retriable:
+            outbox.paused = False
             self._refuse(outbox, failure)
-        elif failure is None:
-            self.wake(outbox)
         else:
             outbox.paused = True
             self._loop.call_later(self._backoff.delay_s(min(outbox.failures, 10)), self.go_on, outbox)
+
+    def _overtaken(self, outbox: Outbox, refused: Parcel, acknowledged: Parcel) -> None:
+        """A batch is in the log although one before it was refused (rule S4): nothing more is sent."""
+        outbox.paused = True
+        failure = BrokerFailure.of(refused.failure, subject=self._subject(outbox))
+        reason = (
+            f"{outbox.partition} of cluster {self._cluster.name} took records from {acknowledged.at} on at offset "
+            f"{acknowledged.base_offset}, although it had refused those from {refused.at} on: {failure}"
+        )
+        if outbox.looked_up and outbox.on_inconsistent is not None:
+            outbox.on_inconsistent(reason)
+        else:
+            self._lose(outbox, failure)
 
     def go_on(self, outbox: Outbox) -> None:
         """End a pause."""
@@ -394,6 +469,7 @@ class Sink(Brokers[_Broker]):
     # -- how far our producers got -----------------------------------------------------------------------------------
 
     def _doubt(self, outbox: Outbox) -> None:
+        outbox.paused = True
         self._doubtful[outbox.partition] = outbox
         if not self._looking_up:
             self._looking_up = True
@@ -406,46 +482,72 @@ class Sink(Brokers[_Broker]):
             while self._doubtful and look_up is not None and not self._over:
                 asked = dict(self._doubtful)
                 questions = {
-                    tp: (outbox.identity, outbox.acked, outbox.end_offset)
+                    tp: ProgressQuestion(
+                        outbox.identity,
+                        outbox.acked,
+                        outbox.end_offset,
+                        outbox.floor,
+                        max(outbox.leader_epoch, -1 if outbox.verified_epoch is None else outbox.verified_epoch),
+                    )
                     for tp, outbox in asked.items()
                     if outbox.identity is not None
                 }
                 answers = await look_up(questions)
                 for tp, answer in answers.items():
-                    if isinstance(answer, Standing):
+                    if isinstance(answer, TargetProgress):
                         del self._doubtful[tp]
+                        self._look_up_refused.pop(tp, None)
                         self._align(asked[tp], answer)
-                    elif answer.is_final:
-                        # Nobody may ask: sent again as it is, the broker's memory has to do.
+                    elif isinstance(answer, InconsistentTarget):
                         del self._doubtful[tp]
-                        asked[tp].looked_up = False
+                        self._contradict(asked[tp], answer)
+                    elif answer.is_final and self._is_refused_for_long(tp):
+                        # The broker's memory has to do.
+                        del self._doubtful[tp]
                         self._log.warning(
                             "what is on the target cannot be asked for, unanswered batches may be there twice",
                             partition=str(tp),
                             error=str(answer),
                         )
-                        self.go_on(asked[tp])
+                        self._again(asked[tp], asked[tp].doubt)
                     else:
                         asked[tp].complaint = answer
                 if self._doubtful:
+                    if any(outbox.place is None for outbox in self._doubtful.values()):
+                        self._refresh(0.0)
                     await asyncio.sleep(_LOOK_UP_AGAIN_S)
         finally:
             self._looking_up = False
 
-    def _align(self, outbox: Outbox, standing: Standing) -> None:
-        there = standing.records
+    def _is_refused_for_long(self, tp: TopicPartition) -> bool:
+        since = self._look_up_refused.setdefault(tp, time.monotonic())
+        if time.monotonic() - since < LOOK_UP_REFUSED_S:
+            return False
+        del self._look_up_refused[tp]
+        return True
+
+    def _contradict(self, outbox: Outbox, failure: InconsistentTarget) -> None:
+        if outbox.on_inconsistent is not None:
+            outbox.on_inconsistent(str(failure))
+        else:
+            self._lose(outbox, failure)
+
+    def _align(self, outbox: Outbox, progress: TargetProgress) -> None:
+        there = progress.records
         outbox.complaint = None
-        outbox.known = False  # the broker may have forgotten the producer, see `Outbox.depth`
+        outbox.known = False
+        outbox.verified_epoch = progress.leader_epoch if progress.leader_epoch >= 0 else None
+        if outbox.verified_epoch not in {None, outbox.leader_epoch}:
+            self._refresh(0.0)
         if there < outbox.acked:
             if outbox.on_truncated is not None:
-                outbox.on_truncated(there, standing.end)
+                outbox.on_truncated(there, progress.end)
             return
-        contiguous = outbox.end_offset >= 0 and standing.end - outbox.end_offset == there - outbox.acked
-        base = outbox.end_offset if contiguous else -1
+        gained = False
         while outbox.queue and outbox.queue[0].at >= 0 and outbox.queue[0].end <= there:
             parcel = outbox.queue.popleft()
-            self._deliver(outbox, parcel, base)
-            base = base + parcel.count if base >= 0 else -1
+            self._deliver(outbox, parcel, progress.offset_of(parcel.at, parcel.count))
+            gained = True
         if outbox.queue and 0 <= outbox.queue[0].at < there:
             whole = outbox.queue.popleft()
             rest = None if whole.without is None else whole.without(there - whole.at)
@@ -455,11 +557,13 @@ class Sink(Brokers[_Broker]):
             whole.at = there
             outbox.restamp(whole, [rest])
             outbox.queue.appendleft(rest)
+            outbox.acked, outbox.end_offset = there, progress.target_end
+            gained = True
         if there > outbox.next:
             # Somebody has copied further than we have read: this partition is in other hands.
             self._lose(outbox, BrokerFailure.of(ErrorCode.PRODUCER_FENCED, subject=self._subject(outbox)))
             return
-        self.go_on(outbox)
+        self._again(outbox, None if gained or not outbox.queue else outbox.doubt)
 
     # -- connections and leaders -----------------------------------------------------------------------------------
 
@@ -472,6 +576,9 @@ class Sink(Brokers[_Broker]):
     def _dropped(self, broker: _Broker) -> None:
         unanswered = list(broker.under_way)
         broker.under_way.clear()
+        for outbox in self._outboxes.values():
+            if outbox.place == broker.place:
+                outbox.known = False  # the broker may come back without what it remembered
         touched: dict[TopicPartition, Outbox] = {}
         for request in unanswered:
             for outbox, parcel in request.parcels:
@@ -511,7 +618,7 @@ class Sink(Brokers[_Broker]):
                 continue
             partition = info.partitions.get(outbox.partition.partition)
             leader = partition.leader if partition is not None and partition.leader >= 0 else None
-            self._move(outbox, leader)
+            self._move(outbox, leader, -1 if partition is None else partition.leader_epoch)
             if leader is None and not outbox.idle:
                 code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if partition is None else ErrorCode.LEADER_NOT_AVAILABLE
                 outbox.complaint = BrokerFailure.of(code, subject=self._subject(outbox))
@@ -538,8 +645,11 @@ class Sink(Brokers[_Broker]):
             data = topic_id_bytes(topic_id)
             self._ids[name], self._names[data] = data, name
 
-    def _move(self, outbox: Outbox, leader: int | None) -> None:
+    def _move(self, outbox: Outbox, leader: int | None, leader_epoch: int = -1) -> None:
         place = None if leader is None else Place(leader, outbox.slot % self._connections)
+        if place != outbox.place or leader_epoch != outbox.leader_epoch:
+            outbox.known = False
+        outbox.leader_epoch = leader_epoch if leader is not None else outbox.leader_epoch
         if place != outbox.place and outbox.sent:
             outbox.draining = True  # the new leader gets nothing before the old one has answered: order
         outbox.place = place

@@ -35,6 +35,9 @@ _SESSION_ERRORS: Final = (
 _HELD_UP_WAIT_MS: Final = 20
 #: An answer comes as soon as there is something, so where nothing happens it is asked for less and less often.
 _QUIET_WAITS: Final = 4
+#: A truncated log is examined meanwhile, and each request would be answered at once.
+_DIVERGED_PAUSE_S: Final = 0.2
+_LOOK_AGAIN_S: Final = 0.25
 _MAX_PARTITION_BYTES: Final = 64 << 20
 #: How old may be what `Source.prepare` saw; whoever asks a broker that leads no more is told so.
 _PREPARED_S: Final = 30.0
@@ -81,8 +84,14 @@ class Feed(Protocol):
         Said again and again, and nothing is read, until `topic_id` is that one.
         """
 
-    def diverged(self, end_offset: int) -> None:
-        """The log was cut off at this offset, behind which other records stand now."""
+    def diverged(self, epoch: int, end_offset: int) -> None:
+        """The log was truncated: of what was read it has only records below this offset and of this or an older epoch."""
+
+    def unchecked(self) -> None:
+        """A leader that does not check it itself has to be asked whether the log still has what was read (KIP-320).
+
+        Nothing is read until `Source.validated`. Said again and again.
+        """
 
     def throttled(self) -> None:
         """A limit of ours keeps it from being read right now."""
@@ -101,6 +110,7 @@ class _Intake:
     asked_for: int = -1  # the offset that the request under way names
     settled: bool = False  # it is asked for, and nothing has come since: only its own offset can make a difference
     topic_id: str = ""  # of the topic as it is now
+    unchecked: bool = True  # its leader or the leader's epoch changed since the position was validated
     strange: bool = False  # the feed's offset belongs to a topic that is no more
 
 
@@ -204,6 +214,15 @@ class Source(Brokers[_Broker]):
             self._prepared = None
             self._refresh(0.0)
 
+    def leader_epoch(self, partition: TopicPartition) -> int:
+        """Leader epoch of a partition as the newest metadata have it; -1 when it is not known."""
+        intake = self._intakes.get(partition)
+        if intake is not None and intake.place is not None:
+            return intake.leader_epoch
+        prepared = None if self._prepared is None else self._prepared[1].topics.get(partition.topic)
+        found = None if prepared is None else prepared.partitions.get(partition.partition)
+        return -1 if found is None else found.leader_epoch
+
     def remove(self, partition: TopicPartition) -> None:
         """Fetch no more for a partition."""
         intake = self._intakes.pop(partition, None)
@@ -215,6 +234,17 @@ class Source(Brokers[_Broker]):
         if not self._resuming and not self._over:
             self._resuming = True
             self._loop.call_soon(self._resume_now)
+
+    def validated(self, partition: TopicPartition) -> None:
+        """The log of the present leader has what was read."""
+        intake = self._intakes.get(partition)
+        if intake is not None:
+            intake.unchecked = False
+        self.resume()
+
+    def look_again(self) -> None:
+        """Look up leaders soon."""
+        self._refresh(_LOOK_AGAIN_S)
 
     def reconsider(self, partitions: Iterable[TopicPartition]) -> None:
         """Whether these are to be read is another question than it was."""
@@ -263,6 +293,10 @@ class Source(Brokers[_Broker]):
             intake.settled = False
             if intake.strange and self._is_strange(intake):
                 continue
+            if self._must_be_checked(broker, intake):
+                if not feed.held:
+                    feed.unchecked()
+                continue
             if feed.full:
                 held_up = held_up or not feed.stuck
             elif intake.paused_until <= now:
@@ -277,6 +311,7 @@ class Source(Brokers[_Broker]):
                     # The limit of one topic is no reason to ask for less of the others.
                     max_bytes = int(min(max_bytes, self._throttle.flow_room(behind=feed.behind)))
                 intake.asked_for = feed.offset
+                intake.unchecked = False
                 intake.settled = feed.idle
                 wanted[tp] = Position(feed.offset, intake.leader_epoch, size, feed.leader_epoch)
         if throttled_s and not broker.recess:
@@ -341,10 +376,11 @@ class Source(Brokers[_Broker]):
                 self._partition_failed(broker, intake, fetched)
                 continue
             before = intake.feed.offset
-            if before != intake.asked_for:
+            if before != intake.asked_for or self._must_be_checked(broker, intake):
                 continue  # it was sent elsewhere meanwhile; what lies between is no hole
             if fetched.diverging is not None:
-                intake.feed.diverged(fetched.diverging[1])
+                intake.paused_until = time.monotonic() + _DIVERGED_PAUSE_S
+                intake.feed.diverged(*fetched.diverging)
                 continue
             if self._throttle.active:
                 self._throttle.came(fetched.topic_partition.topic, len(fetched.records))
@@ -420,6 +456,8 @@ class Source(Brokers[_Broker]):
             if tp not in self._intakes:
                 continue
             place = Place(partition.leader, intake.slot % self._connections)
+            if intake.place != place or intake.leader_epoch != partition.leader_epoch:
+                intake.unchecked = True
             intake.leader_epoch = partition.leader_epoch
             intake.settled = False
             if intake.place is not None and intake.place != place:
@@ -435,6 +473,11 @@ class Source(Brokers[_Broker]):
         if place not in self._brokers:
             self._brokers[place] = _Broker(*place, session=FetchSession(self._topic_ids))
         return self._brokers[place]
+
+    @staticmethod
+    def _must_be_checked(broker: _Broker, intake: _Intake) -> bool:
+        """From Fetch 12 on the leader itself compares the epoch of the last batch that was read (KIP-595)."""
+        return intake.unchecked and broker.version < fetch.FLEXIBLE_FROM and intake.feed.leader_epoch >= 0
 
     @staticmethod
     def _is_strange(intake: _Intake) -> bool:

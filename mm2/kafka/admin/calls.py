@@ -61,14 +61,22 @@ class AdminCalls:
         return BrokerFailure.of(code, message, subject=self._subject(kind, name)) if code else None
 
     def _settle(
-        self, keys: Iterable[Key], ask: Ask[Key, Value], *, again: frozenset[ErrorCode] = frozenset(), repeatable: bool
+        self,
+        keys: Iterable[Key],
+        ask: Ask[Key, Value],
+        *,
+        again: frozenset[ErrorCode] = frozenset(),
+        repeatable: bool,
+        timeout_s: float | None = None,
     ) -> dict[Key, Value | KafkaFailure]:
         """Asks for all keys, and once more for those with an error code in `again`, until the request timeout.
+
+        `timeout_s` is another bound than the request timeout.
 
         `ask(keys, timeout_s)` may raise for all of them or answer for a part. `repeatable`: the request changes nothing, so it may
         be sent again after a connection was lost (a broker closes idle ones without a word).
         """
-        deadline = time.monotonic() + self._timeout_ms / 1000
+        deadline = time.monotonic() + (self._timeout_ms / 1000 if timeout_s is None else timeout_s)
         settings = self.cluster.settings
         backoff = Backoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
         results: dict[Key, Value | KafkaFailure] = {}

@@ -11,7 +11,8 @@ from mm2.kafka.admin.calls import NOT_DONE, AdminCalls
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.structs import AlterOp, ConfigEntry, ConfigSource
 
-_TOPIC: Final = 2  # resource type of the Configs APIs
+_TOPIC: Final = 2  # resource types of the Configs APIs
+_BROKER: Final = 4
 
 
 class ConfigCalls(AdminCalls):
@@ -38,6 +39,24 @@ class ConfigCalls(AdminCalls):
             }
 
         return self._settle(topics, ask, repeatable=True)
+
+    def describe_broker(self, node_id: int, names: Iterable[str]) -> dict[str, str | None]:
+        """Values of these configs of a broker; those that it does not have are left out. Raises KafkaFailure."""
+        request = DescribeConfigsRequest(
+            resources=[
+                DescribeConfigsRequest.DescribeConfigsResource(
+                    resource_type=_BROKER, resource_name=str(node_id), configuration_keys=list(names)
+                )
+            ],
+            include_synonyms=False,
+            include_documentation=False,
+        )
+        answer = self.cluster.send(node_id, request)
+        (result,) = answer.results
+        failure = self._outcome("Broker", result.resource_name, result.error_code, result.error_message)
+        if failure is not None:
+            raise failure
+        return {config.name: config.value for config in result.configs}
 
     def incremental_alter_configs(self, changes: Mapping[str, Sequence[AlterOp]]) -> dict[str, KafkaFailure | None]:
         """Applies the changes of each topic, all of them or none (KIP-339). Needs brokers 2.3 or newer."""

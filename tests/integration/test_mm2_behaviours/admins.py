@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from mm2.kafka.admin import Admin
 from mm2.kafka.error_codes import ErrorCode
@@ -69,9 +69,9 @@ class BlindAdmin(Admin):
     blind: ClassVar[bool] = False
 
     def list_offsets(
-        self, timestamps: Mapping[TopicPartition, int], isolation: str = "read_uncommitted"
+        self, timestamps: Mapping[TopicPartition, int], isolation: str = "read_uncommitted", **options: Any
     ) -> dict[TopicPartition, OffsetInfo | KafkaFailure]:
-        answers = super().list_offsets(timestamps, isolation)
+        answers = super().list_offsets(timestamps, isolation, **options)
         for tp in answers:
             if self.blind and tp.topic.startswith("mm2-ledger."):
                 answers[tp] = BrokerFailure.of(ErrorCode.TOPIC_AUTHORIZATION_FAILED, subject=f"topic {tp.topic}")

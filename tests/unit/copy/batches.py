@@ -12,6 +12,7 @@ from mm2.copy.executor.cursor import Cursor, Entry
 from mm2.copy.executor.outbox import Outbox, Parcel
 from mm2.copy.session import Mark
 from mm2.copy.spec import PartitionSpec
+from mm2.copy.states import State
 from mm2.copy.tally import Tally
 from mm2.kafka.errors import BrokerFailure, CorruptBatch
 from mm2.kafka.records.batch import CONTROL, TRANSACTIONAL, BatchView, iter_batches
@@ -33,8 +34,10 @@ class Owner:
         self.acks: list[tuple[int, ...]] = []
         self.newest_ms: list[int] = []
         self.told: list[tuple[Any, ...]] = []
+        self.gaps: list[tuple[int, int]] = []  # on the target
         self.takes_corrupt = False
         self.takes_large = False
+        self.stops = False
         self.tally = Tally()
 
     def put(self, outbox: Outbox, parcel: Parcel) -> None:
@@ -55,8 +58,16 @@ class Owner:
     def renewed(self, _cursor: Cursor, topic_id: str) -> None:
         self.told.append(("renewed", topic_id))
 
-    def diverged(self, _cursor: Cursor, end_offset: int) -> None:
-        self.told.append(("diverged", end_offset))
+    def diverged(self, _cursor: Cursor, epoch: int, end_offset: int) -> None:
+        self.told.append(("diverged", epoch, end_offset))
+
+    def unchecked(self, _cursor: Cursor) -> None:
+        self.told.append(("unchecked",))
+
+    def replaced(self, cursor: Cursor, first: int, records: int, *, exact: bool) -> None:
+        self.told.append(("replaced", first, records, exact))
+        if self.stops:
+            cursor.fail(State.LOST_RANGE, "")
 
     def uncertain(self, cursor: Cursor) -> None:
         self.told.append(("uncertain", cursor.offset, cursor.skip))
@@ -74,6 +85,9 @@ class Owner:
         cursor.held = self.takes_corrupt
         return self.takes_corrupt
 
+    def target_gap(self, _cursor: Cursor, first: int, end: int) -> None:
+        self.gaps.append((first, end))
+
     def target_went_back(self, _cursor: Cursor, base_offset: int) -> None:
         self.told.append(("went back", base_offset))
 
@@ -86,6 +100,7 @@ class Bench:
         self.outbox = Outbox(SPEC.target, PRODUCER)
         self.cursor = Cursor(SPEC, self.outbox, self.owner, read_committed)
         records = begin.pop("records", 0)
+        self.cursor.known_epoch = begin.pop("known_epoch", 0)
         self.cursor.begin(Mark(offset, begin.pop("target", -1), records), **begin)
         self.outbox.begin(PRODUCER, records + self.cursor.skip, known=True)
 
@@ -171,6 +186,12 @@ def holed(first: int, last: int, kept: Iterable[int]) -> bytearray:
 def checked(data: bytearray) -> bytearray:
     """With the CRC that it should have."""
     struct.pack_into(">I", data, 17, crc32c(memoryview(data)[21:]))
+    return data
+
+
+def of_epoch(data: bytearray, leader_epoch: int) -> bytearray:
+    """With another partition leader epoch, which the CRC does not cover."""
+    struct.pack_into(">i", data, 12, leader_epoch)
     return data
 
 

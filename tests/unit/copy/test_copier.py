@@ -15,7 +15,7 @@ from mm2.copy import channel
 from mm2.copy.executor.copier import Copier
 from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.positions import Commit
-from mm2.copy.session import Entry, Mark, Trouble
+from mm2.copy.session import Entry, Lease, Mark, Trouble
 from mm2.copy.spec import Assignment
 from mm2.kafka.structs import TopicPartition
 from tests.unit.copy.batches import Bench, batch
@@ -148,6 +148,9 @@ class Commits:
 
     def busy(self, _source: TopicPartition) -> bool:
         return False
+
+    def lease(self, _source: TopicPartition) -> Lease:
+        return Lease(5, 1)
 
     def commit(self, commit: Commit) -> None:
         self.entries.append(commit.entry)

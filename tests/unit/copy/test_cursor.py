@@ -440,8 +440,8 @@ def test_lost_ranges_are_counted_for_ever_and_the_newest_are_listed() -> None:
 def test_what_the_source_says_goes_to_the_owner() -> None:
     bench = Bench()
     bench.cursor.renewed("id2")
-    bench.cursor.diverged(17)
-    assert bench.owner.told == [("renewed", "id2"), ("diverged", 17)]
+    bench.cursor.diverged(3, 17)
+    assert bench.owner.told == [("renewed", "id2"), ("diverged", 3, 17)]
 
 
 # -- how much may wait ----------------------------------------------------------------------------------------------------
@@ -483,6 +483,7 @@ def test_records_of_others_on_the_target_are_counted() -> None:
     bench.ack(110)
     assert bench.cursor.progress().foreign == 6
     assert segments(bench) == [Segment(0, 103, 4), Segment(4, 110, 1)]
+    assert bench.owner.gaps == [(100, 103), (107, 110)], "they may be the session's own"
 
 
 def test_markers_of_our_own_transactions_are_not_foreign() -> None:

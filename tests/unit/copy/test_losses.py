@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import time
 from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from mm2.copy.executor.cursor import Cursor
+from mm2.copy.executor.history import Verdict, examine
 from mm2.copy.executor.losses import Losses
 from mm2.copy.session import Mark, Session
 from mm2.copy.spec import CopySpec
 from mm2.copy.states import State
 from mm2.kafka.errors import BrokerFailure, DisconnectedFailure, KafkaFailure
 from mm2.kafka.settings import ClientSettings
-from mm2.kafka.structs import EARLIEST, OffsetInfo, ProducerIdentity, TopicPartition
+from mm2.kafka.structs import EARLIEST, EpochEnd, OffsetInfo, ProducerIdentity, TopicPartition
 from tests.unit.copy.batches import SPEC, TP, Bench, batch
 
 SETTINGS = ClientSettings.from_props({"bootstrap.servers": "localhost:1"}, client_id="c")
@@ -31,6 +35,9 @@ class Scene:
         self.bench = Bench(10, target=100 + records, records=records)
         self.cursor = self.bench.cursor
         self.range = (0, 50)
+        self.epochs: list[tuple[int, int]] = []  # (leader epoch, first offset) of the source's log
+        self.refused: KafkaFailure | None = None  # answer to OffsetForLeaderEpoch
+        self.checked: list[TopicPartition] = []
         self.failure: KafkaFailure | None = None
         self.asked = 0
         self.committed: list[tuple[Mark, bool]] = []  # (mark, held)
@@ -55,6 +62,16 @@ class Scene:
             raise self.failure
         return {tp: OffsetInfo(self.range[spec != EARLIEST], -1, -1) for tp, spec in wanted.items()}
 
+    def epoch_ends(self, wanted: dict[TopicPartition, int]) -> dict[TopicPartition, Any]:
+        """As `LeaderEpochFileCache.endOffsetFor`."""
+        return {tp: self.refused or end_of(self.epochs, self.range[1], epoch) for tp, epoch in wanted.items()}
+
+    def validated(self, partition: TopicPartition) -> None:
+        self.checked.append(partition)
+
+    def look_again(self) -> None:
+        """No leaders here."""
+
     async def _call(self, call: Callable[..., Any], *args: Any) -> Any:
         await asyncio.sleep(0)
         return call(*args)
@@ -67,9 +84,17 @@ class Scene:
         self.waiting.pop(0)()
 
     def unreadable(self) -> None:
+        def twice() -> None:
+            self.losses.unreadable(self.cursor, OUT_OF_RANGE)
+            self.losses.unreadable(self.cursor, OUT_OF_RANGE)
+
+        self.play(twice)
+
+    def play(self, action: Callable[[], object]) -> None:
+        """Do something and wait for what it starts."""
+
         async def run() -> None:
-            self.losses.unreadable(self.cursor, OUT_OF_RANGE)
-            self.losses.unreadable(self.cursor, OUT_OF_RANGE)
+            action()
             await asyncio.gather(*self.losses._tasks)
 
         asyncio.run(run())
@@ -114,12 +139,169 @@ def test_a_source_that_ends_earlier_was_truncated_and_is_gone_on_with_at_its_end
     scene = Scene()
     scene.range = (0, 6)
     scene.cursor.leader_epoch = 4
+    scene.epochs = [(0, 0), (4, 3), (5, 6)]
     scene.unreadable()
     assert scene.committed == [(Mark(6, 110, 10), True)]
     assert (scene.cursor.offset, scene.cursor.held, scene.cursor.leader_epoch) == (6, True, -1)
     assert [lost[:3] for lost in scene.cursor.lost] == [(6, 10, "truncated")]
     scene.written()
     assert not scene.cursor.held
+
+
+# -- where the histories part ---------------------------------------------------------------------------------------------
+
+
+def end_of(epochs: list[tuple[int, int]], end: int, epoch: int) -> EpochEnd:
+    """What a log with these epochs answers to OffsetForLeaderEpoch."""
+    if epochs and epochs[-1][0] == epoch:
+        return EpochEnd(epoch, end)
+    above = next((start for known, start in epochs if known > epoch), None)
+    if above is None:
+        return EpochEnd(-1, -1)
+    return EpochEnd(max((known for known, _ in epochs if known <= epoch), default=epoch), above)
+
+
+@pytest.mark.parametrize(
+    ("epochs", "end", "read", "finding"),
+    [
+        ([(0, 0)], 50, (0, 50), (Verdict.SAME, 50)),
+        ([(0, 0), (3, 20)], 60, (3, 50), (Verdict.SAME, 50)),
+        ([(0, 0), (3, 20), (4, 50)], 60, (3, 50), (Verdict.SAME, 50)),
+        ([(0, 0), (3, 20), (4, 40)], 60, (3, 50), (Verdict.TRUNCATED, 40)),
+        ([(0, 0), (4, 30)], 60, (3, 50), (Verdict.TRUNCATED, 30)),
+        ([(0, 0), (4, 70)], 80, (3, 50), (Verdict.TRUNCATED, 50)),  # longer, and not the same
+        ([(4, 30)], 80, (3, 50), (Verdict.TRUNCATED, 30)),  # retention took everything older
+        ([(0, 0), (3, 20)], 40, (3, 50), (Verdict.REWOUND, 20)),  # written to since it was set back
+        ([(0, 0), (2, 20)], 80, (3, 50), (Verdict.REWOUND, 20)),
+        ([(0, 0), (1, 60)], 80, (9, 50), (Verdict.REWOUND, 50)),
+        ([(0, 0)], 80, (9, 50), (Verdict.REWOUND, 0)),
+        ([(0, 0)], 40, (0, 50), (Verdict.REWOUND, 0)),
+        ([], 40, (3, 50), (Verdict.UNKNOWN, 50)),
+    ],
+)
+def test_what_leader_epochs_tell(
+    epochs: list[tuple[int, int]], end: int, read: tuple[int, int], finding: tuple[Verdict, int]
+) -> None:
+    assert examine(lambda epoch: end_of(epochs, end, epoch), *read) == finding
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_after_elections_the_histories_part_where_the_logs_do(data: st.DataObject) -> None:
+    """One leader after another cuts the log off somewhere and continues; what was read is any of the logs, up to anywhere."""
+    log: list[int] = []  # epoch of each record
+    started: list[tuple[int, int]] = []
+    logs = []
+    for epoch in range(data.draw(st.integers(1, 6))):
+        cut = data.draw(st.integers(0, len(log)))
+        del log[cut:]
+        started = [(known, first) for known, first in started if first < cut] + [(epoch, cut)]
+        log += [epoch] * data.draw(st.integers(0, 5))
+        logs.append(list(log))
+    old = data.draw(st.sampled_from(logs))
+    offset = data.draw(st.integers(0, len(old)))
+    if not offset:
+        return
+    same = next((i for i in range(offset) if i >= len(log) or log[i] != old[i]), offset)
+    found = examine(lambda epoch: end_of(started, len(log), epoch), old[offset - 1], offset)
+    assert (found.verdict is Verdict.SAME) == (same == offset)
+    assert same <= found.offset <= offset
+    if found.verdict is Verdict.TRUNCATED and found.offset < offset:
+        assert same == found.offset or old[same] < old[offset - 1]
+
+
+def test_a_log_that_was_set_back_and_written_to_is_copied_from_where_its_epoch_began() -> None:
+    """Its end says nothing: 8 new records are there already."""
+    scene = Scene()
+    scene.cursor.topic_id, scene.cursor.leader_epoch = "id", 2
+    scene.range, scene.epochs = (0, 8), [(0, 0), (2, 5)]
+
+    def again_and_again() -> None:
+        for _ in range(3):
+            scene.losses.diverged(scene.cursor, 2, 8)
+
+    scene.play(again_and_again)
+    assert scene.committed == [(Mark(5, 110, 10), True)]
+    assert [lost[:3] for lost in scene.cursor.lost] == [(5, 10, "truncated")]
+
+
+def test_without_topic_ids_it_was_created_again() -> None:
+    scene = Scene()
+    scene.cursor.leader_epoch, scene.cursor.known_end = 2, 12
+    scene.range, scene.epochs = (0, 8), [(0, 0), (2, 5)]
+    scene.unreadable()
+    assert scene.committed == [(Mark(0, 110, 10), True)]
+    assert [lost[:3] for lost in scene.cursor.lost] == [(10, 12, "recreated")]
+    assert scene.cursor.known_end == -1
+
+
+def test_epochs_that_begin_again_within_range_are_found_out() -> None:
+    """The broker does not know the last epoch that was read, which it calls out of range."""
+    scene = Scene()
+    scene.cursor.topic_id, scene.cursor.leader_epoch = "id", 7
+    scene.range, scene.epochs = (0, 50), [(0, 0), (1, 4), (2, 6)]
+    scene.unreadable()
+    assert scene.committed == [(Mark(6, 110, 10), True)]
+
+
+def test_an_offset_that_is_refused_although_it_is_there_stops_the_partition_after_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("mm2.copy.executor.losses.CONTRADICTED_S", 0.05)
+    for epochs in ([(0, 0), (7, 3)], []):
+        scene = Scene()
+        scene.cursor.topic_id, scene.cursor.leader_epoch = "id", 7
+        scene.epochs = epochs
+        scene.unreadable()
+        assert stopped(scene) is None
+        time.sleep(0.06)
+        scene.unreadable()
+        assert (stopped(scene), scene.committed) == (State.LOST_RANGE, [])
+        trouble = scene.cursor.stop_trouble
+        assert trouble is not None
+        assert "offset 10 of t-0 (leader epoch 7) as out of range although its log has 0..50" in trouble.reason
+
+
+def test_a_position_is_validated_before_it_is_read() -> None:
+    scene = Scene()
+    scene.cursor.leader_epoch, scene.epochs = 3, [(0, 0), (3, 5)]
+    scene.play(lambda: scene.losses.validate(scene.cursor))
+    assert (scene.checked, scene.committed) == ([TP], [])
+    scene.epochs += [(4, 8)]
+    scene.play(lambda: scene.losses.validate(scene.cursor))
+    assert scene.committed == [(Mark(8, 110, 10), True)]
+
+
+@pytest.mark.parametrize("code", [31, 35])
+def test_where_no_position_can_be_validated_copying_continues(code: int) -> None:
+    scene = Scene()
+    scene.cursor.leader_epoch, scene.refused = 3, BrokerFailure.of(code)
+    scene.play(lambda: scene.losses.validate(scene.cursor))
+    assert scene.checked == [TP]
+
+
+@pytest.mark.parametrize("failure", [DisconnectedFailure("gone"), BrokerFailure.of(6), BrokerFailure.of(3)])
+def test_a_validation_that_fails_is_repeated(failure: KafkaFailure) -> None:
+    scene = Scene()
+    scene.cursor.leader_epoch, scene.refused = 3, failure
+    scene.play(lambda: scene.losses.validate(scene.cursor))
+    assert scene.checked == []
+    scene.refused, scene.epochs = None, [(3, 0)]
+    scene.play(lambda: scene.losses.validate(scene.cursor))
+    assert scene.checked == [TP]
+
+
+def test_a_truncation_behind_the_mark_is_compared_by_content() -> None:
+    scene = Scene()
+    scene.cursor.begin(Mark(10, 110, 10), skip=3)
+    scene.cursor.topic_id, scene.cursor.leader_epoch = "id", 7
+    scene.epochs = [(0, 0), (2, 10)]
+    scene.unreadable()
+    assert scene.bench.owner.told == [("uncertain", 10, 3)]
+    scene.cursor.held, scene.cursor.leader_epoch, scene.epochs = False, 7, [(0, 0), (2, 4)]
+    scene.unreadable()
+    assert [lost[:3] for lost in scene.cursor.lost] == [(4, 13, "truncated")]
+    assert scene.committed == [(Mark(4, -1, 13), True)]
 
 
 def test_a_range_that_cannot_be_asked_for_changes_nothing() -> None:
@@ -174,7 +356,8 @@ def test_a_new_topic_stops_the_partition_if_that_is_wanted() -> None:
 @pytest.mark.parametrize("changes", [{"source_data_loss": "stop"}, {"auto_offset_reset": "none"}])
 def test_a_source_that_was_cut_off_stops_the_partition_where_that_is_wanted(changes: dict[str, Any]) -> None:
     scene = Scene(**changes)
-    scene.losses.diverged(scene.cursor, 4)
+    scene.cursor.leader_epoch = 3
+    scene.losses.diverged(scene.cursor, 2, 4)
     assert (stopped(scene), scene.committed) == (State.LOST_RANGE, [])
     trouble = scene.cursor.stop_trouble
     assert trouble is not None
@@ -184,14 +367,17 @@ def test_a_source_that_was_cut_off_stops_the_partition_where_that_is_wanted(chan
 
 def test_a_new_leader_whose_log_is_longer_and_other_is_not_skipped_into() -> None:
     scene = Scene()
-    scene.losses.diverged(scene.cursor, 15)
+    scene.cursor.leader_epoch = 3
+    scene.losses.diverged(scene.cursor, 2, 15)
     assert (scene.committed, scene.cursor.lost) == ([(Mark(10, 110, 10), True)], [])
 
 
 def test_a_cut_that_is_said_twice_is_one() -> None:
     scene = Scene()
-    scene.losses.diverged(scene.cursor, 4)
-    scene.losses.diverged(scene.cursor, 4)
+    scene.cursor.leader_epoch = 3
+    scene.losses.diverged(scene.cursor, 2, 4)
+    scene.cursor.leader_epoch = 3
+    scene.losses.diverged(scene.cursor, 2, 4)
     assert (len(scene.committed), len(scene.cursor.lost), scene.cursor.offset) == (1, 1, 4)
 
 

@@ -14,7 +14,7 @@ from mm2.copy.executor.cursor import Cursor
 from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.opening import Opening, duration_ms
 from mm2.copy.executor.outbox import Outbox
-from mm2.copy.executor.standing import Standing, fingerprint
+from mm2.copy.executor.target_progress import FoundBatch, InconsistentTarget, Prints, TargetProgress, fingerprint
 from mm2.copy.segments import Chunk, Segment
 from mm2.copy.session import Entry, Lost, Mark, Session, Start
 from mm2.copy.spec import Assignment, CopySpec, TransactionsSpec
@@ -47,7 +47,7 @@ class Scene:
         self.woken: list[Outbox] = []
         self.truncated: list[tuple[int, int]] = []
         self.committed: list[Callable[[], None]] = []
-        self.standings: list[Standing | KafkaFailure] = []
+        self.standings: list[TargetProgress | KafkaFailure] = []
         self.offsets: dict[int, list[int | KafkaFailure]] = {EARLIEST: [3], LATEST: [70]}  # answers, the last one stays
         self.asked: list[int] = []
         self.prints: list[int] = []
@@ -67,7 +67,7 @@ class Scene:
         )
         opening: Any = self.opening
         opening._source_admin = opening._target_admin = self
-        opening._inspector = SimpleNamespace(standings=self._standings, fingerprints=lambda *_: self.prints)
+        opening._look_up = SimpleNamespace(progress=self._standings, fingerprints=lambda *_: Prints(self.prints))
         opening._new_identity = lambda: ProducerIdentity(9, 0)
 
     # as source and sink
@@ -76,6 +76,9 @@ class Scene:
 
     def resume(self) -> None:
         """Nothing is fetched here."""
+
+    def leader_epoch(self, _partition: TopicPartition) -> int:
+        return 6
 
     def wake(self, outbox: Outbox) -> None:
         self.woken.append(outbox)
@@ -94,7 +97,9 @@ class Scene:
             found[tp] = OffsetInfo(answer, -1, -1) if isinstance(answer, int) else answer
         return found
 
-    def _standings(self, questions: Mapping[TopicPartition, Any]) -> dict[TopicPartition, Standing | KafkaFailure]:
+    def _standings(
+        self, questions: Mapping[TopicPartition, Any]
+    ) -> dict[TopicPartition, TargetProgress | KafkaFailure]:
         answer = self.standings.pop(0)
         return dict.fromkeys(questions, answer)
 
@@ -148,15 +153,23 @@ def test_what_was_handed_over_cleanly_goes_on_at_once() -> None:
     assert (scene.asked, scene.committed) == ([], [])
 
 
-@pytest.mark.parametrize(("end", "base"), [(157, 150), (160, -1)])
-def test_after_a_crash_the_target_says_how_far_it_got(end: int, base: int) -> None:
+@pytest.mark.parametrize(
+    ("end", "base", "found"),
+    [(157, 150, [FoundBatch(50, 150, 7)]), (160, -1, [FoundBatch(50, 150, 2), FoundBatch(52, 155, 5)])],
+)
+def test_after_a_crash_the_target_says_how_far_it_got(end: int, base: int, found: list[FoundBatch]) -> None:
     scene = Scene()
     # A certificate or a password that does not hold for a while is no answer, or there would be records twice.
     kept_out = [TlsFailure("its certificate has expired"), AuthenticationFailure("another password")]
-    scene.standings = [DisconnectedFailure("away"), *kept_out, Standing(57, end)]
+    scene.standings = [DisconnectedFailure("away"), *kept_out, TargetProgress(57, end, 4, tuple(found))]
     play(scene, lambda: scene.begin(Start(50, 40, ENTRY)))
     assert (scene.cursor.mark, scene.cursor.skip, scene.cursor.skip_base) == (Mark(50, 150, 50), 7, base)
-    assert (scene.outbox.next, scene.outbox.acked, scene.outbox.end_offset) == (57, 57, -1)
+    assert (scene.outbox.next, scene.outbox.acked, scene.outbox.end_offset) == (
+        57,
+        57,
+        found[-1].offset + found[-1].records,
+    )
+    assert (scene.outbox.verified_epoch, scene.outbox.floor) == (4, 100)
     scene.bench.fetch(batch(50, 10))
     scene.bench.ack(end)
     assert (scene.bench.offsets(), scene.cursor.mark) == ([57, 58, 59], Mark(60, end + 3, 60))
@@ -164,22 +177,23 @@ def test_after_a_crash_the_target_says_how_far_it_got(end: int, base: int) -> No
 
 def test_nothing_was_written_since_the_mark() -> None:
     scene = Scene()
-    scene.standings = [Standing(50, 150)]
+    scene.standings = [TargetProgress(50, 150)]
     play(scene, lambda: scene.begin(Start(50, 50, ENTRY)))
     assert (scene.cursor.skip, scene.outbox.end_offset, scene.reading) == (0, 150, [scene.cursor])
 
 
 def test_a_target_that_has_less_than_was_acknowledged_is_told() -> None:
     scene = Scene()
-    scene.standings = [Standing(44, 144)]
+    scene.standings = [TargetProgress(44, 144)]
     play(scene, lambda: scene.begin(Start(50, 50, ENTRY)))
     assert scene.truncated == [(44, 144)]
     assert (scene.cursor.mark, scene.cursor.held) == (Mark(50, 150, 50), True)
 
 
-def test_where_nobody_may_ask_it_is_at_least_once_from_the_mark() -> None:
+def test_where_nobody_may_ask_for_long_it_is_at_least_once_from_the_mark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mm2.copy.executor.opening.LOOK_UP_REFUSED_S", 0.02)
     scene = Scene()
-    scene.standings = [BrokerFailure.of(29)]
+    scene.standings = [BrokerFailure.of(29)] * 1000
     play(scene, lambda: scene.begin(Start(50, 40, ENTRY)))
     assert (scene.cursor.mark, scene.cursor.note.startswith("at least once")) == (Mark(50, 70, 0), True)
     assert scene.opening.sessions == {TP: Session(ProducerIdentity(9, 0), Mark(50, 70, 0))}
@@ -189,7 +203,7 @@ def test_where_nobody_may_ask_it_is_at_least_once_from_the_mark() -> None:
     ("answer", "told"),
     [
         (BrokerFailure.of(29), True),
-        (BrokerFailure.of(35), True),
+        (BrokerFailure.of(35), False),  # the log tells
         ({}, False),
         (BrokerFailure.of(3), False),
         (DisconnectedFailure("gone"), False),
@@ -232,6 +246,37 @@ def test_when_it_is_copied_once_more_to_another_target_nothing_is_known_of_place
     same = Scene()
     play(same, lambda: same.begin(Start(30, 30, moved, Chunk(6, [Segment(0, 100, 50)]), moved=True)))
     assert same.cursor.trail.newest.segments == [Segment(0, 100, 50)], "sent back on the same one, all of it holds"
+
+
+def test_one_refused_look_up_costs_no_exactness() -> None:
+    """Brokers that have just started may refuse before they have loaded their ACLs."""
+    scene = Scene()
+    scene.standings = [BrokerFailure.of(29), TargetProgress(57, 157, 4, (FoundBatch(50, 150, 7),))]
+    play(scene, lambda: scene.begin(Start(50, 40, ENTRY)))
+    assert (scene.cursor.skip, scene.cursor.note, scene.opening.sessions) == (7, "", {TP: SESSION})
+
+
+def test_a_target_that_contradicts_the_count_stops_the_partition() -> None:
+    scene = Scene()
+    scene.standings = [InconsistentTarget("A.t-0 has 40 offsets, but 50 records were counted there")]
+    play(scene, lambda: scene.begin(Start(50, 40, ENTRY)))
+    trouble = scene.cursor.stop_trouble
+    assert trouble is not None
+    assert (trouble.state, scene.reading) == (State.INCONSISTENT, [])
+    assert "40 offsets" in trouble.reason
+
+
+@pytest.mark.parametrize("own", [3, 0])
+def test_batches_of_the_session_between_two_acknowledgements_stop_the_partition(own: int) -> None:
+    scene = Scene()
+    play(scene, lambda: scene.begin(Start(50, 50, ENTRY, clean=True)))
+    opening: Any = scene.opening
+    opening._look_up.count_own = lambda *_: own
+    play(scene, lambda: scene.opening.search_gap(scene.cursor, 150, 160))
+    trouble = scene.cursor.stop_trouble
+    assert (trouble is not None) is bool(own)
+    if trouble is not None:
+        assert "3 records of the copy session at offsets 150 to 159" in trouble.reason
 
 
 # -- a session that begins ------------------------------------------------------------------------------------------------
@@ -354,7 +399,7 @@ def test_no_durations(text: str) -> None:
 
 
 def uncertain(scene: Scene, there: Iterable[int]) -> None:
-    scene.standings = [Standing(57, 157)]
+    scene.standings = [TargetProgress(57, 157)]
     scene.prints = [fingerprint(record(offset)) for offset in there]
     play(scene, lambda: scene.begin(Start(50, 40, ENTRY)))
     scene.bench.fetch(batch(53, 1))
@@ -388,7 +433,7 @@ def test_what_compaction_took_from_the_target_counts_as_there() -> None:
 
 def test_a_target_that_cannot_be_looked_at_makes_it_at_least_once() -> None:
     scene = Scene()
-    scene.standings = [Standing(57, 157)]
+    scene.standings = [TargetProgress(57, 157)]
     play(scene, lambda: scene.begin(Start(50, 40, ENTRY)))
     scene.bench.fetch(batch(53, 1))
     scene.offsets[LATEST] = [BrokerFailure.of(29)]

@@ -117,8 +117,18 @@ def test_a_transaction_is_the_targets(of_the_source: int) -> None:
         assert read_header(sent.data).is_transactional is ours
 
 
-def test_as_many_are_under_way_as_a_broker_remembers_and_one_while_it_does_not_know_us() -> None:
+def test_as_many_batches_are_in_flight_as_a_broker_remembers_and_one_while_it_may_not_know_the_producer() -> None:
+    def room(box: Outbox, in_flight: int) -> bool:
+        box.sent.clear()
+        box.sent.extend(parcel(1) for _ in range(in_flight))
+        return box.has_room(remembered_ms=1)
+
     known, new, plain = outbox(), outbox(), outbox(idempotent=False)
     known.known = plain.known = True
-    assert (known.depth, new.depth, plain.depth) == (MAX_IN_FLIGHT, 1, 1)
+    known.acked_ms = 1
     assert MAX_IN_FLIGHT == 5
+    assert [room(known, count) for count in (0, 1, 4, 5)] == [True, True, True, False]
+    assert [room(new, count) for count in (0, 1)] == [True, False]
+    assert [room(plain, count) for count in (0, 1)] == [True, False]
+    known.acked_ms = 0
+    assert not room(known, 1), "the producer of records this old may be forgotten"

@@ -11,9 +11,19 @@ from hypothesis import strategies as st
 
 from mm2.copy.executor.outbox import Outbox, Parcel, parcel_of
 from mm2.copy.executor.positions import Commit, Positions, Stage, offset_key, offset_value
-from mm2.copy.ledger import Ledger
+from mm2.copy.ledger import Ledger, entry_record
 from mm2.copy.segments import Chunk, Segment
-from mm2.copy.session import Entry, Mark, Session, start_of
+from mm2.copy.session import (
+    POSITION_HEADER,
+    Entry,
+    Lease,
+    Mark,
+    PositionHeader,
+    Session,
+    lease_of,
+    start_of,
+)
+from mm2.copy.written_positions import valid_positions
 from mm2.kafka.partitioner import partition_for
 from mm2.kafka.records.batch import iter_batches
 from mm2.kafka.records.record import Record, decode_batch
@@ -117,7 +127,7 @@ def test_positions_go_to_the_partition_of_their_key() -> None:
 def test_the_ledger_goes_first_and_says_what_the_offsets_topic_holds() -> None:
     desk = Desk()
     positions = desk.positions()
-    positions.start_at(T, 30)
+    positions.start_at(T, 30, Lease(5))
     commit(positions, (T, 42))
     assert [topic for topic, _, _ in desk.sent] == ["ledger"]
     assert (positions.busy(T), positions.idle) == (True, False)
@@ -166,7 +176,7 @@ def test_a_long_batch_of_the_ledger_is_cut(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_position_that_is_there_is_not_written_again_but_the_ledger_may_have_news() -> None:
     desk = Desk()
     positions = desk.positions()
-    positions.start_at(T, 42)
+    positions.start_at(T, 42, Lease(5))
     commit(positions, (T, 42))
     desk.settle()
     assert (len(desk.values("ledger")), desk.values("offsets"), desk.committed) == (1, [], [(T, 42)])
@@ -182,7 +192,7 @@ def test_nothing_is_written_before_the_first_offset() -> None:
 def test_a_rewind_is_written_too() -> None:
     desk = Desk()
     positions = desk.positions()
-    positions.start_at(T, 50)
+    positions.start_at(T, 50, Lease(5))
     commit(positions, (T, 7))
     desk.settle()
     assert desk.values("offsets") == [b'{"offset":6}']
@@ -256,7 +266,7 @@ def test_at_every_crash_point_a_successor_goes_on_at_the_mark_or_the_position(
     """``marks`` may go back: a source that was truncated. Each stands for as many records of the session."""
     desk = Desk()
     positions = desk.positions()
-    positions.start_at(T, committed)
+    positions.start_at(T, committed, Lease(5))
     said: list[Mark] = []
     for count, source in enumerate(marks):
         mark = Mark(source, 100 + count, count)
@@ -298,7 +308,7 @@ def test_a_position_of_java_or_a_user_wins_over_any_ledger(marks: list[int], dat
 def test_a_position_that_was_told_once_more_at_rest_may_be_set_back_or_removed() -> None:
     desk = Desk()
     positions = desk.positions()
-    positions.start_at(T, None)
+    positions.start_at(T, None, Lease(5))
     commit(positions, (T, 10))
     assert positions.is_settled(T), "nothing is in yet"
     desk.settle()
@@ -342,3 +352,82 @@ def test_commits_that_were_given_up_with_the_ledger_are_found_by_nobody() -> Non
     entry, position = state_after(desk.log)
     start = start_of(entry, None, position)
     assert (start.position, start.moved) == (9, True)
+
+
+# -- late writes (rules C2 to C4 of docs/design/copy-sessions.md) ---------------------------------------------------------
+
+
+def test_a_position_describes_itself() -> None:
+    desk = Desk()
+    positions = desk.positions()
+    session = Session(ProducerIdentity(7, 1), Mark(0, 100, 0))
+    positions.start_at(T, 30, Lease(1_000))
+    entry = Entry(T.topic, T.partition, "A.t", Mark(42, 142, 42), session=session)
+    positions.commit(Commit(entry))
+    positions.flush()
+    desk.settle()
+    (record,) = [record for topic, _, record in desk.log if topic == "offsets"]
+    ((name, value),) = record.headers
+    assert name == POSITION_HEADER
+    assert value is not None
+    assert PositionHeader.from_bytes(value) == PositionHeader(Lease(1_000, 1), session, Mark(42, 142, 42))
+    (written,) = [record for topic, _, record in desk.log if topic == "ledger"]
+    assert written.value is not None
+    assert lease_of(written.value) == Lease(1_000, 1)
+
+
+def test_a_late_entry_of_an_earlier_holder_is_ignored() -> None:
+    ledger = Ledger()
+    session = Session(ProducerIdentity(7, 1), Mark(0, 100, 0))
+    newer = Entry(T.topic, T.partition, "A.t", Mark(42, 142, 42), 30, session=session, lease=Lease(2_000, 1))
+    late = newer.replace(mark=Mark(35, 135, 35), lease=Lease(1_000, 99))
+    for entry in (newer, late):
+        record = entry_record(entry)
+        ledger.apply(record.key, record.value)
+    assert ledger.entry(T) == newer
+    older_version = entry_record(newer.replace(mark=Mark(50, 150, 50), lease=Lease()))
+    value = (older_version.value or b"").replace(b'"lease":[0,0],', b"")
+    ledger.apply(older_version.key, value)
+    found = ledger.entry(T)
+    assert found is not None
+    assert found.mark.source == 50, "an entry of a version before has no lease and comes later"
+
+
+@pytest.mark.parametrize(
+    ("lease", "mark", "goes_on_at"),
+    [(Lease(1_000, 99), Mark(35, 135, 35), 42), (Lease(2_000, 2), Mark(44, 144, 44), 44)],
+    ids=["landed late", "the ledger lost its newest entry"],
+)
+def test_a_position_of_ours_is_never_taken_for_a_users(lease: Lease, mark: Mark, goes_on_at: int) -> None:
+    session = Session(ProducerIdentity(7, 1), Mark(0, 100, 0))
+    entry = Entry(T.topic, T.partition, "A.t", Mark(42, 142, 42), 40, session=session, lease=Lease(2_000, 1))
+    ledger = Ledger()
+    record = entry_record(entry)
+    ledger.apply(record.key, record.value)
+    start = ledger.start(T, mark.source)
+    assert (start.moved, start.position) == (True, mark.source), "that is what it looks like without its header"
+    start = ledger.start(T, mark.source, PositionHeader(lease, session, mark))
+    assert (start.moved, start.position) == (False, goes_on_at)
+    assert start.entry is not None
+    assert start.entry.session == session
+    assert start.entry.lease == max(lease, entry.lease)
+
+
+def test_the_position_that_counts_is_not_always_the_last_one() -> None:
+    def ours(epoch: int, offset: int) -> tuple[bytes, PositionHeader]:
+        return offset_value(offset), PositionHeader(Lease(epoch), None, Mark(offset, offset, offset))
+
+    theirs = offset_value(7), None
+    assert valid_positions([]) == (None, None)
+    assert valid_positions([ours(1, 10), ours(2, 20)]).position == 20
+    assert valid_positions([ours(2, 20), ours(1, 10)]).position == 20, "it landed late"
+    assert valid_positions([ours(2, 20), theirs]) == (7, None)
+    assert valid_positions([ours(2, 20), theirs, ours(1, 10)]) == (7, None), "a reset survives a late write"
+    assert valid_positions([ours(2, 20), theirs, ours(3, 8)]).position == 8
+    assert valid_positions([ours(2, 20), (None, None)]) == (None, None)
+
+
+def test_a_take_over_has_a_larger_lease_also_when_clocks_differ() -> None:
+    assert Lease(5_000, 7).taken_over(4_000) == Lease(5_001, 0)
+    assert Lease(5_000, 7).taken_over(6_000) == Lease(6_000, 0)
+    assert Lease(5_000, 7) < Lease(5_000, 7).following() < Lease(5_001)

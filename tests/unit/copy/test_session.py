@@ -23,6 +23,7 @@ ENTRY = Entry(
     4,
     1000,
     2,
+    known_epoch=3,
 )
 
 
@@ -31,6 +32,14 @@ def test_entry_survives_the_ledger() -> None:
     many = ENTRY.replace(lost_before=7)
     assert Entry.from_json("orders", 0, many.to_json()) == many
     assert (ENTRY.lost_ranges, many.lost_ranges) == (1, 8)
+    ahead = ENTRY.replace(known_epoch=5)
+    assert Entry.from_json("orders", 0, ahead.to_json()) == ahead
+
+
+def test_an_older_entry_names_its_epoch_once() -> None:
+    data = ENTRY.replace(known_epoch=5).to_json()
+    del data["source"]["known"]
+    assert Entry.from_json("orders", 0, data).known_epoch == ENTRY.source_epoch
 
 
 def test_start_survives_the_channel() -> None:

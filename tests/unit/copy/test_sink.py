@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ import pytest
 from mm2.copy.executor.brokers import SILENT_S, Place
 from mm2.copy.executor.outbox import Outbox, Parcel
 from mm2.copy.executor.sink import Sink, _Broker, _UnderWay
-from mm2.copy.executor.standing import Standing
+from mm2.copy.executor.target_progress import FoundBatch, ProgressQuestion, TargetProgress
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import BrokerFailure, DisconnectedFailure, KafkaFailure
 from mm2.kafka.records.batch import read_header
@@ -75,9 +76,11 @@ class Scene:
         self.background = ThreadPoolExecutor(1)
         self.acked: list[tuple[str, int]] = []
         self.words: list[str | None] = []
-        self.standing: Standing | KafkaFailure = Standing(0, 0)
+        self.standing: TargetProgress | KafkaFailure = TargetProgress(0, 0)
         self.questions: list[dict[TopicPartition, tuple[int, int, int]]] = []
         self.lost: list[int] = []
+        self.age_ms = 0
+        self.inconsistent: list[str] = []
         self.truncated: list[tuple[int, int]] = []
         self.sink = Sink(
             self.cluster,
@@ -89,9 +92,9 @@ class Scene:
         )
 
     async def _look_up(
-        self, questions: Mapping[TopicPartition, tuple[ProducerIdentity, int, int]]
-    ) -> Mapping[TopicPartition, Standing | KafkaFailure]:
-        self.questions.append({tp: (who.producer_id, *rest) for tp, (who, *rest) in questions.items()})  # type: ignore[misc]
+        self, questions: Mapping[TopicPartition, ProgressQuestion]
+    ) -> Mapping[TopicPartition, TargetProgress | KafkaFailure]:
+        self.questions.append({tp: (q.producer.producer_id, q.records, q.behind) for tp, q in questions.items()})
         return dict.fromkeys(questions, self.standing)
 
     def outbox(
@@ -102,13 +105,17 @@ class Scene:
         box = self.sink.outbox(tp, on_refused=lambda f: said.append(None if f is None else str(f)), **options)
         if options["idempotent"]:
             box.begin(ProducerIdentity(7, 0), 0, known=known)
+            box.acked_ms = int(time.time() * 1000)
         box.place = Place(1, 0)
+        box.leader_epoch = 1
         box.looked_up = looked_up
+        box.on_inconsistent = self.inconsistent.append
         box.on_truncated = lambda records, end: self.truncated.append((records, end))
         return box
 
     def parcel(self, name: str, count: int) -> Parcel:
-        data = encode_batch([Record(b"k", b"v", timestamp=1)] * count)
+        stamp = int(time.time() * 1000) - self.age_ms
+        data = encode_batch([Record(b"k", b"v", timestamp=stamp)] * count)
         return Parcel(
             memoryview(data),
             read_header(data),
@@ -221,8 +228,10 @@ def test_a_new_leader_gets_nothing_before_the_old_one_has_answered() -> None:
         assert new.requests == []
         old.fail(DisconnectedFailure("gone"))
         await turn()
-        assert new.requests == [[(0, 1)], [(1, 1)]]
+        assert new.requests == [[(0, 1)]], "whether the new leader knows the producer is shown by its first answer"
         new.answer((TP, 0, 10))
+        await turn()
+        assert new.requests == [[(0, 1)], [(1, 1)]]
         new.answer((TP, 0, 11))
         assert scene.acked == [("a", 10), ("b", 11)]
 
@@ -306,7 +315,7 @@ def test_what_is_there_already_is_taken_for_acknowledged_and_not_sent_again() ->
             scene.put(box, name, 2)
         await turn()
         assert line.requests == [[(0, 2)], [(2, 2)], [(4, 2)]]
-        scene.standing = Standing(4, 104)
+        scene.standing = TargetProgress(4, 104, 1, (FoundBatch(0, 100, 4),))
         line.fail(GONE)
         await turn()
         assert scene.questions == [{TP: (7, 0, 100)}]
@@ -342,7 +351,7 @@ def test_among_records_of_others_the_places_are_not_known() -> None:
         box.end_offset = 100
         scene.put(box, "a", 2)
         await turn()
-        scene.standing = Standing(2, 109)
+        scene.standing = TargetProgress(2, 109)
         line.fail(GONE)
         await turn()
         assert (scene.acked, box.idle, box.complaint) == ([("a", -1)], True, None)
@@ -356,7 +365,7 @@ def test_a_batch_that_is_there_in_part_is_cut() -> None:
         scene.put(box, "a", 5)
         scene.put(box, "b", 1)
         await turn()
-        scene.standing = Standing(3, 3)
+        scene.standing = TargetProgress(3, 3, 1, (FoundBatch(0, 0, 3),))
         line.fail(GONE)
         await turn()
         again = Line(scene.sink, 1)
@@ -379,7 +388,7 @@ def test_a_target_that_lost_what_it_had_acknowledged_is_the_owners_business() ->
         line.answer((TP, 0, 0))
         scene.put(box, "b", 5)
         await turn()
-        scene.standing = Standing(3, 3)
+        scene.standing = TargetProgress(3, 3)
         line.fail(GONE)
         await turn()
         assert (scene.truncated, scene.acked, box.paused) == ([(3, 3)], [("a", 0)], True)
@@ -392,7 +401,7 @@ def test_who_is_overtaken_has_lost_the_partition() -> None:
         line, box = Line(scene.sink, 1), scene.outbox(known=True, looked_up=True)
         scene.put(box, "a", 2)
         await turn()
-        scene.standing = Standing(9, 9)
+        scene.standing = TargetProgress(9, 9)
         line.fail(GONE)
         await turn()
         assert (scene.acked, scene.lost, box.paused) == ([("a", -1)], [90], True)
@@ -400,21 +409,136 @@ def test_who_is_overtaken_has_lost_the_partition() -> None:
     play(scenario)
 
 
-def test_where_nobody_may_ask_it_is_sent_again_blindly() -> None:
+def test_a_look_up_that_is_refused_for_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mm2.copy.executor.sink._LOOK_UP_AGAIN_S", 0.01)
+    monkeypatch.setattr("mm2.copy.executor.sink.LOOK_UP_REFUSED_S", 0.1)
+
     async def scenario(scene: Scene) -> None:
         line, box = Line(scene.sink, 1), scene.outbox(known=True, looked_up=True)
         scene.put(box, "a")
         await turn()
         scene.standing = BrokerFailure.of(29)
         line.fail(GONE)
+        await until(lambda: scene.questions)
+        again = Line(scene.sink, 1)
+        scene.sink._pump(again.broker)
+        assert again.requests == [], "one refusal may be of a broker that has just started"
+        await until(lambda: again.requests)
+        assert again.requests == [[(0, 1)]]
+        assert len(scene.questions) > 2
+        assert box.looked_up, "the next doubt is looked up again"
+
+    play(scenario)
+
+
+# -- rules S1 to S6 of docs/design/copy-sessions.md -----------------------------------------------------------------------
+
+
+def test_old_records_go_one_batch_at_a_time() -> None:
+    """A broker forgets the producer of old records, and then it accepts a batch behind one that it has refused."""
+
+    async def scenario(scene: Scene) -> None:
+        scene.age_ms = 30 * 86_400_000
+        line, box = Line(scene.sink, 1), scene.outbox(known=True, looked_up=True)
+        for name in "abc":
+            scene.put(box, name)
         await turn()
-        for _ in range(2):
-            again = Line(scene.sink, 1)
-            scene.sink._pump(again.broker)
-            assert again.requests == [[(0, 1)]]
-            again.fail(GONE)
-            await turn()
-        assert (len(scene.questions), box.looked_up) == (1, False)
+        assert line.requests == [[(0, 1)]]
+        line.answer((TP, 0, 10))
+        await turn()
+        assert line.requests == [[(0, 1)], [(1, 1)]]
+
+    play(scenario)
+
+
+def test_a_fresh_batch_does_not_follow_an_old_one_in_flight() -> None:
+    async def scenario(scene: Scene) -> None:
+        line, box = Line(scene.sink, 1), scene.outbox(known=True, looked_up=True)
+        scene.age_ms = 30 * 86_400_000
+        scene.put(box, "old")
+        scene.age_ms = 0
+        scene.put(box, "fresh")
+        scene.put(box, "fresh")
+        await turn()
+        assert line.requests == [[(0, 1)]]
+        line.answer((TP, 0, 10))
+        await turn()
+        assert line.requests == [[(0, 1)], [(1, 1)]], "the last acknowledged one is old, the producer may be forgotten"
+        line.answer((TP, 0, 11))
+        scene.put(box, "fresh")
+        await turn()
+        assert line.requests == [[(0, 1)], [(1, 1)], [(2, 1)], [(3, 1)]]
+
+    play(scenario)
+
+
+def test_how_long_brokers_remember_is_a_setting_of_theirs() -> None:
+    async def scenario(scene: Scene) -> None:
+        scene.age_ms = 3_600_000
+        line, box = Line(scene.sink, 1), scene.outbox(known=True, looked_up=True)
+        scene.sink.producer_expires_after(86_400_000)
+        for name in "ab":
+            scene.put(box, name)
+        await turn()
+        assert line.requests == [[(0, 1)], [(1, 1)]]
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("code", [-1, 3, 5, 6, 7, 20, 46, 56])
+def test_a_batch_that_may_have_been_appended_is_looked_up(code: int) -> None:
+    async def scenario(scene: Scene) -> None:
+        line, box = Line(scene.sink, 1), scene.outbox(known=True, looked_up=True)
+        box.end_offset = 100
+        scene.leaders(t=1)
+        scene.put(box, "a", 2)
+        await turn()
+        scene.standing = TargetProgress(2, 102, 1, (FoundBatch(0, 100, 2),))
+        line.answer((TP, code, -1))
+        await until(lambda: scene.acked)
+        assert (scene.acked, len(line.requests), box.idle) == ([("a", 100)], 1, True)
+
+    play(scenario)
+
+
+def test_an_acknowledged_batch_behind_a_refused_one_stops_the_partition() -> None:
+    async def scenario(scene: Scene) -> None:
+        line, box = Line(scene.sink, 1), scene.outbox(known=True, looked_up=True)
+        scene.put(box, "a")
+        scene.put(box, "b")
+        await turn()
+        line.answer((TP, 19, -1))
+        line.answer((TP, 0, 10))
+        await turn()
+        assert (scene.acked, box.acked, box.paused) == ([], 0, True)
+        assert "took records from 1 on at offset 10, although it had refused those from 0 on" in scene.inconsistent[0]
+
+    play(scenario)
+
+
+def test_nothing_is_sent_without_the_lease() -> None:
+    async def scenario(scene: Scene) -> None:
+        line, box = Line(scene.sink, 1), scene.outbox(known=True, looked_up=True)
+        scene.sink._may_send = lambda: False
+        scene.put(box, "a")
+        await turn()
+        assert line.requests == []
+
+    play(scenario)
+
+
+def test_after_a_look_up_nothing_is_sent_in_another_leader_epoch() -> None:
+    async def scenario(scene: Scene) -> None:
+        line, box = Line(scene.sink, 1), scene.outbox(looked_up=True)
+        scene.leaders(t=1)
+        box.leader_epoch, box.verified_epoch = 5, 4
+        scene.standing = TargetProgress(0, 0, 5)
+        scene.put(box, "a")
+        await until(lambda: line.requests)
+        assert len(scene.questions) == 1
+        line.answer((TP, 0, 0))
+        assert scene.acked == [("a", 0)]
+        assert box.verified_epoch is None
 
     play(scenario)
 
@@ -430,7 +554,7 @@ def test_a_target_that_does_not_answer_the_question_is_asked_again(monkeypatch: 
         line.fail(GONE)
         await until(lambda: len(scene.questions) > 1)
         assert (box.complaint, scene.acked) == (scene.standing, [])
-        scene.standing = Standing(1, 1)
+        scene.standing = TargetProgress(1, 1)
         await until(lambda: scene.acked)
         assert (box.complaint, box.idle) == (None, True), "nothing is wrong any more"
 
@@ -443,7 +567,7 @@ def test_a_broker_that_forgot_our_producer_is_asked_what_it_has(monkeypatch: pyt
         scene.put(box, "a", 2)
         scene.put(box, "b", 2)
         await turn()
-        scene.standing = Standing(2, 2)
+        scene.standing = TargetProgress(2, 2)
         line.answer((TP, OUT_OF_ORDER, -1))
         line.answer((TP, OUT_OF_ORDER, -1))
         await until(lambda: len(line.requests) == 3)
@@ -482,8 +606,11 @@ def test_a_batch_that_is_too_large_is_cut_and_what_follows_keeps_its_numbers() -
         line.answer((TP, TOO_LARGE, -1))
         line.answer((TP, OUT_OF_ORDER, -1))
         await turn()
-        assert line.requests[2:] == [[(0, 2)], [(2, 2)], [(4, 1)]]
-        assert (scene.words, scene.questions) == ([], [])
+        for place, part in enumerate([(0, 2), (2, 2), (4, 1)]):
+            assert line.requests[2 + place] == [part]
+            line.answer((TP, 0, part[0]))
+            await turn()
+        assert (scene.words, scene.questions) == ([None], [])
 
     play(scenario)
 
@@ -542,6 +669,8 @@ def test_what_was_never_sent_waits_while_a_transaction_ends_and_the_rest_goes_on
         await until(lambda: len(line.requests) == 3)
         assert line.requests[2] == [(0, 1)], "what was sent goes again"
         scene.sink.hold(new=False)
+        line.answer((TopicPartition("o", 0), 0, 5))
+        line.answer((TP, 0, 10))
         await turn()
         assert line.requests[3] == [(1, 1)]
         assert line.transactional == [[True]] * 4

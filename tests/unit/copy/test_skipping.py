@@ -6,17 +6,18 @@ import struct
 import zlib
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mm2.copy.executor.standing import fingerprint
+from mm2.copy.executor.target_progress import fingerprint
 from mm2.copy.segments import Gap, Segment
 from mm2.copy.session import Mark
 from mm2.kafka.records.batch import TRANSACTIONAL
 from mm2.kafka.records.record import Record, decode_batch, encode_batch
-from tests.unit.copy.batches import Bench, batch, holed, marker, record, spoiled, view_of
+from tests.unit.copy.batches import Bench, batch, holed, marker, of_epoch, record, spoiled, view_of
 
 
 def answered(bench: Bench, there: Iterable[int]) -> None:
@@ -171,6 +172,88 @@ def test_a_corrupt_batch_cannot_be_counted() -> None:
     bench.fetch(batch(2, 2))
     bench.ack(2)
     assert (bench.offsets(), bench.cursor.mark) == ([2, 3], Mark(4, 4, 4))
+
+
+# -- batches that an election may have replaced ---------------------------------------------------------------------------
+
+
+def test_no_batch_of_a_newer_leader_is_counted() -> None:
+    """KIP-101: an unclean election may have replaced what the predecessor copied."""
+    bench = Bench(0, target=0, skip=5, skip_base=0, known_epoch=3)
+    bench.fetch(of_epoch(batch(0, 2), 3), of_epoch(batch(2, 9), 4))
+    assert bench.owner.told == [("uncertain", 2, 3)]
+    assert (bench.cursor.mark, bench.cursor.known_epoch, bench.parcels) == (Mark(2, 2, 2), 3, [])
+
+
+def test_what_an_election_replaced_is_reported_and_the_new_records_are_copied() -> None:
+    bench = Bench(0, target=0, skip=5, skip_base=0, known_epoch=3)
+    new = of_epoch(batch(2, 9), 4)
+    bench.fetch(of_epoch(batch(0, 2), 3), new)
+    answered(bench, [102, 103, 104])  # others
+    bench.fetch(new)
+    assert bench.owner.told[1:] == [("replaced", 2, 3, True)]
+    assert bench.offsets() == list(range(2, 11))
+    bench.ack(5)
+    assert (bench.cursor.mark, bench.parcels[0].at) == (Mark(11, 14, 14), 5)
+    bench.fetch(of_epoch(batch(11, 1), 4))
+    assert bench.cursor.known_epoch == 4
+
+
+def test_a_clean_election_costs_a_comparison_and_nothing_else() -> None:
+    bench = Bench(0, target=0, skip=5, skip_base=0, known_epoch=3)
+    new = of_epoch(batch(2, 4), 4)
+    bench.fetch(of_epoch(batch(0, 2), 3), new)
+    answered(bench, [2, 3, 4])
+    bench.fetch(new)
+    assert (bench.owner.told[1:], bench.offsets(), bench.cursor.records) == ([], [5], 5)
+
+
+def test_while_records_are_compared_the_epoch_that_may_be_counted_stays() -> None:
+    """A successor after another crash has to compare, too."""
+    bench = Bench(0, target=0, skip=5, known_epoch=3)
+    new = of_epoch(batch(0, 2), 4)
+    bench.fetch(new)
+    answered(bench, range(5))
+    bench.fetch(new)
+    assert (bench.cursor.mark, bench.cursor.known_epoch, bench.cursor.leader_epoch) == (Mark(2, -1, 2), 3, 4)
+
+
+def test_where_replaced_records_are_to_stop_the_partition_nothing_behind_them_is_copied() -> None:
+    bench = Bench(0, target=0, skip=5, known_epoch=3)
+    bench.owner.stops = True
+    new = of_epoch(batch(0, 9), 4)
+    bench.fetch(new)
+    answered(bench, range(100, 105))
+    bench.fetch(new, of_epoch(batch(9, 1), 4))
+    assert (bench.parcels, bench.cursor.mark, bench.cursor.skip) == ([], Mark(0, 0, 0), 5)
+
+
+def test_with_holes_which_offsets_the_replaced_records_had_is_not_known() -> None:
+    bench = Bench(0, target=0, skip=5, known_epoch=3)
+    new = of_epoch(batch(2, 9), 4)
+    bench.fetch(new)
+    answered(bench, range(100, 105))
+    bench.fetch(new)
+    assert bench.owner.told[1:] == [("replaced", 2, 5, False)]
+
+
+def test_a_truncation_behind_the_mark_is_compared_and_not_obeyed() -> None:
+    bench = Bench(10, target=0, skip=5, known_epoch=3)
+    bench.cursor.diverged(2, 12)
+    assert (bench.owner.told, bench.cursor.held) == ([("uncertain", 10, 5)], True)
+    assert (bench.cursor.leader_epoch, bench.cursor.known_epoch) == (2, -1)
+    bench.cursor.held = False
+    bench.cursor.diverged(1, 7)
+    assert bench.owner.told[1:] == [("diverged", 1, 7)]
+
+
+def test_timestamps_that_the_target_does_not_keep_are_not_compared() -> None:
+    bench = Bench(0, target=0, skip=2)
+    bench.fetch(batch(1, 2))
+    bench.cursor.match = deque(fingerprint(replace(record(o), timestamp=77), with_time=False) for o in (0, 1))
+    bench.cursor.match_with_time, bench.cursor.held = False, False
+    bench.fetch(batch(1, 2))
+    assert bench.offsets() == [2]
 
 
 # -- looking for it -------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import BrokerFailure, DisconnectedFailure
 from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import Metadata, PartitionInfo, TopicInfo, TopicPartition, topic_id_text
+from mm2.kafka.wire import fetch
 from mm2.kafka.wire.channel import BufferPool
 from mm2.kafka.wire.fetch import Fetched, Position
 
@@ -35,8 +36,9 @@ class Feed:
         self.topic_id = ""
         self.failures: list[BrokerFailure] = []
         self.taken: list[int] = []
-        self.ends: list[int] = []
+        self.ends: list[tuple[int, int]] = []
         self.limited = 0
+        self.suspicions = 0
 
     def take(self, fetched: Fetched) -> None:
         self.taken.append(len(fetched.records))
@@ -47,8 +49,11 @@ class Feed:
     def renewed(self, topic_id: str) -> None:
         self.offset, self.topic_id = 0, topic_id
 
-    def diverged(self, end_offset: int) -> None:
-        self.ends.append(end_offset)
+    def diverged(self, epoch: int, end_offset: int) -> None:
+        self.ends.append((epoch, end_offset))
+
+    def unchecked(self) -> None:
+        self.suspicions += 1
 
     def throttled(self) -> None:
         self.limited += 1
@@ -59,7 +64,7 @@ class Line:
 
     lost = False
 
-    def __init__(self, source: Source, feeds: Iterable[Feed]) -> None:
+    def __init__(self, source: Source, feeds: Iterable[Feed], version: int) -> None:
         self.source = source
         self.asked: list[dict[TopicPartition, Position]] = []
         self.touched: list[list[TopicPartition]] = []
@@ -70,6 +75,7 @@ class Line:
         session = SimpleNamespace(request=self._request, response=lambda *_: self.answers.pop(0))
         self.broker = source._brokers[Place(1, 0)] = _Broker(1, 0, session=cast(Any, session))
         self.broker.channel = cast(Any, self)
+        self.broker.version = version
         self.broker.intakes = {feed.partition: source._intakes[feed.partition] for feed in feeds}
 
     def _request(
@@ -123,15 +129,15 @@ class Scene:
         self.opened.append(-1 if node_id is None else node_id)
         raise DisconnectedFailure("nobody there")
 
-    def line(self, *feeds: Feed) -> Line:
+    def line(self, *feeds: Feed, version: int = fetch.MAX_VERSION) -> Line:
         """A broker that leads these feeds' partitions, and answers when the test says so."""
         for feed in feeds:
             self.source._intakes[feed.partition] = _Intake(feed, 1 << 20)
-        return Line(self.source, feeds)
+        return Line(self.source, feeds, version)
 
-    def say(self, leader: int, topic_id: str = "") -> None:
+    def say(self, leader: int, topic_id: str = "", leader_epoch: int = 1) -> None:
         """From now on metadata says this of t."""
-        info = TopicInfo("t", topic_id, False, {index: PartitionInfo(leader, 1, (), ()) for index in (0, 1)})
+        info = TopicInfo("t", topic_id, False, {index: PartitionInfo(leader, leader_epoch, (), ()) for index in (0, 1)})
         found = Metadata("id", 1, {}, {"t": info})
         self.cluster.metadata = lambda *_args, **_kwargs: found  # type: ignore[method-assign]
 
@@ -245,7 +251,29 @@ def test_a_log_that_was_cut_off_is_told_with_its_end() -> None:
         line.ask()
         assert line.asked[0][feed.partition].last_fetched_epoch == 5
         line.answer(fetched(feed.partition, diverging=(4, 33)))
-        assert (feed.ends, feed.taken) == ([33], [])
+        assert (feed.ends, feed.taken) == ([(4, 33)], [])
+
+    play(scenario)
+
+
+def test_below_fetch_12_a_position_is_validated_before_it_is_read_and_after_each_change_of_leader() -> None:
+    """KIP-320: the client asks by OffsetForLeaderEpoch, the broker does not compare by itself."""
+
+    async def scenario(scene: Scene) -> None:
+        feed, fresh = Feed(TopicPartition("t", 0)), Feed(TopicPartition("t", 1))
+        feed.leader_epoch = 5
+        line = scene.line(feed, fresh, version=fetch.FLEXIBLE_FROM - 1)
+        line.ask()
+        assert (feed.suspicions, [*line.asked[0]]) == (1, [fresh.partition])
+        scene.source.validated(feed.partition)
+        line.answer()
+        assert {*line.asked[-1]} == {feed.partition, fresh.partition}
+        scene.say(1, leader_epoch=2)
+        scene.source.look_again()
+        await asyncio.sleep(0.4)
+        line.answer(fetched(feed.partition, 6), fetched(fresh.partition, 6))
+        assert (feed.suspicions > 1, feed.taken, fresh.taken) == (True, [], [6])
+        assert feed.partition not in line.asked[-1]
 
     play(scenario)
 

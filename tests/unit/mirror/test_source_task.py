@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import Any, cast
@@ -15,7 +15,8 @@ from structlog.testing import capture_logs
 from mm2.connect.api import ConnectError, SourceTaskContext, WorkerView
 from mm2.copy.executor.positions import offset_value
 from mm2.copy.ledger import Ledger, LedgerLog, Pause, entry_record, pause_record, paused
-from mm2.copy.session import Entry, Mark, Session, Start
+from mm2.copy.session import Entry, Lease, Mark, PositionHeader, Session, Start
+from mm2.copy.written_positions import WrittenPosition
 from mm2.kafka.errors import AuthenticationFailure, BrokerFailure, DisconnectedFailure, KafkaFailure, TlsFailure
 from mm2.kafka.structs import ProducerIdentity, TopicPartition
 from mm2.mirror.promotions import Promotion, withdrawn
@@ -83,6 +84,16 @@ class Scene:
         self.task._new_ledger = cast(Any, lambda: self.log)
         self.creations = 0
         self.task._create_topics = cast(Any, self._create)
+        self.headers: dict[TopicPartition, PositionHeader] = {}
+        task: Any = self.task
+        task._written_positions = self._written
+
+    def _written(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, WrittenPosition]:
+        offsets = {tp: self.positions.held.get(tp) for tp in partitions}
+        return {
+            tp: WrittenPosition(None if offset is None else offset + 1, self.headers.get(tp))
+            for tp, offset in offsets.items()
+        }
 
     def _create(self) -> None:
         self.creations += 1
@@ -177,6 +188,16 @@ def test_java_s_positions_are_obeyed_and_said() -> None:
     assert start.entry == ENTRY.replace(session=None)
     (warning,) = [line for line in logs if line["log_level"] == "warning"]
     assert (warning["position"], warning["ledger"]) == (100, 50)
+
+
+def test_a_position_that_a_predecessor_wrote_late_is_not_obeyed() -> None:
+    scene = Scene(ENTRY.replace(lease=Lease(2_000, 1)))
+    scene.positions.held = {T0: 19}
+    scene.headers = {T0: PositionHeader(Lease(1_000, 7), ENTRY.session, Mark(20, 30, 20))}
+    with capture_logs() as logs:
+        start = scene.starts()[T0]
+    assert (start.position, start.committed, start.moved) == (50, 20, False)
+    assert [line for line in logs if line["log_level"] == "warning"] == []
 
 
 def test_positions_that_the_ledger_knows_nothing_of_are_obeyed_and_what_that_costs_is_said_once() -> None:

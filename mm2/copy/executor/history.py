@@ -1,0 +1,72 @@
+"""Whether a source log still has the records that were read from it, found out by leader epochs (KIP-101, KIP-320). Pure.
+
+Each leader writes its epoch into its batches, and a log keeps at which offset each epoch began. Two logs are equal up to the
+end of the newest epoch that both have. `EpochEnd` answers come from `LeaderEpochFileCache.endOffsetFor` of the leader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import NamedTuple
+
+from mm2.kafka.structs import EpochEnd
+
+
+class Verdict(Enum):
+    """What became of the log."""
+
+    SAME = auto()
+    """It has everything that was read."""
+    TRUNCATED = auto()
+    """A later leader cut it off at an offset; what precedes that offset is what was read."""
+    REWOUND = auto()
+    """Its newest epoch is not newer than what was read, and yet records are missing: it is an older copy or another log."""
+    UNKNOWN = auto()
+    """It knows no epoch at all."""
+
+
+class Finding(NamedTuple):
+    """``offset``: from here on the log has other records than those that were read, or none."""
+
+    verdict: Verdict
+    offset: int
+
+
+def examine(ask: Callable[[int], EpochEnd], epoch: int, offset: int) -> Finding:
+    """Compare a log with what was read from it: up to ``offset``, the last batch of leader epoch ``epoch``.
+
+    ``ask`` answers an OffsetForLeaderEpoch question. A leader's own epoch has no successor in its log, so its end is only the
+    log end at that moment. It says nothing about where the histories part when the log has been written to since; the start
+    of that epoch does.
+    """
+    found = ask(epoch)
+    if not found.is_defined:
+        latest = _latest(ask, epoch)
+        return (
+            Finding(Verdict.UNKNOWN, offset) if latest < 0 else Finding(Verdict.REWOUND, _start_of(ask, latest, offset))
+        )
+    if found.leader_epoch < epoch:
+        return Finding(Verdict.TRUNCATED, min(found.end_offset, offset))
+    if found.end_offset >= offset:
+        return Finding(Verdict.SAME, offset)
+    if ask(epoch + 1).is_defined:
+        return Finding(Verdict.TRUNCATED, found.end_offset)
+    return Finding(Verdict.REWOUND, _start_of(ask, epoch, offset))
+
+
+def _latest(ask: Callable[[int], EpochEnd], above: int) -> int:
+    """The newest epoch of a log, all of which are below ``above``; -1 for none."""
+    known, unknown = -1, above
+    while unknown - known > 1:
+        epoch = (known + unknown) // 2
+        if ask(epoch).is_defined:
+            known = epoch
+        else:
+            unknown = epoch
+    return known
+
+
+def _start_of(ask: Callable[[int], EpochEnd], epoch: int, offset: int) -> int:
+    """Where an epoch begins, at most ``offset``."""
+    return 0 if epoch <= 0 else max(0, min(ask(epoch - 1).end_offset, offset))

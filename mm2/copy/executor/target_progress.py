@@ -1,0 +1,347 @@
+"""How many records of a copy session are on the target, and where (rules L1 to L5 of docs/design/copy-sessions.md).
+
+What the leader remembers of the producer is used where it agrees with the offsets of the log. Otherwise the batch headers in the
+log are read: the log is the authority. Everything here blocks and is called on background threads.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from mm2.copy.session import count_after
+from mm2.kafka.admin import Admin
+from mm2.kafka.cluster import Cluster
+from mm2.kafka.error_codes import ErrorCode
+from mm2.kafka.errors import BrokerFailure, KafkaFailure, TimeoutFailure
+from mm2.kafka.reader import Batch, BatchReader
+from mm2.kafka.records.batch import BatchHeader
+from mm2.kafka.records.record import Record, decode_batch
+from mm2.kafka.structs import EARLIEST, LATEST, OffsetInfo, ProducerIdentity, ProducerState, TopicPartition
+
+_POLL_MS: Final = 100
+_POLL_TIMEOUT_S: Final = 10.0
+_EMPTY_ANSWERS: Final = 3
+#: Of each request of a look-up; the caller repeats the whole look-up until it succeeds.
+_REQUEST_TIMEOUT_S: Final = 5.0
+_STABLE_TIMEOUT_S: Final = 2.0
+_STABLE_AGAIN_S: Final = 0.02
+#: How long a look-up must be refused for a reason that time does not change before exactness is given up (rule L5).
+LOOK_UP_REFUSED_S: Final = 10.0
+
+
+class ProgressQuestion(NamedTuple):
+    """What is known of a session before a look-up.
+
+    ``records`` of it are known to be on the target, which ended at offset ``behind`` (-1: unknown) after the last of them.
+    ``floor`` is the target offset where the session began (-1: unknown), ``leader_epoch`` the highest known one of the target
+    partition (-1: unknown): an answer in a lower one is stale.
+    """
+
+    producer: ProducerIdentity
+    records: int
+    behind: int
+    floor: int = -1
+    leader_epoch: int = -1
+
+
+class FoundBatch(NamedTuple):
+    """A batch of a session in the target's log: number of its first record in the session, its target offset, its records."""
+
+    at: int
+    offset: int
+    records: int
+
+
+@dataclass(frozen=True, slots=True)
+class TargetProgress:
+    """``records`` of the session are on the target, all below the high watermark. The log ended at offset ``end`` in
+    ``leader_epoch``. ``batches`` are those behind what was known."""
+
+    records: int
+    end: int
+    leader_epoch: int = -1
+    batches: tuple[FoundBatch, ...] = ()
+
+    def offset_of(self, at: int, count: int) -> int:
+        """The target offset of the session's record number ``at``; -1 where it and the ``count - 1`` that follow are not known
+        to lie side by side."""
+        first = self._offset_of(at)
+        return first if first >= 0 and self._offset_of(at + count - 1) == first + count - 1 else -1
+
+    @property
+    def target_end(self) -> int:
+        """The target offset behind the last record found; -1 when none was."""
+        return self.batches[-1].offset + self.batches[-1].records if self.batches else -1
+
+    def _offset_of(self, at: int) -> int:
+        return next((b.offset + at - b.at for b in self.batches if b.at <= at < b.at + b.records), -1)
+
+
+class InconsistentTarget(KafkaFailure):
+    """The target's log contradicts the count of a session: records are missing, doubled or out of order (rule L3)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prints:
+    """Fingerprints of records on the target, in order. ``with_time``: the timestamps are part of them."""
+
+    values: list[int]
+    with_time: bool = True
+
+
+class TargetLookUp:
+    """Asks the target cluster. Needs READ on the topics (DescribeProducers, Fetch)."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._admin = Admin(cluster)
+
+    def progress(
+        self, questions: Mapping[TopicPartition, ProgressQuestion]
+    ) -> dict[TopicPartition, TargetProgress | KafkaFailure]:
+        """The progress of each partition's session; InconsistentTarget among the failures is final."""
+        if not questions:
+            return {}
+        found: dict[TopicPartition, TargetProgress | KafkaFailure] = {}
+        # First: what a leader remembers by now lies before the log end that is read next.
+        described = self._admin.describe_producers(questions, timeout_s=_REQUEST_TIMEOUT_S)
+        for tp, end in self._stable_ends(questions).items():
+            try:
+                found[tp] = (
+                    end if isinstance(end, KafkaFailure) else self._settle(tp, questions[tp], described[tp], end)
+                )
+            except KafkaFailure as error:
+                found[tp] = error
+        return found
+
+    # -- the end of the log ------------------------------------------------------------------------------------------
+
+    def _stable_ends(
+        self, questions: Mapping[TopicPartition, ProgressQuestion]
+    ) -> dict[TopicPartition, OffsetInfo | KafkaFailure]:
+        """The log end of each partition, once the high watermark has reached it (rules L1 and L4)."""
+        self._cluster.metadata(sorted({tp.topic for tp in questions}))  # older metadata may name a deposed leader
+        ends = self._admin.list_offsets(
+            dict.fromkeys(questions, LATEST), in_current_epoch=True, log_end=True, timeout_s=_REQUEST_TIMEOUT_S
+        )
+        settled: dict[TopicPartition, OffsetInfo | KafkaFailure] = {}
+        open_: dict[TopicPartition, OffsetInfo] = {}
+        for tp, end in ends.items():
+            if isinstance(end, KafkaFailure):
+                settled[tp] = end
+            elif 0 <= end.leader_epoch < questions[tp].leader_epoch:
+                settled[tp] = BrokerFailure.of(
+                    ErrorCode.FENCED_LEADER_EPOCH,
+                    f"the answer is of leader epoch {end.leader_epoch}, and epoch {questions[tp].leader_epoch} is known",
+                    subject=f"{tp} of cluster {self._cluster.name}",
+                )
+            else:
+                open_[tp] = end
+        deadline = time.monotonic() + _STABLE_TIMEOUT_S
+        while open_:
+            watermarks = self._admin.list_offsets(
+                dict.fromkeys(open_, LATEST), in_current_epoch=True, timeout_s=_REQUEST_TIMEOUT_S
+            )
+            for tp, watermark in watermarks.items():
+                end = open_[tp]
+                if isinstance(watermark, KafkaFailure):
+                    settled[tp] = watermark
+                elif watermark.leader_epoch != end.leader_epoch:
+                    settled[tp] = BrokerFailure.of(
+                        ErrorCode.NOT_LEADER_OR_FOLLOWER, subject=f"{tp} of cluster {self._cluster.name}"
+                    )
+                elif watermark.offset >= end.offset:
+                    settled[tp] = end
+                elif time.monotonic() > deadline:
+                    settled[tp] = BrokerFailure.of(
+                        ErrorCode.NOT_ENOUGH_REPLICAS,
+                        f"the high watermark {watermark.offset} has not reached the log end {end.offset}",
+                        subject=f"{tp} of cluster {self._cluster.name}",
+                    )
+                if tp in settled:
+                    del open_[tp]
+            if open_:
+                time.sleep(_STABLE_AGAIN_S)
+        return settled
+
+    # -- the session's records ---------------------------------------------------------------------------------------
+
+    def _settle(
+        self,
+        tp: TopicPartition,
+        question: ProgressQuestion,
+        described: dict[int, ProducerState] | KafkaFailure,
+        end: OffsetInfo,
+    ) -> TargetProgress:
+        known, behind = question.records, question.behind
+        if end.offset < behind:
+            # Cut off below what was acknowledged. Only this session writes there, or no more is known than that.
+            left = known - (behind - end.offset)
+            return TargetProgress(max(0, left), end.offset, end.leader_epoch)
+        state = None if isinstance(described, KafkaFailure) else described.get(question.producer.producer_id)
+        if state is not None and state.producer_epoch == question.producer.producer_epoch:
+            records = count_after(state.last_sequence, known)
+            if behind >= 0 and end.offset - behind == records - known:
+                batches = (FoundBatch(known, behind, records - known),) if records > known else ()
+                return TargetProgress(records, end.offset, end.leader_epoch, batches)
+            if behind < 0 and question.floor < 0:
+                return TargetProgress(records, end.offset, end.leader_epoch)
+        first = behind if behind >= 0 else question.floor
+        if not 0 <= first < end.offset:
+            self._check_room(tp, question, known, end.offset)
+            return TargetProgress(known, end.offset, end.leader_epoch)
+        found = self._read(tp, question.producer, first, end.offset, known if behind >= 0 else 0)
+        if isinstance(described, BrokerFailure) and described.is_final and not found and behind < 0:
+            raise described
+        records = max(known, found[-1].at + found[-1].records) if found else known
+        self._check_room(tp, question, records, end.offset)
+        return TargetProgress(records, end.offset, end.leader_epoch, tuple(found))
+
+    def _check_room(self, tp: TopicPartition, question: ProgressQuestion, records: int, end: int) -> None:
+        if question.floor >= 0 and end - question.floor < records:
+            message = (
+                f"{tp} of cluster {self._cluster.name} has {end - question.floor} offsets from {question.floor} to {end}, "
+                f"but {records} records of the copy session were counted there"
+            )
+            raise InconsistentTarget(message)
+
+    def _read(
+        self, tp: TopicPartition, producer: ProducerIdentity, first: int, end: int, count: int
+    ) -> list[FoundBatch]:
+        """The session's batches at target offsets ``first .. end-1``, of which the first is to have record number ``count``."""
+        found: list[FoundBatch] = []
+        for header in self._headers(tp, producer, first, end):
+            at = count_after(header.base_sequence - 1, count)
+            if at != count:
+                self._check_gap(tp, header, at, count, first)
+            found.append(FoundBatch(at, header.base_offset, header.last_offset_delta + 1))
+            count = at + header.last_offset_delta + 1
+        return found
+
+    def _check_gap(self, tp: TopicPartition, header: BatchHeader, at: int, expected: int, first: int) -> None:
+        """Records may be missing where the target has deleted or compacted them, and nowhere else; never are there too many."""
+        if at > expected and (self._starts_behind(tp, first) or self._is_compacted(tp)):
+            return
+        message = (
+            f"{tp} of cluster {self._cluster.name} has a batch of the copy session at offset {header.base_offset} that begins "
+            f"with record {at}, where record {expected} was to follow"
+        )
+        raise InconsistentTarget(message)
+
+    def _starts_behind(self, tp: TopicPartition, first: int) -> bool:
+        start = self._admin.list_offsets({tp: EARLIEST}, timeout_s=_REQUEST_TIMEOUT_S)[tp]
+        if isinstance(start, KafkaFailure):
+            raise start
+        return start.offset > first
+
+    def _is_compacted(self, tp: TopicPartition) -> bool:
+        configs = self._admin.describe_configs([tp.topic])[tp.topic]
+        if isinstance(configs, KafkaFailure):
+            if configs.is_final:
+                return False
+            raise configs
+        policy = configs.get("cleanup.policy")
+        return policy is not None and "compact" in (policy.value or "")
+
+    def _headers(self, tp: TopicPartition, producer: ProducerIdentity, first: int, end: int) -> Iterator[BatchHeader]:
+        for _, batch in self._batches({tp: (first, end)}):
+            header = batch.view.header
+            if header is not None and ProducerIdentity(header.producer_id, header.producer_epoch) == producer:
+                yield header
+
+    def end_of(self, partition: TopicPartition, first: int, end: int, producer: ProducerIdentity) -> int:
+        """The target offset behind the producer's last batch at ``first .. end-1``; ``first`` when it has none there. Raises
+        KafkaFailure."""
+        behind = first
+        for header in self._headers(partition, producer, first, end):
+            behind = header.last_offset + 1
+        return behind
+
+    def count_own(self, partition: TopicPartition, first: int, end: int, producer: ProducerIdentity) -> int:
+        """How many records of the producer lie at target offsets ``first .. end-1``. Raises KafkaFailure."""
+        return sum(
+            min(header.last_offset + 1, end) - max(header.base_offset, first)
+            for header in self._headers(partition, producer, first, end)
+        )
+
+    def behind_markers(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Offsets where records of ours end, each before the end of its log -> the offsets behind the transaction marker that
+        stands there, if one does. Raises KafkaFailure."""
+        behind = {tp: end + 1 for tp, end in ends.items()}
+        for tp, batch in self._batches({tp: (end, end + 1) for tp, end in ends.items()}):  # without markers
+            header = batch.view.header
+            if header is not None and header.base_offset <= ends[tp] <= header.last_offset:
+                behind[tp] = ends[tp]
+        return behind
+
+    def fingerprints(self, partition: TopicPartition, first: int, end: int, identity: ProducerIdentity) -> Prints:
+        """Fingerprints of our records at target offsets ``first .. end-1``, in order. Raises KafkaFailure.
+
+        A topic with LogAppendTime does not keep the records' timestamps; then they are left out of the fingerprints.
+        """
+        records: list[tuple[int | None, int]] = []
+        with_time = True
+        for _, batch in self._batches({partition: (first, end)}):
+            header = batch.view.header
+            if header is None or header.producer_id != identity.producer_id:
+                continue
+            with_time = with_time and not header.is_log_append_time
+            records += [
+                (record.timestamp, _content(record))
+                for record in decode_batch(batch.view)
+                if first <= record.offset < end
+            ]
+        return Prints([_print(timestamp if with_time else -1, content) for timestamp, content in records], with_time)
+
+    def _batches(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> Iterator[tuple[TopicPartition, Batch]]:
+        """The batches at these offsets, in order per partition, without control batches. Raises KafkaFailure."""
+        if not ranges:
+            return
+        metadata = self._cluster.metadata(sorted({tp.topic for tp in ranges}))
+        by_leader: dict[int, dict[TopicPartition, int]] = defaultdict(dict)
+        for tp, (first, _) in ranges.items():
+            by_leader[self._cluster.leader(tp.topic, tp.partition)][tp] = first
+        for leader, positions in by_leader.items():
+            topics = {tp.topic: metadata.topics[tp.topic] for tp in positions}
+            reader = BatchReader(self._cluster, leader, topics)
+            try:
+                reader.positions = dict(positions)
+                moved_s = time.monotonic()
+                empty = 0
+                while reader.positions:
+                    before = dict(reader.positions)
+                    for batch in reader.poll(max_wait_ms=_POLL_MS):
+                        header = batch.view.header
+                        if header is None or header.base_offset < ranges[batch.topic_partition][1]:
+                            yield batch.topic_partition, batch
+                    empty = empty + 1 if reader.positions == before else 0
+                    for tp, at in list(reader.positions.items()):
+                        end = ranges[tp][1]
+                        # Compaction and retention may have left nothing up to an end that lies below the high watermark.
+                        is_empty = empty >= _EMPTY_ANSWERS and reader.high_watermarks.get(tp, -1) >= end
+                        if at >= end or is_empty:
+                            del reader.positions[tp]
+                    if not empty:
+                        moved_s = time.monotonic()
+                    elif time.monotonic() - moved_s > _POLL_TIMEOUT_S:
+                        message = f"cluster {self._cluster.name} returns no records of {', '.join(map(str, before))}"
+                        raise TimeoutFailure(message)
+            finally:
+                reader.close()
+
+
+def fingerprint(record: Record, *, with_time: bool = True) -> int:
+    """Hash of what two copies of one record have in common; comparable within this process only."""
+    return _print(record.timestamp if with_time else -1, _content(record))
+
+
+def _content(record: Record) -> int:
+    return hash((record.key, record.value, record.headers))
+
+
+def _print(timestamp: int | None, content: int) -> int:
+    return hash((timestamp, content))

@@ -1,0 +1,282 @@
+"""How far a producer got: what the broker remembers, what its end and its tail tell. The test plays the brokers' answers."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mm2.copy.executor.target_progress import (
+    FoundBatch,
+    InconsistentTarget,
+    Prints,
+    ProgressQuestion,
+    TargetLookUp,
+    TargetProgress,
+    fingerprint,
+)
+from mm2.copy.session import SEQUENCES
+from mm2.kafka.cluster import Cluster
+from mm2.kafka.errors import BrokerFailure, DisconnectedFailure
+from mm2.kafka.reader import Batch
+from mm2.kafka.records.batch import LOG_APPEND_TIME
+from mm2.kafka.records.record import Record
+from mm2.kafka.settings import ClientSettings
+from mm2.kafka.structs import EARLIEST, OffsetInfo, ProducerIdentity, ProducerState, TopicPartition
+from tests.unit.copy.batches import batch, record, view_of
+
+T, U = TopicPartition("A.t", 0), TopicPartition("A.u", 0)
+OURS = ProducerIdentity(7, 2)
+SETTINGS = ClientSettings.from_props({"bootstrap.servers": "localhost:1"}, client_id="c")
+
+
+class Target:
+    """What a target answers, in place of requests to it."""
+
+    def __init__(self) -> None:
+        self.producers: dict[TopicPartition, Any] = {T: {}, U: {}}
+        self.ends: dict[TopicPartition, Any] = {T: OffsetInfo(0, -1, 3), U: OffsetInfo(0, -1, 3)}
+        self.watermarks: list[int] = []  # answers before the log end
+        self.log_start = 0
+        self.policy = "delete"
+        self.tails: list[tuple[TopicPartition, bytearray]] = []
+        self.read: list[dict[TopicPartition, tuple[int, int]]] = []
+        self.failure: Exception | None = None
+        self.look_up = TargetLookUp(Cluster(SETTINGS, name="B"))
+        look_up: Any = self.look_up
+        look_up._cluster = SimpleNamespace(name="B", metadata=lambda _topics: None)
+        look_up._admin = SimpleNamespace(
+            describe_producers=lambda partitions, **_: {tp: self.producers[tp] for tp in partitions},
+            list_offsets=self._list_offsets,
+            describe_configs=lambda topics: {
+                topic: {"cleanup.policy": SimpleNamespace(value=self.policy)} for topic in topics
+            },
+        )
+        look_up._batches = self._batches
+
+    def _list_offsets(
+        self, wanted: Mapping[TopicPartition, int], *, log_end: bool = False, **_: Any
+    ) -> dict[TopicPartition, Any]:
+        if set(wanted.values()) == {EARLIEST}:
+            return dict.fromkeys(wanted, OffsetInfo(self.log_start, -1, -1))
+        if not log_end and self.watermarks:
+            return dict.fromkeys(wanted, OffsetInfo(self.watermarks.pop(0), -1, 3))
+        return {tp: self.ends[tp] for tp in wanted}
+
+    def _batches(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> Iterator[tuple[TopicPartition, Batch]]:
+        if ranges:
+            self.read.append(dict(ranges))
+        if self.failure is not None:
+            raise self.failure
+        for tp, data in self.tails:
+            if tp in ranges:
+                yield tp, Batch(tp, view_of(data))
+
+    def remembers(self, tp: TopicPartition, last_sequence: int, identity: ProducerIdentity = OURS) -> None:
+        producer, epoch = identity.producer_id, identity.producer_epoch
+        self.producers[tp] = {producer: ProducerState(producer, epoch, last_sequence, 0, -1, -1)}
+
+    def ends_at(self, end: int) -> None:
+        self.ends[T] = OffsetInfo(end, -1, 3)
+
+    def ask(self, known: int, behind: int, floor: int = -1, leader_epoch: int = -1) -> Any:
+        return self.look_up.progress({T: ProgressQuestion(OURS, known, behind, floor, leader_epoch)})[T]
+
+
+def test_the_leader_remembers_the_producer_and_the_offsets_agree() -> None:
+    target = Target()
+    target.remembers(T, 109)
+    target.ends_at(260)
+    found = target.ask(100, 250)
+    assert found == TargetProgress(110, 260, 3, (FoundBatch(100, 250, 10),))
+    assert (found.offset_of(104, 6), found.offset_of(104, 7), found.target_end) == (254, -1, 260)
+    assert target.read == []
+
+
+def test_what_the_leader_remembers_is_read_in_the_log_where_others_have_written() -> None:
+    target = Target()
+    target.remembers(T, 104)
+    target.ends_at(258)
+    target.tails = [
+        (T, batch(250, 3, producer=(7, 2, 100))),
+        (T, batch(253, 3, producer=(9, 0, 0))),
+        (T, batch(256, 2, producer=(7, 2, 103))),
+    ]
+    found = target.ask(100, 250)
+    assert found == TargetProgress(105, 258, 3, (FoundBatch(100, 250, 3), FoundBatch(103, 256, 2)))
+    assert (found.offset_of(103, 2), found.offset_of(101, 3)) == (256, -1)
+
+
+def test_sequences_wrap() -> None:
+    target = Target()
+    target.remembers(T, 4)
+    assert target.ask(SEQUENCES - 3, -1).records == SEQUENCES + 5
+
+
+def test_another_epoch_is_another_producer() -> None:
+    target = Target()
+    target.remembers(T, 109, ProducerIdentity(7, 3))
+    target.ends_at(250)
+    assert target.ask(100, 250) == TargetProgress(100, 250, 3)
+
+
+def test_a_log_that_ends_before_what_was_acknowledged_was_cut_off() -> None:
+    target = Target()
+    target.ends_at(240)
+    assert target.ask(100, 250) == TargetProgress(90, 240, 3)
+    target.ends_at(0)
+    assert target.ask(100, 250) == TargetProgress(0, 0, 3)
+
+
+def test_what_the_leader_forgot_is_read_in_the_log() -> None:
+    target = Target()
+    target.ends_at(259)
+    target.tails = [
+        (T, batch(250, 3, producer=(7, 2, 100))),
+        (T, batch(253, 2, producer=(9, 0, 0))),
+        (T, batch(255, 4, producer=(7, 2, 103))),
+    ]
+    assert target.ask(100, 250) == TargetProgress(107, 259, 3, (FoundBatch(100, 250, 3), FoundBatch(103, 255, 4)))
+    assert target.read == [{T: (250, 259)}]
+
+
+def test_where_the_last_target_offset_is_not_known_the_session_is_read_from_its_start() -> None:
+    target = Target()
+    target.ends_at(103)
+    target.tails = [(T, batch(100, 2, producer=(7, 2, 0))), (T, batch(102, 1, producer=(7, 2, 2)))]
+    assert target.ask(1, -1, 100).records == 3
+    assert target.read == [{T: (100, 103)}]
+
+
+def test_a_tail_of_others_tells_nothing() -> None:
+    target = Target()
+    target.ends_at(252)
+    target.tails = [(T, batch(250, 2, producer=(9, 0, 0)))]
+    assert target.ask(100, 250) == TargetProgress(100, 252, 3)
+
+
+@pytest.mark.parametrize(("behind", "end"), [(-1, 999), (250, 250)])
+def test_where_there_is_no_tail_nothing_is_read(behind: int, end: int) -> None:
+    target = Target()
+    target.ends_at(end)
+    assert target.ask(100, behind) == TargetProgress(100, end, 3)
+    assert target.read == []
+
+
+def test_the_high_watermark_is_waited_for() -> None:
+    target = Target()
+    target.remembers(T, 109)
+    target.ends_at(260)
+    target.watermarks = [250, 259]
+    assert target.ask(100, 250).records == 110
+    assert target.watermarks == []
+
+
+def test_a_high_watermark_that_stays_behind_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mm2.copy.executor.target_progress._STABLE_TIMEOUT_S", 0.05)
+    target = Target()
+    target.remembers(T, 109)
+    target.ends_at(260)
+    target.watermarks = [250] * 1000
+    found = target.ask(100, 250)
+    assert isinstance(found, BrokerFailure)
+    assert found.retriable
+    assert "the high watermark 250 has not reached the log end 260" in str(found)
+
+
+def test_an_answer_in_an_older_leader_epoch_is_discarded() -> None:
+    target = Target()
+    target.ends_at(250)
+    found = target.ask(100, 250, leader_epoch=4)
+    assert isinstance(found, BrokerFailure)
+    assert found.retriable
+    assert target.ask(100, 250, leader_epoch=3) == TargetProgress(100, 250, 3)
+
+
+@pytest.mark.parametrize(("second", "found_at"), [((7, 2, 100), 100), ((7, 2, 105), 105)], ids=["doubled", "missing"])
+def test_batches_that_do_not_continue_the_count_are_no_progress(second: tuple[int, int, int], found_at: int) -> None:
+    target = Target()
+    target.ends_at(256)
+    target.tails = [(T, batch(250, 3, producer=(7, 2, 100))), (T, batch(253, 3, producer=second))]
+    found = target.ask(100, 250)
+    assert isinstance(found, InconsistentTarget)
+    assert f"begins with record {found_at}, where record 103 was to follow" in str(found)
+
+
+def test_a_target_that_deletes_or_compacts_may_have_gaps() -> None:
+    target = Target()
+    target.ends_at(256)
+    target.tails = [(T, batch(253, 3, producer=(7, 2, 103)))]
+    assert isinstance(target.ask(100, 250), InconsistentTarget)
+    target.policy = "compact,delete"
+    assert target.ask(100, 250).records == 106
+    target.policy, target.log_start = "delete", 253
+    assert target.ask(100, 250).records == 106
+
+
+def test_more_records_than_offsets_are_a_contradiction() -> None:
+    target = Target()
+    target.ends_at(250)
+    assert target.ask(100, 250, 150).records == 100
+    found = target.ask(101, 250, 150)
+    assert isinstance(found, InconsistentTarget)
+    assert "100 offsets from 150 to 250, but 101 records" in str(found)
+
+
+def test_without_describe_producers_the_log_tells() -> None:
+    target = Target()
+    target.producers[T] = BrokerFailure.of(35)
+    target.ends_at(252)
+    target.tails = [(T, batch(250, 2, producer=(7, 2, 100)))]
+    assert target.ask(100, 250).records == 102
+
+
+def test_a_partition_that_cannot_be_asked_does_not_disturb_another() -> None:
+    target = Target()
+    target.remembers(U, 4)
+    target.ends[U] = OffsetInfo(5, -1, 3)
+    failure = BrokerFailure.of(29)
+    target.ends[T] = failure
+    found = target.look_up.progress({T: ProgressQuestion(OURS, 1, 1), U: ProgressQuestion(OURS, 0, 0)})
+    assert (found[T], found[U]) == (failure, TargetProgress(5, 5, 3, (FoundBatch(0, 0, 5),)))
+
+
+def test_a_log_that_cannot_be_read_is_a_failure_of_its_partition() -> None:
+    target = Target()
+    target.ends = {T: OffsetInfo(252, -1, 3), U: OffsetInfo(10, -1, 3)}
+    target.failure = DisconnectedFailure("gone")
+    found = target.look_up.progress({T: ProgressQuestion(OURS, 100, 250), U: ProgressQuestion(OURS, 3, 10)})
+    assert found == {T: target.failure, U: TargetProgress(3, 10, 3)}
+
+
+def test_fingerprints_are_of_our_records_in_that_range() -> None:
+    target = Target()
+    target.tails = [(T, batch(8, 4, producer=(7, 2, 0))), (T, batch(12, 1, producer=(9, 0, 0)))]
+    found = target.look_up.fingerprints(T, 9, 11, OURS)
+    assert found == Prints([fingerprint(record(9)), fingerprint(record(10))])
+
+
+def test_a_target_that_stamps_records_itself_is_compared_without_timestamps() -> None:
+    """LogAppendTime replaces the timestamps of records."""
+    target = Target()
+    stamped = batch(8, 2, producer=(7, 2, 0), attributes=LOG_APPEND_TIME)
+    target.tails = [(T, batch(6, 2, producer=(7, 2, 0))), (T, stamped)]
+    found = target.look_up.fingerprints(T, 7, 10, OURS)
+    assert found == Prints([fingerprint(record(offset), with_time=False) for offset in (7, 8, 9)], with_time=False)
+    assert found.values[0] == fingerprint(dataclasses.replace(record(7), timestamp=5), with_time=False)
+
+
+def test_a_fingerprint_is_of_what_a_copy_keeps() -> None:
+    base = Record(b"k", b"v", (("h", b"1"),), 5, 10)
+    same = Record(b"k", b"v", (("h", b"1"),), 5, 99)
+    others = [
+        Record(b"K", b"v", (("h", b"1"),), 5),
+        Record(b"k", None, (("h", b"1"),), 5),
+        Record(b"k", b"v", (), 5),
+        Record(b"k", b"v", (("h", b"1"),), 6),
+    ]
+    assert fingerprint(base) == fingerprint(same)
+    assert fingerprint(base) not in {fingerprint(other) for other in others}
