@@ -33,9 +33,9 @@ OPENING, ENTRY, PLACE, FREE = "opening", "entry", "place", "free"
 class Rules:
     """Which rules are kept. Without one the code at commit 44f5efd tells what happens.
 
-    ``c7``: a holder that continues a session also writes an entry under its own lease epoch before its first batch.
-    ``c8``: entries name the end of the offsets topic at the time when their holder began, so a reset behind it is
-    recognised even where a late write of a predecessor follows it.
+    ``c7_clean``: a hand-over is only called clean when an entry of the predecessor was acknowledged in this session. Without
+    ``c8`` a position is compared with the mark and with `previous`. ``c8_seen``: `seen` grows with each acknowledged position. ``shortcut`` is no rule: a position that equals the newest mark
+    is taken for ours, whatever stands before it.
     """
 
     s5: bool = True
@@ -46,16 +46,20 @@ class Rules:
     c5: bool = True
     c6: bool = True
     c7: bool = True
+    c7_clean: bool = True
     c8: bool = True
+    c8_seen: bool = True
+    shortcut: bool = False
 
 
 #: The commit that the findings are of: it wrote the ledger first, and a session before its first batch.
-OLD = Rules(s5=False, c2=False, c3=False, c4=False, c6=False, c7=False, c8=False)
+OLD = Rules(s5=False, c2=False, c3=False, c4=False, c6=False, c7=False, c7_clean=False, c8=False, c8_seen=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """``commits`` per holder; ``delays``: writes that are left unanswered and repeated; ``outages`` of the ledger; ``late``: what may still
+    """``commits`` per holder; ``delays``: writes that are left unanswered and repeated; ``outages`` of the ledger; ``clean``: the lease
+    may pass with a final report; ``strays``: positions without header that are written while a holder runs; ``late``: what may still
     land when its writer dies before the answer; ``frozen``: what a writer may be waiting for when it freezes."""
 
     records: int = 3
@@ -65,6 +69,8 @@ class Bounds:
     delays: int = 0
     reopens: int = 0
     outages: int = 0
+    clean: bool = False
+    strays: int = 0
     compaction: bool = False
     clock: bool = True
     late: tuple[str, ...] = (LEDGER, POSITION)
@@ -73,7 +79,8 @@ class Bounds:
 
 class Record(NamedTuple):
     """An entry of the ledger or a position. ``source`` is the position, ``records`` those of the session up to it. A user's
-    has nothing but the position. ``seen``: where the offsets topic ended when the writer began."""
+    has nothing but the position. ``seen``: an offset of the offsets topic before which its writer knew everything. Only records
+    of users are counted in such an offset, as it is compared with their offsets alone."""
 
     kind: str
     source: int
@@ -87,7 +94,8 @@ class Record(NamedTuple):
 
 class Holder(NamedTuple):
     """``place``: next source record. ``committed``: what it takes for the position in the offsets topic. ``out``: its unanswered
-    record. ``done``: (place, committed) as the ledger has them. ``ledger``: there is one to write to."""
+    record. ``done``: (place, committed) as the ledger has them. ``ledger``: there is one to write to. ``entered``: an entry of
+    this session was acknowledged, of its own or of the holders that have handed over to it."""
 
     lease: int
     session: int
@@ -99,11 +107,13 @@ class Holder(NamedTuple):
     out: Record | None
     done: tuple[int, int]
     ledger: bool
+    entered: bool = False
 
 
 class World(NamedTuple):
     """``counts``: records on the target by session. ``expect``: the record that has to come next; ``wanted``: what a user has set
-    and no holder has begun at, -1 for none. ``wire``: writes that may still land. ``ends``: (offset, record) of the offsets topic.
+    and no holder has begun at, -1 for none. ``stray`` (its source offset, 1 behind a position that was acknowledged later, sessions at that time) is a position
+    that was written while a holder ran: it may be obeyed, but not once a record that follows such a position was acknowledged. ``wire``: writes that may still land. ``offsets``: (offset, record) of the offsets topic.
     """
 
     ledger: tuple[Record, ...]
@@ -114,14 +124,15 @@ class World(NamedTuple):
     counts: tuple[int, ...]
     expect: int
     wanted: int
+    stray: tuple[int, int, int] | tuple[()]
     bad: str
     holder: Holder | None
     frozen: Holder | None
     lease: int
-    spent: tuple[int, int, int, int, int]
+    spent: tuple[int, int, int, int, int, int]
 
 
-HOLDERS, RESETS, DELAYS, REOPENS, OUTAGES = range(5)
+HOLDERS, RESETS, DELAYS, REOPENS, OUTAGES, STRAYS = range(6)
 
 
 @dataclass(slots=True)
@@ -137,10 +148,12 @@ class Committing:
         b = self.bounds
         text = f"{self.label} [{b.records} records, {b.holders} holders, {b.commits} commits, {b.resets} resets, "
         text += f"{b.delays} delays, {b.reopens} reopens, {b.outages} outages"
+        text += ", clean hand-overs" if b.clean else ""
+        text += f", {b.strays} strays" if b.strays else ""
         return text + (", compaction" if b.compaction else "") + ("" if b.clock else ", no clock") + "]"
 
     def initial(self) -> Iterator[World]:
-        yield World((), (), 0, (), (), (), 0, -1, "", None, None, 0, (0,) * 5)
+        yield World((), (), 0, (), (), (), 0, -1, (), "", None, None, 0, (0,) * 6)
 
     @property
     def actions(self) -> Sequence[Action]:
@@ -152,7 +165,9 @@ class Committing:
             self._delay,
             self._land,
             self._lose_lease,
+            self._hand_over,
             self._reset,
+            self._stray,
             self._outage,
             self._compact,
         )
@@ -260,7 +275,10 @@ class Committing:
         ours = [*([entry] if entry is not None else []), *(row for _, row in state.offsets if row.kind == POSITION)]
         newest = max(ours, key=_version, default=None)
         if self.rules.c8:
-            seen = newest.seen if newest is not None else 0
+            header = max((row for row in ours if row.kind == POSITION), key=_version, default=None)
+            seen = max([row.seen for row in (entry, header) if row is not None], default=0)
+            if self.rules.shortcut and newest is not None and shown is not None and shown.source == newest.source:
+                return newest, -1
             users = [row.source for at, row in state.offsets if row.kind == USER and at >= seen]
             return newest, users[-1] if users else -1
         if shown is None or shown.kind != USER:
@@ -284,6 +302,7 @@ class Committing:
         record, counts = holder.place, list(state.counts)
         counts[holder.session] += 1
         wanted, bad = state.wanted, ""
+        is_begun_there = bool(state.stray) and holder.session >= state.stray[2]
         if wanted >= 0:
             bad = (
                 ""
@@ -291,11 +310,14 @@ class Committing:
                 else f"I5: a user has set the position to {wanted}, and record {record} is copied"
             )
             wanted = -1
+        elif is_begun_there and state.stray[:1] == (record,):
+            bad = ""
         elif record < state.expect:
             bad = f"I1: record {record} is copied again, {state.expect} is the next one"
         elif record > state.expect:
             bad = f"I1: record {record} is copied, {state.expect} is left out"
-        after = state._replace(counts=tuple(counts), expect=record + 1, wanted=wanted, bad=bad)
+        stray = () if is_begun_there else state.stray
+        after = state._replace(counts=tuple(counts), expect=record + 1, wanted=wanted, stray=stray, bad=bad)
         yield f"copy record {record}", after._replace(holder=holder._replace(place=record + 1))
 
     def _commit(self, state: World) -> Iterator[tuple[str, World]]:
@@ -333,15 +355,23 @@ class Committing:
             after = _landed(state, out)
             if holder.waits == OPENING:
                 done = (out.source, out.previous)
-                writer = holder._replace(waits=FREE, out=None, done=done)
+                writer = holder._replace(waits=FREE, out=None, done=done, entered=True)
             elif holder.waits == ENTRY:
                 writer = holder._replace(waits=FREE, out=None, done=(out.source, out.previous))
                 if self.rules.c1 and out.source != holder.committed and out.source > 0:
                     writer = writer._replace(waits=PLACE, out=out._replace(kind=POSITION))
             else:
-                writer = holder._replace(waits=FREE, out=None, committed=out.source)
+                seen = after.end if self.rules.c8_seen else holder.seen
+                writer = holder._replace(waits=FREE, out=None, committed=out.source, seen=seen)
                 if not self.rules.c1 and holder.ledger:
                     writer = writer._replace(waits=ENTRY, out=out._replace(kind=LEDGER, previous=holder.committed))
+            if after.stray and holder.session < after.stray[2]:
+                place, level, sessions = after.stray
+                level += holder.waits == PLACE
+                # A record behind an acknowledged position ends the time in which the stray may be obeyed.
+                after = after._replace(
+                    stray=() if level > 1 or (level and holder.waits != PLACE) else (place, level, sessions)
+                )
             yield f"acknowledged {name} {out.kind} {out.source}", _with(after, name, writer)
 
     def _delay(self, state: World) -> Iterator[tuple[str, World]]:
@@ -372,6 +402,30 @@ class Committing:
                 yield "die unanswered", gone._replace(wire=(*state.wire, holder.out))
             if not self.rules.s5 and holder.out.kind in self.bounds.frozen:
                 yield "freeze", gone._replace(frozen=holder)
+
+    def _hand_over(self, state: World) -> Iterator[tuple[str, World]]:
+        """A final report tells the next holder of the same driver session, mark and what is known."""
+        holder = state.holder
+        if not self.bounds.clean or holder is None or state.spent[HOLDERS] >= self.bounds.holders:
+            return
+        if self.rules.c7_clean and not holder.entered:
+            return
+        lease = state.lease + 1 if self.rules.c3 else state.lease
+        wire = state.wire if holder.out is None else (*state.wire, holder.out)
+        number = 0 if self.rules.c3 else holder.number
+        successor = holder._replace(lease=lease, number=number, waits=FREE, out=None)
+        yield (
+            f"hand over e{lease}",
+            _spend(state, HOLDERS)._replace(wire=wire, holder=successor, frozen=None, lease=lease),
+        )
+
+    def _stray(self, state: World) -> Iterator[tuple[str, World]]:
+        """Somebody writes a position while a holder runs, which Connect does not allow."""
+        if state.holder is None or state.spent[STRAYS] >= self.bounds.strays or not state.starts:
+            return
+        for place in range(self.bounds.records):
+            after = _landed(_spend(state, STRAYS), Record(USER, place))
+            yield f"stray {place}", after._replace(stray=(place, 0, len(state.starts)))
 
     def _reset(self, state: World) -> Iterator[tuple[str, World]]:
         if state.holder is not None or state.spent[RESETS] >= self.bounds.resets or not state.starts:
@@ -408,7 +462,8 @@ def _version(record: Record) -> tuple[int, int]:
 def _landed(state: World, row: Record) -> World:
     if row.kind == LEDGER:
         return state._replace(ledger=(*state.ledger, row))
-    return state._replace(offsets=(*state.offsets, (state.end, row)), end=state.end + 1)
+    end = state.end + (row.kind == USER)
+    return state._replace(offsets=(*state.offsets, (state.end, row)), end=end)
 
 
 def _with(state: World, name: str, holder: Holder) -> World:
@@ -418,4 +473,4 @@ def _with(state: World, name: str, holder: Holder) -> World:
 def _spend(state: World, budget: int) -> World:
     spent = list(state.spent)
     spent[budget] += 1
-    return state._replace(spent=(spent[0], spent[1], spent[2], spent[3], spent[4]))
+    return state._replace(spent=(spent[0], spent[1], spent[2], spent[3], spent[4], spent[5]))

@@ -77,7 +77,9 @@ NEEDED_BY_COMMITS: dict[str, committing.Bounds] = {
     "c5": committing.Bounds(2, 3, 1),
     "c6": committing.Bounds(2, 3, 1, outages=1),
     "c7": committing.Bounds(1, 4, 1, reopens=1),
+    "c7_clean": committing.Bounds(1, 4, 1, reopens=1, clean=True),
     "c8": committing.Bounds(2, 3, 1, resets=1),
+    "c8_seen": committing.Bounds(2, 3, 2, strays=1),
 }
 
 HOLDS: list[Model] = [
@@ -90,8 +92,8 @@ HOLDS: list[Model] = [
     Sending(sending.Bounds((OLD, OLD), faults=0, breaks=1, late_requests=True)),
     Sending(sending.Bounds((OLD, OLD), faults=0, takeovers=1, slow_send=True)),
     Committing(committing.Bounds(2, 3, 1)),
-    Committing(committing.Bounds(1, 4, 1, reopens=1)),
-    Committing(committing.Bounds(2, 3, 1, resets=1)),
+    Committing(committing.Bounds(1, 4, 1, reopens=1, clean=True)),
+    Committing(committing.Bounds(2, 3, 1, resets=1, clean=True)),
 ]
 
 LARGE: list[Model] = [
@@ -100,7 +102,8 @@ LARGE: list[Model] = [
     Sending(sending.Bounds((OLD, OLD), faults=0, breaks=1, moves=1, takeovers=1)),
     Sending(sending.Bounds((OLD, OLD), faults=0, moves=2, takeovers=1)),
     Sending(sending.Bounds((OLD,), faults=0, moves=2, takeovers=1, there_and_back=True)),
-    Committing(committing.Bounds(2, 3, 2, resets=1, reopens=1)),
+    Committing(committing.Bounds(2, 3, 2, resets=1, reopens=1, clean=True)),
+    Committing(committing.Bounds(2, 3, 3, strays=1, clean=True)),
 ]
 
 
@@ -137,6 +140,15 @@ def test_each_rule_of_commits_is_needed(rule: str) -> None:
     result = check(model)
     _report(model, result)
     assert result.violation is not None
+
+
+def test_a_position_at_the_mark_may_hide_a_reset() -> None:
+    """A late position of the newest commit always equals its mark, so the comparison alone does not decide (rule C8)."""
+    model = Committing(committing.Bounds(2, 3, 1, resets=1), committing.Rules(shortcut=True))
+    result = check(model)
+    _report(model, result)
+    assert result.violation is not None
+    assert result.violation.what.startswith("I5")
 
 
 @pytest.mark.parametrize("model", HOLDS, ids=lambda model: model.name)
