@@ -194,6 +194,8 @@ class Sampler:
                 self._compare_one(place.partition, int(answer.result(30).offset))
 
     def _compare_one(self, partition: int, high_watermark: int) -> None:
+        if high_watermark < 0:
+            return  # librdkafka's "invalid": the partition has no leader at the moment
         self.seen.compared += 1
         self.seen.high_watermarks[partition] = high_watermark
         position = self.seen.positions[partition]
