@@ -21,8 +21,8 @@ _TOPICS = ("offset-syncs.topic", "checkpoints.topic", "heartbeats.topic", "ledge
 _STORES = ("offset", "status", "config")
 #: Leaders return to the preferred brokers soon, so that no broker ends up with all of them.
 _BALANCED = {"auto.leader.rebalance.enable": "true", "leader.imbalance.check.interval.seconds": "20"}
-#: Eight JVMs on few processors: with 3 s, brokers lose their sessions without any fault.
-_BUSY = {"broker.session.timeout.ms": "6000"}
+#: Eight JVMs on few processors: with 3 s, brokers lose their sessions without any fault, and with 60 s some do not start.
+_BUSY = {"broker.session.timeout.ms": "6000", "initial.broker.registration.timeout.ms": "600000"}
 #: The second compiler takes longer than it saves at some hundred records a second.
 _JVM = ("-XX:TieredStopAtLevel=1",)
 _SAFE = {"min.insync.replicas": "2", "transaction.state.log.min.isr": "2"}
