@@ -628,14 +628,14 @@ class Scenario:
             self._produce_batch(index)
         self._end_transactions()
         deadline = self.world.now + _REST_S
-        while self.world.now < deadline:
+        complete: set[int] = set()
+        while self.world.now < deadline and len(complete | self._stopped().keys()) < self.profile.partitions:
             self.world.run(self.world.now + 1.0)
-            if all(index in self._stopped() or self._is_complete(index) for index in range(self.profile.partitions)):
-                break
+            complete = {index for index in range(self.profile.partitions) if self._is_complete(index)}
         self.world.run(self.world.now + _DONE_S)
         stopped = self._stopped()
         for index in range(self.profile.partitions):
-            if index not in stopped and not self._is_complete(index):
+            if index not in stopped and index not in complete:
                 rows = [row for row in self.driver.progress() if row.partition == index]
                 trouble = self.driver.lane.trouble if self.driver.lane is not None else "no lane"
                 raise Violation(

@@ -219,11 +219,12 @@ class TargetLookUp:
         """The session's batches at target offsets ``first .. end-1``, of which the first is to have record number ``count``."""
         found: list[FoundBatch] = []
         for header in self._headers(tp, producer, first, end):
-            at = count_after(header.base_sequence - 1, count)
+            before = max(0, first - header.base_offset)  # records of the batch that are known
+            at = count_after(header.base_sequence + before - 1, count)
             if at != count:
                 self._check_gap(tp, header, at, count, first)
-            found.append(FoundBatch(at, header.base_offset, header.last_offset_delta + 1))
-            count = at + header.last_offset_delta + 1
+            found.append(FoundBatch(at, header.base_offset + before, header.last_offset_delta + 1 - before))
+            count = found[-1].at + found[-1].records
         return found
 
     def _check_gap(self, tp: TopicPartition, header: BatchHeader, at: int, expected: int, first: int) -> None:

@@ -161,6 +161,13 @@ def test_what_the_leader_forgot_is_read_in_the_log() -> None:
     assert target.read == [{T: (250, 259)}]
 
 
+def test_a_batch_that_is_known_in_part_counts_from_there() -> None:
+    target = Target()
+    target.ends_at(254)
+    target.tails = [(T, batch(248, 6, producer=(7, 2, 98)))]
+    assert target.ask(100, 250) == TargetProgress(104, 254, 3, (FoundBatch(100, 250, 4),))
+
+
 def test_where_the_last_target_offset_is_not_known_the_session_is_read_from_its_start() -> None:
     target = Target()
     target.ends_at(103)
