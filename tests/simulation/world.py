@@ -317,6 +317,16 @@ class _Gc:
         return (lambda *_: None) if name in {"freeze", "unfreeze", "collect"} else getattr(gc, name)
 
 
+class Secrets:
+    """In place of the module `secrets`: the same in each run of a seed."""
+
+    def __init__(self, world: World) -> None:
+        self._random = random.Random(world.seed)
+
+    def token_hex(self, count: int = 16) -> str:
+        return self._random.randbytes(count).hex()
+
+
 @contextmanager
 def patched(world: World, *others: tuple[Any, str, Any]) -> Iterator[None]:
     """Put the world's time and threads in place of the real ones in all modules of the product, for a while.
