@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from mm2.sandbox.errors import SandboxError
 from mm2.sandbox.jars import KAFKA, fetch
@@ -95,8 +95,6 @@ class LocalKafka:
     Usable as a context manager. Not thread-safe.
     """
 
-    ready_line: ClassVar[bytes] = b"Kafka Server started"  # the last line KafkaRaftServer logs on its way up
-
     def __init__(
         self,
         name: str,
@@ -147,6 +145,11 @@ class LocalKafka:
     def advertise(self, listener: str, port: int) -> None:
         """From its next start on, clients of that `proxied` listener are led to another port."""
         self._proxy_ports[listener] = port
+
+    @property
+    def ready_line(self) -> bytes:
+        """The last line that it logs on its way up."""
+        return b"Kafka Server started"
 
     @property
     def pid(self) -> int:

@@ -7,11 +7,12 @@ import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import Self
 
 from mm2.sandbox.errors import SandboxError
 from mm2.sandbox.jars import fetch, old_kafka
-from mm2.sandbox.kafka import LocalKafka
+from mm2.sandbox.java import java_executable
+from mm2.sandbox.kafka import LocalKafka, Place
 from mm2.sandbox.ports import free_ports
 from mm2.sandbox.process import end, spawn
 
@@ -24,7 +25,6 @@ log4j.appender.out.layout.ConversionPattern=%d{ISO8601} %-5p %c{1}: %m%n
 """
 
 _DEFAULTS = {
-    "broker.id": "1",
     "default.replication.factor": "1",
     "offsets.topic.replication.factor": "1",
     "transaction.state.log.replication.factor": "1",
@@ -34,19 +34,65 @@ _DEFAULTS = {
     "group.initial.rebalance.delay.ms": "0",
     "auto.create.topics.enable": "false",
     "log.cleaner.dedupe.buffer.size": "8388608",
+    # It would be tried again and again where no other replica is in sync.
+    "controlled.shutdown.enable": "false",
+    # A replica that has everything stays in sync although its broker is dead, until something is written.
+    "replica.lag.time.max.ms": "3000",
     # A busy machine must not end the session; a clean stop ends it at once.
-    "zookeeper.session.timeout.ms": "30000",
+    "zookeeper.session.timeout.ms": "18000",
     "zookeeper.connection.timeout.ms": "60000",
 }
+
+
+class OldZooKeeper:
+    """A ZooKeeper for brokers of one old version."""
+
+    def __init__(self, version: str, data_dir: Path) -> None:
+        self.version = version
+        self.folder = data_dir
+        self.port = free_ports(1)[0]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, timeout_s: float = 120.0) -> Self:
+        """Returns when it accepts connections. Raises SandboxError."""
+        if self._process is not None and self._process.poll() is None:
+            return self
+        jars = fetch(old_kafka(self.version))
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "log4j.properties").write_text(_LOGGING)
+        settings = self.folder / "zookeeper.properties"
+        settings.write_text(
+            f"dataDir={self.folder / 'data'}\nclientPort={self.port}\nclientPortAddress=127.0.0.1\n"
+            "maxClientCnxns=0\nadmin.enableServer=false\n"
+        )
+        main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+        options = ["-Xmx64m", "-Xms64m", "-XX:+UseSerialGC", *_options(self.folder), "-cp", f"{jars}/*"]
+        command = [java_executable(), *options, main, str(settings)]
+        self._process = spawn(command, output=self.folder / "zookeeper.log", folder=self.folder)
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", self.port), 1.0).close()
+            except OSError:
+                if self._process.poll() is not None or time.monotonic() > deadline:
+                    raise SandboxError(f"ZooKeeper in {self.folder} did not start.") from None
+                time.sleep(0.05)
+            else:
+                return self
+
+    def stop(self) -> None:
+        """Its data stay."""
+        if self._process is not None:
+            end(self._process)
+            self._process = None
 
 
 class OldKafka(LocalKafka):
     """One broker of an old version (`jars.OLD_VERSIONS`), PLAINTEXT only, as `LocalKafka` otherwise.
 
-    After `kill9` it can be started again only when its ZooKeeper session has ended; `stop` ends ZooKeeper, too.
+    Without a `zookeeper` it has its own, which is stopped with it. After `kill9` it can be started again only when its ZooKeeper
+    session has ended.
     """
-
-    ready_line: ClassVar[bytes] = b"KafkaServer: [KafkaServer id=1] started"
 
     def __init__(
         self,
@@ -54,13 +100,19 @@ class OldKafka(LocalKafka):
         name: str,
         data_dir: Path,
         *,
+        node_id: int = 1,
+        zookeeper: OldZooKeeper | None = None,
         overrides: Mapping[str, str] | None = None,
         heap: str = "256m",
     ) -> None:
-        super().__init__(name, data_dir, overrides=overrides, heap=heap)
+        super().__init__(name, data_dir, overrides=overrides, heap=heap, place=Place(node_id, is_controller=False))
         self.version = version
-        self._zookeeper_port = free_ports(1)[0]
-        self._zookeeper: subprocess.Popen[bytes] | None = None
+        self._own = zookeeper is None
+        self._zookeeper = zookeeper or OldZooKeeper(version, self.folder / "zookeeper")
+
+    @property
+    def ready_line(self) -> bytes:
+        return b"KafkaServer: [KafkaServer id=%d] started" % self.place.node_id
 
     def launch(self) -> None:
         """Starts ZooKeeper, waits for it, and starts the broker's process."""
@@ -68,46 +120,20 @@ class OldKafka(LocalKafka):
             return
         jars = fetch(old_kafka(self.version))
         self._prepare(jars)
-        self._launch_zookeeper(jars)
+        self._zookeeper.start()
         self._spawn(self._java(jars, "kafka.Kafka", str(self._settings_file)))
 
     def stop(self, patience_s: float = 10.0) -> None:
-        """Stops the broker, then ZooKeeper; their data stay."""
+        """Stops the broker, and the ZooKeeper that is its own; their data stay."""
         super().stop(patience_s)
-        if self._zookeeper is not None:
-            end(self._zookeeper, patience_s=patience_s)
-            self._zookeeper = None
+        if self._own:
+            self._zookeeper.stop()
 
-    def _launch_zookeeper(self, jars: Path, timeout_s: float = 120.0) -> None:
-        if self._zookeeper is not None and self._zookeeper.poll() is None:
-            return
-        main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
-        command = self._java(jars, main, str(self.folder / "zookeeper.properties"), heap="64m")
-        self._zookeeper = spawn(command, output=self.folder / "zookeeper.log", folder=self.folder)
-        deadline = time.monotonic() + timeout_s
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", self._zookeeper_port), 1.0).close()
-            except OSError:
-                if self._zookeeper.poll() is not None or time.monotonic() > deadline:
-                    raise SandboxError(f"ZooKeeper of Kafka {self.name} did not start.") from None
-                time.sleep(0.05)
-            else:
-                return
-
-    def _java(self, jars: Path, main: str, *args: str, heap: str | None = None) -> list[str]:
+    def _java(self, jars: Path, main: str, *args: str) -> list[str]:
         command = super()._java(jars, main, *args)
         place = command.index("-cp")
-        options = [option for option in command[:place] if not option.startswith(("-Dlog4j2.", "-Xm"))]
-        size = heap or self._heap
-        # Java 17 opens its own packages to nobody; Kafka 2.1 was made for Java 8 to 11.
-        opened = ("java.base/java.lang", "java.base/java.nio", "java.base/sun.nio.ch", "java.base/java.util")
-        return [
-            *options,
-            *(f"-Xmx{size}", f"-Xms{size}", f"-Dlog4j.configuration=file:{self.folder / 'log4j.properties'}"),
-            *(f"--add-opens={package}=ALL-UNNAMED" for package in opened),
-            *command[place:],
-        ]
+        options = [option for option in command[:place] if not option.startswith("-Dlog4j2.")]
+        return [*options, *_options(self.folder), *command[place:]]
 
     def _settings(self) -> dict[str, str]:
         address = f"PLAINTEXT://{self.address('PLAINTEXT')}"
@@ -115,7 +141,8 @@ class OldKafka(LocalKafka):
             **_DEFAULTS,
             "listeners": address,
             "advertised.listeners": address,
-            "zookeeper.connect": f"127.0.0.1:{self._zookeeper_port}",
+            "broker.id": str(self.place.node_id),
+            "zookeeper.connect": f"127.0.0.1:{self._zookeeper.port}",
             "log.dirs": str(self._data_folder),
             **self._overrides,
         }
@@ -124,7 +151,10 @@ class OldKafka(LocalKafka):
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "log4j.properties").write_text(_LOGGING)
         self._write_settings()
-        (self.folder / "zookeeper.properties").write_text(
-            f"dataDir={self.folder / 'zookeeper'}\nclientPort={self._zookeeper_port}\nclientPortAddress=127.0.0.1\n"
-            "maxClientCnxns=0\nadmin.enableServer=false\n4lw.commands.whitelist=ruok\n"
-        )
+
+
+def _options(folder: Path) -> list[str]:
+    """Kafka 2.1 was made for Java 8 to 11; Java 17 opens its own packages to nobody."""
+    opened = ("java.base/java.lang", "java.base/java.nio", "java.base/sun.nio.ch", "java.base/java.util")
+    logging = f"-Dlog4j.configuration=file:{folder / 'log4j.properties'}"
+    return [logging, *(f"--add-opens={package}=ALL-UNNAMED" for package in opened)]

@@ -21,6 +21,7 @@ from mm2.sandbox.relay import Conditions
 from tests.endurance.sides import Side
 from tests.endurance.stall import DiskStall, Script
 from tests.faults.stage import Mirror, kill, members
+from tests.integration.copy_flow import PATIENCE
 
 
 class Victim(StrEnum):
@@ -382,7 +383,7 @@ def _resume(brokers: Sequence[LocalKafka]) -> None:
 
 def _start(broker: LocalKafka) -> None:
     broker.launch()
-    broker.wait_until_ready(120)
+    broker.wait_until_ready(120 * PATIENCE)
 
 
 def _elect_preferred(cluster: LocalCluster) -> None:

@@ -176,7 +176,10 @@ def test_l3_records_that_the_target_lost_in_an_unclean_election_are_sent_again(
         def acknowledged() -> None:
             write(stage.a, "L3-0", 0, numbered("acknowledged", 300))
             until(lambda: play.arrived() == kept + 300, "copying", 60, flow)
-            time.sleep(1.5)  # and their positions
+            until(lambda: marked() == kept + 300, "the ledger entry", 60, flow)
+
+        def marked() -> int:
+            return int(Ledger.read(cluster.bootstrap, "L3").entries["L3-0", 0]["mark"][1])
 
         lose_the_end(cluster, "L3.L3-0", acknowledged)
         cluster.broker(1).start()  # the product's own topics are there, and led by it

@@ -9,12 +9,12 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import ResourceType
 
 from mm2.copy.driver.engine import CopyEngine
@@ -25,9 +25,9 @@ from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import TopicPartition
 from mm2.sandbox.cluster import LocalCluster
 from mm2.sandbox.jars import OLD_VERSIONS
-from mm2.sandbox.kafka import LocalKafka
-from mm2.sandbox.old_kafka import OldKafka
-from tests.faults.stage import Topics
+from mm2.sandbox.kafka import LocalKafka, start_all, stop_all
+from mm2.sandbox.old_kafka import OldKafka, OldZooKeeper
+from tests.faults.stage import Topics, until
 from tests.faults.stale_metadata import StaleMetadata
 from tests.faults.test_data import write
 from tests.faults.test_leaders import await_leader, lose_the_end
@@ -257,7 +257,17 @@ def stale(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalKafka
 def created_again(broker: LocalKafka, topic: str) -> None:
     topics = Topics(broker)
     topics.delete(topic)
-    topics.create(topic, retention__ms="-1")
+
+    def created() -> bool:
+        try:
+            topics.create(topic, retention__ms="-1")
+        except KafkaException as error:  # brokers before KRaft delete it after it has disappeared
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+            return False
+        return True
+
+    until(created, "creation of the topic", _START_S)
 
 
 def through(broker: LocalKafka) -> ClientSettings:
@@ -324,36 +334,73 @@ def test_stale_metadata_do_not_stop_a_remote_topic_that_was_created_again(
     assert on_target(flow, topic) == [*values("record", 100), *values("more", 50), *values("last", 50)]
 
 
+@dataclass(frozen=True)
+class Several:
+    """Brokers of one cluster."""
+
+    bootstrap: str
+
+
+def led(broker: Any, topic: str) -> tuple[int, set[int]]:
+    """Leader and replicas in sync as far as a broker can tell, which may have just started."""
+    try:
+        return Topics(broker).leader(topic)
+    except (KafkaException, KeyError):
+        return -1, set()
+
+
 @pytest.mark.parametrize("version", OLD_VERSIONS)
-def test_an_old_source_whose_log_or_topic_is_another_one_loses_no_new_record(
+def test_an_old_source_that_lost_its_end_and_was_written_to_loses_no_new_record(
     within: Flow, tmp_path: Path, version: str
 ) -> None:
-    """Below Fetch 12 the client compares epochs (KIP-320), and without topic ids they tell a topic that was created again.
-
-    Both times the source is written to before it is read again.
-    """
-    old = OldKafka(version, "O", tmp_path / "o")
+    """Fetch below version 12 does not compare epochs: the client does it (KIP-320), here before it reads anything."""
+    zookeeper = OldZooKeeper(version, tmp_path / "zookeeper").start(_START_S)
+    one, two = (
+        OldKafka(version, f"O{node}", tmp_path / str(node), node_id=node, zookeeper=zookeeper) for node in (1, 2)
+    )
     try:
-        flow = replace(within, source=old.start(_START_S))
-        topic = unreplicated(flow)
+        start_all([one, two], _START_S)
+        both: Any = Several(f"{one.bootstrap},{two.bootstrap}")
+        flow = replace(within, source=both)
+        topic = replicated(flow)
         spec = spec_of(flow, topic)
-        for what in ("kept", "ghost"):
-            write(old, topic, 0, values(what, 100))
+        until(lambda: led(both, topic) == (1, {1, 2}), "both replicas in sync", _START_S)
+        write(both, topic, 0, values("kept", 100))
+        two.stop()
+        write(one, topic, 0, values("ghost", 100))  # acknowledged once the other replica is out of sync
         with flow.copying(spec) as job:
             eventually(copied(job, topic, 200), 90, why=job.status)
-        old.stop()
-        lose_unflushed(old, topic, 100)
-        old.start(_START_S)
-        write(old, topic, 0, values("new", 150))
+        one.stop()
+        two.start(_START_S)
+        until(lambda: led(two, topic)[0] == 2, "an unclean election", _START_S)
+        write(two, topic, 0, values("new", 150))
         wanted = [*values("kept", 100), *values("ghost", 100), *values("new", 150)]
         with flow.copying(spec) as job:
             eventually(lambda: len(on_target(flow, topic)) >= len(wanted), 90, why=job.status)
             eventually(lambda: entry_of(flow, topic).mark.source == 250, why=job.status)
         assert on_target(flow, topic) == wanted
         assert [lost[:3] for lost in entry_of(flow, topic).lost] == [(100, 200, "truncated")]
+    finally:
+        stop_all([one, two])
+        zookeeper.stop()
+
+
+@pytest.mark.parametrize("version", OLD_VERSIONS)
+def test_an_old_source_topic_that_was_created_again_is_copied_from_its_start(
+    within: Flow, tmp_path: Path, version: str
+) -> None:
+    """Without topic ids the log of the same leader epoch tells it, whose end is below what was read."""
+    old = OldKafka(version, "O", tmp_path / "o")
+    try:
+        flow = replace(within, source=old.start(_START_S))
+        topic = unreplicated(flow)
+        spec = spec_of(flow, topic)
+        write(old, topic, 0, values("first", 100))
+        with flow.copying(spec) as job:
+            eventually(copied(job, topic, 100), 90, why=job.status)
         created_again(old, topic)
-        write(old, topic, 0, values("again", 80))
-        wanted += values("again", 80)
+        write(old, topic, 0, values("again", 80))  # before it is read again
+        wanted = [*values("first", 100), *values("again", 80)]
         with flow.copying(spec) as job:
             eventually(lambda: len(on_target(flow, topic)) >= len(wanted), 90, why=job.status)
             eventually(lambda: entry_of(flow, topic).mark.source == 80, why=job.status)
@@ -386,22 +433,12 @@ def test_a_hole_in_a_log_that_is_not_compacted_is_reported_as_missing(
     assert entry_of(flow, topic).gaps == {"missing" if policy == "delete" else "compacted": 10}
 
 
-def lose_unflushed(broker: LocalKafka, topic: str, offset: int) -> None:
-    """What a power cut does to records that were not flushed: the log of a stopped broker ends at a batch before them."""
-    rewrite_log(broker, topic, lambda base: base < offset)
-
-
 def cut_out(broker: LocalKafka, topic: str, offset: int) -> None:
-    """The log of a stopped broker has the batch at an offset no more."""
-    rewrite_log(broker, topic, lambda base: base != offset)
-
-
-def rewrite_log(broker: LocalKafka, topic: str, keep: Callable[[int], bool]) -> None:
-    """Keep only batches with these base offsets; the broker checks the whole log at its next start."""
+    """Remove the batch at an offset from the log of a stopped broker, which checks all of it at its next start."""
     folder = broker.folder / "data" / f"{topic}-0"
     (segment,) = folder.glob("*.log")
     data = segment.read_bytes()
-    kept = b"".join(bytes(view.data) for view in iter_batches(memoryview(data)) if keep(view.base_offset))
+    kept = b"".join(bytes(view.data) for view in iter_batches(memoryview(data)) if view.base_offset != offset)
     assert 0 < len(kept) < len(data)
     segment.write_bytes(kept)
     for path in (*folder.glob("*index"), *folder.glob("*.snapshot")):

@@ -16,7 +16,7 @@ from mm2.copy.ledger import (
     paused,
     verified_record,
 )
-from mm2.copy.segments import Trail
+from mm2.copy.segments import Chunk, Segment, Trail
 from mm2.copy.session import Before, Entry, Mark
 from mm2.kafka.structs import TopicPartition
 
@@ -157,3 +157,17 @@ def test_whatever_transaction_is_never_committed_the_ledger_knows_every_offset_o
         for index in range(segment.records)
     }
     assert lie == {offset: at for offset, at in there.items() if offset < reached}
+
+
+def test_full_chunks_are_kept_compressed_and_read_as_they_were_written() -> None:
+    ledger, source = Ledger(), TopicPartition("t", 0)
+    written = []
+    for number in range(3):
+        chunk = Chunk(number, [Segment(1000 * number + 10 * row, 900 * number + 9 * row, 9) for row in range(100)])
+        record = chunk_record(source, chunk)
+        ledger.apply(record.key, record.value)
+        written.append(chunk)
+    assert [value[:1] == b"{" for _, value in sorted(ledger._chunks[source].items())] == [False, False, True]
+    entry = entry_record(Entry("t", 0, "A.t", Mark(2990, 2691, 2691), chunk=2))
+    ledger.apply(entry.key, entry.value)
+    assert ledger.chunks(source)[:2] == written[:2]

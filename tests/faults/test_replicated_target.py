@@ -1,0 +1,443 @@
+"""No loss, no duplicates and no reordering on a target of three brokers with min.insync.replicas=2.
+
+One flow copies all topics. Followers are stopped, leaders are moved, requests are delivered late, and the process is
+killed. Most records are 30 days old, so that a broker has forgotten their producer a second after it took them
+(`producer.id.expiration.check.interval.ms`), and accepts any sequence from it afterwards (`ProducerAppendInfo`).
+"""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+from confluent_kafka import TopicCollection
+from confluent_kafka.admin import AdminClient
+
+from mm2.sandbox.cluster import LocalCluster, frozen
+from mm2.sandbox.kafka import LocalKafka
+from tests.faults.replicated import Replica, lead
+from tests.faults.stage import LISTENERS, Addressed, Mirror, Topics, members, stopped, until
+from tests.faults.wire import Choice, Hold, Request, Wire, produces_to
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+ALIAS = "R"
+PARTITIONS = 16
+#: Source topics: how many partitions, and the brokers of each remote partition, the preferred leader first.
+TOPICS = {
+    "refused-2": (PARTITIONS, [1, 2]),
+    "refused-3": (PARTITIONS, [1, 2, 3]),
+    "moved": (PARTITIONS, [2, 3, 1]),
+    "hung": (PARTITIONS, [2, 3, 1]),
+    "timed-out-2": (PARTITIONS, [1, 2]),
+    "timed-out-3": (PARTITIONS, [1, 2, 3]),
+    "resigned": (PARTITIONS, [1, 2, 3]),
+    "crashed-new": (1, [1, 2]),
+    "crashed-old": (1, [1, 2]),
+    "late-after-a-crash": (1, [1, 2]),
+    "late-after-a-retry": (1, [1, 2]),
+    "late-batch-running": (1, [1, 2]),
+    "late-batch-restarted": (1, [1, 2]),
+}
+FROZEN = {"frozen": (1, [1, 2])}
+REQUEST_TIMEOUT_S = 4.0
+_INTERNAL = ("offset-syncs", "checkpoints", "heartbeats", "ledger")
+_STORES = ("offset", "status", "config")
+_START_S = 180.0
+_COMMIT_S = 150.0
+_ISR_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
+    with LocalKafka(ALIAS, tmp_path_factory.mktemp("source"), heap="256m") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def shared_target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    folder = tmp_path_factory.mktemp("target")
+    forgetful = {"producer.id.expiration.check.interval.ms": "1000"}
+    with LocalCluster(
+        "T", folder, size=3, heap="256m", overrides=forgetful, listeners=LISTENERS, proxied=["PROXIED"]
+    ) as made:
+        yield made
+
+
+@pytest.fixture
+def target(shared_target: LocalCluster) -> Iterator[LocalCluster]:
+    """All brokers run, before and after."""
+    _restart(shared_target)
+    yield shared_target
+    _restart(shared_target)
+
+
+@pytest.fixture(scope="module")
+def shared_wires(shared_target: LocalCluster) -> Iterator[list[Wire]]:
+    with ExitStack() as stack:
+        yield [stack.enter_context(Wire.before(broker)) for broker in shared_target.brokers]
+
+
+@pytest.fixture
+def wires(shared_wires: list[Wire]) -> Iterator[list[Wire]]:
+    yield shared_wires
+    for wire in shared_wires:
+        wire.heal()
+
+
+@pytest.fixture(scope="module")
+def shared_flow(
+    source: LocalKafka, shared_target: LocalCluster, shared_wires: list[Wire], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Mirror]:
+    folder = tmp_path_factory.mktemp("flow")
+    with running(folder, ALIAS, source, shared_target, shared_wires, TOPICS, REQUEST_TIMEOUT_S) as flow:
+        yield flow
+
+
+@pytest.fixture
+def flow(shared_flow: Mirror) -> Mirror:
+    """A process of it is running."""
+    if not shared_flow.process.is_running:
+        shared_flow.start()
+    return shared_flow
+
+
+@contextmanager
+def running(
+    folder: Path,
+    alias: str,
+    source: LocalKafka,
+    target: LocalCluster,
+    wires: list[Wire],
+    topics: Mapping[str, tuple[int, list[int]]],
+    request_timeout_s: float,
+) -> Iterator[Mirror]:
+    """A flow of these topics, which are created on both sides; its process reaches the target through the wires."""
+    here, there = Topics(source), Topics(target)
+    for topic, (partitions, brokers) in topics.items():
+        here.create(topic, partitions=partitions, retention__ms="-1")
+        there.create(
+            f"{alias}.{topic}", assignment=[brokers] * partitions, min__insync__replicas="2", retention__ms="-1"
+        )
+    # Broker 1 is never stopped, so positions can be committed while followers are.
+    there.create(offsets_topic(alias), assignment=[[1]] * 5, cleanup__policy="compact")
+    there.create(ledger_topic(alias), assignment=[[1]], cleanup__policy="compact")
+    flow = Mirror(
+        folder,
+        alias,
+        source.bootstrap,
+        ",".join(wire.address for wire in wires),
+        list(topics),
+        settings(request_timeout_s),
+    )
+    try:
+        flow.start()
+        flow.process.says("Copying starts.", timeout_s=_START_S)
+        yield flow
+        flow.stop()
+    finally:
+        flow.clean_up()
+
+
+def settings(request_timeout_s: float) -> dict[str, str]:
+    clients = ("consumer", "producer", "admin")
+    internal = ("offset-syncs.topic", "checkpoints.topic", "heartbeats.topic", "status.storage", "config.storage")
+    return {
+        **{f"B.{client}.request.timeout.ms": str(int(request_timeout_s * 1000)) for client in clients},
+        **{f"{name}.replication.factor": "3" for name in internal},
+        "offset-syncs.topic.location": "target",
+        "replication.factor": "3",
+        # Spark kills a lost Python worker after two seconds, which it cannot do to one on a machine that is frozen.
+        "spark.python.task.killTimeout": "300s",
+        # So that the group notices the death of a process sooner; 6 s is the least that a broker allows.
+        "B.session.timeout.ms": "6000",
+        "B.heartbeat.interval.ms": "1500",
+    }
+
+
+def offsets_topic(alias: str) -> str:
+    return f"mm2-offsets.{alias}.internal"
+
+
+def ledger_topic(alias: str) -> str:
+    return f"mm2-ledger.{alias}.internal"
+
+
+def _restart(cluster: LocalCluster) -> None:
+    for node in cluster.nodes:
+        if not node.is_running:
+            node.start(_START_S)
+
+
+def await_in_sync(target: Addressed, topic: str, in_sync: set[int]) -> None:
+    """Until all partitions of a topic have exactly these replicas in sync."""
+    topics = Topics(target)
+
+    def reached() -> bool:
+        return all(topics.leader(topic, index)[1] == in_sync for index in range(topics.partitions(topic)))
+
+    until(reached, f"replicas {in_sync} of {topic} in sync", _ISR_S)
+
+
+def writes_to(target: Addressed, topic: str, about: str | None) -> Choice:
+    """Produce requests to a topic of the target, with a record about another topic."""
+    admin = AdminClient({"bootstrap.servers": target.bootstrap})
+    (found,) = admin.describe_topics(TopicCollection([topic])).values()
+    identifier = base64.urlsafe_b64decode(f"{found.result(30).topic_id}==")
+    return produces_to(topic, identifier, about="" if about is None else f'"{about}"')
+
+
+def hold(wires: list[Wire], held: Hold) -> Hold:
+    for wire in wires:
+        wire.hold(held)
+    return held
+
+
+def await_quiet(wires: list[Wire], choice: Choice, quiet_s: float = 2.0) -> None:
+    """Until no request of that kind was sent for so long: the entry that follows a committed position is in the ledger."""
+    newest_s = time.monotonic()
+
+    def note(request: Request) -> bool:
+        nonlocal newest_s
+        if choice(request):
+            newest_s = time.monotonic()
+        return False
+
+    hold(wires, Hold(note))
+    until(lambda: time.monotonic() - newest_s > quiet_s, "an end of writes", 60)
+
+
+def crash(flow: Mirror) -> None:
+    """kill -9 of all its processes, and another start."""
+    flow.process.kill9(whole_family=True)
+    flow.start()
+
+
+@pytest.mark.parametrize("replicas", [2, 3])
+def test_batches_that_were_refused_for_too_few_replicas_are_copied_once_and_in_order(
+    source: LocalKafka, target: LocalCluster, wires: list[Wire], flow: Mirror, replicas: int
+) -> None:
+    """NOT_ENOUGH_REPLICAS for the first of five batches in flight, no error for the others: the producer is unknown."""
+    replica = Replica(source, target, flow, f"refused-{replicas}", PARTITIONS)
+    followers = set(range(2, replicas + 1))
+    with replica.sampler:
+        replica.records.write(2)
+        replica.await_committed(_COMMIT_S)
+        for _ in range(2):
+            with ExitStack() as traffic:
+                with frozen(*map(target.broker, followers)):
+                    await_in_sync(target, replica.remote, {1})
+                    for wire in wires:
+                        wire.delay_s = 0.2  # so that the replicas recover between the batches of one window
+                    traffic.enter_context(replica.records.flowing(PARTITIONS * 25))
+                    time.sleep(3)
+                await_in_sync(target, replica.remote, {1} | followers)
+                time.sleep(2)
+            for wire in wires:
+                wire.delay_s = 0.0
+            replica.await_committed(_COMMIT_S)
+        replica.assert_whole()
+
+
+def test_batches_in_flight_while_leaders_move_are_copied_once_and_in_order(
+    source: LocalKafka, target: LocalCluster, wires: list[Wire], flow: Mirror
+) -> None:
+    """NOT_LEADER_OR_FOLLOWER for the first of five batches in flight, no error for the others."""
+    replica = Replica(source, target, flow, "moved", PARTITIONS)
+    with replica.sampler:
+        replica.records.write(2)
+        replica.await_committed(_COMMIT_S)
+        for wire in wires:
+            wire.delay_s = 0.1
+        with replica.records.flowing(PARTITIONS * 25):
+            for _ in range(8):
+                lead(target, replica.remote, PARTITIONS, [3, 2, 1])
+                time.sleep(0.4)
+                lead(target, replica.remote, PARTITIONS, [2, 3, 1])
+                time.sleep(0.4)
+            target.broker(2).kill9()
+            time.sleep(4)
+            target.broker(2).start(_START_S)
+            await_in_sync(target, replica.remote, {1, 2, 3})
+            lead(target, replica.remote, PARTITIONS, [2, 3, 1])
+            time.sleep(1)
+        for wire in wires:
+            wire.delay_s = 0.0
+        replica.await_committed(_COMMIT_S)
+        replica.assert_whole()
+
+
+def test_a_leader_that_hangs_and_resumes_after_another_was_elected_costs_nothing(
+    source: LocalKafka, target: LocalCluster, flow: Mirror
+) -> None:
+    """When it resumes it still takes itself for the leader, and handles the requests in its socket buffers."""
+    replica = Replica(source, target, flow, "hung", PARTITIONS)
+    with replica.sampler:
+        replica.records.write(2)
+        replica.await_committed(_COMMIT_S)
+        for _ in range(2):
+            with replica.records.flowing(PARTITIONS * 10):
+                with frozen(target.broker(2)):
+                    time.sleep(2 * REQUEST_TIMEOUT_S)
+                await_in_sync(target, replica.remote, {1, 2, 3})
+                lead(target, replica.remote, PARTITIONS, [2, 3, 1])
+                time.sleep(1)
+            replica.await_committed(_COMMIT_S)
+        replica.assert_whole()
+
+
+@pytest.mark.parametrize("replicas", [2, 3])
+def test_a_batch_that_was_appended_and_timed_out_is_not_appended_again(
+    source: LocalKafka, target: LocalCluster, flow: Mirror, replicas: int
+) -> None:
+    """REQUEST_TIMED_OUT for a batch that is above the high watermark, and is there to stay when the followers resume."""
+    replica = Replica(source, target, flow, f"timed-out-{replicas}", PARTITIONS)
+    with replica.sampler:
+        with replica.records.flowing(PARTITIONS * 10):
+            time.sleep(2)
+            with frozen(*map(target.broker, range(2, replicas + 1))):
+                time.sleep(2 * REQUEST_TIMEOUT_S)
+            time.sleep(2)
+        replica.await_committed(_COMMIT_S)
+        replica.assert_whole()
+
+
+def test_a_batch_that_was_appended_before_its_leader_resigned_is_not_appended_again(
+    source: LocalKafka, target: LocalCluster, flow: Mirror
+) -> None:
+    """NOT_LEADER_OR_FOLLOWER for a batch that the next leader has in its log already, above the high watermark."""
+    replica = Replica(source, target, flow, "resigned", PARTITIONS)
+    with replica.sampler:
+        for _ in range(2):
+            replica.records.write(2)
+            replica.await_committed(_COMMIT_S)
+            await_in_sync(target, replica.remote, {1, 2, 3})
+            with frozen(target.broker(3)):
+                replica.records.write(5)
+                time.sleep(1.1)  # the next leader forgets the producer, broker 3 is in sync for a little longer
+                lead(target, replica.remote, PARTITIONS, [2, 1, 3])
+                time.sleep(2)
+            await_in_sync(target, replica.remote, {1, 2, 3})
+            lead(target, replica.remote, PARTITIONS, [1, 2, 3])
+        replica.await_committed(_COMMIT_S)
+        replica.assert_whole()
+
+
+def test_a_successor_counts_only_what_is_below_the_high_watermark(
+    source: LocalKafka, target: LocalCluster, flow: Mirror
+) -> None:
+    """The process dies with batches appended at the leader only, in one topic by a producer that the leader remembers
+    (DescribeProducers includes them) and in one by a producer that it has forgotten (Fetch does not)."""
+    known = Replica(source, target, flow, "crashed-new", 1, age_ms=0)
+    forgotten = Replica(source, target, flow, "crashed-old", 1)
+    with known.sampler, forgotten.sampler:
+        both = known, forgotten
+        for replica in both:
+            replica.records.write(100)
+        for replica in both:
+            replica.await_committed(_COMMIT_S)
+        time.sleep(1)
+        with frozen(target.broker(2)):
+            for replica in both:
+                replica.records.write(100)
+            time.sleep(0.5)
+            starts = len(flow.lines("Copying starts."))
+            crash(flow)
+            until(lambda: len(flow.lines("Copying starts.")) > starts, "a start", _START_S, flow)
+            time.sleep(5)
+        for replica in both:
+            replica.records.write(100)
+        for replica in both:
+            replica.await_committed(_COMMIT_S)
+    time.sleep(1)
+    defects = "\n".join(filter(None, (replica.defects() for replica in both)))
+    assert not defects, defects
+
+
+@pytest.mark.parametrize("overtaken_by", ["crash", "retry"])
+def test_a_position_that_is_written_late_is_not_taken_for_a_reset(
+    source: LocalKafka, target: LocalCluster, wires: list[Wire], flow: Mirror, overtaken_by: str
+) -> None:
+    """A broker that did not respond delivers a Produce request to the offsets topic after newer positions were written,
+    by a successor or on another connection."""
+    replica = Replica(source, target, flow, f"late-after-a-{overtaken_by}", 1, age_ms=0)
+    with replica.sampler:
+        replica.records.write(50)
+        replica.await_committed(_COMMIT_S)
+        held = hold(wires, Hold(writes_to(target, offsets_topic(ALIAS), replica.topic)))
+        replica.records.write(50)
+        assert held.caught.wait(30), "no position was written"
+        if overtaken_by == "crash":
+            crash(flow)
+        replica.records.write(50)
+        replica.await_committed(_START_S)
+        time.sleep(1.5)
+        held.release()
+        time.sleep(2)
+        crash(flow)
+        replica.records.write(50)
+        replica.await_committed(_START_S)
+        replica.assert_whole()
+
+
+@pytest.mark.parametrize("noticed", ["running", "restarted"])
+def test_a_batch_that_arrives_late_from_a_forgotten_producer_stops_its_partition(
+    source: LocalKafka, target: LocalCluster, wires: list[Wire], flow: Mirror, noticed: str
+) -> None:
+    """A predecessor's batch is delivered after its successor has written the same records. The leader has forgotten the
+    producer and accepts it (docs/design/copy-sessions.md, assumptions): the partition stops, it does not continue."""
+    replica = Replica(source, target, flow, f"late-batch-{noticed}", 1)
+    with replica.sampler:
+        replica.records.write(50)
+        replica.await_committed(_COMMIT_S)
+        held = hold(wires, Hold(writes_to(target, replica.remote, None)))
+        replica.records.write(50)
+        assert held.caught.wait(30), "no batch was sent"
+        crash(flow)
+        replica.await_committed(_START_S)
+        time.sleep(2)  # the leader forgets the producer
+        held.release()
+        time.sleep(2)
+        assert replica.defects(), "the late batch was refused: nothing was shown"
+        if noticed == "restarted":
+            crash(flow)
+        replica.records.write(50)
+        until(
+            lambda: flow.lines("a partition is stopped", partition=replica.topic, state="INCONSISTENT"),
+            "a typed state",
+            _START_S,
+            flow,
+        )
+
+
+def test_a_frozen_executor_that_resumes_writes_no_stale_position(
+    source: LocalKafka, target: LocalCluster, wires: list[Wire], tmp_path: Path
+) -> None:
+    """It is stopped between the ledger's response and the write of the position, and resumes when its successor has
+    committed a newer one. Its request timeout must be longer than that, or it closes the connection when it resumes."""
+    with running(tmp_path, "F", source, target, wires, FROZEN, request_timeout_s=60.0) as flow:
+        replica = Replica(source, target, flow, "frozen", 1, age_ms=0)
+        with replica.sampler:
+            replica.records.write(50)
+            replica.await_committed(_COMMIT_S)
+            written = writes_to(target, ledger_topic("F"), replica.topic)
+            await_quiet(wires, written)
+            held = hold(wires, Hold(written, responses=True))
+            replica.records.write(50)
+            assert held.caught.wait(30), "the ledger was not written"
+            executors = members(flow.process, "worker")
+            with stopped(*executors):
+                held.release()
+                until(lambda: len(members(flow.process, "worker")) > len(executors), "another executor", 60, flow)
+                replica.records.write(50)
+                replica.await_committed(_START_S)
+                time.sleep(1.5)
+            time.sleep(3)
+            crash(flow)
+            replica.records.write(50)
+            replica.await_committed(_START_S)
+            replica.assert_whole()

@@ -1,0 +1,135 @@
+"""What a sink makes of metadata that name a topic by another id. The test plays metadata."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from mm2.copy.executor.brokers import Place
+from mm2.copy.executor.sink import Sink
+from mm2.kafka.cluster import Cluster
+from mm2.kafka.settings import ClientSettings
+from mm2.kafka.structs import Metadata, PartitionInfo, TopicInfo, TopicPartition, topic_id_bytes
+from mm2.kafka.wire.channel import BufferPool
+
+SETTINGS = ClientSettings.from_props({"bootstrap.servers": "localhost:1"}, client_id="c")
+TP = TopicPartition("t", 0)
+OLD, NEW = "AAAAAAAAAAAAAAAAAAAAAQ", "AAAAAAAAAAAAAAAAAAAAAg"
+
+
+class Scene:
+    """A sink with one outbox."""
+
+    def __init__(self) -> None:
+        self.cluster = Cluster(SETTINGS, name="B")
+        self.background = ThreadPoolExecutor(1)
+        self.recreated = 0
+        self.sink = Sink(self.cluster, asyncio.get_running_loop(), self.background, BufferPool())
+        self.outbox = self.sink.outbox(TP, idempotent=True)
+        self.outbox.on_recreated = self._on_recreated
+
+    def _on_recreated(self) -> None:
+        self.recreated += 1
+
+    def say(self, topic_id: str, leader: int = 1, of_leader: str | None = None) -> None:
+        """From now on metadata name this id; the leader itself ``of_leader``."""
+        everybody, itself = (
+            Metadata("id", 1, {}, {"t": TopicInfo("t", found, False, {0: PartitionInfo(leader, 1, (), ())})})
+            for found in (topic_id, of_leader or topic_id)
+        )
+        self.cluster.metadata = lambda *_args, **_kwargs: everybody  # type: ignore[method-assign]
+        self.cluster.metadata_of = lambda *_: itself  # type: ignore[method-assign]
+
+    async def look(self, times: int = 1) -> None:
+        for _ in range(times):
+            await self.sink.find_leaders(["t"])
+            await asyncio.sleep(0.02)
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mm2.copy.executor.topic_ids.CONFIRM_AFTER_S", 0.01)
+    monkeypatch.setattr("mm2.copy.executor.sink._LOOK_UP_AGAIN_S", 0.02)
+
+
+def play(scenario: Callable[[Scene], Awaitable[None]]) -> None:
+    async def run() -> None:
+        scene = Scene()
+        try:
+            async with asyncio.timeout(20):
+                await scenario(scene)
+        finally:
+            scene.sink.close()
+            scene.background.shutdown()
+            scene.cluster.close()
+
+    asyncio.run(run())
+
+
+def test_one_answer_with_another_id_changes_nothing() -> None:
+    async def scenario(scene: Scene) -> None:
+        scene.say(NEW)
+        await scene.look()
+        scene.say(OLD, leader=2)
+        await scene.look()
+        scene.say(NEW)
+        await scene.look()
+        assert (scene.recreated, scene.outbox.place, scene.sink.topic_ids) == (0, Place(1, 0), {"t": NEW})
+
+    play(scenario)
+
+
+def test_an_id_that_the_leader_confirms_stops_what_was_written_to_the_topic_before() -> None:
+    async def scenario(scene: Scene) -> None:
+        scene.say(OLD)
+        await scene.look()
+        scene.say(NEW, of_leader=OLD)
+        await scene.look(3)
+        assert scene.recreated == 0
+        scene.say(NEW)
+        await scene.look(3)
+        assert scene.recreated
+        assert (scene.outbox.paused, scene.sink.topic_ids) == (True, {"t": OLD})
+
+    play(scenario)
+
+
+def test_what_the_ledger_knows_of_ids_is_settled_with_the_cluster() -> None:
+    async def scenario(scene: Scene) -> None:
+        scene.say(OLD)
+        await scene.look()
+        asked = asyncio.create_task(scene.sink.settle_id("t", NEW, [OLD]))
+        await asyncio.sleep(0.1)
+        assert not asked.done()
+        scene.say(NEW)
+        assert await asked == NEW
+        assert (scene.sink.topic_ids, scene.sink._ids["t"]) == ({"t": NEW}, topic_id_bytes(NEW))
+        scene.say(OLD)
+        await scene.look(3)
+        assert (scene.recreated, scene.sink.topic_ids) == (0, {"t": NEW})
+
+    play(scenario)
+
+
+def test_an_id_that_the_ledger_does_not_know_is_confirmed_first() -> None:
+    async def scenario(scene: Scene) -> None:
+        scene.say(NEW)
+        await scene.look()
+        assert await scene.sink.settle_id("t", OLD, []) == NEW
+        assert scene.sink.topic_ids == {"t": NEW}
+
+    play(scenario)
+
+
+def test_a_sink_that_is_closed_settles_nothing() -> None:
+    async def scenario(scene: Scene) -> None:
+        scene.say(OLD)
+        asked = asyncio.create_task(scene.sink.settle_id("t", NEW, [OLD]))
+        await asyncio.sleep(0.05)
+        scene.sink.close()
+        assert await asked == ""
+
+    play(scenario)
