@@ -394,7 +394,7 @@ class Ledger:
     def start(self, source: TopicPartition, committed: int | None, written: WrittenPosition | None = None) -> Start:
         """Where a partition's copying goes on, when Connect's offsets topic holds this (next source offset).
 
-        ``written`` tells who wrote it, see `is_doubtful`.
+        ``written`` tells who wrote it, from `seen` on.
         """
         entry = self.entry(source)
         if entry is not None and written is not None:
@@ -411,15 +411,11 @@ class Ledger:
         extend([chunk], undone)
         return start_of(undone, chunk, committed, undone=True)
 
-    def is_doubtful(self, source: TopicPartition, committed: int | None) -> bool:
-        """Whether it has to be found out who wrote a position, as the ledger's entry alone does not tell."""
+    def seen(self, source: TopicPartition) -> int | None:
+        """The offset of the offsets topic's partition from which on it has to be read who wrote the position of a copy session
+        (`mm2.copy.session.written_start`); None where the position alone decides."""
         entry = self.entry(source)
-        return (
-            entry is not None
-            and entry.session is not None
-            and entry.seen >= 0
-            and (committed or 0) != entry.mark.source
-        )
+        return entry.seen if entry is not None and entry.session is not None and entry.seen >= 0 else None
 
     def rates(self) -> dict[TopicPartition, float]:
         """Bytes per second of each partition, as last measured.

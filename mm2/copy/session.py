@@ -350,8 +350,8 @@ class Start:
 def start_of(entry: Entry | None, chunk: Chunk | None, committed: int | None, *, undone: bool = False) -> Start:
     """Where to go on, from what the ledger says and the position in Connect's offsets topic (next source offset).
 
-    ``undone``: the entry is what stood there before a transaction that was never committed. Where the position is not the mark of
-    an entry with ``seen``, `written_start` decides.
+    ``undone``: the entry is what stood there before a transaction that was never committed. After an entry with ``seen``
+    `written_start` decides instead.
     """
     if entry is None:
         return Start(committed, committed)
@@ -372,7 +372,8 @@ class WrittenPosition(NamedTuple):
     """What an offsets topic holds of one partition, by who wrote it (`mm2.copy.written_positions`).
 
     ``own`` is the newest header of a copy session, by lease. ``foreign`` is the last position without a header, next source
-    offset (None: it was removed), at offset ``foreign_at`` of the topic (-1: there is none).
+    offset (None: it was removed), at offset ``foreign_at`` of the topic (-1: there is none). Records before the ``seen`` of the
+    ledger's entry are left out: they decide nothing.
     """
 
     own: PositionHeader | None = None
@@ -389,7 +390,7 @@ def written_start(entry: Entry, chunk: Chunk | None, committed: int | None, writ
     """
     header = written.own
     seen = max(entry.seen, -1 if header is None else header.seen)
-    if written.foreign_at >= max(seen, 0) and written.foreign != entry.mark.source:
+    if written.foreign_at >= max(seen, 0):
         return Start(written.foreign, written.foreign, entry.replace(session=None), chunk, moved=True)
     if header is not None and header.lease > entry.lease and header.session is not None:
         entry = entry.replace(mark=header.mark, session=header.session, lease=header.lease, seen=header.seen)

@@ -1,13 +1,13 @@
 """Who wrote a position in Connect's offsets topic, read from the records themselves (rule C4 of docs/design/copy-sessions.md).
 
-Only asked for when a position is not the mark of the ledger's entry: the whole partition of the offsets topic is read.
+A micro-batch that takes over without a clean hand-over reads what was written since the holder before knew the topic's end.
 """
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 import structlog
@@ -46,23 +46,25 @@ def who_wrote(records: Collection[PositionRecord]) -> WrittenPosition:
     return WrittenPosition(own, _position(foreign.value), foreign.offset)
 
 
-def read_written_positions(cluster: Cluster, topic: str, keys: Collection[bytes]) -> dict[bytes, WrittenPosition]:
-    """Who wrote the positions of these keys of an offsets topic. Raises KafkaFailure."""
+def read_written_positions(cluster: Cluster, topic: str, seen: Mapping[bytes, int]) -> dict[bytes, WrittenPosition]:
+    """Who wrote the positions of these keys of an offsets topic at and behind these offsets. Raises KafkaFailure."""
     metadata = cluster.metadata([topic])
     if topic in metadata.errors:
         raise metadata.errors[topic]
     info = metadata.topics[topic]
-    places: dict[int, set[bytes]] = defaultdict(set)
-    for key in keys:
-        places[partition_for(key, len(info.partitions))].add(key)
-    partitions = [TopicPartition(topic, place) for place in places]
+    keys_of: dict[int, set[bytes]] = defaultdict(set)
+    for key in seen:
+        keys_of[partition_for(key, len(info.partitions))].add(key)
+    partitions = [TopicPartition(topic, place) for place in keys_of]
     admin = Admin(cluster)
     starts = _offsets(admin, partitions, EARLIEST)
     ends = _offsets(admin, partitions, LATEST)
-    found: dict[bytes, list[PositionRecord]] = {key: [] for key in keys}
+    found: dict[bytes, list[PositionRecord]] = {key: [] for key in seen}
     for tp in partitions:
-        for record in read_partition(cluster, info, tp.partition, start=starts[tp], end=ends[tp]):
-            if record.key in places[tp.partition]:
+        keys = keys_of[tp.partition]
+        start = max(starts[tp], min(seen[key] for key in keys))
+        for record in read_partition(cluster, info, tp.partition, start=start, end=ends[tp]):
+            if record.key in keys and record.offset >= seen[record.key]:
                 found[record.key].append(PositionRecord(record.offset, record.value, _header(record)))
     return {key: who_wrote(rows) for key, rows in found.items()}
 

@@ -227,11 +227,11 @@ class MirrorSourceTask(SourceTask):
 
     def _without_late_writes(self, ledger: Ledger, starts: dict[TopicPartition, Start]) -> dict[TopicPartition, Start]:
         """Tell a predecessor's late writes from positions that Java or a user has written. Raises KafkaFailure."""
-        doubtful = [tp for tp, start in starts.items() if ledger.is_doubtful(tp, start.committed)]
-        if not doubtful or self.context.worker.exactly_once:
+        if self.context.worker.exactly_once:
             return starts
+        seen = {tp: offset for tp in starts if (offset := ledger.seen(tp)) is not None}
         found = dict(starts)
-        for tp, written in self._written_positions(doubtful).items():
+        for tp, written in self._written_positions(seen).items():
             found[tp] = ledger.start(tp, starts[tp].committed, written)
             if starts[tp].moved and not found[tp].moved:
                 log.info(
@@ -242,13 +242,15 @@ class MirrorSourceTask(SourceTask):
                 )
         return found
 
-    def _written_positions(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, WrittenPosition]:
-        """Who wrote the positions of these partitions. Raises KafkaFailure."""
+    def _written_positions(self, seen: Mapping[TopicPartition, int]) -> dict[TopicPartition, WrittenPosition]:
+        """Who wrote the positions of these partitions from these offsets on. Raises KafkaFailure."""
+        if not seen:
+            return {}
         spec = self._spec
-        keys = {tp: offset_key(spec.connector, spec.source_alias, tp) for tp in partitions}
+        keys = {tp: offset_key(spec.connector, spec.source_alias, tp) for tp in seen}
         cluster = Cluster(spec.offsets or spec.target, name="worker" if spec.offsets else spec.target_alias)
         try:
-            written = read_written_positions(cluster, spec.offsets_topic, set(keys.values()))
+            written = read_written_positions(cluster, spec.offsets_topic, {key: seen[tp] for tp, key in keys.items()})
         finally:
             cluster.close()
         return {tp: written[key] for tp, key in keys.items()}

@@ -302,7 +302,7 @@ class Committing:
         record, counts = holder.place, list(state.counts)
         counts[holder.session] += 1
         wanted, bad = state.wanted, ""
-        is_begun_there = bool(state.stray) and holder.session >= state.stray[2]
+        begun_at = state.stray[0] if state.stray and holder.session >= state.stray[2] else -1
         if wanted >= 0:
             bad = (
                 ""
@@ -310,13 +310,13 @@ class Committing:
                 else f"I5: a user has set the position to {wanted}, and record {record} is copied"
             )
             wanted = -1
-        elif is_begun_there and state.stray[:1] == (record,):
+        elif record == begun_at:
             bad = ""
         elif record < state.expect:
             bad = f"I1: record {record} is copied again, {state.expect} is the next one"
         elif record > state.expect:
             bad = f"I1: record {record} is copied, {state.expect} is left out"
-        stray = () if is_begun_there else state.stray
+        stray = () if begun_at >= 0 else state.stray
         after = state._replace(counts=tuple(counts), expect=record + 1, wanted=wanted, stray=stray, bad=bad)
         yield f"copy record {record}", after._replace(holder=holder._replace(place=record + 1))
 

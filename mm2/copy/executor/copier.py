@@ -382,17 +382,24 @@ class Copier:
         return True
 
     async def _offsets_ends(self, sources: Iterable[TopicPartition]) -> dict[int, int]:
-        """Where the partitions of the offsets topic end that hold these positions; asked after the positions were read."""
+        """Where the partitions of the offsets topic end that hold these positions; asked after the positions were read. Without
+        those that may not be described."""
         places = {self._positions.place(source) for source in sources} if self._with_sessions else set()
-        if not places:
-            return {}
-        wanted = {TopicPartition(self._spec.offsets_topic, place): LATEST for place in places}
-        try:
-            found = await asyncio.wait_for(self._call(Admin(self._offsets_cluster).list_offsets, wanted), _NEWS_AFTER_S)
-        except (TimeoutError, KafkaFailure) as error:
-            self._log.info("the end of the offsets topic is not known", error=str(error))
-            return {}
-        return {tp.partition: end.offset for tp, end in found.items() if isinstance(end, OffsetInfo)}
+        ends: dict[int, int] = {}
+        while places and not self._link.stop.is_set():
+            wanted = {TopicPartition(self._spec.offsets_topic, place): LATEST for place in places}
+            for tp, found in (await self._call(Admin(self._offsets_cluster).list_offsets, wanted)).items():
+                if isinstance(found, OffsetInfo):
+                    ends[tp.partition] = found.offset
+                elif found.is_final:
+                    self._log.info("the end of the offsets topic is not known", partition=str(tp), error=str(found))
+                else:
+                    continue
+                places.discard(tp.partition)
+            if places:
+                self._renew_lease()
+                await self._link.pause(0.25)
+        return ends
 
     # -- copying: what cursors ask (`Owner`) -------------------------------------------------------------------------
 

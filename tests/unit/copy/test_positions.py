@@ -413,7 +413,7 @@ def started(entry: Entry, *records: tuple[int | None, Lease | None, int]) -> Sta
         ]
     )
     committed = records[-1][0]
-    assert ledger.is_doubtful(T, committed) is (committed != entry.mark.source)
+    assert ledger.seen(T) == entry.seen
     return ledger.start(T, committed, found)
 
 
@@ -429,6 +429,8 @@ ENTRY = Entry(T.topic, T.partition, "A.t", Mark(42, 142, 42), 40, session=SESSIO
         ([(40, Lease(20, 1), 100), (7, None, 0)], 7, True),
         ([(40, Lease(20, 1), 100), (7, None, 0), (41, Lease(10, 9), 90)], 7, True),
         ([(50, Lease(20, 1), 99), (40, None, 0)], 40, True),
+        ([(40, Lease(20, 1), 100), (30, None, 0), (42, Lease(20, 2), 101)], 30, True),
+        ([(40, Lease(20, 1), 100), (42, None, 0)], 42, True),
         ([(40, None, 0)], 42, False),
         ([(40, Lease(20, 1), 100), (None, None, 0)], None, True),
         ([(7, None, 0), (41, Lease(20, 1), 101)], 42, False),
@@ -440,6 +442,8 @@ ENTRY = Entry(T.topic, T.partition, "A.t", Mark(42, 142, 42), 40, session=SESSIO
         "a user's reset",
         "a user's reset with a late position after it",
         "a user's reset to the previous position",
+        "a user's reset before the newest position of ours",
+        "a user's reset to the mark",
         "what Java wrote, and the holder knew",
         "a user removed the position",
         "written by somebody while a holder ran, and overwritten by it",
