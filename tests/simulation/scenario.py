@@ -153,7 +153,6 @@ class Scenario:
         self.source.on_high_watermark = self.oracle.source_advanced
         self.target.on_high_watermark = self.oracle.target_advanced
         self.target.on_produce = self._produced
-        self.error: Violation | None = None
         self._serial = 0
         self._open: dict[
             int, tuple[int, bool]
@@ -213,7 +212,7 @@ class Scenario:
         if isinstance(process, Process) and len(data) > 6 and struct.unpack_from(">h", data, 4)[0] == 0:
             grant = self.driver.grant_of(process)
             if grant < self.driver.last_grant:
-                raise Violation(
+                self.world.failure = Violation(
                     "lease",
                     f"{process.name} (lease {grant}) sends to {link.listener.host} under lease {self.driver.last_grant}",
                 )
