@@ -195,6 +195,7 @@ class Scenario:
         self.target.create(REMOTE, self.profile.partitions)
         self.target.create(OFFSETS, 2)
         self.target.create(ledger_topic("A"), 1)
+        self.target.late_topics = {OFFSETS, ledger_topic("A")}
         self.world.run(self.world.now + 0.5)
         for index in range(self.profile.partitions):
             for _ in range(self.world.random.randrange(0, 30)):
