@@ -272,6 +272,7 @@ class Opening:
                     entry.mark.target,
                     entry.session.start.target,
                     max(entry.target_epoch, cursor.outbox.leader_epoch),
+                    self._sink.topic_ids.get(tp.topic, ""),
                 )
                 for tp, (cursor, entry) in waiting.items()
                 if entry.session is not None

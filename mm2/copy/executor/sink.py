@@ -490,6 +490,7 @@ class Sink(Brokers[_Broker]):
                         outbox.end_offset,
                         outbox.floor,
                         max(outbox.leader_epoch, -1 if outbox.verified_epoch is None else outbox.verified_epoch),
+                        self.topic_ids.get(tp.topic, ""),
                     )
                     for tp, outbox in asked.items()
                     if outbox.identity is not None
@@ -514,6 +515,8 @@ class Sink(Brokers[_Broker]):
                         self._again(asked[tp], asked[tp].doubt)
                     else:
                         asked[tp].complaint = answer
+                        if isinstance(answer, BrokerFailure) and answer.stale_metadata:
+                            self._refresh(0.0)
                 if self._doubtful:
                     if any(outbox.place is None for outbox in self._doubtful.values()):
                         self._refresh(0.0)

@@ -38,7 +38,8 @@ class ProgressQuestion(NamedTuple):
 
     ``records`` of it are known to be on the target, which ended at offset ``behind`` (-1: unknown) after the last of them.
     ``floor`` is the target offset where the session began (-1: unknown), ``leader_epoch`` the highest known one of the target
-    partition (-1: unknown): an answer in a lower one is stale.
+    partition (-1: unknown): an answer in a lower one is stale. So is one about a topic with another id than ``topic_id``
+    ("": unknown).
     """
 
     producer: ProducerIdentity
@@ -46,6 +47,7 @@ class ProgressQuestion(NamedTuple):
     behind: int
     floor: int = -1
     leader_epoch: int = -1
+    topic_id: str = ""
 
 
 class FoundBatch(NamedTuple):
@@ -113,6 +115,12 @@ class TargetLookUp:
         for tp, end in self._stable_ends(questions).items():
             if isinstance(end, KafkaFailure):
                 found[tp] = end
+                continue
+            topic = metadata.topics.get(tp.topic)
+            if topic is not None and questions[tp].topic_id and topic.topic_id not in {"", questions[tp].topic_id}:
+                # Stale metadata, or a topic that was created again: its offsets are not those of the session.
+                subject = f"{tp} of cluster {self._cluster.name}"
+                found[tp] = BrokerFailure.of(ErrorCode.INCONSISTENT_TOPIC_ID, subject=subject)
                 continue
             producers = described[tp]
             if end.leader_epoch != _leader_epoch(metadata, tp):

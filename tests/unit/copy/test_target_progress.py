@@ -56,8 +56,8 @@ class Target:
         self.failure: Exception | None = None
         self.look_up = TargetLookUp(Cluster(SETTINGS, name="B"))
         look_up: Any = self.look_up
-        topics = {tp.topic: TopicInfo(tp.topic, "", False, {0: PartitionInfo(1, 3, (), ())}) for tp in (T, U)}
-        look_up._cluster = SimpleNamespace(name="B", metadata=lambda _topics: Metadata("id", 1, {}, topics))
+        self.topic_id = ""
+        look_up._cluster = SimpleNamespace(name="B", metadata=lambda _topics: self._metadata())
         look_up._admin = SimpleNamespace(
             describe_producers=lambda partitions, **_: {tp: self.producers[tp] for tp in partitions},
             list_offsets=self._list_offsets,
@@ -66,6 +66,10 @@ class Target:
             },
         )
         look_up._batches = self._batches
+
+    def _metadata(self) -> Metadata:
+        partitions = {0: PartitionInfo(1, 3, (), ())}
+        return Metadata("id", 1, {}, {tp.topic: TopicInfo(tp.topic, self.topic_id, False, partitions) for tp in (T, U)})
 
     def _list_offsets(
         self, wanted: Mapping[TopicPartition, int], *, log_end: bool = False, **_: Any
@@ -249,6 +253,17 @@ def test_more_records_than_offsets_are_a_contradiction() -> None:
     found = target.ask(101, 250, 150)
     assert isinstance(found, InconsistentTarget)
     assert "100 offsets from 150 to 250, but 101 records" in str(found)
+
+
+def test_a_topic_that_was_created_again_is_no_truncated_one() -> None:
+    target = Target()
+    target.ends_at(0)
+    question = ProgressQuestion(OURS, 100, 250, topic_id="old")
+    assert target.look_up.progress({T: question})[T] == TargetProgress(0, 0, 3), "brokers before 2.8 have no topic ids"
+    target.topic_id = "new"
+    found = target.look_up.progress({T: question})[T]
+    assert isinstance(found, BrokerFailure)
+    assert (found.retriable, found.stale_metadata) == (True, True)
 
 
 def test_without_describe_producers_the_log_tells() -> None:
