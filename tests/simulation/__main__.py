@@ -14,6 +14,33 @@ def say(text: object) -> None:
     sys.stdout.flush()
 
 
+def find_mutations(rule: str, limit_s: float) -> int:
+    """Run schedules against each mutation until one is found, at most ``limit_s`` seconds of processor time."""
+    from tests.simulation.mutations import MUTATIONS  # noqa: PLC0415
+    from tests.simulation.scenario import run  # noqa: PLC0415
+
+    missed = 0
+    for mutation in MUTATIONS:
+        if rule and rule not in mutation.rule:
+            continue
+        began, cpu, steps = time.perf_counter(), time.process_time(), 0
+        for seed in range(1, 10**6):
+            with mutation.applied():
+                result = run(seed, families=mutation.families, shape=mutation.shape)
+            steps += result.steps
+            if result.violation is not None or time.process_time() - cpu > limit_s:
+                break
+        took = (
+            f"{time.process_time() - cpu:.1f} s of processor time, {time.perf_counter() - began:.1f} s, {steps} steps"
+        )
+        if result.violation is None:
+            missed += 1
+            say(f"NOT FOUND  {mutation.rule}: {mutation.what}: {seed} seeds, {took}")
+        else:
+            say(f"found      {mutation.rule}: {mutation.what}: seed {seed}, {took}: {str(result.violation)[:110]}")
+    return 1 if missed else 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seed", type=int, help="run this schedule only")
@@ -26,7 +53,11 @@ def main() -> int:
     parser.add_argument("--families", help="only these faults, by comma")
     parser.add_argument("--without", default="", help="no schedules with these faults, by comma")
     parser.add_argument("--keep-going", action="store_true", help="count violations instead of stopping at the first")
+    parser.add_argument("--mutations", action="store_true", help="revert each rule of the protocol and find it missing")
+    parser.add_argument("--rule", default="", help="only mutations of this rule")
     arguments = parser.parse_args()
+    if arguments.mutations:
+        return find_mutations(arguments.rule, 60.0 if arguments.seconds > 1e9 else arguments.seconds)
 
     from tests.simulation.scenario import run  # noqa: PLC0415
 

@@ -51,7 +51,7 @@ class Options:
     """``hold_high_watermark``: it does not advance below min.insync.replicas (KIP-966, Kafka 3.7 and later).
 
     ``late_requests``: any number of requests of a connection that was closed are processed, at any later time. Otherwise at most the
-    one that the broker works on or would read next, and nothing that arrives later.
+    one that the broker works on or would read next, and nothing that arrives later; except writes to the topics in `Cluster.late_topics`.
     """
 
     release: str = "3.7"
@@ -96,6 +96,7 @@ class _Client:
     queue: deque[bytes] = field(default_factory=deque)
     busy: bool = False
     closed: bool = False
+    late: bool = False  # its next request has been put off
 
 
 class Broker:
@@ -143,15 +144,20 @@ class Broker:
 
     def received(self, link: Link, data: bytes) -> None:
         client = self._clients.get(link)
-        if client is None or not self.alive or (client.closed and not self.cluster.options.late_requests):
+        if client is None or not self.alive:
             return
         client.buffer += data
         while len(client.buffer) >= 4:
             size = int.from_bytes(client.buffer[:4], "big")
             if len(client.buffer) < 4 + size:
                 break
-            client.queue.append(bytes(client.buffer[4 : 4 + size]))
+            frame = bytes(client.buffer[4 : 4 + size])
             del client.buffer[: 4 + size]
+            if not client.closed or self.cluster.options.late_requests:
+                client.queue.append(frame)
+            elif self._may_be_late(frame):
+                client.queue.append(frame)
+                client.late = False
         self._serve(client)
 
     def closed(self, link: Link) -> None:
@@ -160,22 +166,33 @@ class Broker:
             return
         client.closed = True
         self._drop_late(client)
-        if not client.queue and not client.busy:
-            self._clients.pop(link, None)
+        self.world.after(30.0, self._clients.pop, link, None)  # until then something may still arrive
 
     def _drop_late(self, client: _Client) -> None:
         """What the broker has not read when it learns that the connection is closed is lost, but for what it reads next."""
         if not self.cluster.options.late_requests:
             kept = 0 if client.busy or self.world.random.random() < 0.3 else 1
-            while len(client.queue) > kept:
+            while len(client.queue) > kept and not self._may_be_late(client.queue[-1]):
                 client.queue.pop()
 
     def _serve(self, client: _Client) -> None:
         if client.busy or not client.queue or not self.alive or self.stalled:
             return
+        if client.closed and not client.late and self._may_be_late(client.queue[0]):
+            client.late = True
+            self.world.after(self.world.random.choice([0.0, 0.5, 5.0, 20.0]), self._serve, client)
+            return
         client.busy = True
         frame = client.queue.popleft()
         self._handle(client.link, frame)
+
+    def _may_be_late(self, frame: bytes) -> bool:
+        """Whether it writes to topics of which late writes are to be expected: ledger and positions."""
+        head = protocol.head_of(frame)
+        if head.api_key != protocol.PRODUCE:
+            return False
+        names = {self._name_of(write.topic) for write in protocol.produce_call(head, frame)[1]}
+        return names <= self.cluster.late_topics
 
     def respond(self, link: Link, data: bytes) -> None:
         client = self._clients.get(link)
@@ -186,8 +203,6 @@ class Broker:
             link.to_client(data)
         if client.queue:
             self.world.after(0.00005, self._serve, client)
-        elif client.closed:
-            self._clients.pop(link, None)
 
     # -- requests
 
@@ -722,6 +737,7 @@ class Cluster:
         self.tracks_producers = tracks_producers
         self.producer_ids = 1_000
         self.partitions: dict[Place, Partition] = {}
+        self.late_topics: set[str | None] = set()
         self.decisions: list[tuple[Place, Leadership, uuid.UUID]] = []
         self.ids: dict[str, uuid.UUID] = {}
         self.on_high_watermark: Callable[[int, Replica], None] = lambda _node, _replica: None

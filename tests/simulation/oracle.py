@@ -239,7 +239,7 @@ class Oracle:
             found = [serial for serial in found if serial in known]
         found = [serial for serial in found if serial not in optional]
         if resets:
-            self._follow(index, expected, found, resets)
+            self._follow(index, [row for row in expected if row[1] not in optional], found, resets)
             return
         if found != wanted:
             missing = [serial for serial in wanted if serial not in set(found)]

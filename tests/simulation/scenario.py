@@ -13,6 +13,7 @@ from typing import Any
 
 import structlog
 
+import mm2.copy.channel
 import mm2.copy.driver.batch
 import mm2.copy.driver.lane
 import mm2.copy.executor.copier
@@ -33,7 +34,7 @@ from tests.simulation.network import Link, Network
 from tests.simulation.oracle import Oracle, Violation, parse, record_value
 from tests.simulation.process import Process
 from tests.simulation.storage import Replica, batch_at
-from tests.simulation.world import Lock, World, patched
+from tests.simulation.world import Lock, Secrets, World, patched
 
 TOPIC, REMOTE, OFFSETS = "orders", "A.orders", "mm2-offsets.A.internal"
 CONNECTOR = "MirrorSourceConnector"
@@ -152,7 +153,6 @@ class Scenario:
         self.source.on_high_watermark = self.oracle.source_advanced
         self.target.on_high_watermark = self.oracle.target_advanced
         self.target.on_produce = self._produced
-        self.error: Violation | None = None
         self._serial = 0
         self._open: dict[
             int, tuple[int, bool]
@@ -195,6 +195,7 @@ class Scenario:
         self.target.create(REMOTE, self.profile.partitions)
         self.target.create(OFFSETS, 2)
         self.target.create(ledger_topic("A"), 1)
+        self.target.late_topics = {OFFSETS, ledger_topic("A")}
         self.world.run(self.world.now + 0.5)
         for index in range(self.profile.partitions):
             for _ in range(self.world.random.randrange(0, 30)):
@@ -212,7 +213,7 @@ class Scenario:
         if isinstance(process, Process) and len(data) > 6 and struct.unpack_from(">h", data, 4)[0] == 0:
             grant = self.driver.grant_of(process)
             if grant < self.driver.last_grant:
-                raise Violation(
+                self.world.failure = Violation(
                     "lease",
                     f"{process.name} (lease {grant}) sends to {link.listener.host} under lease {self.driver.last_grant}",
                 )
@@ -686,6 +687,8 @@ def simulated(seed: int, *, echo: bool = False) -> Iterator[World]:
         cache_logger_on_first_use=False,
     )
     others: list[tuple[Any, str, Any]] = [(DriverLink, "forward_logs", lambda _self: None)]
+    others.append((mm2.copy.driver.batch, "secrets", Secrets(world)))
+    others.append((mm2.copy.channel, "secrets", Secrets(world)))
     route = mm2.kafka.flights._Route
     # Its default was made of the real module.
     others.append((mm2.kafka.flights, "_Route", lambda: route(running=Lock(world))))  # type: ignore[arg-type]
@@ -707,14 +710,21 @@ def simulated(seed: int, *, echo: bool = False) -> Iterator[World]:
 
 
 def run(
-    seed: int, *, echo: bool = False, families: tuple[str, ...] | None = None, without: tuple[str, ...] = ()
+    seed: int,
+    *,
+    echo: bool = False,
+    families: tuple[str, ...] | None = None,
+    without: tuple[str, ...] = (),
+    shape: Callable[[Profile], None] | None = None,
 ) -> Result:
-    """One run by seed; ``families`` replaces those of the seed, ``without`` takes some away."""
+    """One run by seed; ``families`` replaces those of the seed, ``without`` takes some away, ``shape`` changes the profile."""
     with simulated(seed, echo=echo) as world:
         profile = Profile.of(world)
         if families is not None:
             profile.families = families
         profile.families = tuple(family for family in profile.families if family not in without) or ("move",)
+        if shape is not None:
+            shape(profile)
         scenario = Scenario(world, profile)
         world.dial.append(scenario.network.dial)  # type: ignore[attr-defined]
         result = Result(seed, 0, 0, 0.0, profile)

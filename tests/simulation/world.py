@@ -83,6 +83,7 @@ class World:
         self.now = 0.0
         self.steps = 0
         self.owner = Owner("outside")
+        self.failure: Exception | None = None  # found where the product would catch it; `run` raises it
         self.trace: deque[str] = deque(maxlen=20_000)
         self.echo = False
         self.greenlets: set[greenlet.greenlet] = set()
@@ -121,6 +122,8 @@ class World:
             self.now = max(self.now, when)
             self.steps += 1
             event.call(*event.args)
+            if self.failure is not None:
+                raise self.failure
             if stop is not None and stop():
                 return True
         self.now = max(self.now, until)
@@ -315,6 +318,16 @@ class _Gc:
 
     def __getattr__(self, name: str) -> Any:
         return (lambda *_: None) if name in {"freeze", "unfreeze", "collect"} else getattr(gc, name)
+
+
+class Secrets:
+    """In place of the module `secrets`: the same in each run of a seed."""
+
+    def __init__(self, world: World) -> None:
+        self._random = random.Random(world.seed)
+
+    def token_hex(self, count: int = 16) -> str:
+        return self._random.randbytes(count).hex()
 
 
 @contextmanager

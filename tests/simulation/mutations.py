@@ -1,0 +1,319 @@
+"""Each rule of docs/design/copy-sessions.md, reverted at run time: the simulation has to find that it is missing.
+
+A mutation replaces functions or properties of the product and names the faults under which the rule matters. Rules that only detect
+what other rules prevent (S4, L3) have none.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from mm2.copy.executor.copier import Copier
+from mm2.copy.executor.cursor import Cursor
+from mm2.copy.executor.link import DriverLink
+from mm2.copy.executor.losses import Losses
+from mm2.copy.executor.opening import Opening
+from mm2.copy.executor.outbox import MAX_IN_FLIGHT, Outbox
+from mm2.copy.executor.sink import Sink
+from mm2.copy.executor.target_progress import ProgressQuestion, TargetLookUp, TargetProgress
+from mm2.copy.ledger import Ledger
+from mm2.copy.session import Lease, Start, count_after
+from mm2.kafka.errors import KafkaFailure
+from mm2.kafka.structs import LATEST, TopicPartition
+from mm2.mirror.source_task import MirrorSourceTask
+from tests.simulation.scenario import Profile
+
+_OLD_MS = 30 * 86_400_000
+Patch = tuple[Any, str, Any]
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """``patches`` revert the rule, ``families`` and ``shape`` make the run one in which it matters."""
+
+    rule: str
+    what: str
+    patches: tuple[Patch, ...]
+    families: tuple[str, ...]
+    shape: Callable[[Profile], None] = lambda _profile: None
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        saved = [(place, name, vars(place)[name]) for place, name, _ in self.patches]
+        for place, name, replacement in self.patches:
+            setattr(place, name, replacement)
+        try:
+            yield
+        finally:
+            for place, name, original in saved:
+                setattr(place, name, original)
+
+
+def _forgetful(profile: Profile) -> None:
+    """Records so old that the target forgets their producer within a second; many batches at a time."""
+    profile.age_ms = (_OLD_MS,)
+    profile.target.check_interval_s = 1.0
+    profile.burst = 12
+    profile.produce_every_s = 0.05
+    profile.every_s = 0.7
+    profile.target.lag_time_s = 2.0
+    profile.request_timeout_ms = 5_000
+
+
+def _short(profile: Profile) -> None:
+    """Many hand-overs and commits."""
+    _forgetful(profile)
+    profile.batch_s = 4.0
+    profile.commit_ms = 200
+
+
+def _frozen(profile: Profile) -> None:
+    """Holders that are frozen while batches wait, and no hand-overs in between."""
+    profile.batch_s = 60.0
+    profile.burst = 30
+    profile.produce_every_s = 0.02
+    profile.every_s = 4.0
+    profile.chaos_s = 60.0
+
+
+def _old_source(profile: Profile) -> None:
+    """A source whose Fetch does not compare leader epochs."""
+    profile.source.release = "2.6"
+    profile.every_s = 1.0
+    profile.source.lag_time_s = 2.0
+
+
+def _uncommitted(profile: Profile) -> None:
+    """Commits come seldom, so much is copied behind the mark."""
+    profile.every_s = 1.0
+    profile.source.lag_time_s = 2.0
+    profile.commit_ms = 5_000
+    profile.batch_s = 20.0
+    profile.produce_every_s = 0.02
+
+
+# -- replacements
+
+
+def _depth_always(self: Outbox, _remembered_ms: float) -> bool:
+    return not self.sent or (self.identity is not None and len(self.sent) < MAX_IN_FLIGHT)
+
+
+def _depth_whatever_age(self: Outbox, _remembered_ms: float) -> bool:
+    return not self.sent or (self.identity is not None and self.known and len(self.sent) < MAX_IN_FLIGHT)
+
+
+def _sent_again(self: Sink, outbox: Outbox) -> None:
+    self._again(outbox, outbox.doubt)
+
+
+_progress = TargetLookUp.progress
+
+
+def _progress_of_any_epoch(self: TargetLookUp, questions: Mapping[TopicPartition, ProgressQuestion]) -> Any:
+    found = _progress(self, {tp: question._replace(leader_epoch=-1) for tp, question in questions.items()})
+    return {
+        tp: dataclasses.replace(answer, leader_epoch=-1) if isinstance(answer, TargetProgress) else answer
+        for tp, answer in found.items()
+    }
+
+
+def _ends_at_once(self: TargetLookUp, questions: Mapping[TopicPartition, ProgressQuestion]) -> Any:
+    self._cluster.metadata(sorted({tp.topic for tp in questions}))
+    return self._admin.list_offsets(dict.fromkeys(questions, LATEST), in_current_epoch=True, log_end=True)
+
+
+def _high_watermarks(self: TargetLookUp, questions: Mapping[TopicPartition, ProgressQuestion]) -> Any:
+    self._cluster.metadata(sorted({tp.topic for tp in questions}))
+    return self._admin.list_offsets(dict.fromkeys(questions, LATEST), in_current_epoch=True)
+
+
+def _forgotten_is_nothing(
+    self: TargetLookUp, questions: Mapping[TopicPartition, ProgressQuestion]
+) -> dict[TopicPartition, TargetProgress | KafkaFailure]:
+    """Believe what DescribeProducers tells, and that nothing was added where it tells nothing."""
+    described = self._admin.describe_producers(questions)
+    found: dict[TopicPartition, TargetProgress | KafkaFailure] = {}
+    for tp, end in self._stable_ends(questions).items():
+        producers, question = described[tp], questions[tp]
+        if isinstance(end, KafkaFailure):
+            found[tp] = end
+        elif isinstance(producers, KafkaFailure):
+            found[tp] = producers
+        else:
+            state = producers.get(question.producer.producer_id)
+            records = question.records if state is None else count_after(state.last_sequence, question.records)
+            found[tp] = TargetProgress(records, end.offset, end.leader_epoch)
+    return found
+
+
+_go_on = Opening._go_on
+_open_one = Opening._open_one
+
+
+def _at_once(method: Callable[..., None]) -> Callable[..., None]:
+    """Do not wait until the ledger has the entry."""
+
+    def replaced(self: Opening, *args: Any, **kwargs: Any) -> None:
+        commit = self._commit
+
+        def committed(cursor: Cursor, then: Callable[[], None]) -> None:
+            then()
+            commit(cursor, lambda: None)
+
+        self._commit = committed
+        try:
+            method(self, *args, **kwargs)
+        finally:
+            self._commit = commit
+
+    return replaced
+
+
+_remember = Opening._remember
+
+
+def _remember_without_epoch(self: Opening, cursor: Cursor, *args: Any) -> None:
+    _remember(self, cursor, *args)
+    cursor.known_epoch = 1 << 30
+
+
+_starts = Copier._starts
+
+
+def _clean_when_idle(self: Copier) -> list[Any]:
+    rows = _starts(self)
+    for topic, partition, row in rows:
+        cursor = self._cursors[TopicPartition(topic, partition)]
+        row[4] = cursor.outbox.idle and cursor.outbox.acked == cursor.records
+    return rows
+
+
+def _as_they_are(_self: MirrorSourceTask, _ledger: Ledger, starts: dict[TopicPartition, Start]) -> Any:
+    return starts
+
+
+def _validated(self: Losses, cursor: Cursor) -> None:
+    self._source.validated(cursor.partition)
+
+
+MUTATIONS: tuple[Mutation, ...] = (
+    Mutation(
+        "S1",
+        "five batches in flight, whatever the leader remembers",
+        ((Outbox, "has_room", _depth_always),),
+        ("replication", "errors", "move"),
+        _forgetful,
+    ),
+    Mutation(
+        "S1",
+        "five batches in flight, however old the records are",
+        ((Outbox, "has_room", _depth_whatever_age),),
+        ("replication", "errors"),
+        _forgetful,
+    ),
+    Mutation(
+        "S3",
+        "a batch in doubt is sent again",
+        ((Sink, "_doubt", _sent_again),),
+        ("errors", "network"),
+        _forgetful,
+    ),
+    Mutation(
+        "S5",
+        "no send checks the lease",
+        ((DriverLink, "may_write", lambda _self: True),),
+        ("freeze", "driver"),
+        _frozen,
+    ),
+    Mutation(
+        "S6, L4",
+        "a look-up may be of any leader epoch",
+        ((TargetLookUp, "progress", _progress_of_any_epoch),),
+        ("zombie", "network", "errors"),
+        _forgetful,
+    ),
+    Mutation(
+        "L1",
+        "the log end is read and nothing waits for the high watermark",
+        ((TargetLookUp, "_stable_ends", _ends_at_once),),
+        ("replication", "move", "errors", "crash"),
+        _short,
+    ),
+    Mutation(
+        "L1",
+        "only what is below the high watermark is counted",
+        ((TargetLookUp, "_stable_ends", _high_watermarks),),
+        ("replication", "errors", "crash"),
+        _short,
+    ),
+    Mutation(
+        "L2",
+        "what DescribeProducers does not tell is not there",
+        ((TargetLookUp, "progress", _forgotten_is_nothing),),
+        ("errors", "network"),
+        _forgetful,
+    ),
+    Mutation(
+        "C2, C4",
+        "positions and entries of a predecessor that land late are obeyed",
+        (
+            (MirrorSourceTask, "_without_late_writes", _as_they_are),
+            (Ledger, "_is_late", lambda *_: False),
+        ),
+        ("stall", "crash"),
+        _short,
+    ),
+    Mutation(
+        "C3",
+        "a new holder keeps the lease epoch of the one before",
+        ((Lease, "taken_over", lambda self, _now_ms: self),),
+        ("stall", "crash", "freeze"),
+        _short,
+    ),
+    Mutation(
+        "C5",
+        "the first batch of a session is sent before the ledger names the session",
+        ((Opening, "_open_one", _at_once(_open_one)),),
+        ("crash", "stall", "reset"),
+        _short,
+    ),
+    Mutation(
+        "C7",
+        "a successor sends before the ledger has its entry",
+        ((Opening, "_go_on", _at_once(_go_on)),),
+        ("crash", "stall", "freeze"),
+        _short,
+    ),
+    Mutation(
+        "hand-over",
+        "an outbox with batches in doubt is handed over as clean",
+        ((Copier, "_starts", _clean_when_idle),),
+        ("network", "stall"),
+        _short,
+    ),
+    Mutation(
+        "R2",
+        "records of a newer leader epoch of the source are counted as copied",
+        ((Opening, "_remember", _remember_without_epoch),),
+        ("unclean", "crash"),
+        _uncommitted,
+    ),
+    Mutation(
+        "R3",
+        "a session is continued under other rules",
+        ((Opening, "_has_other_rules", lambda *_: False),),
+        ("rules", "crash"),
+    ),
+    Mutation(
+        "R2",
+        "old sources are not asked where their log was cut off",
+        ((Losses, "validate", _validated),),
+        ("unclean",),
+        _old_source,
+    ),
+)
