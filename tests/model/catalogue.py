@@ -77,7 +77,6 @@ NEEDED: dict[str, sending.Bounds] = {
     "s4": sending.Bounds((YOUNG, YOUNG, YOUNG), expiry_unknown=True),
     "s5": sending.Bounds((OLD,), takeovers=1),
     "s6": sending.Bounds((OLD,), faults=0, moves=1, takeovers=1),
-    "s7": sending.Bounds((OLD,), faults=0, breaks=1, moves=1, takeovers=1),
     "l1": sending.Bounds((OLD, OLD)),
     "l2": sending.Bounds((YOUNG, YOUNG), moves=1, takeovers=1),
     "l3": sending.Bounds((OLD, OLD), faults=0, breaks=1, late_requests=True),
