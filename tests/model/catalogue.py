@@ -89,6 +89,7 @@ NEEDED: dict[str, sending.Bounds] = {
 NEEDED_BY_COMMITS: dict[str, committing.Bounds] = {
     "c2": committing.Bounds(2, 3, 1),
     "c3": committing.Bounds(2, 3, 1),
+    "c4": committing.Bounds(2, 3, 1),
     "c5": committing.Bounds(2, 3, 1),
     "c6": committing.Bounds(2, 3, 1, outages=1),
     "c7": committing.Bounds(1, 4, 1, reopens=1),
