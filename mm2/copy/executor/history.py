@@ -27,10 +27,12 @@ class Verdict(Enum):
 
 
 class Finding(NamedTuple):
-    """``offset``: from here on the log has other records than those that were read, or none."""
+    """``offset``: from here on the log has other records than those that were read, or none. ``epoch`` is the leader epoch before
+    it (-1: unknown)."""
 
     verdict: Verdict
     offset: int
+    epoch: int = -1
 
 
 def examine(ask: Callable[[int], EpochEnd], epoch: int, offset: int) -> Finding:
@@ -47,11 +49,11 @@ def examine(ask: Callable[[int], EpochEnd], epoch: int, offset: int) -> Finding:
             Finding(Verdict.UNKNOWN, offset) if latest < 0 else Finding(Verdict.REWOUND, _start_of(ask, latest, offset))
         )
     if found.leader_epoch < epoch:
-        return Finding(Verdict.TRUNCATED, min(found.end_offset, offset))
+        return Finding(Verdict.TRUNCATED, min(found.end_offset, offset), found.leader_epoch)
     if found.end_offset >= offset:
         return Finding(Verdict.SAME, offset)
     if ask(epoch + 1).is_defined:
-        return Finding(Verdict.TRUNCATED, found.end_offset)
+        return Finding(Verdict.TRUNCATED, found.end_offset, epoch)
     return Finding(Verdict.REWOUND, _start_of(ask, epoch, offset))
 
 

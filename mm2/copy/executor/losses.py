@@ -100,7 +100,7 @@ class Losses:
         """The source lost its end in an unclean election: what was copied from there on is on the target only."""
         if epoch < cursor.leader_epoch:
             # Between two leaders that neither had all of the other's records the new log may be the longer one.
-            self._cut_off(cursor, min(end_offset, cursor.offset))
+            self._cut_off(cursor, min(end_offset, cursor.offset), epoch)
         else:
             # The log ends below what was read of the same epoch: its end may have moved since, see `history.examine`.
             self._look_up(cursor, self._examine)
@@ -118,11 +118,11 @@ class Losses:
         if exact:
             cursor.lose(first, first + records, "truncated")
 
-    def rebase(self, cursor: Cursor, offset: int, topic_id: str) -> None:
+    def rebase(self, cursor: Cursor, offset: int, topic_id: str, epoch: int = -1) -> None:
         """Go on elsewhere: after what is under way is in, and once the ledger says so, or a successor would count wrong."""
         if not cursor.held:
             cursor.held = True
-            cursor.when_idle(lambda: self._go_on_at(cursor, offset, topic_id))
+            cursor.when_idle(lambda: self._go_on_at(cursor, offset, topic_id, epoch))
 
     def target_truncated(self, cursor: Cursor, records: int, end: int) -> None:
         """Of the session's records that the target had acknowledged only so many are left: send the rest again."""
@@ -173,8 +173,10 @@ class Losses:
         cursor.outbox.paused = False
         self._source.resume()
 
-    def _go_on_at(self, cursor: Cursor, offset: int, topic_id: str) -> None:
+    def _go_on_at(self, cursor: Cursor, offset: int, topic_id: str, epoch: int) -> None:
         cursor.move(offset)
+        if offset:  # by it another truncation is found before anything is read
+            cursor.leader_epoch = cursor.known_epoch = epoch
         if topic_id != cursor.topic_id or not offset:
             cursor.known_end = -1  # of the topic that is no more
         if topic_id != cursor.topic_id:
@@ -233,7 +235,7 @@ class Losses:
         if found.verdict is Verdict.SAME:
             return False
         if found.verdict is Verdict.TRUNCATED:
-            self._go_back(cursor, found.offset)
+            self._go_back(cursor, found.offset, found.epoch)
         elif not cursor.topic_id:
             # Brokers before 2.8 have no topic ids; what tells a re-created topic is that its epochs begin again.
             self.renewed(cursor, "")
@@ -245,11 +247,11 @@ class Losses:
             return False
         return True
 
-    def _go_back(self, cursor: Cursor, end_offset: int) -> None:
+    def _go_back(self, cursor: Cursor, end_offset: int, epoch: int = -1) -> None:
         if cursor.skip and end_offset >= cursor.offset:
             cursor.compare()
         else:
-            self._cut_off(cursor, end_offset)
+            self._cut_off(cursor, end_offset, epoch)
 
     async def _validate(self, cursor: Cursor) -> None:
         try:
@@ -284,7 +286,7 @@ class Losses:
                 "partition, or reset its position",
             )
 
-    def _cut_off(self, cursor: Cursor, end_offset: int) -> None:
+    def _cut_off(self, cursor: Cursor, end_offset: int, epoch: int = -1) -> None:
         if cursor.held:
             return  # it is on its way elsewhere; if not there, this is said again
         read = cursor.offset + cursor.skip  # what a predecessor copied after the mark came from the same log
@@ -299,7 +301,7 @@ class Losses:
         self._log.error("a source log was cut off", partition=str(cursor.partition), reason=what)
         if end_offset < cursor.offset:
             cursor.lose(end_offset, read, "truncated")
-        self.rebase(cursor, end_offset, cursor.topic_id)
+        self.rebase(cursor, end_offset, cursor.topic_id, epoch)
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)

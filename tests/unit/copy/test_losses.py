@@ -139,7 +139,7 @@ def test_a_source_that_ends_earlier_was_truncated_and_is_gone_on_with_at_its_end
     scene.epochs = [(0, 0), (4, 3), (5, 6)]
     scene.unreadable()
     assert scene.committed == [(Mark(6, 110, 10), True)]
-    assert (scene.cursor.offset, scene.cursor.held, scene.cursor.leader_epoch) == (6, True, -1)
+    assert (scene.cursor.offset, scene.cursor.held, scene.cursor.leader_epoch) == (6, True, 4)
     assert [lost[:3] for lost in scene.cursor.lost] == [(6, 10, "truncated")]
     scene.written()
     assert not scene.cursor.held
@@ -179,7 +179,18 @@ def end_of(epochs: list[tuple[int, int]], end: int, epoch: int) -> EpochEnd:
 def test_what_leader_epochs_tell(
     epochs: list[tuple[int, int]], end: int, read: tuple[int, int], finding: tuple[Verdict, int]
 ) -> None:
-    assert examine(lambda epoch: end_of(epochs, end, epoch), *read) == finding
+    found = examine(lambda epoch: end_of(epochs, end, epoch), *read)
+    assert (found.verdict, found.offset) == finding
+
+
+@pytest.mark.parametrize(
+    ("epochs", "read", "epoch"), [([(0, 0), (3, 20), (4, 40)], (3, 50), 3), ([(0, 0), (4, 30)], (3, 50), 0)]
+)
+def test_a_truncated_log_names_the_epoch_before_its_end(
+    epochs: list[tuple[int, int]], read: tuple[int, int], epoch: int
+) -> None:
+    """Copying continues with that epoch, or a second truncation with nothing read in between would not be found."""
+    assert examine(lambda asked: end_of(epochs, 60, asked), *read).epoch == epoch
 
 
 @settings(deadline=None)
