@@ -21,9 +21,9 @@ _CONTROLLER_ID = 100
 class LocalCluster:
     """`brokers[0]` has node id 1, and so on. All of it is started and stopped together; each node also by itself.
 
-    `listeners` and `proxied` are those of every broker. Topics have as many replicas as there are brokers unless they
-    say otherwise; a follower that stands still is out of sync after a second and a half, and a broker that is dead is
-    fenced after three.
+    `listeners` and `proxied` are those of every broker, `jvm_options` those of every node. Topics have
+    as many replicas as there are brokers unless they say otherwise; a follower that stands still is out of sync after a
+    second and a half, and a broker that is dead is fenced after three.
     """
 
     def __init__(
@@ -36,6 +36,7 @@ class LocalCluster:
         heap: str = "384m",
         listeners: Mapping[str, str] | None = None,
         proxied: Collection[str] = (),
+        jvm_options: Sequence[str] = (),
     ) -> None:
         self.name = name
         self.cluster_id = new_id()
@@ -43,6 +44,7 @@ class LocalCluster:
             f"{name}-controller",
             data_dir / "controller",
             heap="192m",
+            jvm_options=jvm_options,
             place=Place(_CONTROLLER_ID, is_broker=False, cluster_id=self.cluster_id),
             overrides=overrides,
         )
@@ -60,6 +62,7 @@ class LocalCluster:
                 f"{name}-{number}",
                 data_dir / str(number),
                 heap=heap,
+                jvm_options=jvm_options,
                 listeners=listeners,
                 proxied=proxied,
                 place=Place(number, is_controller=False, cluster_id=self.cluster_id, voters=voters),

@@ -21,8 +21,10 @@ _TOPICS = ("offset-syncs.topic", "checkpoints.topic", "heartbeats.topic", "ledge
 _STORES = ("offset", "status", "config")
 #: Leaders return to the preferred brokers soon, so that no broker ends up with all of them.
 _BALANCED = {"auto.leader.rebalance.enable": "true", "leader.imbalance.check.interval.seconds": "20"}
-#: Eight JVMs on few processors: with 3 s, brokers lose their sessions without any fault.
-_BUSY = {"broker.session.timeout.ms": "6000"}
+#: Eight JVMs on few processors: with 3 s, brokers lose their sessions without any fault, and with 60 s some do not start.
+_BUSY = {"broker.session.timeout.ms": "6000", "initial.broker.registration.timeout.ms": "600000"}
+#: The second compiler takes longer than it saves at some hundred records a second.
+_JVM = ("-XX:TieredStopAtLevel=1",)
 _SAFE = {"min.insync.replicas": "2", "transaction.state.log.min.isr": "2"}
 
 
@@ -77,7 +79,8 @@ def start_side(stack: ExitStack, folder: Path, name: str, brokers: int, replicas
     cluster = None
     if brokers > 1:
         heap = "256m" if brokers >= _REPLICATED else "384m"
-        cluster = LocalCluster(name, folder / name.lower(), size=brokers, heap=heap, **how)
+        options = _JVM if brokers >= _REPLICATED else ()
+        cluster = LocalCluster(name, folder / name.lower(), size=brokers, heap=heap, jvm_options=options, **how)
         stack.callback(cluster.stop)
         nodes = cluster.start(_START_S).brokers
     else:

@@ -22,6 +22,7 @@ from tests.faults.stage import Addressed, Mirror, until
 
 MONTH_MS: Final = 30 * 24 * 3600 * 1000
 _BEGINNING: Final = -2
+_PERSISTS_S: Final = 2.0
 
 
 class Backfill:
@@ -118,8 +119,9 @@ class Samples:
 class Sampler:
     """Compares committed positions with the high watermarks of the remote topic until it is stopped.
 
-    A position is read first, the high watermark afterwards, and high watermarks only grow under clean elections: an
-    excess that is seen was there. `records` says how many records of a source partition precede a position; by default
+    A position is read first, the high watermark afterwards, and high watermarks only grow under clean elections. A leader
+    that was stopped may answer once more with the high watermark it had, before it learns that another one was elected;
+    so only an excess that lasts for `_PERSISTS_S` counts. `records` says how many records of a source partition precede a position; by default
     as many as there are offsets, which holds for topics without holes.
     """
 
@@ -141,6 +143,7 @@ class Sampler:
         self._interval_s = interval_s
         self._records = records
         self._offsets_topic = f"mm2-offsets.{alias}.internal"
+        self._since_s: dict[int, float] = {}  # when a partition was first seen in excess, while it is
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
         common: dict[str, str | int | float | bool] = {"bootstrap.servers": target.bootstrap, "log_level": 0}
@@ -189,16 +192,21 @@ class Sampler:
         wanted = {TopicPartition(self._remote, partition): latest for partition in self.seen.positions}
         if not wanted:
             return
+        sent_s = time.monotonic()
         for place, answer in self._admin.list_offsets(wanted, request_timeout=2.0).items():
             with suppress(KafkaException):
-                self._compare_one(place.partition, int(answer.result(30).offset))
+                self._compare_one(place.partition, int(answer.result(30).offset), sent_s)
 
-    def _compare_one(self, partition: int, high_watermark: int) -> None:
+    def _compare_one(self, partition: int, high_watermark: int, sent_s: float) -> None:
+        if high_watermark < 0:
+            return  # librdkafka's "invalid": the partition has no leader at the moment
         self.seen.compared += 1
         self.seen.high_watermarks[partition] = high_watermark
         position = self.seen.positions[partition]
-        if self._records(partition, position) > high_watermark:
-            self.seen.excesses.append(Excess(partition, position, high_watermark, time.monotonic()))
+        if self._records(partition, position) <= high_watermark:
+            self._since_s.pop(partition, None)
+        elif sent_s - self._since_s.setdefault(partition, time.monotonic()) > _PERSISTS_S:
+            self.seen.excesses.append(Excess(partition, position, high_watermark, sent_s))
 
 
 def jumps(source: Place, target: Place) -> list[str]:

@@ -8,6 +8,7 @@ killed. Most records are 30 days old, so that a broker has forgotten their produ
 from __future__ import annotations
 
 import base64
+import random
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -20,19 +21,21 @@ from confluent_kafka.admin import AdminClient
 from mm2.sandbox.cluster import LocalCluster, frozen
 from mm2.sandbox.kafka import LocalKafka
 from tests.faults.replicated import Replica, lead
-from tests.faults.stage import LISTENERS, Addressed, Mirror, Topics, members, stopped, until
+from tests.faults.stage import LISTENERS, Addressed, Mirror, Topics, kill, members, stopped, until
 from tests.faults.wire import Choice, Hold, Request, Wire, produces_to
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 ALIAS = "R"
 PARTITIONS = 16
+SEEDS = (1, 2)
 #: Source topics: how many partitions, and the brokers of each remote partition, the preferred leader first.
 TOPICS = {
     "refused-2": (PARTITIONS, [1, 2]),
     "refused-3": (PARTITIONS, [1, 2, 3]),
     "moved": (PARTITIONS, [2, 3, 1]),
     "hung": (PARTITIONS, [2, 3, 1]),
+    **{f"mixed-{seed}": (PARTITIONS, [2, 3, 1]) for seed in SEEDS},
     "timed-out-2": (PARTITIONS, [1, 2]),
     "timed-out-3": (PARTITIONS, [1, 2, 3]),
     "resigned": (PARTITIONS, [1, 2, 3]),
@@ -382,6 +385,50 @@ def test_a_position_that_is_written_late_is_not_taken_for_a_reset(
         replica.records.write(50)
         replica.await_committed(_START_S)
         replica.assert_whole()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_mixed_faults_in_a_seeded_order_cost_nothing(
+    source: LocalKafka, target: LocalCluster, wires: list[Wire], flow: Mirror, seed: int
+) -> None:
+    """Brokers, the process and its executors are stopped and killed while old records are copied."""
+    rng = random.Random(seed)
+    replica = Replica(source, target, flow, f"mixed-{seed}", PARTITIONS)
+
+    def stop_brokers() -> None:
+        with frozen(*rng.sample(target.brokers, rng.choice([1, 1, 2]))):
+            time.sleep(rng.uniform(1, 8))
+
+    def kill_broker() -> None:
+        broker = rng.choice(target.brokers[1:])
+        broker.kill9()
+        time.sleep(rng.uniform(0, 4))
+        broker.start(_START_S)
+
+    def move_leaders() -> None:
+        lead(target, replica.remote, PARTITIONS, rng.sample([1, 2, 3], 3))
+
+    def stop_executors() -> None:
+        with stopped(*members(flow.process, "worker")):
+            time.sleep(rng.uniform(3, 13))
+
+    def kill_executors() -> None:
+        kill(members(flow.process, "worker"))
+
+    faults = [stop_brokers, stop_brokers, kill_broker, move_leaders, move_leaders, stop_executors, kill_executors]
+    with replica.sampler:
+        replica.records.write(2)
+        replica.await_committed(_COMMIT_S)
+        with replica.records.flowing(PARTITIONS * 10):
+            for fault in (*rng.sample(faults, 6), lambda: crash(flow), *rng.sample(faults, 6)):
+                for wire in wires:
+                    wire.delay_s = rng.choice([0.0, 0.0, 0.1])
+                fault()
+                time.sleep(rng.uniform(0, 3))
+        for wire in wires:
+            wire.delay_s = 0.0
+        replica.await_committed(_START_S)
+        replica.assert_whole(settle_s=3.0)
 
 
 @pytest.mark.parametrize("noticed", ["running", "restarted"])

@@ -66,7 +66,8 @@ class Violation:
 
 @dataclass(slots=True)
 class Result:
-    """``complete``: the whole reachable state space was visited. ``stuck``: a state from which no goal can be reached."""
+    """``complete``: the whole reachable state space was visited. ``stuck``: a state from which no goal can be reached.
+    ``seconds`` of CPU time."""
 
     name: str
     states: int = 0
@@ -103,7 +104,7 @@ def check(model: Model, *, limit: int = 20_000_000, progress: bool = False) -> R
 
 
 def _search(model: Model, limit: int, progress: bool) -> Result:
-    began_s = time.perf_counter()
+    began_s = time.process_time()
     result = Result(model.name)
     seen: dict[State, int] = {}
     order: list[State] = []
@@ -125,7 +126,7 @@ def _search(model: Model, limit: int, progress: bool) -> Result:
         result.states = len(order)
         result.violation = wrong[0] if wrong else None
         result.depth = depths[-1] if depths else 0
-        result.seconds = time.perf_counter() - began_s
+        result.seconds = time.process_time() - began_s
         return result
 
     def add(state: State, parent: int, label: str) -> int:

@@ -16,7 +16,7 @@ each old (its producer may be forgotten) or young. Batch n has sequence n. Parti
   append, answered by an error after it, or not at all. Those of a closed connection stay behind ("limbo") and are processed at
   any later time, or never.
 * Holders. Two, with a lease that passes from the first to the second at any time. With S5 the first one is finished then,
-  except for what it has sent. Without S5 it continues. A look-up has two steps, with anything in between.
+  except for what it has sent. Without S5 it continues. A look-up has three steps, with anything in between.
 * Not modelled: other writers to the remote topic, batches of more than one record (the model of a batch is its first sequence),
   wrap of sequences, exactly-once mode.
 
@@ -46,14 +46,12 @@ QUEUED, APPENDED, OK, REFUSED, ERROR, SEQUENCE, UNANSWERED = (
     "none",
 )
 _OPEN = (QUEUED, APPENDED)
+BEGUN = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Which rules are kept. What happens without one is what the code at commit 44f5efd does, where it does something.
-
-    ``s7``: S6 holds after every look-up, not only after the one of a take-over.
-    """
+    """Which rules are kept. What happens without one is what the code at commit 44f5efd does, where it does something."""
 
     s1: bool = True
     s2: bool = True
@@ -61,7 +59,6 @@ class Rules:
     s4: bool = True
     s5: bool = True
     s6: bool = True
-    s7: bool = True
     l1: bool = True
     l2: bool = True
     l3: bool = True
@@ -70,7 +67,7 @@ class Rules:
 
 
 #: The commit that the findings are of.
-OLD = Rules(*[False] * 12)
+OLD = Rules(*[False] * 11)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +120,9 @@ class Flight(NamedTuple):
 
 class Holder(NamedTuple):
     """``leader`` and ``epoch`` are its metadata. ``todo`` is to be sent again before batch ``next``. ``trust``: the last
-    acknowledgement was of this leader, epoch and connection. ``pin``: epoch of the look-up after a take-over. ``floor``: epoch
-    that the ledger knows. ``asked`` (broker, its epoch, its log end offset, its memory) is the state of a look-up."""
+    acknowledgement was of this leader, epoch and connection. ``pin``: epoch of the last look-up, BEGUN before the first one of a
+    micro-batch, 0 for none. ``floor``: epoch that the ledger knows. ``asked`` (broker, its epoch, its log end offset or -1, its
+    memory) is the state of a look-up."""
 
     phase: str
     leader: int
@@ -203,6 +201,7 @@ class Sending:
             self._rejoin,
             self._metadata,
             self._ask,
+            self._ask_end,
             self._found,
             self._commit,
             self._take_over,
@@ -519,7 +518,7 @@ class Sending:
                 )
 
     def _ask(self, state: World) -> Iterator[tuple[str, World]]:
-        """First step of a look-up: the log end offset (with L1), or what the broker remembers."""
+        """First step of a look-up: DescribeProducers (L2). It carries no leader epoch. Without L2 the log end offset comes first."""
         for number, holder in enumerate(state.holders):
             if holder.phase != ASK or not self._allowed(state, number):
                 continue
@@ -530,12 +529,30 @@ class Sending:
             for target, broker in enumerate(state.brokers):
                 if not broker.leads:
                     continue
-                if self.rules.l4 and (
-                    target != holder.leader or broker.epoch != holder.epoch or holder.epoch < holder.floor
-                ):
+                if self.rules.l4 and (target != holder.leader or holder.epoch < holder.floor):
                     continue
-                asked = holder._replace(phase=WAIT, asked=(target, broker.epoch, len(broker.log), broker.memory))
-                yield f"ask h{number} b{target}", _put(state, number, asked)
+                if self._memory_first:
+                    asked = (target, holder.epoch, -1, broker.memory)
+                elif self.rules.l4 and broker.epoch != holder.epoch:
+                    continue
+                else:
+                    asked = (target, broker.epoch, len(broker.log), broker.memory)
+                yield f"ask h{number} b{target}", _put(state, number, holder._replace(phase=WAIT, asked=asked))
+
+    @property
+    def _memory_first(self) -> bool:
+        return self.rules.l1 and self.rules.l2
+
+    def _ask_end(self, state: World) -> Iterator[tuple[str, World]]:
+        """Second step of a look-up: the log end offset, in the leader epoch that was noted before the first step."""
+        for number, holder in enumerate(state.holders):
+            if holder.phase != WAIT or not self._allowed(state, number) or not holder.asked or holder.asked[2] >= 0:
+                continue
+            target, epoch, _, memory = holder.asked
+            broker = state.brokers[target]
+            if broker.leads and (not self.rules.l4 or broker.epoch == holder.epoch == epoch):
+                asked = (target, broker.epoch, len(broker.log), memory)
+                yield f"log-end h{number}", _put(state, number, holder._replace(asked=asked))
 
     def _has_late(self, state: World, number: int) -> bool:
         others = (flight for who, holder in enumerate(state.holders) if who != number for flight in holder.flights)
@@ -546,10 +563,10 @@ class Sending:
         brokers = tuple(broker._replace(memory=()) for broker in state.brokers)
         holder = state.holders[number]
         state = state._replace(brokers=(brokers[0], brokers[1]))
-        return _put(state, number, holder._replace(phase=RUN, todo=(), next=holder.acked, trust=False, asked=()))
+        return _put(state, number, holder._replace(phase=RUN, todo=(), next=holder.acked, trust=False, pin=0, asked=()))
 
     def _found(self, state: World) -> Iterator[tuple[str, World]]:
-        """Second step of a look-up."""
+        """Last step of a look-up: the high watermark has reached the log end offset (L1)."""
         for number, holder in enumerate(state.holders):
             if holder.phase != WAIT or not self._allowed(state, number) or not holder.asked:
                 continue
@@ -558,7 +575,10 @@ class Sending:
             if not broker.leads or (self.rules.l4 and not broker.epoch == holder.epoch == epoch):
                 yield f"look-up-again h{number}", _put(state, number, holder._replace(phase=ASK, asked=()))
                 continue
-            if self.rules.l1:
+            if self._memory_first:
+                if end < 0 or broker.hw < end:
+                    continue
+            elif self.rules.l1:
                 if broker.hw < end:
                     continue
                 memory = broker.memory
@@ -580,10 +600,19 @@ class Sending:
             count = max([holder.acked, *(batch + 1 for batch in there)])
         if self.rules.l3 and count < holder.acked:
             return holder._replace(phase=STOPPED, asked=())
+        if self.rules.l3 and count > holder.next and holder.pin != BEGUN:
+            # Another holder had copied further: the micro-batch ends, and the next one begins with a look-up of its own.
+            return holder._replace(phase=ASK, next=holder.acked, todo=(), trust=False, pin=BEGUN, asked=())
         todo = tuple(batch for batch in holder.todo if batch >= count)
-        pin = holder.epoch if holder.pin or self.rules.s7 else 0
         return holder._replace(
-            phase=RUN, acked=count, end=end, next=max(count, holder.next), todo=todo, trust=False, pin=pin, asked=()
+            phase=RUN,
+            acked=count,
+            end=end,
+            next=max(count, holder.next),
+            todo=todo,
+            trust=False,
+            pin=holder.epoch,
+            asked=(),
         )
 
     # -- holders: ledger and lease ---------------------------------------------------------------------------------------
@@ -612,7 +641,7 @@ class Sending:
 
     def _granted(self, state: World, first: Holder, second: Holder) -> Iterator[tuple[str, World]]:
         acked, end, epoch = state.ledger
-        second = second._replace(phase=ASK, acked=acked, end=end, next=acked, floor=epoch, pin=1)
+        second = second._replace(phase=ASK, acked=acked, end=end, next=acked, floor=epoch, pin=BEGUN)
         for number, broker in enumerate(state.brokers):
             if broker.leads:  # its metadata may be that of a deposed leader
                 begun = second._replace(leader=number, epoch=broker.epoch)
