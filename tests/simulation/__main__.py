@@ -41,6 +41,20 @@ def find_mutations(rule: str, limit_s: float) -> int:
     return 1 if missed else 0
 
 
+def run_directed() -> int:
+    """Each of `directed.DIRECTED` over ten seeds."""
+    from tests.simulation.directed import DIRECTED, direct  # noqa: PLC0415
+
+    bad = 0
+    for what in DIRECTED:
+        found = {seed: violation for seed in range(1, 11) if (violation := direct(what, seed)) is not None}
+        bad += len(found)
+        say(f"{what.__name__}: {len(found)} of 10 seeds violate an invariant")
+        for seed, violation in found.items():
+            say(f"  seed {seed}: {violation}")
+    return 1 if bad else 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seed", type=int, help="run this schedule only")
@@ -54,8 +68,11 @@ def main() -> int:
     parser.add_argument("--without", default="", help="no schedules with these faults, by comma")
     parser.add_argument("--keep-going", action="store_true", help="count violations instead of stopping at the first")
     parser.add_argument("--mutations", action="store_true", help="revert each rule of the protocol and find it missing")
+    parser.add_argument("--directed", action="store_true", help="run the schedules that are written down")
     parser.add_argument("--rule", default="", help="only mutations of this rule")
     arguments = parser.parse_args()
+    if arguments.directed:
+        return run_directed()
     if arguments.mutations:
         return find_mutations(arguments.rule, 60.0 if arguments.seconds > 1e9 else arguments.seconds)
 
