@@ -372,13 +372,19 @@ class WrittenPosition(NamedTuple):
     """What an offsets topic holds of one partition, by who wrote it (`mm2.copy.written_positions`).
 
     ``own`` is the newest header of a copy session, by lease. ``foreign`` is the last position without a header, next source
-    offset (None: it was removed), at offset ``foreign_at`` of the topic (-1: there is none). Records before the ``seen`` of the
-    ledger's entry are left out: they decide nothing.
+    offset (None: it was removed), at offset ``foreign_at`` of the topic (-1: there is none). ``positions`` are all that were read.
+    Records before the ``seen`` of the ledger's entry are left out: they decide nothing.
     """
 
     own: PositionHeader | None = None
     foreign: int | None = None
     foreign_at: int = -1
+    positions: frozenset[int | None] = frozenset()
+
+    def explains(self, committed: int | None, entry: Entry) -> bool:
+        """Whether a position that was read elsewhere is among these, or that of an ``entry`` from before. If not, a deposed leader
+        may have answered one of the two, and the position is to be obeyed as it is."""
+        return committed in self.positions or committed in {entry.previous, entry.mark.source}
 
 
 def written_start(entry: Entry, chunk: Chunk | None, committed: int | None, written: WrittenPosition) -> Start:

@@ -41,9 +41,10 @@ def who_wrote(records: Collection[PositionRecord]) -> WrittenPosition:
             foreign = record
         elif own is None or record.header.lease >= own.lease:
             own = record.header
+    positions = frozenset(_position(record.value) for record in records)
     if foreign is None:
-        return WrittenPosition(own)
-    return WrittenPosition(own, _position(foreign.value), foreign.offset)
+        return WrittenPosition(own, positions=positions)
+    return WrittenPosition(own, _position(foreign.value), foreign.offset, positions)
 
 
 def read_written_positions(cluster: Cluster, topic: str, seen: Mapping[bytes, int]) -> dict[bytes, WrittenPosition]:

@@ -232,6 +232,9 @@ class MirrorSourceTask(SourceTask):
         seen = {tp: offset for tp in starts if (offset := ledger.seen(tp)) is not None}
         found = dict(starts)
         for tp, written in self._written_positions(seen).items():
+            entry = ledger.entry(tp)
+            if entry is not None and not written.explains(starts[tp].committed, entry):
+                continue  # a position without an explanation is obeyed
             found[tp] = ledger.start(tp, starts[tp].committed, written)
             if starts[tp].moved and not found[tp].moved:
                 log.info(

@@ -84,11 +84,14 @@ class Scene:
         self.creations = 0
         self.task._create_topics = cast(Any, self._create)
         self.headers: dict[TopicPartition, PositionHeader] = {}
+        self.read: dict[TopicPartition, list[int | None]] = {}
         task: Any = self.task
         task._written_positions = self._written
 
     def _written(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, WrittenPosition]:
-        return {tp: WrittenPosition(self.headers.get(tp)) for tp in partitions}
+        return {
+            tp: WrittenPosition(self.headers.get(tp), positions=frozenset(self.read.get(tp, []))) for tp in partitions
+        }
 
     def _create(self) -> None:
         self.creations += 1
@@ -189,10 +192,18 @@ def test_a_position_that_a_predecessor_wrote_late_is_not_obeyed() -> None:
     scene = Scene(ENTRY.replace(lease=Lease(2_000, 1), seen=5))
     scene.positions.held = {T0: 19}
     scene.headers = {T0: PositionHeader(Lease(1_000, 7), ENTRY.session, Mark(20, 30, 20), 3)}
+    scene.read = {T0: [20]}
     with capture_logs() as logs:
         start = scene.starts()[T0]
     assert (start.position, start.committed, start.moved) == (50, 20, False)
     assert [line for line in logs if line["log_level"] == "warning"] == []
+
+
+def test_a_position_that_the_second_reading_does_not_show_is_obeyed() -> None:
+    """A deposed leader may answer with what the offsets topic held before."""
+    scene = Scene(ENTRY.replace(lease=Lease(2_000, 1), seen=5))
+    scene.positions.held = {T0: 19}
+    assert scene.starts()[T0].position == 20
 
 
 def test_positions_that_the_ledger_knows_nothing_of_are_obeyed_and_what_that_costs_is_said_once() -> None:
