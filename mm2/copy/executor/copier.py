@@ -872,7 +872,9 @@ class Copier:
                 continue
             # A batch in doubt was counted by ``next``, also where it was dropped from the queue at the stop.
             is_in = cursor.outbox.idle and cursor.outbox.acked == cursor.outbox.next == cursor.records
-            clean = is_in and (self._ledger is None or self._positions.is_entered(tp))
+            # Without a name it waits for the ledger's entry of a session that has just been opened.
+            is_entered = self._ledger is None or self._positions.is_entered(tp)
+            clean = is_in and is_entered and not cursor.outbox.nameless
             committed = self._positions.committed.get(tp)
             entry = self._entry(cursor).replace(previous=committed, seen=self._positions.seen(tp))
             start = Start(cursor.position, committed, entry, cursor.trail.newest, clean)
