@@ -43,7 +43,12 @@ _FAILURES = (BenchFailed, SandboxError, KafkaFailure)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code: 0 measured, 1 failed (a contender or all of it), 130 interrupted."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.beside and (
+        options.all or options.beyond or options.rows or options.line or options.profile or options.only
+    ):
+        parser.error("--beside is for one comparison: not with --all, --beyond, --rows, --line, --profile or --only.")
     console = Console()
     folder = Path(tempfile.mkdtemp(prefix="mm2-bench-", dir=None if options.disk else memory.folder()))
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -65,6 +70,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.all or options.beyond or options.rows:
             return _measure_rows(hall, options)
         event = _event(options)
+        if options.beside:
+            earlier = contenders.at_revision(options.beside, _REPOSITORY, folder / "beside")
+            event = replace(event, contenders=(OURS, earlier))
         result = perform(hall, event)
         _tell(hall, event, result, options.results)
         return 0 if result.complete else 1
@@ -99,6 +107,7 @@ def _parser() -> Any:
     )
     parser.add_argument("--shape", choices=sorted(SHAPES), default="1k", help="the data (default: %(default)s)")
     parser.add_argument("--records", type=int, help="instead of the number of records that belongs to the shape")
+    parser.add_argument("--age-days", type=int, help="how old the timestamps of the shape's records are (default: 0)")
     parser.add_argument("--exactly-once", action="store_true", help="exactly.once.source.support for all")
     parser.add_argument("--tls", action="store_true", help="TLS between all and both brokers")
     parser.add_argument("--rtt", type=int, default=0, metavar="MS", help="round trip to the target")
@@ -108,6 +117,9 @@ def _parser() -> Any:
     parser.add_argument("--quick", action="store_true", help="little data, one run: shows, proves little")
     parser.add_argument(
         "--only", nargs="+", choices=[one.name for one in CONTENDERS], help="these instead of those that belong to it"
+    )
+    parser.add_argument(
+        "--beside", metavar="REVISION", help="compare with this project at a Git revision instead of with Java"
     )
     parser.add_argument("--results", type=Path, default=_REPOSITORY / "bench" / "RESULTS.md", help="appended to")
     parser.add_argument(
@@ -138,6 +150,9 @@ def _adapted(event: Event, options: Any) -> Event:
         event = quick(event)
     if options.records and isinstance(event.task, Shape):
         event = replace(event, task=replace(event.task, records=options.records))
+    if options.age_days and isinstance(event.task, Shape):
+        title = f"{event.task.title}, {options.age_days} days old"
+        event = replace(event, task=replace(event.task, title=title, age_days=options.age_days))
     if options.runs:
         event = replace(event, runs=options.runs)
     return only(event, options.only or ())

@@ -1,13 +1,15 @@
 """Who is compared: this project and Java's MirrorMaker 2, each started as its users start it, on the same file."""
 
 import os
+import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from subprocess import Popen
 
 from bench.conditions import PLAIN, Conditions
+from bench.errors import BenchFailed
 from mm2.sandbox.jars import CONNECT_MIRROR, classpath
 from mm2.sandbox.java import console_logging, java_executable
 from mm2.sandbox.process import spawn
@@ -121,6 +123,24 @@ def log_file(folder: Path) -> Path:
 def fetch_jars() -> None:
     """Downloads Java's MirrorMaker 2 when it is not there yet. Raises SandboxError."""
     classpath(CONNECT_MIRROR)
+
+
+def at_revision(revision: str, repository: Path, folder: Path) -> Contender:
+    """This project as it was at a Git revision, unpacked into `folder`; it runs with the libraries of today.
+
+    Raises BenchFailed when Git does not know the revision.
+    """
+    folder.mkdir()
+    archive = subprocess.run(
+        ["git", "-C", str(repository), "archive", revision, "mm2"], capture_output=True, check=False
+    )
+    if archive.returncode != 0:
+        raise BenchFailed(f"git archive {revision}: {archive.stderr.decode(errors='replace').strip()}")
+    subprocess.run(["tar", "-x", "-C", str(folder)], input=archive.stdout, check=True)
+    # Also for Spark's Python workers, which do not inherit sys.path.
+    return replace(
+        OURS, name=f"mm2-{revision[:12]}", title=f"this project at {revision}", environment={"PYTHONPATH": str(folder)}
+    )
 
 
 def _java(folder: Path) -> list[str]:

@@ -1,6 +1,7 @@
 """Writes a shape's records to the source, in batches of exactly the size the shape asks for."""
 
 import itertools
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ from mm2.kafka.structs import NewTopic, TopicPartition
 
 _SENT_BETWEEN_POLLS = 1000
 _FLUSH_S = 300.0
+_DAY_MS = 24 * 60 * 60 * 1000
 
 SENTINEL_KEY = b"last"
 """Of the last record of each partition; no other record has a key."""
@@ -58,12 +60,13 @@ def preload(cluster: Cluster, bootstrap: str, topic: str, shape: Shape) -> Store
         }
     )
     values = itertools.cycle(shape.values())
+    timestamp_ms = int(time.time() * 1000) - shape.age_days * _DAY_MS
 
     def write(partitions: Iterable[int], key: bytes | None) -> None:
         for index, partition in enumerate(partitions):
             while True:
                 try:
-                    producer.produce(topic, next(values), key, partition=partition)
+                    producer.produce(topic, next(values), key, partition=partition, timestamp=timestamp_ms)
                     break
                 except BufferError:
                     producer.poll(0.05)

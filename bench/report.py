@@ -9,7 +9,7 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from bench.contenders import CONTENDERS, OURS, Contender
+from bench.contenders import OURS, Contender
 from bench.event import Event, Result
 from bench.goals import GOALS, Verdict, median, verdicts
 from bench.outcome import Figure, Outcome
@@ -19,14 +19,14 @@ _MET = {None: "?", True: "yes", False: "NO"}
 
 def show(console: Console, event: Event, result: Result) -> None:
     """Medians side by side, then the ratios."""
-    present = _present(result)
+    present = _present(event, result)
     table = Table("median", title=result.title)
     for contender in present:
         table.add_column(contender.title, justify="right")
     for figure in event.figures:
         table.add_row(figure.name, *(figure.text(median(result, one, figure)) for one in present))
     console.print(table)
-    for line in (*ratio_lines(event, result), *failure_lines(result), *result.facts):
+    for line in (*ratio_lines(event, result), *failure_lines(event, result), *result.facts):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     for line in _goal_lines(result):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
@@ -34,7 +34,7 @@ def show(console: Console, event: Event, result: Result) -> None:
 
 def append(file: Path, event: Event, result: Result) -> None:
     """Adds a section. It names the machine by what it is, never by name or place."""
-    figures, present = event.figures, _present(result)
+    figures, present = event.figures, _present(event, result)
     notes = [f"{run.contender}: {note}" for run in result.outcomes for note in run.notes]
     _write(
         file,
@@ -47,7 +47,7 @@ def append(file: Path, event: Event, result: Result) -> None:
             [[one.title, *(figure.text(median(result, one, figure)) for figure in figures)] for one in present],
         ),
         "",
-        *(f"- {line}" for line in (*ratio_lines(event, result), *_goal_lines(result), *failure_lines(result))),
+        *(f"- {line}" for line in (*ratio_lines(event, result), *_goal_lines(result), *failure_lines(event, result))),
         "",
         "Every run, in order:",
         "",
@@ -109,7 +109,7 @@ def append_lines(file: Path, title: str, figures: Sequence[Figure], outcomes: Se
 def ratio_lines(event: Event, result: Result) -> list[str]:
     """This project against each other one, figure by figure, as `ours` and `theirs` with the quotient."""
     lines = []
-    for peer in _present(result):
+    for peer in _present(event, result):
         if peer is OURS:
             continue
         told = []
@@ -122,9 +122,9 @@ def ratio_lines(event: Event, result: Result) -> list[str]:
     return lines
 
 
-def failure_lines(result: Result) -> list[str]:
+def failure_lines(event: Event, result: Result) -> list[str]:
     """Who failed and why."""
-    failed = ((contender, result.failure_of(contender.name)) for contender in CONTENDERS)
+    failed = ((contender, result.failure_of(contender.name)) for contender in event.contenders)
     return [f"FAILED: {contender.name}: {why}" for contender, why in failed if why]
 
 
@@ -183,8 +183,10 @@ def _reached(verdict: Verdict) -> str:
     return verdict.why if verdict.ratio is None else f"{verdict.ratio:.3g}x"
 
 
-def _present(result: Result) -> list[Contender]:
-    return [contender for contender in CONTENDERS if any(run.contender == contender.name for run in result.outcomes)]
+def _present(event: Event, result: Result) -> list[Contender]:
+    return [
+        contender for contender in event.contenders if any(run.contender == contender.name for run in result.outcomes)
+    ]
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -13,7 +13,7 @@ _RECORD_OVERHEAD_BYTES = 10
 @dataclass(frozen=True)
 class Shape:
     """One data set. `batch_bytes` is counted before compression; `hot` is how often partition 0 gets a batch for each
-    that another one gets."""
+    that another one gets. `age_days` is how old the records' timestamps are."""
 
     name: str
     title: str
@@ -23,6 +23,7 @@ class Shape:
     partitions: int = 8
     codec: str = "none"
     hot: int = 1
+    age_days: int = 0
 
     @property
     def records_per_batch(self) -> int:

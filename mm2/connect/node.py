@@ -71,7 +71,8 @@ class Node:
         }
         leader_cluster = self._clusters.get("leader")
         # As in Java the config topic is read read_committed from "enabled" on only: members that see different records
-        # at its end could never agree on an assignment.
+        # at its end could never agree on an assignment. The offsets topic always is, unlike in Java: after a switch to
+        # "disabled" it may hold positions of transactions that were never committed.
         read_committed = support is ExactlyOnceSupport.ENABLED
         config_store, status_store, offset_store = (
             KafkaConfigStore(
@@ -92,7 +93,7 @@ class Node:
                 self._clusters["offsets"],
                 InternalTopic.from_config(config, "offset.storage."),
                 start_timeout_s=start_timeout_s,
-                read_committed=read_committed,
+                read_committed=True,
             ),
         )
         worker = Worker(

@@ -409,7 +409,7 @@ class Ledger:
         if entry.before is not None:
             chunk = chunk.shortened(entry.before.extent, undone.mark.source)
         extend([chunk], undone)
-        return start_of(undone, chunk, committed, undone=True)
+        return start_of(undone, chunk, committed, undone=entry.before is None or entry.before.state is None)
 
     def seen(self, source: TopicPartition) -> int | None:
         """The offset of the offsets topic's partition from which on it has to be read who wrote the position of a copy session

@@ -111,16 +111,26 @@ class PositionHeader(NamedTuple):
     """What a position in Connect's offsets topic says of itself: who wrote it, and the session that it belongs to.
 
     ``seen`` is an offset of that partition of the offsets topic: the writer knew all records before it (-1: unknown).
+    ``epochs`` are `Entry.source_epoch`, `Entry.known_epoch` and `Entry.target_epoch` at the mark; None in a header of before.
     """
 
     lease: Lease
     session: Session | None
     mark: Mark
     seen: int = -1
+    epochs: tuple[int, int, int] | None = None
+
+    @classmethod
+    def of(cls, entry: Entry) -> Self:
+        """What belongs to a position that is written after this entry."""
+        epochs = (entry.source_epoch, entry.known_epoch, entry.target_epoch)
+        return cls(entry.lease, entry.session, entry.mark, entry.seen, epochs)
 
     def to_bytes(self) -> bytes:
         """The value of the record header."""
         data: dict[str, Any] = {"lease": list(self.lease), "mark": list(self.mark), "seen": self.seen}
+        if self.epochs is not None:
+            data["epochs"] = list(self.epochs)
         if self.session is not None:
             data["session"] = self.session.to_json()
         return json.dumps(data, separators=(",", ":")).encode()
@@ -129,12 +139,46 @@ class PositionHeader(NamedTuple):
     def from_bytes(cls, value: bytes) -> Self:
         """The inverse of `to_bytes`. KeyError, TypeError or ValueError for anything else."""
         data = json.loads(value)
-        session = data.get("session")
+        session, epochs = data.get("session"), data.get("epochs")
+        source, known, target = map(int, epochs or (-1, -1, -1))
         return cls(
             Lease(*data["lease"]),
             None if session is None else Session.from_json(session),
             Mark(*data["mark"]),
             int(data["seen"]),
+            None if epochs is None else (source, known, target),
+        )
+
+
+class SourceState(NamedTuple):
+    """What an entry says of the source besides the mark, and the session that the mark belongs to; see `Entry`."""
+
+    source_id: str = ""
+    source_epoch: int = -1
+    known_epoch: int = -1
+    end: int = -1
+    retired: tuple[str, ...] = ()
+    session: Session | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """As it stands in the ledger."""
+        data: dict[str, Any] = {"id": self.source_id, "epoch": self.source_epoch, "known": self.known_epoch}
+        data |= {"end": self.end, "retired": list(self.retired)}
+        if self.session is not None:
+            data["session"] = self.session.to_json()
+        return data
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Self:
+        """The inverse of `to_json`. KeyError, TypeError or ValueError for anything else."""
+        session = data.get("session")
+        return cls(
+            str(data["id"]),
+            int(data["epoch"]),
+            int(data["known"]),
+            int(data["end"]),
+            tuple(map(str, data["retired"])),
+            None if session is None else Session.from_json(session),
         )
 
 
@@ -143,7 +187,7 @@ class Before(NamedTuple):
 
     In exactly-once mode an entry is written while its transaction is still open. If that is never committed, this is what counts.
     ``extent`` is that of the newest chunk of segments (`mm2.copy.segments.Chunk.extent`), ``lost`` how many of the entry's
-    ranges are newer.
+    ranges are newer. ``state`` is None where it is not known: in an entry of an earlier version, and where nothing was committed.
     """
 
     mark: Mark
@@ -151,6 +195,7 @@ class Before(NamedTuple):
     chunk: int
     extent: tuple[int, int, int]
     lost: int
+    state: SourceState | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +265,11 @@ class Entry:
         if before is None:
             return self
         lost = self.lost[: len(self.lost) - before.lost]
-        return self.replace(mark=before.mark, gaps=before.gaps, chunk=before.chunk, lost=lost, before=None)
+        entry = self.replace(mark=before.mark, gaps=before.gaps, chunk=before.chunk, lost=lost, before=None)
+        if before.state is None:
+            return entry
+        # The position is that of the topic, and of the log, as they were then.
+        return entry.replace(**before.state._asdict())
 
     def replace(self, **changes: Any) -> Self:
         """The same entry with other values."""
@@ -255,8 +304,10 @@ class Entry:
         if self.retired:
             data["retired"] = list(self.retired)
         if self.before is not None:
-            mark, gaps, chunk, extent, lost = self.before
+            mark, gaps, chunk, extent, lost, state = self.before
             data["before"] = [list(mark), gaps, chunk, list(extent), lost]
+            if state is not None:
+                data["before_state"] = state.to_json()  # of its own: versions before read five values above
         if self.session is not None:
             data["session"] = self.session.to_json()
         return data
@@ -282,7 +333,7 @@ class Entry:
             int(data["chunk"]),
             None if trouble is None else Trouble(*trouble),
             str(data.get("note", "")),
-            _before(data.get("before")),
+            _before(data.get("before"), data.get("before_state")),
             int(data.get("end", -1)),
             int(data.get("lost_before", 0)),
             int(data["target"].get("epoch", -1)),
@@ -302,12 +353,13 @@ def lease_of(value: bytes) -> Lease | None:
     return None if found is None else Lease(int(found[1]), int(found[2]))
 
 
-def _before(row: list[Any] | None) -> Before | None:
+def _before(row: list[Any] | None, state: dict[str, Any] | None) -> Before | None:
     if row is None:
         return None
     mark, gaps, chunk, (segments, listed, cuts), lost = row
     counts = {str(reason): int(count) for reason, count in gaps.items()}
-    return Before(Mark(*mark), counts, int(chunk), (int(segments), int(listed), int(cuts)), int(lost))
+    stood = None if state is None else SourceState.from_json(state)
+    return Before(Mark(*mark), counts, int(chunk), (int(segments), int(listed), int(cuts)), int(lost), stood)
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,7 +369,7 @@ class Start:
 
     ``entry`` carries on what is known of the partition; its session is None when a new one has to begin. ``chunk`` is the
     newest of its trail. ``clean`` says that nobody has written in this session since the entry's mark. ``moved`` says
-    that the position is not where the ledger left it.
+    that the position is not where the ledger left it. ``seen`` is that of `PositionHeader`, for entries of the new holder.
     """
 
     position: int | None
@@ -326,17 +378,18 @@ class Start:
     chunk: Chunk | None = None
     clean: bool = False
     moved: bool = False
+    seen: int = -1
 
     def to_json(self) -> list[Any]:
         """For the progress channel."""
         entry = None if self.entry is None else [self.entry.topic, self.entry.partition, self.entry.to_json()]
         chunk = None if self.chunk is None else [self.chunk.number, self.chunk.to_json()]
-        return [self.position, self.committed, entry, chunk, self.clean, self.moved]
+        return [self.position, self.committed, entry, chunk, self.clean, self.moved, self.seen]
 
     @classmethod
     def from_json(cls, row: list[Any]) -> Self:
         """The inverse of `to_json`."""
-        position, committed, entry, chunk, clean, moved = row
+        position, committed, entry, chunk, clean, moved, seen = row
         return cls(
             position,
             committed,
@@ -344,14 +397,15 @@ class Start:
             None if chunk is None else Chunk.from_json(*chunk),
             clean,
             moved,
+            seen,
         )
 
 
 def start_of(entry: Entry | None, chunk: Chunk | None, committed: int | None, *, undone: bool = False) -> Start:
     """Where to go on, from what the ledger says and the position in Connect's offsets topic (next source offset).
 
-    ``undone``: the entry is what stood there before a transaction that was never committed. After an entry with ``seen``
-    `written_start` decides instead.
+    ``undone``: the entry is what stood there before a transaction that was never committed, and where that began is not known.
+    After an entry with ``seen`` `written_start` decides instead.
     """
     if entry is None:
         return Start(committed, committed)
@@ -400,6 +454,10 @@ def written_start(entry: Entry, chunk: Chunk | None, committed: int | None, writ
         return Start(written.foreign, written.foreign, entry.replace(session=None), chunk, moved=True)
     if header is not None and header.lease > entry.lease and header.session is not None:
         entry = entry.replace(mark=header.mark, session=header.session, lease=header.lease, seen=header.seen)
+        if header.epochs is not None:
+            # Of the mark, or a clean election between the two would be taken for a truncation.
+            source, known, target = header.epochs
+            entry = entry.replace(source_epoch=source, known_epoch=known, target_epoch=target)
     return Start(entry.mark.source, committed, entry, chunk)
 
 

@@ -49,6 +49,9 @@ LASTING: Final = frozenset(
     }
 )
 
+#: Those that only a reset of the position ends, by Connect's offsets endpoint or by a record in the offsets topic.
+LASTS_UNTIL_RESET: Final = frozenset({State.INCONSISTENT})
+
 _OF_CODE: Final[Mapping[int, State]] = {
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: State.UNAUTHORIZED,
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED: State.UNAUTHORIZED,

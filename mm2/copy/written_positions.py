@@ -48,7 +48,10 @@ def who_wrote(records: Collection[PositionRecord]) -> WrittenPosition:
 
 
 def read_written_positions(cluster: Cluster, topic: str, seen: Mapping[bytes, int]) -> dict[bytes, WrittenPosition]:
-    """Who wrote the positions of these keys of an offsets topic at and behind these offsets. Raises KafkaFailure."""
+    """Who wrote the positions of these keys of an offsets topic at and behind these offsets. Raises KafkaFailure.
+
+    Those of open and aborted transactions do not count.
+    """
     metadata = cluster.metadata([topic])
     if topic in metadata.errors:
         raise metadata.errors[topic]
@@ -64,16 +67,40 @@ def read_written_positions(cluster: Cluster, topic: str, seen: Mapping[bytes, in
     for tp in partitions:
         keys = keys_of[tp.partition]
         start = max(starts[tp], min(seen[key] for key in keys))
-        for record in read_partition(cluster, info, tp.partition, start=start, end=ends[tp]):
+        records = read_partition(cluster, info, tp.partition, start=start, end=ends[tp], read_committed=True)
+        for record in records:
             if record.key in keys and record.offset >= seen[record.key]:
                 found[record.key].append(PositionRecord(record.offset, record.value, _header(record)))
     return {key: who_wrote(rows) for key, rows in found.items()}
 
 
+def offsets_ends(cluster: Cluster, topic: str, keys: Collection[bytes]) -> dict[bytes, int]:
+    """Where the partitions of an offsets topic end that hold these keys; without those that may not be asked. Raises KafkaFailure.
+
+    To be asked before the positions are read: what lands in between then lies behind it, and is looked at the next time.
+    """
+    metadata = cluster.metadata([topic])
+    if topic in metadata.errors:
+        raise metadata.errors[topic]
+    count = len(metadata.topics[topic].partitions)
+    places = {key: TopicPartition(topic, partition_for(key, count)) for key in keys}
+    answers = Admin(cluster).list_offsets(dict.fromkeys(places.values(), LATEST))
+    found = {}
+    for key, place in places.items():
+        answer = answers[place]
+        if not isinstance(answer, KafkaFailure):
+            found[key] = answer.offset
+        elif answer.is_final:
+            log.info("the end of the offsets topic is not known", partition=str(place), error=str(answer))
+        else:
+            raise answer
+    return found
+
+
 def _offsets(admin: Admin, partitions: Collection[TopicPartition], when: int) -> dict[TopicPartition, int]:
     """Raises KafkaFailure."""
     found = {}
-    for tp, answer in admin.list_offsets(dict.fromkeys(partitions, when)).items():
+    for tp, answer in admin.list_offsets(dict.fromkeys(partitions, when), "read_committed").items():
         if isinstance(answer, KafkaFailure):
             raise answer
         found[tp] = answer.offset

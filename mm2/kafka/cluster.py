@@ -126,10 +126,11 @@ class Cluster:
             names, deadline, lambda: self._fetch_metadata(names, deadline), f"Metadata of cluster {self.name}"
         )
 
-    def metadata_of(self, node_id: int, topics: Iterable[str]) -> Metadata:
-        """What one broker says of these topics. Raises KafkaFailure."""
+    def metadata_of(self, node_id: int, topics: Iterable[str], *, timeout_s: float | None = None) -> Metadata:
+        """Metadata of these topics as one broker has them. Raises KafkaFailure."""
         wanted = [MetadataRequest.MetadataRequestTopic(name=name) for name in sorted(set(topics))]
-        answer = self.send(node_id, MetadataRequest(topics=wanted, allow_auto_topic_creation=False, min_version=1))
+        request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False, min_version=1)
+        answer = self.send(node_id, request, timeout_s=timeout_s)
         return self._learn(answer, time.monotonic())
 
     def leader(self, topic: str, partition: int, *, timeout_s: float | None = None) -> int:

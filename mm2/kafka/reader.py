@@ -8,6 +8,7 @@ from mm2.kafka.connection import Connection
 from mm2.kafka.errors import BrokerFailure, TimeoutFailure
 from mm2.kafka.records.batch import BatchView, check_crc, iter_batches
 from mm2.kafka.records.record import Record, decode_batch
+from mm2.kafka.records.transactions import AbortedTransactions
 from mm2.kafka.structs import TopicInfo, TopicPartition, topic_id_bytes
 from mm2.kafka.wire import fetch
 from mm2.kafka.wire.fetch import FetchSession, Position
@@ -29,9 +30,13 @@ class BatchReader:
     """Reads partitions that one broker leads, through one connection. Not thread-safe.
 
     `positions` are the next offsets to read; `poll` moves them. `high_watermarks` are those of the last answers.
+    `read_committed`: batches of aborted transactions are left out, and nothing behind the last stable offset is read.
     """
 
-    def __init__(self, cluster: Cluster, node_id: int, topics: Mapping[str, TopicInfo]) -> None:
+    def __init__(
+        self, cluster: Cluster, node_id: int, topics: Mapping[str, TopicInfo], *, read_committed: bool = False
+    ) -> None:
+        self._read_committed = read_committed
         self.positions: dict[TopicPartition, int] = {}
         self.high_watermarks: dict[TopicPartition, int] = {}
         self._topics = dict(topics)
@@ -56,7 +61,7 @@ class BatchReader:
             max_wait_ms=max_wait_ms,
             min_bytes=1,
             max_bytes=_FETCH_BYTES,
-            read_committed=False,
+            read_committed=self._read_committed,
         )
         connection.send_buffers([frame])
         # A buffer of its own for each answer: the batches handed out are views into it.
@@ -67,13 +72,14 @@ class BatchReader:
             if fetched.error_code:
                 raise BrokerFailure.of(fetched.error_code, subject=f"reading {tp}")
             self.high_watermarks[tp] = fetched.high_watermark
-            batches += self._take(tp, fetched.records)
+            aborted = AbortedTransactions(fetched.aborted) if self._read_committed else None
+            batches += self._take(tp, fetched.records, aborted)
         return batches
 
     def close(self) -> None:
         self._connection.close()
 
-    def _take(self, tp: TopicPartition, records: memoryview) -> Iterator[Batch]:
+    def _take(self, tp: TopicPartition, records: memoryview, aborted: AbortedTransactions | None) -> Iterator[Batch]:
         for view in iter_batches(records):
             header = view.header
             if header is None:
@@ -84,21 +90,31 @@ class BatchReader:
                 continue
             check_crc(header, view.data)
             self.positions[tp] = header.last_offset + 1
-            if not header.is_control:
+            is_aborted = aborted is not None and aborted.covers(view)  # asked of control batches, too: they end one
+            if not (header.is_control or is_aborted):
                 yield Batch(tp, view)
 
 
 def read_partition(
-    cluster: Cluster, topic: TopicInfo, partition: int, *, start: int, end: int, patience_s: float = 30.0
+    cluster: Cluster,
+    topic: TopicInfo,
+    partition: int,
+    *,
+    start: int,
+    end: int,
+    patience_s: float = 30.0,
+    read_committed: bool = False,
 ) -> Iterator[Record]:
     """The records of one partition from offset `start` to before `end`, one fetched answer in memory at a time.
 
+    `read_committed`: without those of aborted transactions; `end` is then at most the last stable offset.
     Raises KafkaFailure; TimeoutFailure when nothing comes for `patience_s` though `end` is not reached.
     """
     if start >= end:
         return
     tp = TopicPartition(topic.name, partition)
-    reader = BatchReader(cluster, cluster.leader(topic.name, partition), {topic.name: topic})
+    leader = cluster.leader(topic.name, partition)
+    reader = BatchReader(cluster, leader, {topic.name: topic}, read_committed=read_committed)
     reader.positions[tp] = start
     waited_s = 0.0
     try:

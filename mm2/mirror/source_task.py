@@ -20,18 +20,21 @@ from mm2 import __version__
 from mm2.config.configdef import AbstractConfig
 from mm2.config.mirror_keys import MIRROR_SOURCE_CONFIG, THROTTLE_KEY, topic_throttles
 from mm2.connect.api import ConnectError, SourceRecord, SourceTask, SourceTaskContext, WorkerView
+from mm2.connect.group.protocol import ConnectorTaskId
+from mm2.connect.runtime.exactly_once import task_transactional_id
 from mm2.copy.driver.engine import CopyEngine, CopyFailed, CopyJob
 from mm2.copy.executor.positions import offset_key
 from mm2.copy.ledger import Ledger, LedgerLog, Pauses, ledger_topic
 from mm2.copy.session import Start, WrittenPosition
 from mm2.copy.spec import CopySpec, PartitionSpec, SyncsSpec, TransactionsSpec
 from mm2.copy.states import State
-from mm2.copy.written_positions import read_written_positions
+from mm2.copy.written_positions import offsets_ends, read_written_positions
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import TopicPartition
+from mm2.kafka.transactions import TransactionCoordinatorClient
 from mm2.mirror.assigned_partitions import ASSIGNED_PARTITIONS_KEY, decode_partitions
 from mm2.mirror.clients import Kind, MirrorClients, Side
 from mm2.mirror.complaints import Complaints
@@ -52,6 +55,8 @@ _LEDGER_TIMEOUT_S: Final = 30.0
 _LEDGER_PATIENCE_S: Final = 15.0
 _LOOK_TIMEOUT_S: Final = 5.0
 _LEDGER_AGAIN_S: Final = 0.25
+_SETTLE_PATIENCE_S: Final = 10.0
+_SETTLE_TIMEOUT_MS: Final = 60_000
 _READS: Final = 4
 _READ_AGAIN_S: Final = 0.3
 _NO_TOPIC: Final = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -65,6 +70,9 @@ class MirrorSourceTask(SourceTask):
 
     #: Data and positions go past the worker's producer, with exactly-once too.
     produces_by_itself = True
+
+    #: What a time with exactly-once has left open, see `_settle_transactions`.
+    _settled = False
 
     def __init__(self) -> None:
         self._ledger: LedgerLog | None = None
@@ -197,9 +205,12 @@ class MirrorSourceTask(SourceTask):
         self._confirm_ownership()
         starts: dict[TopicPartition, Start] = {}
         for attempt in range(_READS):
+            seen = self._offsets_ends(wanted)
             ledger = self._read_ledger()
+            self._settle_transactions(ledger, wanted)
             committed = self._committed(wanted)
-            starts = self._without_late_writes(ledger, {tp: ledger.start(tp, committed[tp]) for tp in wanted})
+            starts = {tp: replace(ledger.start(tp, committed[tp]), seen=seen.get(tp, -1)) for tp in wanted}
+            starts = self._without_late_writes(ledger, starts)
             # A predecessor that has not noticed its end may have committed between the two readings.
             if attempt == _READS - 1 or not any(start.moved for start in starts.values()):
                 break
@@ -226,16 +237,19 @@ class MirrorSourceTask(SourceTask):
         return starts
 
     def _without_late_writes(self, ledger: Ledger, starts: dict[TopicPartition, Start]) -> dict[TopicPartition, Start]:
-        """Tell a predecessor's late writes from positions that Java or a user has written. Raises KafkaFailure."""
-        if self.context.worker.exactly_once:
-            return starts
+        """Tell a predecessor's late writes from positions that Java or a user has written. Raises KafkaFailure.
+
+        Also with exactly-once, where the predecessor had copied without: only then the ledger's entry has a session.
+        """
         seen = {tp: offset for tp in starts if (offset := ledger.seen(tp)) is not None}
         found = dict(starts)
         for tp, written in self._written_positions(seen).items():
             entry = ledger.entry(tp)
             if entry is not None and not written.explains(starts[tp].committed, entry):
                 continue  # a position without an explanation is obeyed
-            found[tp] = ledger.start(tp, starts[tp].committed, written)
+            # A position that is obeyed now is obeyed once, even if a deposed leader told a lower end before.
+            known = max(starts[tp].seen, written.foreign_at + 1)
+            found[tp] = replace(ledger.start(tp, starts[tp].committed, written), seen=known)
             if starts[tp].moved and not found[tp].moved:
                 log.info(
                     "A position that a predecessor wrote late is ignored.",
@@ -245,15 +259,71 @@ class MirrorSourceTask(SourceTask):
                 )
         return found
 
+    def _offsets_ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Where the partitions of the offsets topic end that hold these positions. Raises KafkaFailure."""
+        if self.context.worker.exactly_once:
+            return {}
+        keys = {tp: self._offset_key(tp) for tp in partitions}
+        cluster = self._offsets_cluster()
+        try:
+            ends = offsets_ends(cluster, self._spec.offsets_topic, keys.values())
+        finally:
+            cluster.close()
+        return {tp: ends[key] for tp, key in keys.items() if key in ends}
+
+    def _offset_key(self, partition: TopicPartition) -> bytes:
+        return offset_key(self._spec.connector, self._spec.source_alias, partition)
+
+    def _offsets_cluster(self) -> Cluster:
+        spec = self._spec
+        return Cluster(spec.offsets or spec.target, name="worker" if spec.offsets else spec.target_alias)
+
+    def _settle_transactions(self, ledger: Ledger, partitions: Iterable[TopicPartition]) -> None:
+        """After a switch from exactly-once to "disabled": abort what this task's transactional id has left open.
+
+        Positions are read read_committed, and what is still open is waited for. Taking the id ends that wait, and fences a task of
+        before that still runs. Where that is not possible the coordinator aborts it after `transaction.timeout.ms`.
+        Raises KafkaFailure.
+        """
+        worker = self.context.worker
+        if worker.exactly_once or self._settled:
+            return
+        if not any(entry is not None and entry.before is not None for entry in map(ledger.entry, partitions)):
+            return
+        transactional_id = task_transactional_id(
+            worker.group_id, ConnectorTaskId(self.context.connector, self.context.task_id)
+        )
+        try:
+            self._take_transactional_id(transactional_id)
+        except BrokerFailure as failure:
+            if not failure.is_final:
+                raise
+            log.warning(
+                "The transactional id that was used with exactly-once cannot be taken. Copying begins when the transaction that it "
+                "has left open, if any, has timed out.",
+                transactional_id=transactional_id,
+                reason=str(failure),
+            )
+        self._settled = True
+
+    def _take_transactional_id(self, transactional_id: str) -> None:
+        """Abort its open transaction. Raises KafkaFailure."""
+        cluster = Cluster(self._spec.target, name=self._spec.target_alias)
+        try:
+            coordinator = TransactionCoordinatorClient(cluster, transactional_id, patience_s=_SETTLE_PATIENCE_S)
+            coordinator.init_producer_id(_SETTLE_TIMEOUT_MS)
+        finally:
+            cluster.close()
+
     def _written_positions(self, seen: Mapping[TopicPartition, int]) -> dict[TopicPartition, WrittenPosition]:
         """Who wrote the positions of these partitions from these offsets on. Raises KafkaFailure."""
         if not seen:
             return {}
-        spec = self._spec
-        keys = {tp: offset_key(spec.connector, spec.source_alias, tp) for tp in seen}
-        cluster = Cluster(spec.offsets or spec.target, name="worker" if spec.offsets else spec.target_alias)
+        keys = {tp: self._offset_key(tp) for tp in seen}
+        cluster = self._offsets_cluster()
         try:
-            written = read_written_positions(cluster, spec.offsets_topic, {key: seen[tp] for tp, key in keys.items()})
+            topic = self._spec.offsets_topic
+            written = read_written_positions(cluster, topic, {key: seen[tp] for tp, key in keys.items()})
         finally:
             cluster.close()
         return {tp: written[key] for tp, key in keys.items()}

@@ -74,7 +74,7 @@ class Task:
         elif message["type"] == "final":
             self.over.set()
 
-    def ended(self, reason: str) -> None:
+    def ended(self, reason: str, *, dead: bool = False) -> None:
         """The connection or the Spark job is over."""
         if not self.over.is_set():
             self.trouble = reason

@@ -16,6 +16,7 @@ def say(text: object) -> None:
 
 def find_mutations(rule: str, limit_s: float) -> int:
     """Run schedules against each mutation until one is found, at most ``limit_s`` seconds of processor time."""
+    from tests.simulation.directed import direct  # noqa: PLC0415
     from tests.simulation.mutations import MUTATIONS  # noqa: PLC0415
     from tests.simulation.scenario import run  # noqa: PLC0415
 
@@ -26,30 +27,60 @@ def find_mutations(rule: str, limit_s: float) -> int:
         began, cpu, steps = time.perf_counter(), time.process_time(), 0
         for seed in range(1, 10**6):
             with mutation.applied():
-                result = run(seed, families=mutation.families, shape=mutation.shape)
-            steps += result.steps
-            if result.violation is not None or time.process_time() - cpu > limit_s:
+                if mutation.schedule is None:
+                    result = run(seed, families=mutation.families, shape=mutation.shape, alarm=mutation.alarm)
+                    violation, taken = result.violation, result.steps
+                else:
+                    violation, taken = direct(mutation.schedule, seed)
+            steps += taken
+            if violation is not None or time.process_time() - cpu > limit_s:
                 break
         took = (
             f"{time.process_time() - cpu:.1f} s of processor time, {time.perf_counter() - began:.1f} s, {steps} steps"
         )
-        if result.violation is None:
+        if violation is None:
             missed += 1
             say(f"NOT FOUND  {mutation.rule}: {mutation.what}: {seed} seeds, {took}")
         else:
-            say(f"found      {mutation.rule}: {mutation.what}: seed {seed}, {took}: {str(result.violation)[:110]}")
+            say(f"found      {mutation.rule}: {mutation.what}: seed {seed}, {took}: {str(violation)[:110]}")
     return 1 if missed else 0
 
 
-def run_directed() -> int:
-    """Each of `directed.DIRECTED` over ten seeds."""
-    from tests.simulation.directed import DIRECTED, direct  # noqa: PLC0415
+def sound_alarms(limit_s: float) -> int:
+    """Lose and double records by reverting rules, and find a partition that does not stop."""
+    from tests.simulation.mutations import ALARMS  # noqa: PLC0415
+    from tests.simulation.scenario import run  # noqa: PLC0415
 
     bad = 0
-    for what in DIRECTED:
-        found = {seed: violation for seed in range(1, 11) if (violation := direct(what, seed)) is not None}
+    for mutation in ALARMS:
+        cpu, steps, broken, silent = time.process_time(), 0, 0, []
+        seed = 0
+        while time.process_time() - cpu < limit_s:
+            seed += 1
+            with mutation.applied():
+                result = run(seed, families=mutation.families, shape=mutation.shape, alarm=True)
+            steps += result.steps
+            broken += result.broken
+            if result.violation is not None:
+                silent.append(seed)
+                say(f"  seed {seed}: {str(result.violation)[:300]}")
+        bad += len(silent)
+        say(
+            f"{mutation.rule}: {mutation.what}: {seed} seeds, {steps} steps, {broken} partitions broken, {len(silent)} silent"
+        )
+    return 1 if bad else 0
+
+
+def run_directed(seeds: int) -> int:
+    """Each schedule of `directed` and `directed_target` over some seeds."""
+    from tests.simulation.directed import DIRECTED, direct  # noqa: PLC0415
+    from tests.simulation.directed_target import TARGET  # noqa: PLC0415
+
+    bad = 0
+    for what in (*DIRECTED, *TARGET):
+        found = {seed: violation for seed in range(1, seeds + 1) if (violation := direct(what, seed)[0]) is not None}
         bad += len(found)
-        say(f"{what.__name__}: {len(found)} of 10 seeds violate an invariant")
+        say(f"{what.name}: {len(found)} of {seeds} seeds violate an invariant")
         for seed, violation in found.items():
             say(f"  seed {seed}: {violation}")
     return 1 if bad else 0
@@ -69,10 +100,15 @@ def main() -> int:
     parser.add_argument("--keep-going", action="store_true", help="count violations instead of stopping at the first")
     parser.add_argument("--mutations", action="store_true", help="revert each rule of the protocol and find it missing")
     parser.add_argument("--directed", action="store_true", help="run the schedules that are written down")
+    parser.add_argument(
+        "--alarms", action="store_true", help="revert rules and see that each partition that is hurt stops"
+    )
     parser.add_argument("--rule", default="", help="only mutations of this rule")
     arguments = parser.parse_args()
     if arguments.directed:
-        return run_directed()
+        return run_directed(min(arguments.seeds, 10))
+    if arguments.alarms:
+        return sound_alarms(60.0 if arguments.seconds > 1e9 else arguments.seconds)
     if arguments.mutations:
         return find_mutations(arguments.rule, 60.0 if arguments.seconds > 1e9 else arguments.seconds)
 

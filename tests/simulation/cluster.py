@@ -917,6 +917,8 @@ class Cluster:
         if common < follower.end:
             self.world.say("truncated", broker=broker.host, place=part.place, end=common, before=follower.end)
             follower.truncate(common)
+        # Of an epoch in which it led without appending anything (`UnifiedLog.truncateTo` always truncates the epoch cache).
+        follower.epochs = [entry for entry in follower.epochs if entry[1] < follower.end]
         leader.remote[follower.broker] = follower.end
         before = leader.high_watermark
         caught_up = follower.end >= max(leader.high_watermark, leader.epoch_start)

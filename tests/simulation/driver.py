@@ -90,7 +90,7 @@ class _Peer:
     def _ended(self) -> None:
         if not self._over and self._batch is not None:
             self._over = True
-            self._driver.perform(lambda batch=self._batch: batch.ended("the connection ended"))  # type: ignore[misc]
+            self._driver.perform(lambda batch=self._batch: batch.ended("the connection ended", dead=self._process.dead))  # type: ignore[misc]
 
     def _received(self, data: bytes) -> None:
         if self._over:
@@ -283,7 +283,7 @@ class Driver:
         self.world.say("process ended", process=process.name, error=error)
         if error is not None and not isinstance(error, OSError | ValueError):
             self.on_error(f"{process.name}: {error!r}")
-        self.world.after(0.05, self.perform, lambda: batch.ended("the Spark job ended"))
+        self.world.after(0.05, self.perform, lambda: batch.ended("the Spark job ended", dead=True))
 
     def _cancel(self, batch: Batch) -> None:
         self.expected.pop(batch.id, None)

@@ -1,7 +1,8 @@
 """Each rule of docs/design/copy-sessions.md, reverted at run time: the simulation has to find that it is missing.
 
 A mutation replaces functions or properties of the product and names the faults under which the rule matters. Rules that only detect
-what other rules prevent (S4, L3) have none.
+what other rules prevent (S4, L3) are reverted together with one that prevents it: then records must be lost or doubled without an
+alarm, and with the alarm alone (`ALARMS`) they must not.
 """
 
 from __future__ import annotations
@@ -25,6 +26,13 @@ from mm2.copy.session import Lease, Start, count_after
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.structs import LATEST, TopicPartition
 from mm2.mirror.source_task import MirrorSourceTask
+from tests.simulation.directed import (
+    LATE_FIRST_ENTRY,
+    LATE_POSITION,
+    LATE_SECOND_SESSION,
+    WRITTEN_PAST_THE_CUT,
+    Schedule,
+)
 from tests.simulation.scenario import Profile
 
 _OLD_MS = 30 * 86_400_000
@@ -33,13 +41,15 @@ Patch = tuple[Any, str, Any]
 
 @dataclass(frozen=True)
 class Mutation:
-    """``patches`` revert the rule, ``families`` and ``shape`` make the run one in which it matters."""
+    """``patches`` revert the rule; ``families`` and ``shape``, or a ``schedule``, make the run one in which it matters."""
 
     rule: str
     what: str
     patches: tuple[Patch, ...]
-    families: tuple[str, ...]
+    families: tuple[str, ...] = ()
     shape: Callable[[Profile], None] = lambda _profile: None
+    schedule: Schedule | None = None
+    alarm: bool = False  # what is lost or doubled counts only where the partition does not stop as INCONSISTENT
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -78,13 +88,6 @@ def _frozen(profile: Profile) -> None:
     profile.produce_every_s = 0.02
     profile.every_s = 4.0
     profile.chaos_s = 60.0
-
-
-def _old_source(profile: Profile) -> None:
-    """A source whose Fetch does not compare leader epochs."""
-    profile.source.release = "2.6"
-    profile.every_s = 1.0
-    profile.source.lag_time_s = 2.0
 
 
 def _uncommitted(profile: Profile) -> None:
@@ -197,8 +200,19 @@ def _as_they_are(_self: MirrorSourceTask, _ledger: Ledger, starts: dict[TopicPar
     return starts
 
 
+_start_over = Sink._start_over
+
+
+def _overtaking_counts(self: Sink, outbox: Outbox) -> None:
+    """Take an acknowledged batch behind a refused one for delivered."""
+    for parcel in [parcel for parcel in outbox.sent if parcel.base_offset is not None]:
+        outbox.sent.remove(parcel)
+        self._deliver(outbox, parcel, parcel.base_offset or 0)
+    _start_over(self, outbox)
+
+
 def _validated(self: Losses, cursor: Cursor) -> None:
-    self._source.validated(cursor.partition)
+    self._source.validated(cursor.partition, self._source.leader_epoch(cursor.partition))
 
 
 MUTATIONS: tuple[Mutation, ...] = (
@@ -265,15 +279,13 @@ MUTATIONS: tuple[Mutation, ...] = (
             (MirrorSourceTask, "_without_late_writes", _as_they_are),
             (Ledger, "_is_late", lambda *_: False),
         ),
-        ("stall", "crash"),
-        _short,
+        schedule=LATE_POSITION,
     ),
     Mutation(
         "C3",
         "a new holder keeps the lease epoch of the one before",
         ((Lease, "taken_over", lambda self, _now_ms: self),),
-        ("stall", "crash", "freeze"),
-        _short,
+        schedule=LATE_FIRST_ENTRY,
     ),
     Mutation(
         "C5",
@@ -286,8 +298,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "C7",
         "a successor sends before the ledger has its entry",
         ((Opening, "_go_on", _at_once(_go_on)),),
-        ("crash", "stall", "freeze"),
-        _short,
+        schedule=LATE_SECOND_SESSION,
     ),
     Mutation(
         "hand-over",
@@ -313,7 +324,26 @@ MUTATIONS: tuple[Mutation, ...] = (
         "R2",
         "old sources are not asked where their log was cut off",
         ((Losses, "validate", _validated),),
-        ("unclean",),
-        _old_source,
+        schedule=WRITTEN_PAST_THE_CUT,
     ),
+    Mutation(
+        "S4, L3",
+        "with S1 reverted too: what contradicts the count is no reason to stop",
+        (
+            (Outbox, "has_room", _depth_always),
+            (Sink, "_start_over", _overtaking_counts),
+            (TargetLookUp, "_check_gap", lambda *_: None),
+            (TargetLookUp, "_check_room", lambda *_: None),
+        ),
+        ("replication", "errors", "move"),
+        _forgetful,
+        alarm=True,
+    ),
+)
+
+#: Under these records are lost or doubled, and each time the partition has to stop as INCONSISTENT.
+ALARMS: tuple[Mutation, ...] = tuple(
+    dataclasses.replace(mutation, alarm=True)
+    for mutation in MUTATIONS
+    if mutation.rule in {"S1", "S3", "S5"} and not mutation.alarm
 )

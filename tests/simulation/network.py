@@ -47,12 +47,13 @@ class Link:
         self.listener = listener
         self.socket = Socket(self)
         self.is_open = True
+        self.late_s = 0.0  # how much longer than others what is sent takes
         self._up_s = 0.0
         self._down_s = 0.0
 
     def to_broker(self, data: bytes) -> None:
         world = self.network.world
-        self._up_s = max(self._up_s, world.now + self.listener.hold_s() + self.network.delay_s())
+        self._up_s = max(self._up_s, world.now + self.late_s + self.listener.hold_s() + self.network.delay_s())
         world.after(self._up_s - world.now, self.listener.received, self, data)
 
     def to_client(self, data: bytes) -> None:

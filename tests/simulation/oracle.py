@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from mm2.copy.states import State
 from mm2.kafka.structs import TopicPartition
 from tests.simulation.cluster import Cluster
 from tests.simulation.storage import Batch, Replica
@@ -74,6 +75,9 @@ class Oracle:
             index: set() for index in range(partitions)
         }  # serials consumers could read
         self.checked = 0
+        #: Instead of ending the run, a violation of I1 has to be found out by the product: the partition stops as INCONSISTENT.
+        self.alarm = False
+        self.broken: dict[int, Violation] = {}
 
     # -- what is expected
 
@@ -137,8 +141,11 @@ class Oracle:
         if self.excuses.resets.get(index):
             return
         where = f"{self.remote}-{index} at target offset {seen.offset}"
+        if index in self.broken:
+            return
         if seen.counts[serial] > 1:
-            raise Violation("duplicate", f"{where}: record {serial} is there {seen.counts[serial]} times")
+            self._break(index, Violation("duplicate", f"{where}: record {serial} is there {seen.counts[serial]} times"))
+            return
         if aborted and self.read_committed and not self.excuses.aborted:
             raise Violation("aborted", f"{where}: record {serial} of an aborted transaction")
         if seen.free or index in self.excuses.source_cut or self.excuses.aborted:
@@ -153,9 +160,14 @@ class Oracle:
             if wanted[1] == serial:
                 return
             if not (wanted[2] and (self.read_committed or self.excuses.aborted)):
-                raise Violation(
-                    "lost", f"{where}: record {serial} follows, record {wanted[1]} at {wanted[0]} is missing"
-                )
+                message = f"{where}: record {serial} follows, record {wanted[1]} at {wanted[0]} is missing"
+                self._break(index, Violation("lost", message))
+                return
+
+    def _break(self, index: int, violation: Violation) -> None:
+        if not self.alarm:
+            raise violation
+        self.broken[index] = violation
 
     @staticmethod
     def _next(leader: Replica, seen: Seen) -> tuple[int, int, bool] | None:
@@ -175,7 +187,12 @@ class Oracle:
         """A position was appended to the offsets topic: I2."""
         seen = self.seen[partition]
         excuses = self.excuses
-        if partition in excuses.source_cut or partition in excuses.target_cut or excuses.resets.get(partition):
+        if (
+            partition in self.broken
+            or partition in excuses.source_cut
+            or partition in excuses.target_cut
+            or excuses.resets.get(partition)
+        ):
             return
         leader = self.source.leader_replica((self.topic, partition))
         if leader is None or position <= seen.verified:
@@ -204,6 +221,10 @@ class Oracle:
         for index in range(self.partitions):
             allowed = self.excuses.stops.get(index, set())
             state = stopped.get(index)
+            if index in self.broken:
+                if state is None or state[0] != State.INCONSISTENT:
+                    raise Violation("silent", f"{self.topic}-{index} is {state}: {self.broken[index]}")
+                continue
             if state is not None:
                 if state[0] in allowed:
                     continue

@@ -55,7 +55,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "crash": ("kill_holder",),
     "driver": ("kill_driver", "hold_channel"),
     "restart": ("restart_task",),
-    "source": ("move_source", "kill_source", "break_source_links", "stall_source"),
+    "source": ("move_source", "kill_source", "break_source_links", "stall_source", "cut_source"),
     "unclean": ("unclean_source",),
     "reset": ("reset_position",),
     "rules": ("change_isolation",),
@@ -134,6 +134,7 @@ class Result:
     virtual_s: float
     profile: Profile
     violation: Violation | None = None
+    broken: int = 0  # partitions in which records are lost or doubled
     trace: list[str] = field(default_factory=list)
 
 
@@ -360,18 +361,22 @@ class Scenario:
     def cut_target(self) -> None:
         """A broker does not hear the controller for a while and takes itself for the leader all that time."""
         broker = self.target.brokers[self._target_broker()]
-        seconds = self.world.random.choice([1.0, 5.0, 15.0])
         if broker.alive and not broker.cut:
-            self.world.say("broker cut off from the controller", broker=broker.host, seconds=seconds)
-            broker.cut_until = self.world.now + seconds
-            self.target.lost(broker)
-            self.world.after(seconds + 0.01, self._reconnect, broker.node)
+            self.cut(self.target, broker.node, self.world.random.choice([1.0, 5.0, 15.0]))
 
-    def _reconnect(self, node: int) -> None:
-        broker = self.target.brokers[node]
+    def cut(self, cluster: Cluster, node: int, seconds: float) -> None:
+        """Cut a broker off from the controller."""
+        broker = cluster.brokers[node]
+        self.world.say("broker cut off from the controller", broker=broker.host, seconds=seconds)
+        broker.cut_until = self.world.now + seconds
+        cluster.lost(broker)
+        self.world.after(seconds + 0.01, self._reconnect, cluster, node)
+
+    def _reconnect(self, cluster: Cluster, node: int) -> None:
+        broker = cluster.brokers[node]
         self.world.say("broker hears the controller again", broker=broker.host)
         broker.hear()
-        self.target.returned(broker)
+        cluster.returned(broker)
 
     def break_target_links(self) -> None:
         """Connections to brokers of the target break."""
@@ -548,6 +553,12 @@ class Scenario:
         """A broker processes nothing for a while."""
         self.source.brokers[self.world.random.choice([1, 2, 3])].stall(self.world.random.choice([0.3, 3.0]))
 
+    def cut_source(self) -> None:
+        """A broker does not hear the controller for a while, leads on, and answers clients with the leaders that it knew."""
+        broker = self.source.brokers[self.world.random.choice([1, 2, 3])]
+        if broker.alive and not any(other.cut for other in self.source.brokers.values()):
+            self.cut(self.source, broker.node, self.world.random.choice([1.0, 5.0, 15.0]))
+
     def break_source_links(self) -> None:
         """Connections to brokers of the source break."""
         for broker in self.source.brokers.values():
@@ -716,8 +727,12 @@ def run(
     families: tuple[str, ...] | None = None,
     without: tuple[str, ...] = (),
     shape: Callable[[Profile], None] | None = None,
+    alarm: bool = False,
 ) -> Result:
-    """One run by seed; ``families`` replaces those of the seed, ``without`` takes some away, ``shape`` changes the profile."""
+    """One run by seed; ``families`` replaces those of the seed, ``without`` takes some away, ``shape`` changes the profile.
+
+    ``alarm``: records may be lost or doubled, but the partition has to stop as INCONSISTENT then.
+    """
     with simulated(seed, echo=echo) as world:
         profile = Profile.of(world)
         if families is not None:
@@ -727,6 +742,7 @@ def run(
             shape(profile)
         scenario = Scenario(world, profile)
         world.dial.append(scenario.network.dial)  # type: ignore[attr-defined]
+        scenario.oracle.alarm = alarm
         result = Result(seed, 0, 0, 0.0, profile)
         try:
             scenario.setup()
@@ -737,5 +753,6 @@ def run(
             result.trace = list(world.trace)
         for process in scenario.driver.alive():
             process.kill()
+        result.broken = len(scenario.oracle.broken)
         result.steps, result.records, result.virtual_s = world.steps, scenario.oracle.checked, math.floor(world.now)
     return result

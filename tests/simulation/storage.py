@@ -196,6 +196,17 @@ class Replica:
         self.high_watermark = min(self.high_watermark, self.end)
         self.rebuild()
 
+    def begin_at(self, start: int) -> None:
+        """Delete the batches before an offset."""
+        self.log = [batch for batch in self.log if batch.after > start]
+        self._bases = [batch.base for batch in self.log]
+        self.start = start
+        self.high_watermark = max(self.high_watermark, start)
+        before = [entry for entry in self.epochs if entry[1] <= start]
+        epochs = [entry for entry in self.epochs if entry[1] > start]
+        self.epochs = [(before[-1][0], start), *epochs] if before else epochs
+        self.open = {producer: max(first, start) for producer, first in self.open.items()}
+
     def rebuild(self) -> None:
         """Producer state from the log."""
         self.producers.clear()

@@ -82,7 +82,12 @@ def test_the_successor_reads_the_internal_topics_as_its_own(
     with second_kind(folder / "second", props) as second:
         for name in ("src", snk):
             second.rest.await_running(name, 1)
-        assert {task["worker_id"] for task in second.rest.status("src")["tasks"]} == {second.worker_id}
+        # RUNNING may be what the worker before has left in the status topic.
+        eventually(
+            lambda: {task["worker_id"] for task in second.rest.status("src")["tasks"]} == {second.worker_id},
+            60,
+            why=second.tail,
+        )
         eventually(lambda: second.rest.states(twins) == ["PAUSED"] * 3, 60, why=second.tail)
         assert second.rest.states(off) == ["STOPPED"]
         assert {name: second.rest.get(f"/connectors/{name}/config") for name in configs} == said

@@ -6,7 +6,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import structlog
 
@@ -15,6 +15,9 @@ from mm2.copy.ledger import Pause
 from mm2.copy.spec import CopySpec, PartitionProgress
 from mm2.copy.tally import Tally
 from mm2.kafka.structs import TopicPartition
+
+#: Clocks of two hosts do not run at exactly the same speed, and a request takes a moment from the check to the socket.
+_LEASE_MARGIN_S: Final = 0.5
 
 
 class Connection(Protocol):
@@ -38,6 +41,8 @@ class Batch:
         self.ready = threading.Event()
         self.over = threading.Event()  # the final report is in, or there will be none
         self.granted = False
+        self.dead = False  # the executor has certainly ended
+        self.renewing = True
         self.claimed = threading.Event()
         # Where a successor goes on, by the final report: `Start` as JSON, which is for executors only.
         self.starts: dict[TopicPartition, list[Any]] = {}
@@ -134,12 +139,24 @@ class Batch:
         elif kind == "failed":
             self.failure = str(message["reason"])
             self.over.set()
-        else:
+        elif self.renewing:
             self._send({"type": "go"})
         self._on_news()
 
-    def ended(self, reason: str) -> None:
-        """The job or its connection is over; without a final report its outcome is what was last reported."""
+    @property
+    def lease_ends_at(self) -> float:
+        """When the executor has certainly stopped writing (monotonic time, s).
+
+        Its lease counts from a message that was received before `heard_at`.
+        """
+        if not self.granted or self.final or self.dead:
+            return 0.0
+        return self.heard_at + channel.LEASE_TIMEOUT_S + _LEASE_MARGIN_S
+
+    def ended(self, reason: str, *, dead: bool = False) -> None:
+        """The job or its connection is over; without a final report its outcome is what was last reported. ``dead``: the
+        executor's process has ended, and is not only unreachable."""
+        self.dead = self.dead or dead
         if not self.over.is_set():
             self.failure = reason
         self.over.set()

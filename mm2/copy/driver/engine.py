@@ -245,10 +245,13 @@ class CopyEngine:
             if end.get("state") == "stopped":
                 # The final report is on the channel, which a busy machine may hear later than Spark's word.
                 batch.over.wait(_LAST_WORD_S)
-            batch.ended(end.get("reason") or "the Spark job ended")
+            batch.ended(end.get("reason") or "the Spark job ended", dead=True)
         except SparkUnavailable as error:
             batch.ended(str(error))
         except Exception as error:  # noqa: BLE001
+            if batch.granted:
+                # An executor that has died with its job is known to be dead by the end of its connection.
+                batch.over.wait(_LAST_WORD_S)
             batch.ended(f"the Spark job failed: {failure_of(error)}")
             self.spark.doubt()
         finally:

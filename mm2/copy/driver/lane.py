@@ -100,6 +100,10 @@ class Lane:
     def signal_stop(self) -> None:
         """Ask for the end without waiting for it."""
         self._stopping.set()
+        current = self._current
+        if current is not None:
+            # The worker waits `task.shutdown.graceful.timeout.ms` and then lets another process copy: no lease may last longer.
+            current.renewing = False
         self._news.set()
 
     def join(self, timeout_s: float) -> bool:
@@ -340,9 +344,12 @@ class Lane:
     def _lost(self, batch: Batch) -> None:
         """A batch without a final report: go on from what it last reported, once it can no longer write."""
         reason = batch.failure or batch.reason  # before it is cancelled, which would be one too
+        lease_ends_at = batch.lease_ends_at
         self._cancel(batch)
         self._keep(batch)
         self._leave()
+        # Rule S7: an executor that cannot be reached may still write.
+        time.sleep(max(0.0, lease_ends_at - time.monotonic()))
         if self._stopping.is_set():
             return
         self._trouble = reason or "the executor was lost"

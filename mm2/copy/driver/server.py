@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import ipaddress
 import socket
 import threading
 from collections import deque
@@ -55,7 +56,7 @@ class Expected(Protocol):
     def received(self, message: dict[str, Any]) -> None:
         """One message of the executor. May raise ValueError, KeyError or TypeError, which ends the connection."""
 
-    def ended(self, reason: str) -> None:
+    def ended(self, reason: str, *, dead: bool = False) -> None:
         """The connection is over."""
 
 
@@ -165,6 +166,7 @@ class _Peer(asyncio.Protocol):
         self._challenge = channel.nonce()
         self._batch: Expected | None = None
         self._buffer = bytearray()
+        self._closing = False  # by this side
         self._searched = 0  # so much of the buffer is known to hold no end of a line
         self._log = structlog.get_logger(__name__)
 
@@ -200,7 +202,8 @@ class _Peer(asyncio.Protocol):
         self._server.left(self)
         if self._batch is not None:
             how = "the executor closed the progress channel" if exc is None else f"the progress channel broke: {exc}"
-            self._batch.ended(how)
+            # On this host only the end of a process closes its sockets. In between networks, others may break a connection.
+            self._batch.ended(how, dead=self._is_local and not self._closing)
 
     def send(self, data: bytes) -> None:
         """For the batch, on any thread."""
@@ -209,6 +212,7 @@ class _Peer(asyncio.Protocol):
 
     def close(self) -> None:
         """For the batch, on any thread."""
+        self._closing = True
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._transport.abort)
 
@@ -233,7 +237,13 @@ class _Peer(asyncio.Protocol):
             mac = channel.proof(batch.secret, "driver", message.get("nonce"))
             self._transport.write(channel.encode({"mac": mac, "spec": batch.spec.to_json()}))
 
+    @property
+    def _is_local(self) -> bool:
+        peer = self._transport.get_extra_info("peername")
+        return bool(peer) and ipaddress.ip_address(peer[0]).is_loopback
+
     def _end(self, why: str) -> None:
+        self._closing = True
         if self._batch is not None:
             self._batch.ended(f"the progress channel broke: {why}")
         self._transport.abort()

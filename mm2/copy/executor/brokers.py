@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
 
 import structlog
 
+from mm2.copy.executor.leaders import newest_leaders
 from mm2.copy.executor.topic_ids import Belief, TopicIds
 from mm2.kafka.backoff import Backoff
 from mm2.kafka.cluster import Cluster
@@ -28,6 +29,8 @@ from mm2.kafka.wire.channel import BufferPool, Channel
 WATCH_S: Final = 0.5
 #: An answer may take as long as the request timeout; somebody has to hear of it before that.
 SILENT_S: Final = 10.0
+#: Of one broker, where several are asked: one that does not answer must not delay the others' answers.
+_ONE_OF_MANY_S: Final = 3.0
 _WARN_AT: Final = 2  # a connection lost once is no news: brokers close idle ones
 
 
@@ -87,6 +90,9 @@ class Brokers(ABC, Generic[L]):
         self._brokers: dict[tuple[int, int], L] = {}
         self._topics = TopicIds()
         self._refreshing = False
+        self._refreshed_s = time.monotonic()
+        self._max_age_s = settings.metadata_max_age_ms / 1000
+        self._asked_in_turn = 0
         self._over = False
         self._request_timeout_s = settings.request_timeout_ms / 1000
         self._connect_backoff = Backoff(settings.reconnect_backoff_ms, settings.reconnect_backoff_max_ms)
@@ -104,6 +110,10 @@ class Brokers(ABC, Generic[L]):
     @abstractmethod
     def _choose_version(self, connection: Connection) -> int:
         """Version of the request to be used on a new connection; KafkaFailure when there is none."""
+
+    def _may_write(self) -> bool:
+        """Whether requests may be sent now."""
+        return True
 
     @abstractmethod
     def _opened(self, broker: L) -> None:
@@ -155,6 +165,7 @@ class Brokers(ABC, Generic[L]):
             self._pool,
             on_frame=lambda frame: self._answered(broker, frame),
             on_lost=lambda error: self._lost(broker, error),
+            may_write=self._may_write,
         )
         self._opened(broker)
 
@@ -193,10 +204,43 @@ class Brokers(ABC, Generic[L]):
             self._refreshing = True
             self._loop.call_later(delay_s, lambda: self._loop.create_task(self._refresh_now()))
 
+    @property
+    def _is_old(self) -> bool:
+        """Whether leaders were looked up longer than `metadata.max.age.ms` ago."""
+        return time.monotonic() - self._refreshed_s > self._max_age_s
+
+    def _refresh_old(self) -> None:
+        """Look up leaders that are older than `metadata.max.age.ms`: a deposed leader that does not know it returns no error."""
+        if self._is_old:
+            self._refresh(0.0)
+
+    async def _fresh_metadata(self, topics: Iterable[str]) -> Metadata:
+        """Metadata from any broker, and from two more where they were old: one of these is not the broker that was deposed."""
+        names = sorted(topics)
+        metadata: Metadata = await self._in_background(self._cluster.metadata, names, max_age_s=0.0)
+        if not self._is_old or not names:
+            return metadata
+        nodes = sorted(metadata.brokers)
+        first = self._asked_in_turn
+        self._asked_in_turn += 1
+        two = {nodes[(first + step) % len(nodes)] for step in (0, 1)} if nodes else set()
+        return newest_leaders(metadata, (await self._in_background(self._metadata_of_each, two, names)).values())
+
+    def _metadata_of_each(self, nodes: Iterable[int], names: Iterable[str]) -> dict[int, Metadata]:
+        """Blocking: metadata as each of these brokers has them; without those that do not answer."""
+        found = {}
+        for node in sorted(nodes):
+            try:
+                found[node] = self._cluster.metadata_of(node, names, timeout_s=_ONE_OF_MANY_S)
+            except KafkaFailure as error:
+                self._log.info("broker does not answer a metadata request", node=node, error=str(error))
+        return found
+
     async def _refresh_now(self) -> None:
         again_s: float | None = WATCH_S
         try:
             again_s = await self._find_leaders_now()
+            self._refreshed_s = time.monotonic()
         except KafkaFailure as error:
             self.failure = error
             self._log.info(f"no metadata of the {self.role}", error=str(error))

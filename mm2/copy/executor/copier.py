@@ -13,7 +13,7 @@ import functools
 import gc
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
@@ -34,7 +34,7 @@ from mm2.copy.executor.syncs import Syncs
 from mm2.copy.executor.throttle import Throttle
 from mm2.copy.executor.transaction import Transactions
 from mm2.copy.segments import Chunk
-from mm2.copy.session import Before, Lease, Mark, Start, Trouble
+from mm2.copy.session import Before, Lease, Mark, SourceState, Start, Trouble
 from mm2.copy.session import Entry as LedgerEntry
 from mm2.copy.spec import Assignment
 from mm2.copy.states import State
@@ -46,7 +46,7 @@ from mm2.kafka.errors import BrokerFailure, CorruptBatch, KafkaFailure
 from mm2.kafka.records.batch import BatchView, unpatched
 from mm2.kafka.records.record import Record, decode_batch
 from mm2.kafka.settings import ClientSettings
-from mm2.kafka.structs import LATEST, OffsetInfo, TopicPartition
+from mm2.kafka.structs import TopicPartition
 from mm2.kafka.wire.channel import BufferPool
 
 ROOM_BYTES: Final = 48 << 20
@@ -57,9 +57,11 @@ _NEWS_AFTER_S: Final = 5.0
 _LEDGER_PATIENCE_S: Final = 5.0
 _EXPIRATIONS: Final = ("producer.id.expiration.ms", "transactional.id.expiration.ms")
 _CALL_THREADS: Final = 4
+_CLOCK_WARN_MS: Final = 2_000
 #: Others may write to a remote topic all the time: each gap is no reason to read what is in it.
 _SEARCH_AGAIN_S: Final = 10.0
 _LOOK_AGAIN_S: Final = 0.001
+_FINISH_POLL_S: Final = 0.25
 #: To each broker. A broker works on one request of a connection at a time: with two, one is read while another is appended.
 _NEAR_CONNECTIONS: Final = 2
 #: A round trip from which on a window for each connection is the limit.
@@ -75,13 +77,14 @@ class Copier:
         self._link = DriverLink(assignment, attempt, DRAIN_TIMEOUT_S)
         self._cursors: dict[TopicPartition, Cursor] = {}
         self._written: dict[TopicPartition, tuple[Any, ...]] = {}  # what the last commit of each said
-        self._waiting: dict[TopicPartition, list[Callable[[], None]]] = {}  # for a commit of the present state
+        # For a commit with that lease, or a later one.
+        self._waiting: dict[TopicPartition, list[tuple[Lease, Callable[[], None]]]] = {}
         self._reported: dict[TopicPartition, tuple[Any, ...]] = {}
         self.tally = Tally()
         self._clocks_apart_s = 0.0  # what makes a time of day of the steady clock's
         self._latencies: list[int] = []
         self._arrived: list[tuple[Cursor, Entry, int]] = []  # acked in the open transaction
-        self._after_transaction: list[Callable[[], None]] = []
+        self._after_transaction: list[tuple[Cursor, Callable[[], None]]] = []
         self._before: dict[TopicPartition, Before] = {}  # what the last committed transaction left
         self._moved = False
         self._transactions: Transactions | None = None
@@ -231,6 +234,7 @@ class Copier:
             outbox.on_recreated = functools.partial(self._target_recreated, cursor)
             outbox.on_truncated = functools.partial(self._target_truncated, cursor)
             outbox.on_inconsistent = functools.partial(cursor.fail, State.INCONSISTENT)
+            outbox.on_uncertain = functools.partial(setattr, cursor, "note")
         since = time.monotonic()
         while not self._link.stop.is_set():
             try:
@@ -361,45 +365,42 @@ class Copier:
             transactions.begin(cursor.outbox for cursor in self._cursors.values())
             self._transactions = transactions
         # Only now: what a predecessor had under way is decided, so the positions are what they will stay.
-        link.ask({"type": "claimed"})
-        if not await link.until_stop(link.start):
-            return False
+        asking = asyncio.get_running_loop().create_task(self._keep_lease())
+        try:
+            begun = await link.until_stop(link.start)
+        finally:
+            asking.cancel()
+        if begun:
+            self._start()
+        return begun
+
+    async def _keep_lease(self) -> None:
+        """Renew the lease while nothing is copied yet."""
+        while True:
+            self._link.ask({"type": "claimed"})
+            await asyncio.sleep(channel.REPORT_INTERVAL_S)
+
+    def _start(self) -> None:
+        """Start every partition where the driver says."""
+        spec, link = self._spec, self._link
         rows = link.start.result()["starts"]
         starts = {TopicPartition(topic, partition): Start.from_json(start) for topic, partition, start in rows}
-        ends = await self._offsets_ends(tp for tp, start in starts.items() if not start.clean)
         for tp, start in starts.items():
-            before = Lease() if start.entry is None else start.entry.lease
-            lease = before.taken_over(time.time_ns() // 1_000_000)
-            seen = (
-                start.entry.seen if start.clean and start.entry is not None else ends.get(self._positions.place(tp), -1)
-            )
+            before, now_ms = Lease() if start.entry is None else start.entry.lease, time.time_ns() // 1_000_000
+            if before.epoch > now_ms + _CLOCK_WARN_MS:
+                self._log.warning(
+                    "the clock of this host is behind that of an executor before it; leases rest on clocks",
+                    partition=str(tp),
+                    behind_ms=before.epoch - now_ms,
+                )
+            lease = before.taken_over(now_ms)
+            seen = start.entry.seen if start.clean and start.entry is not None else start.seen
             self._positions.start_at(tp, start.committed, lease, seen=seen, entered=start.clean)
             if spec.transactions is not None:
                 self._before[tp] = _before(start)
                 if (entry := start.entry) is not None:
                     self._written[tp] = _state(entry.mark, len(entry.lost), entry.foreign, entry.trouble, entry.note)
         self._opening.begin(starts)
-        return True
-
-    async def _offsets_ends(self, sources: Iterable[TopicPartition]) -> dict[int, int]:
-        """Where the partitions of the offsets topic end that hold these positions; asked after the positions were read. Without
-        those that may not be described."""
-        places = {self._positions.place(source) for source in sources} if self._with_sessions else set()
-        ends: dict[int, int] = {}
-        while places and not self._link.stop.is_set():
-            wanted = {TopicPartition(self._spec.offsets_topic, place): LATEST for place in places}
-            for tp, found in (await self._call(Admin(self._offsets_cluster).list_offsets, wanted)).items():
-                if isinstance(found, OffsetInfo):
-                    ends[tp.partition] = found.offset
-                elif found.is_final:
-                    self._log.info("the end of the offsets topic is not known", partition=str(tp), error=str(found))
-                else:
-                    continue
-                places.discard(tp.partition)
-            if places:
-                self._renew_lease()
-                await self._link.pause(0.25)
-        return ends
 
     # -- copying: what cursors ask (`Owner`) -------------------------------------------------------------------------
 
@@ -432,6 +433,7 @@ class Copier:
 
     def unreadable(self, cursor: Cursor, failure: BrokerFailure) -> None:
         """The source does not let it be read."""
+        self._remember_source(cursor)
         self._losses.unreadable(cursor, failure)
 
     def stopped(self, cursor: Cursor) -> None:
@@ -449,19 +451,26 @@ class Copier:
 
     def renewed(self, cursor: Cursor, topic_id: str) -> None:
         """Its source topic is another one of the same name."""
+        self._remember_source(cursor)
         self._losses.renewed(cursor, topic_id)
 
     def diverged(self, cursor: Cursor, epoch: int, end_offset: int) -> None:
         """Its source log was truncated."""
+        self._remember_source(cursor)
         self._losses.diverged(cursor, epoch, end_offset)
 
     def unchecked(self, cursor: Cursor) -> None:
         """Its position has to be validated before it is read."""
+        self._remember_source(cursor)
         self._losses.validate(cursor)
 
     def replaced(self, cursor: Cursor, first: int, records: int, *, exact: bool) -> None:
         """Records of a predecessor are no longer on the source."""
         self._losses.replaced(cursor, first, records, exact=exact)
+
+    def deleted(self, cursor: Cursor, first: int, after: int) -> None:
+        """The source deleted records before they were copied."""
+        self._losses.deleted(cursor, first, after)
 
     def finished(self, cursor: Cursor) -> None:
         """A session under other rules has been read past."""
@@ -495,7 +504,7 @@ class Copier:
         def written() -> None:
             cursor.put_away()
             # Those before it first: the position is behind it only when they are all there.
-            cursor.when_idle(lambda: self._buried(cursor))
+            cursor.when_idle(lambda: self._buried(cursor, release=True))
 
         letters.batch(cursor.partition, header.base_offset, after - 1, view.data, str(error), written)
         return True
@@ -534,16 +543,19 @@ class Copier:
             if cursor.outbox.queue:  # else it was left to whoever comes next, who puts it away once more
                 cursor.outbox.complaint = None
                 cursor.bury(entry, QUARANTINED)
-                self._buried(cursor)
+                self._buried(cursor, release=False)
 
         return written
 
-    def _buried(self, cursor: Cursor) -> None:
-        """Nothing behind it is sent before the ledger knows, or a successor would count it in."""
+    def _buried(self, cursor: Cursor, *, release: bool) -> None:
+        """Nothing behind it is sent before the ledger knows, or a successor would count it in.
+
+        ``release``: the cursor was held for it. Otherwise it may be held because it is about to move.
+        """
         cursor.letters = None
 
         def known() -> None:
-            cursor.held = False
+            cursor.held = cursor.held and not release
             self._sink.go_on(cursor.outbox)
             self._source.resume()
 
@@ -609,7 +621,7 @@ class Copier:
             wait_s = max(0.005, min(next_commit, next_report) - time.monotonic())
             await link.pause(min(wait_s, 0.005) if self._transactions is not None and self._arrived else wait_s)
         if committing is not None:
-            await asyncio.wait({committing}, timeout=link.drain_s)
+            await self._finish_commit(committing)
 
     def _heard(self, message: dict[str, Any]) -> None:
         if message["type"] == "throttle":
@@ -655,8 +667,19 @@ class Copier:
 
     def _has_moved(self) -> bool:
         """Positions may go on without a record on the target: what was read was dropped."""
-        committed = self._positions.committed
-        return any(0 < cursor.position != committed.get(tp) for tp, cursor in self._cursors.items())
+        return any(self._is_ahead(cursor) for cursor in self._cursors.values())
+
+    def _is_ahead(self, cursor: Cursor) -> bool:
+        """In exactly-once mode: whether Connect's offsets topic has another position. None is the beginning of a log.
+
+        What is only read past belongs to a session, which the ledger names until the first transaction.
+        """
+        position = cursor.position
+        return (
+            not cursor.finishing
+            and position >= 0
+            and position != (self._positions.committed.get(cursor.partition) or 0)
+        )
 
     def _tell_of_standstills(self) -> None:
         """In exactly-once mode, between two transactions: what the ledger is to say of partitions that have moved nowhere.
@@ -680,12 +703,14 @@ class Copier:
         self._positions.commit(Commit(self._entry(cursor), tuple(chunks), tuple(forgotten)))
 
     def _commit_then(self, cursor: Cursor, then: Callable[[], None]) -> None:
-        """Write a cursor's entry as it is now, and call ``then`` when it is in."""
+        """Write a cursor's entry as it is now or later, and call ``then`` when it is in."""
         if self._transactions is not None:
-            self._after_transaction.append(then)
+            self._after_transaction.append((cursor, then))
             self._moved = True
             return
-        self._waiting.setdefault(cursor.partition, []).append(then)
+        # One that is under way was made before.
+        due = self._positions.lease(cursor.partition).following()
+        self._waiting.setdefault(cursor.partition, []).append((due, then))
         if not self._positions.busy(cursor.partition):
             self._commit_one(cursor)
             # One turn later, so that all partitions that begin together share a batch.
@@ -695,14 +720,14 @@ class Copier:
         waiting = self._waiting.get(source)
         if not waiting:
             return
-        cursor = self._cursors[source]
-        if entry.mark.source != cursor.position or entry.session != self._opening.sessions.get(source):
-            # Older than what somebody waits for.
-            asyncio.get_running_loop().call_soon(self._commit_again, cursor)
-            return
         del self._waiting[source]
-        for then in waiting:
-            then()
+        later = [(due, then) for due, then in waiting if due > entry.lease]
+        if later:
+            self._waiting[source] = later
+            asyncio.get_running_loop().call_soon(self._commit_again, self._cursors[source])
+        for due, then in waiting:
+            if due <= entry.lease:
+                then()
 
     def _commit_again(self, cursor: Cursor) -> None:
         self._commit_one(cursor)
@@ -737,11 +762,24 @@ class Copier:
             retired=cursor.retired,
         )
 
-    @staticmethod
-    def _stand(cursor: Cursor) -> Before:
+    def _stand(self, cursor: Cursor) -> Before:
         """How a partition stands now."""
         newest = cursor.trail.newest
-        return Before(cursor.mark, dict(cursor.trail.gaps), newest.number, newest.extent(), len(cursor.lost))
+        gaps, state = dict(cursor.trail.gaps), self._source_state(cursor)
+        return Before(cursor.mark, gaps, newest.number, newest.extent(), len(cursor.lost), state)
+
+    def _source_state(self, cursor: Cursor) -> SourceState:
+        session = self._opening.sessions.get(cursor.partition)
+        return SourceState(
+            cursor.topic_id, cursor.leader_epoch, cursor.known_epoch, cursor.known_end, cursor.retired, session
+        )
+
+    def _remember_source(self, cursor: Cursor) -> None:
+        """Which topic and log a position belongs to that was committed before the ledger had an entry, or was set by a user: the
+        source may be another one by the time the first transaction is written."""
+        before = self._before.get(cursor.partition)
+        if before is not None and before.state is None and cursor.position >= 0:
+            self._before[cursor.partition] = before._replace(state=self._source_state(cursor))
 
     @staticmethod
     def _state_of(cursor: Cursor) -> tuple[Any, ...]:
@@ -781,27 +819,34 @@ class Copier:
         arrived: list[tuple[Cursor, Entry, int]] = []
         positions: dict[TopicPartition, int] = {}
         now: dict[TopicPartition, Before] = {}
-        then: list[Callable[[], None]] = []
+        moved: list[tuple[Cursor, Callable[[], None]]] = []
 
         def records() -> list[tuple[int, Record]]:
             nonlocal arrived
-            nonlocal then
+            nonlocal moved
             arrived, self._arrived = self._arrived, []
-            then, self._after_transaction = self._after_transaction, []
+            moved, self._after_transaction = self._after_transaction, []
             self._moved = False
+            waiting = {cursor.partition for cursor, _ in moved}
             rows = []
             for tp, cursor in self._cursors.items():
-                if cursor.position > 0 and self._positions.committed.get(tp) != cursor.position:
+                is_ahead = self._is_ahead(cursor)
+                if not is_ahead and (tp not in waiting or cursor.position < 0):
+                    continue
+                entry = self._entry(cursor)
+                if is_ahead:
+                    # Also 0, where the source was created again: else the old topic's position and the same one in the new
+                    # topic could not be told apart.
                     positions[tp] = cursor.position
                     rows.append(self._positions.offset_record(tp, cursor.position))
                     # What the ledger says is what this transaction holds, and no more; and what counts if it is never
                     # committed. Written afterwards, a crash in between would leave a stretch that nobody gives a reason for.
-                    now[tp] = self._stand(cursor)
                     before = self._before[tp]
-                    entry = self._entry(cursor).replace(before=before._replace(lost=len(cursor.lost) - before.lost))
-                    chunks, forgotten = cursor.trail.take_changed()
-                    self._written[tp] = self._state_of(cursor)
-                    self._positions.commit(Commit(entry, tuple(chunks), tuple(forgotten)))
+                    entry = entry.replace(before=before._replace(lost=len(cursor.lost) - before.lost))
+                now[tp] = self._stand(cursor)
+                chunks, forgotten = cursor.trail.take_changed()
+                self._written[tp] = self._state_of(cursor)
+                self._positions.commit(Commit(entry, tuple(chunks), tuple(forgotten)))
             self._positions.flush()
             return rows
 
@@ -819,9 +864,11 @@ class Copier:
             return
         self._positions.committed.update(positions)
         self._before.update(now)
-        for call in then:
-            call()
-        for cursor in {row[0].partition: row[0] for row in arrived}.values():
+        for cursor, then in moved:
+            # Once more, without what stood before: a user may set it back to just that.
+            self._written.pop(cursor.partition, None)
+            then()
+        for cursor in {row[0].partition: row[0] for row in arrived if not row[1].there}.values():
             cursor.markers = (cursor.markers or 0) + 1
         for cursor, entry, last in arrived:
             self._arrive(cursor, entry, last)
@@ -874,7 +921,8 @@ class Copier:
             is_in = cursor.outbox.idle and cursor.outbox.acked == cursor.outbox.next == cursor.records
             # Without a name it waits for the ledger's entry of a session that has just been opened.
             is_entered = self._ledger is None or self._positions.is_entered(tp)
-            clean = is_in and is_entered and not cursor.outbox.nameless
+            # What waits for a commit relies on it: nothing may be sent before the ledger has it.
+            clean = is_in and is_entered and not cursor.outbox.nameless and tp not in self._waiting
             committed = self._positions.committed.get(tp)
             entry = self._entry(cursor).replace(previous=committed, seen=self._positions.seen(tp))
             start = Start(cursor.position, committed, entry, cursor.trail.newest, clean)
@@ -882,6 +930,18 @@ class Copier:
         return rows
 
     # -- stopping ------------------------------------------------------------------------------------------------------
+
+    async def _finish_commit(self, committing: asyncio.Task[None]) -> None:
+        """Wait for the transaction that was being committed at the stop. One that takes too long stays the last one."""
+        deadline = time.monotonic() + self._link.drain_s
+        while not committing.done() and time.monotonic() < deadline:
+            self._renew_lease()
+            await asyncio.wait({committing}, timeout=_FINISH_POLL_S)
+        if not committing.done():
+            self._log.warning("stopped before the last transaction was committed")
+            self._outdone = True
+            committing.cancel()
+            await asyncio.wait({committing})
 
     async def _drain(self) -> None:
         """Wait for what is under way, then commit and wait for that too; bounded, the target may be gone."""
@@ -931,8 +991,8 @@ class Copier:
 
     async def _last_transaction(self, deadline: float) -> None:
         transactions = self._transactions
-        if transactions is None:
-            return
+        if transactions is None or self._outdone:
+            return  # the next one could be committed although this one was not
         with contextlib.suppress(asyncio.TimeoutError, KafkaFailure):
             left_s = max(0.1, deadline - time.monotonic())
             in_peace = self._link.reason == "the driver said stop"
@@ -967,4 +1027,9 @@ def _before(start: Start) -> Before:
     entry, chunk = start.entry, start.chunk or Chunk(0)
     if entry is None:
         return Before(Mark(start.position or 0, -1, 0), {}, chunk.number, chunk.extent(), 0)
-    return Before(entry.mark, dict(entry.gaps), chunk.number, chunk.extent(), len(entry.lost))
+    state = None
+    if not start.moved:
+        state = SourceState(
+            entry.source_id, entry.source_epoch, entry.known_epoch, entry.end, entry.retired, entry.session
+        )
+    return Before(entry.mark, dict(entry.gaps), chunk.number, chunk.extent(), len(entry.lost), state)

@@ -88,6 +88,9 @@ class Owner(Protocol):
         ``exact``: they had the source offsets from ``first`` on. The cursor is stopped when it must not continue.
         """
 
+    def deleted(self, cursor: Cursor, first: int, after: int) -> None:
+        """Source offsets ``first .. after-1`` were deleted before they were copied. The cursor is stopped when it must not continue."""
+
     def finished(self, cursor: Cursor) -> None:
         """A session under other rules has been read past; `Cursor.held` until another one has begun."""
 
@@ -210,6 +213,7 @@ class Cursor:
     _behind_lso_s: float = 0.0
     _throttled_s: float = 0.0
     _held: Trouble | None = None
+    _deleted: list[Entry] = field(default_factory=list)  # by retention, and it is not known yet what of it was copied
     _has_holes: bool = False  # the source has holes where a predecessor copied
     _malformed: CorruptBatch | None = None  # what is wrong inside of the batch that the target refuses
     partition: TopicPartition = field(init=False)  # of the source
@@ -322,8 +326,12 @@ class Cursor:
 
     def fail(self, state: State, reason: str) -> None:
         """Stop this partition; the others go on."""
+        self.stop_with(Trouble(state, reason, max(self.offset, self.position), _now_ms()))
+
+    def stop_with(self, trouble: Trouble) -> None:
+        """Stop this partition for a known reason."""
         if self.stop_trouble is None:
-            self.stop_trouble = Trouble(state, reason, max(self.offset, self.position), _now_ms())
+            self.stop_trouble = trouble
             self.owner.stopped(self)
 
     def begin(self, mark: Mark, *, skip: int = 0, skip_base: int = -1) -> None:
@@ -337,11 +345,14 @@ class Cursor:
         self.skip, self.skip_base, self.match = skip, skip_base, None
         self._has_holes = False
         self.entries.clear()
+        self._deleted.clear()
+        self._when_idle = None  # what waited has another position in mind
         self.waiting_bytes = 0
         self.held = False
 
     def move(self, offset: int) -> None:
         """Go on elsewhere: the source is another one from there on; not while anything is on its way."""
+        self._when_idle = None
         self._conclude()
         self.trail.cut(offset)
         self.offset = self.position = offset
@@ -349,6 +360,7 @@ class Cursor:
 
     def when_idle(self, then: Callable[[], None]) -> None:
         """Call ``then`` once nothing is on its way."""
+        self._when_idle = None
         if self.idle:
             then()
         else:
@@ -362,6 +374,8 @@ class Cursor:
                 self._ask_target()
                 return
             self._drop(self.offset, offset, reason)
+            if self.match is not None:
+                self._deleted.append(self.entries[-1])
         elif self.idle:
             self.position = offset
         self.offset = offset
@@ -753,6 +767,8 @@ class Cursor:
             for _ in range(place + 1):
                 match.popleft()
             offsets.append(record.offset)
+            # It was copied in order, so what was deleted before it was copied, too.
+            self._settle_deleted(record.offset)
             self._settle_dropped()
             self.records += place  # they are gone from the source, and on the target
             self.skip -= place
@@ -763,7 +779,14 @@ class Cursor:
             self._there(first, there, len(offsets), offsets)
         if match is None:
             header = view.header
-            if self.skip and header is not None and header.leader_epoch > self.known_epoch:
+            if self._deleted:
+                # What is left was copied from the deleted range, unless it lay in a hole before that.
+                first = self._deleted[0].first
+                is_known = not any(entry.reason == self.hole_reason for entry in self.entries)
+                self._settle_deleted(first + self.skip if is_known else first)
+                if self.stopped:
+                    return
+            elif self.skip and header is not None and header.leader_epoch > self.known_epoch:
                 self.owner.replaced(self, fresh, self.skip, exact=not self._has_holes)
                 if self.stopped:
                     return
@@ -793,7 +816,22 @@ class Cursor:
             self.target = self.skip_base + self.skip if self.skip_base >= 0 else -1
         self.records += self.skip
         self.skip, self.skip_base, self.match = 0, -1, None
+        self._deleted.clear()
         self._settle_dropped()
+
+    def _settle_deleted(self, copied_to: int) -> None:
+        """Of what was deleted from the source a predecessor had copied what lies before this offset; the rest is lost."""
+        deleted, self._deleted = self._deleted, []
+        for entry in deleted:
+            after = entry.next_offset
+            entry.there = entry.first < copied_to
+            first = min(max(entry.first, copied_to), after)
+            if first == after:
+                continue
+            if entry.there:
+                entry.next_offset = first
+                self.entries.insert(self.entries.index(entry) + 1, Entry(first, after, reason=entry.reason))
+            self.owner.deleted(self, first, after)
 
     def _settle_dropped(self) -> None:
         for entry in [entry for entry in self.entries if not entry.count and not entry.done]:
@@ -820,7 +858,8 @@ class Cursor:
     def _pass(self, entry: Entry) -> None:
         """The oldest entry is done: move on, and leave a trail."""
         if not entry.count:
-            self.trail.missing(entry.first, entry.next_offset, entry.reason)
+            if not entry.there:
+                self.trail.missing(entry.first, entry.next_offset, entry.reason)
             self.position = entry.next_offset
             return
         self.waiting_bytes -= entry.size

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, MutableMapping
 from typing import Any
 
@@ -16,6 +17,7 @@ from mm2.copy import channel
 from mm2.copy.spec import Assignment, CopySpec
 
 _OPEN_TIMEOUT_S = 10
+_UNANSWERED = ("log", "final", "failed")
 
 
 class DriverLink:
@@ -34,6 +36,7 @@ class DriverLink:
         self._assignment = assignment
         self._attempt = attempt
         self._last_word = self._asked_at = time.monotonic()
+        self._asked: deque[float] = deque()  # when each message was sent that the driver has yet to answer
 
     async def open(self) -> CopySpec:
         """Connect and return the job. Raises OSError or ValueError when the driver cannot be reached or is not ours."""
@@ -61,11 +64,12 @@ class DriverLink:
     def send(self, message: dict[str, Any]) -> None:
         """Say something to the driver."""
         if not self._writer.is_closing():
+            if message.get("type", "log") not in _UNANSWERED:
+                self._asked.append(time.monotonic())
             self._writer.write(channel.encode(message))
 
     def ask(self, message: dict[str, Any]) -> None:
         """Say something that renews the lease when it is answered."""
-        # An answer may lie unread while we are frozen, so the lease counts from our question.
         self._asked_at = time.monotonic()
         self.send(message)
 
@@ -163,9 +167,11 @@ class DriverLink:
     def _hear(self, message: dict[str, Any]) -> None:
         kind = message["type"]
         if kind == "go":
-            self._last_word = max(self._last_word, self._asked_at)
+            # An answer may lie unread while the process is frozen, and the driver reckons from when it received the question. So
+            # the lease counts from the question that is answered, and from no other message of the driver.
+            if self._asked:
+                self._last_word = max(self._last_word, self._asked.popleft())
         elif kind in ("lease", "start"):
-            self._last_word = time.monotonic()
             future = self.lease if kind == "lease" else self.start
             if not future.done():
                 future.set_result(message)

@@ -15,7 +15,7 @@ import structlog
 
 from mm2.copy.executor.cursor import Cursor
 from mm2.copy.executor.history import Verdict, examine
-from mm2.copy.executor.opening import Opening
+from mm2.copy.executor.opening import Opening, truncated
 from mm2.copy.executor.source import Source
 from mm2.copy.executor.topic_ids import retire
 from mm2.copy.session import Mark
@@ -92,8 +92,9 @@ class Losses:
         if cursor.held:
             return  # it is said again
         self._log.error("a source topic was created anew and is copied from its start", partition=str(tp))
-        if cursor.known_end > cursor.offset:  # heard of by us, or by a predecessor when the ledger was last written
-            cursor.lose(cursor.offset, cursor.known_end, "recreated")
+        first = cursor.offset + cursor.skip  # a predecessor copied at least so far
+        if cursor.known_end > first:  # heard of by us, or by a predecessor when the ledger was last written
+            cursor.lose(first, cursor.known_end, "recreated")
         self.rebase(cursor, 0, topic_id)
 
     def diverged(self, cursor: Cursor, epoch: int, end_offset: int) -> None:
@@ -103,7 +104,8 @@ class Losses:
             self._cut_off(cursor, min(end_offset, cursor.offset), epoch)
         else:
             # The log ends below what was read of the same epoch: its end may have moved since, see `history.examine`.
-            self._look_up(cursor, self._examine)
+            leader_epoch = self._source.leader_epoch(cursor.partition)
+            self._look_up(cursor, lambda cursor: self._examine(cursor, leader_epoch))
 
     def replaced(self, cursor: Cursor, first: int, records: int, *, exact: bool) -> None:
         """Records that a predecessor copied are not on the source any more: an election there lost them."""
@@ -137,16 +139,14 @@ class Losses:
             end=end,
         )
         if source is None or session is None or cursor.foreign:
-            cursor.fail(
-                State.LOST_RANGE,
-                f"{cursor.spec.target} of {self._spec.target_alias} lost {lost} acknowledged records at its end "
-                f"({end}), and which they were is not known; reset the position of this partition to copy them again",
-            )
+            cursor.fail(State.LOST_RANGE, truncated(cursor.spec.target, self._spec.target_alias, lost, end))
             return
         cursor.trail.target_cut(end)
         cursor.outbox.queue.clear()
         # With its end the log may have lost what it knew of the producer.
+        verified_epoch = cursor.outbox.verified_epoch
         cursor.outbox.begin(session.producer, records, known=False)
+        cursor.outbox.verified_epoch = verified_epoch
         cursor.outbox.end_offset = end
         cursor.begin(Mark(source + 1, end, records))
         cursor.held = True
@@ -159,7 +159,7 @@ class Losses:
     def target_went_back(self, cursor: Cursor, base_offset: int) -> None:
         """The target gave an offset twice: its log was cut off, or it is another topic now."""
         cursor.fail(
-            State.LOST_RANGE,
+            State.INCONSISTENT,
             f"{cursor.spec.target} of {self._spec.target_alias} took a batch at offset {base_offset}, although it had "
             f"taken one before {cursor.target}: it was truncated or created anew, and records in between are gone; reset "
             "the position of this partition to copy them again",
@@ -187,36 +187,49 @@ class Losses:
     async def _out_of_range(self, cursor: Cursor) -> None:
         """The source has no such offset, or not the epoch of the last batch that was read. Raises KafkaFailure."""
         tp = cursor.partition
-        alias = self._spec.source_alias
-        start, end = await self._offset(tp, EARLIEST), await self._offset(tp, LATEST)
+        leader_epoch = self._source.leader_epoch(tp)
+        start = await self._offset(tp, EARLIEST, leader_epoch)
+        end = await self._offset(tp, LATEST, leader_epoch)
         if cursor.stopped or cursor.held:
             return
         if cursor.offset < start:
-            what = f"offsets {cursor.offset}..{start - 1} of {tp} were deleted on {alias} before they were copied"
-            if self._stops:
-                cursor.fail(State.LOST_RANGE, f"{what}; source.data.loss is stop")
-                return
-            self._log.error("records lost to retention", partition=str(tp), first=cursor.offset, last=start - 1)
-            first = cursor.offset
-            cursor.jump(start, "retention")
-            if cursor.offset == start:  # else it is asked first what of it is on the target
-                cursor.lose(first, start, "retention")
+            if not cursor.skip:
+                self.deleted(cursor, cursor.offset, start)
+            if not cursor.stopped:  # with records of a predecessor it is found out first what of it is on the target
+                cursor.jump(start, "retention")
         elif cursor.leader_epoch >= 0:
-            if not await self._examine(cursor):
+            if not await self._examine(cursor, leader_epoch):
                 self._contradicted(cursor, start, end)
         elif cursor.offset > end:
             self._cut_off(cursor, end)
         else:
             self._contradicted(cursor, start, end)
 
-    async def _offset(self, partition: TopicPartition, when: int) -> int:
-        found = (await self._call(self._admin.list_offsets, {partition: when}))[partition]
+    def deleted(self, cursor: Cursor, first: int, after: int) -> None:
+        """The source deleted a range before it was copied."""
+        tp, alias = cursor.partition, self._spec.source_alias
+        if self._stops:
+            what = f"offsets {first}..{after - 1} of {tp} were deleted on {alias} before they were copied"
+            cursor.fail(State.LOST_RANGE, f"{what}; source.data.loss is stop")
+            return
+        self._log.error("records lost to retention", partition=str(tp), first=first, last=after - 1)
+        cursor.lose(first, after, "retention")
+
+    async def _offset(self, partition: TopicPartition, when: int, leader_epoch: int) -> int:
+        """As the leader of this epoch has it: one that was deposed may have another log. Raises KafkaFailure."""
+
+        def ask() -> Any:
+            return self._admin.list_offsets({partition: when}, leader_epochs={partition: leader_epoch})
+
+        found = (await self._call(ask))[partition]
         if isinstance(found, KafkaFailure):
             raise found
         return int(found.offset)
 
-    async def _examine(self, cursor: Cursor) -> bool:
-        """Ask the leader where its log departs from what was read, and act on it; False when it has everything, or cannot tell.
+    async def _examine(self, cursor: Cursor, leader_epoch: int) -> bool:
+        """Ask the leader of this epoch where its log departs from what was read, and act on it.
+
+        False when it has everything, or cannot tell.
 
         Raises KafkaFailure.
         """
@@ -224,7 +237,7 @@ class Losses:
         tp = cursor.partition
 
         def ask(asked: int) -> EpochEnd:
-            answer = self._admin.epoch_ends({tp: asked})[tp]
+            answer = self._admin.epoch_ends({tp: asked}, leader_epochs={tp: leader_epoch})[tp]
             if isinstance(answer, KafkaFailure):
                 raise answer
             return answer
@@ -237,10 +250,16 @@ class Losses:
         if found.verdict is Verdict.TRUNCATED:
             self._go_back(cursor, found.offset, found.epoch)
         elif not cursor.topic_id:
-            # Brokers before 2.8 have no topic ids; what tells a re-created topic is that its epochs begin again.
-            self.renewed(cursor, "")
+            # Brokers before 2.8 have no topic ids; what tells a re-created topic is that its epochs begin again. A broker
+            # that was cut off before the topic was deleted says the same of the new one.
+            if not await self._source.is_agreed(tp):
+                raise BrokerFailure.of(
+                    ErrorCode.LEADER_NOT_AVAILABLE, "brokers name different leaders", subject=str(tp)
+                )
+            if not (cursor.stopped or cursor.held) and (cursor.leader_epoch, cursor.offset) == (epoch, offset):
+                self.renewed(cursor, "")
         elif found.verdict is Verdict.REWOUND:
-            start = await self._offset(tp, EARLIEST)
+            start = await self._offset(tp, EARLIEST, leader_epoch)
             if not (cursor.stopped or cursor.held):
                 self._go_back(cursor, min(max(found.offset, start), offset))
         else:
@@ -249,13 +268,15 @@ class Losses:
 
     def _go_back(self, cursor: Cursor, end_offset: int, epoch: int = -1) -> None:
         if cursor.skip and end_offset >= cursor.offset:
-            cursor.compare()
+            cursor.compare(epoch)
         else:
             self._cut_off(cursor, end_offset, epoch)
 
     async def _validate(self, cursor: Cursor) -> None:
+        leader_epoch = self._source.leader_epoch(cursor.partition)
+        asked = cursor.leader_epoch, cursor.offset
         try:
-            await self._examine(cursor)
+            await self._examine(cursor, leader_epoch)
         except BrokerFailure as error:
             if not error.is_final or error.stale_metadata:
                 self._log.info(
@@ -269,7 +290,8 @@ class Losses:
                     "source positions are not validated: truncated logs are found by their end only", error=str(error)
                 )
             self._cannot_validate = True
-        self._source.validated(cursor.partition)
+        if (cursor.leader_epoch, cursor.offset) == asked:  # else the new position is to be validated, too
+            self._source.validated(cursor.partition, leader_epoch)
 
     def _contradicted(self, cursor: Cursor, start: int, end: int) -> None:
         """The broker refuses an offset that its log has. Stops the partition when that lasts."""

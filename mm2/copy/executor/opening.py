@@ -5,6 +5,7 @@
   a session, its last holder died            ask the target how far it got, read past what is there
   a session, but its target is another one   stop: RECREATED
   a session under other rules                read past what is there under its rules, then a new session
+  a session, but now in transactions         the same, then transactions
   a position only                            a new session, written to the ledger before the first batch is sent
   nothing                                    the same, from where auto.offset.reset says
 ======================================================================================================================
@@ -21,7 +22,7 @@ from typing import Any, Final
 import structlog
 from kafka.protocol.producer import InitProducerIdRequest
 
-from mm2.copy.executor.cursor import Cursor
+from mm2.copy.executor.cursor import Cursor, Trouble
 from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.sink import Sink
 from mm2.copy.executor.source import Source
@@ -36,7 +37,7 @@ from mm2.copy.executor.topic_ids import retire
 from mm2.copy.segments import Trail
 from mm2.copy.session import RULES, Entry, Mark, Session, Start, rules_of
 from mm2.copy.spec import CopySpec
-from mm2.copy.states import State
+from mm2.copy.states import LASTS_UNTIL_RESET, State
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.error_codes import ErrorCode
@@ -86,7 +87,7 @@ class Opening:
 
     @property
     def with_sessions(self) -> bool:
-        """Sequences are positions; else a transaction sees to it, or nobody does."""
+        """Sequences are positions, and sessions are continued; else a transaction sees to it, or nobody does."""
         return self._spec.ledger_topic is not None and self._spec.transactions is None
 
     def check_rights(self) -> None:
@@ -112,14 +113,24 @@ class Opening:
                 continue
             if entry is not None:
                 self._remember(cursor, entry, start)
+            if (
+                entry is not None
+                and not start.moved
+                and entry.trouble is not None
+                and entry.trouble.state in LASTS_UNTIL_RESET
+            ):
+                # It does not end by itself: what contradicts the count may not be seen from the mark any more.
+                trouble = entry.trouble
+                cursor.stop_with(Trouble(State(trouble.state), trouble.reason, trouble.offset, trouble.since_ms))
+                continue
             if entry is not None and not start.moved and self._has_another_target(entry):
                 cursor.fail(State.RECREATED, self.recreated(entry.target, entry.mark.records))
                 continue
             if entry is None and start.committed is None and start.position is not None:
                 named[tp] = start.position
-            elif entry is None or entry.session is None or not self.with_sessions:
+            elif entry is None or entry.session is None or self._spec.ledger_topic is None:
                 positions[tp] = start.position
-            elif start.clean and self._has_other_rules(entry):
+            elif start.clean and self._is_to_end(entry):
                 positions[tp] = entry.mark.source
             elif start.clean:
                 going_on.append((cursor, entry))
@@ -156,18 +167,25 @@ class Opening:
         self._spawn(self._open({cursor.partition: mark.source}))
 
     def open_next(self, cursor: Cursor) -> None:
-        """A new session under the present rules: what a session under other rules has copied was read past.
+        """A new session under the present rules, or the first transaction: what a session has copied was read past.
 
         The ledger names the old session until the new one is written, so another crash changes nothing.
         """
+        self._use_present_rules(cursor)
+        self._spawn(self._open({cursor.partition: cursor.position}))
+
+    def _use_present_rules(self, cursor: Cursor) -> None:
         cursor.finishing = False
         cursor.read_committed = self._spec.read_committed
         self._source.isolate(cursor.partition, committed=False)
-        self._spawn(self._open({cursor.partition: cursor.position}))
 
     def _has_other_rules(self, entry: Entry) -> bool:
         """Whether the count of a session has other records than we would copy."""
         return entry.session is not None and entry.session.rules not in ("", self._rules)
+
+    def _is_to_end(self, entry: Entry) -> bool:
+        """Whether a session is only read past, and then copying continues in another way."""
+        return self._has_other_rules(entry) or not self.with_sessions
 
     def _use_rules_of(self, cursor: Cursor, entry: Entry) -> None:
         """Read a partition as its session's rules say."""
@@ -282,7 +300,7 @@ class Opening:
                 cursor, entry = waiting[tp]
                 if isinstance(answer, TargetProgress):
                     del waiting[tp]
-                    if self._has_other_rules(entry) and answer.records == entry.mark.records:
+                    if self._is_to_end(entry) and answer.records == entry.mark.records:
                         blind[cursor.partition] = entry.mark.source
                     else:
                         self._go_on_from(cursor, entry, answer)
@@ -307,13 +325,52 @@ class Opening:
 
     def _go_on_from(self, cursor: Cursor, entry: Entry, progress: TargetProgress) -> None:
         self._use_rules_of(cursor, entry)
+        if progress.records < entry.mark.records and not self.with_sessions:
+            self._copy_again(cursor, entry, progress)
+            return
+        cursor.finishing = self._is_to_end(entry)
         if progress.records < entry.mark.records:
             self._go_on(cursor, entry)
             cursor.held = True
             self._on_truncated(cursor, progress.records, progress.end)
             return
-        cursor.finishing = self._has_other_rules(entry)
-        self._go_on(cursor, entry, progress)
+        if self.with_sessions:
+            self._go_on(cursor, entry, progress)
+        else:
+            self._read_past(cursor, entry, progress)
+
+    def _read_past(self, cursor: Cursor, entry: Entry, progress: TargetProgress) -> None:
+        """Read past what a copy session has put on the target behind its mark; then transactions begin (`open_next`).
+
+        Until the first of them is committed the ledger names the session, so another crash changes nothing.
+        """
+        if entry.session is None:
+            return
+        mark, skip = entry.mark, progress.records - entry.mark.records
+        self.sessions[cursor.partition] = entry.session
+        self._behind[cursor.partition] = mark.target
+        cursor.outbox.complaint = None
+        cursor.begin(mark, skip=skip, skip_base=progress.offset_of(mark.records, skip))
+        self._log.info(
+            "reading past what was copied before transactions", partition=str(cursor.partition), records=skip
+        )
+        self._source.add([cursor])
+
+    def _copy_again(self, cursor: Cursor, entry: Entry, progress: TargetProgress) -> None:
+        """The target lost records that a copy session had acknowledged: begin transactions where its records end now."""
+        lost, end = entry.mark.records - progress.records, progress.end
+        last = cursor.trail.source_of(end - 1) if end > 0 else None
+        if last is None or cursor.foreign:
+            cursor.fail(State.LOST_RANGE, truncated(cursor.spec.target, self._spec.target_alias, lost, end))
+            return
+        self._log.error(
+            "the target lost records that it had acknowledged; they are sent again",
+            partition=str(cursor.spec.target),
+            records=lost,
+            end=end,
+        )
+        cursor.trail.target_cut(end)
+        self._spawn(self._open({cursor.partition: last + 1}))
 
     async def _may_ask(self) -> None:
         """Without READ on a remote topic a look-up is not possible. One partition of each topic is asked about."""
@@ -372,6 +429,8 @@ class Opening:
         while not self._link.stop.is_set() and session is not None:
             first = cursor.skip_base if cursor.skip_base >= 0 else cursor.target
             first = first if first >= 0 else self._behind.get(partition, -1)
+            # The session's own records are told by their producer, so more of the log than needed may be read.
+            first = first if first >= 0 else cursor.outbox.floor
             if first < 0:
                 break
             try:
@@ -380,7 +439,7 @@ class Opening:
                 if isinstance(end, KafkaFailure):
                     raise end
                 prints = await self._call(
-                    self._look_up.fingerprints, cursor.spec.target, first, end.offset, session.producer
+                    self._look_up.fingerprints, cursor.spec.target, first, end.offset, session.producer, cursor.skip
                 )
             except KafkaFailure as error:
                 cursor.outbox.complaint = error
@@ -479,6 +538,9 @@ class Opening:
         if self._spec.transactions is not None:
             for tp, position in positions.items():
                 mark = self._marks.get(tp)
+                if self.sessions.pop(tp, None) is not None or self._cursors[tp].finishing:
+                    self._use_present_rules(self._cursors[tp])
+                self._cursors[tp].outbox.complaint = None
                 self._cursors[tp].trail.settle()
                 self._cursors[tp].begin(mark if mark is not None and mark.source == position else Mark(position, -1, 0))
                 self._cursors[tp].markers = None
@@ -539,7 +601,7 @@ class Opening:
             cursor.outbox.begin(identity, 0, known=False)
             self._source.add([cursor])
             return
-        self.sessions[cursor.partition] = Session(identity, mark, self._rules)
+        session = self.sessions[cursor.partition] = Session(identity, mark, self._rules)
         cursor.outbox.looked_up = True
         cursor.outbox.floor = mark.target
         if cursor.known_epoch < 0:
@@ -548,6 +610,8 @@ class Opening:
         self._source.add([cursor])
 
         def known() -> None:
+            if self.sessions.get(cursor.partition) is not session:
+                return  # another one has followed meanwhile
             cursor.outbox.begin(identity, 0, known=False)
             cursor.outbox.end_offset = mark.target
             self._sink.go_on(cursor.outbox)
@@ -561,6 +625,14 @@ class Opening:
         if answer.error_code:
             raise BrokerFailure.of(answer.error_code, subject=f"asking cluster {cluster.name} for a producer id")
         return ProducerIdentity(answer.producer_id, answer.producer_epoch)
+
+
+def truncated(target: TopicPartition, alias: str, lost: int, end: int) -> str:
+    """What to say of a remote topic that lost acknowledged records at its end, if it is not known which."""
+    return (
+        f"{target} of {alias} lost {lost} acknowledged records at its end ({end}), and which they were is not known; reset the "
+        "position of this partition to copy them again"
+    )
 
 
 def duration_ms(text: str) -> int:

@@ -33,6 +33,7 @@ class Parcel:
     at: int = -1  # number of its first record in the producer's count, once it is fixed
     base_offset: int | None = None  # once acknowledged
     under_way: bool = False
+    leader_epoch: int = -1  # in which it was sent
     failure: int = 0
 
     @property
@@ -66,6 +67,7 @@ class Outbox:
     on_truncated: Callable[[int, int], None] | None = None  # (records on the target, its end offset)
     on_recreated: Callable[[], None] | None = None  # its topic is another one of the same name
     on_inconsistent: Callable[[str], None] | None = None
+    on_uncertain: Callable[[str], None] | None = None  # a batch is sent again that may be on the target
     looked_up: bool = False
     held_back: bool = False
     enrolled: bool = True  # part of the open transaction, or of none

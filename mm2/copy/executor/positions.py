@@ -263,7 +263,7 @@ class Positions:
         if self._offsets is None or position <= 0 or self.committed.get(source) == position:
             self._in(entry)
             return
-        header = None if entry.session is None else PositionHeader(entry.lease, entry.session, entry.mark, entry.seen)
+        header = None if entry.session is None else PositionHeader.of(entry)
         place, record = self.offset_record(source, position, header)
 
         def written(end: int) -> None:

@@ -146,6 +146,7 @@ class Sink(Brokers[_Broker]):
         self.producer_expires_after(UNKNOWN_EXPIRATION_MS)
         self._transactional_id: str | None = None
         self._hold_new = False
+        self._not_offered: list[Outbox] = []  # refused ones whose time to be offered again came while the new was held
         self.on_enroll: Callable[[Outbox], None] | None = None  # an outbox is to become part of the transaction
         self._max_version = produce.MAX_VERSION
         self._backoff = Backoff(cluster.settings.retry_backoff_ms, cluster.settings.retry_backoff_max_ms)
@@ -190,6 +191,9 @@ class Sink(Brokers[_Broker]):
         """Whether batches that were never sent wait; what was sent and not taken goes on in any case."""
         self._hold_new = new
         if not new:
+            offers, self._not_offered = self._not_offered, []
+            for outbox in offers:
+                outbox.refused = False
             for outbox in self._outboxes.values():
                 self.wake(outbox)
 
@@ -215,7 +219,7 @@ class Sink(Brokers[_Broker]):
         """Send what may be sent."""
         if outbox.ready or outbox.held or not outbox.queue:
             return
-        if outbox.nameless or (outbox.sent and not outbox.has_room(time.time() * 1000 - self._remembered_for_ms)):
+        if outbox.nameless or (outbox.sent and not outbox.has_room(self._remembered_ms())):
             return
         if self._hold_new and outbox.held_back and outbox.queue[0].at < 0:
             return
@@ -231,6 +235,13 @@ class Sink(Brokers[_Broker]):
         broker = self._broker_at(outbox.place)
         broker.ready.append(outbox)
         self._schedule(broker)
+
+    def _remembered_ms(self) -> float:
+        """The oldest timestamp at which a leader cannot have forgotten a producer."""
+        return time.time() * 1000 - self._remembered_for_ms
+
+    def _may_write(self) -> bool:
+        return self._may_send()
 
     def _broker_at(self, place: tuple[int, int]) -> _Broker:
         broker = self._brokers.get(place)
@@ -264,6 +275,7 @@ class Sink(Brokers[_Broker]):
         size = 0
         transactional: bool | None = None
         put_off: list[Outbox] = []
+        remembered_ms = self._remembered_ms()
         while broker.ready and size < self._max_request_bytes:
             outbox = broker.ready.popleft()
             outbox.ready = False
@@ -275,6 +287,8 @@ class Sink(Brokers[_Broker]):
             if outbox.place != broker.place or outbox.held or not outbox.queue or held_back:
                 self.wake(outbox)
                 continue
+            if outbox.sent and not outbox.has_room(remembered_ms):
+                continue  # the leader has changed since it was put into line; an answer wakes it
             if transactional is None:
                 transactional = outbox.transactional
             elif transactional is not outbox.transactional:
@@ -283,6 +297,7 @@ class Sink(Brokers[_Broker]):
             parcel = outbox.queue.popleft()
             outbox.stamp(parcel)
             parcel.under_way = True
+            parcel.leader_epoch = outbox.leader_epoch
             outbox.sent.append(parcel)
             batches[outbox.partition] = parcel.data
             parcels.append((outbox, parcel))
@@ -354,6 +369,8 @@ class Sink(Brokers[_Broker]):
             outbox.place = None
             self._homeless.add(outbox.partition)
             self._refresh(0.0)
+        elif failure.code == ErrorCode.REQUEST_TIMED_OUT:
+            self._refresh(0.0)  # a deposed leader that does not know it answers so
         if first:
             self._log.debug("a batch was not taken", partition=str(outbox.partition), at=parcel.at, error=str(failure))
 
@@ -362,7 +379,7 @@ class Sink(Brokers[_Broker]):
         while outbox.sent and outbox.sent[0].base_offset is not None:
             parcel = outbox.sent.popleft()
             outbox.failures = 0
-            outbox.known = not outbox.draining
+            outbox.known = not outbox.draining and parcel.leader_epoch == outbox.leader_epoch
             outbox.acked_ms = parcel.header.max_timestamp
             outbox.verified_epoch = None
             if outbox.complaint is not None:
@@ -454,6 +471,9 @@ class Sink(Brokers[_Broker]):
         self.wake(outbox)
 
     def _offer_again(self, outbox: Outbox) -> None:
+        if self._hold_new and outbox.held_back:
+            self._not_offered.append(outbox)  # it would be in a transaction whose positions do not count it
+            return
         outbox.refused = False
         self.wake(outbox)
 
@@ -507,11 +527,10 @@ class Sink(Brokers[_Broker]):
                     elif answer.is_final and self._is_refused_for_long(tp):
                         # The broker's memory has to do.
                         del self._doubtful[tp]
-                        self._log.warning(
-                            "what is on the target cannot be asked for, unanswered batches may be there twice",
-                            partition=str(tp),
-                            error=str(answer),
-                        )
+                        note = f"at least once: an unanswered batch cannot be looked up on the target: {answer}"
+                        self._log.warning(note, partition=str(tp))
+                        if (on_uncertain := asked[tp].on_uncertain) is not None:
+                            on_uncertain(note)
                         self._again(asked[tp], asked[tp].doubt)
                     else:
                         asked[tp].complaint = answer
@@ -611,7 +630,10 @@ class Sink(Brokers[_Broker]):
         return 0.25 if self._homeless or self._topics.waiting else None
 
     async def _find_leaders(self, topics: Iterable[str], *, fresh: bool = False) -> None:
-        metadata = await self._in_background(self._cluster.metadata, sorted(topics), max_age_s=0.0 if fresh else 60.0)
+        if fresh:
+            metadata = await self._fresh_metadata(topics)
+        else:
+            metadata = await self._in_background(self._cluster.metadata, sorted(topics), max_age_s=60.0)
         believed = await self._believed(metadata)
         for name in believed:
             self._identified(name, metadata.topics[name].topic_id)
@@ -685,6 +707,7 @@ class Sink(Brokers[_Broker]):
         """Say whose oldest request waits long, close those where it waits longer than the request timeout; renew credentials."""
         if self._over:
             return
+        self._refresh_old()
         now = time.monotonic()
         for broker in list(self._brokers.values()):  # giving one up may bring in the partition's new leader
             channel = broker.channel

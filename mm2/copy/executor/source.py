@@ -17,13 +17,14 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from mm2.copy.executor.brokers import SILENT_S, WATCH_S, Brokers, Link, Place
+from mm2.copy.executor.leaders import agreed_leader, are_complete, newest_leaders
 from mm2.copy.executor.throttle import Throttle
 from mm2.copy.executor.topic_ids import Belief
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.connection import Connection
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, CorruptBatch, TimeoutFailure
-from mm2.kafka.structs import Metadata, TopicPartition, topic_id_bytes
+from mm2.kafka.structs import Metadata, PartitionInfo, TopicInfo, TopicPartition, topic_id_bytes
 from mm2.kafka.wire import fetch
 from mm2.kafka.wire.channel import BufferPool
 from mm2.kafka.wire.fetch import Fetched, FetchSession, Position
@@ -42,6 +43,8 @@ _LOOK_AGAIN_S: Final = 0.25
 _MAX_PARTITION_BYTES: Final = 64 << 20
 #: How old may be what `Source.prepare` saw; whoever asks a broker that leads no more is told so.
 _PREPARED_S: Final = 30.0
+#: A lower leader epoch than one that was read is believed when all brokers name it for so long.
+_SET_BACK_AFTER_S: Final = 3.0
 
 
 class Feed(Protocol):
@@ -114,6 +117,10 @@ class _Intake:
     topic_id: str = ""  # of the topic as it is now
     unchecked: bool = True  # its leader or the leader's epoch changed since the position was validated
     strange: bool = False  # the feed's offset belongs to a topic that is no more
+    set_back_s: float = (
+        0.0  # since when (monotonic) all brokers name a lower leader epoch than the known one, if they do
+    )
+    refuted: int = -1  # a leader epoch of the feed that all brokers contradict: the cluster was set back
 
 
 @dataclass(slots=True, eq=False)
@@ -256,12 +263,23 @@ class Source(Brokers[_Broker]):
         else:
             self._committed.discard(partition)
 
-    def validated(self, partition: TopicPartition) -> None:
-        """The log of the present leader has what was read."""
+    def validated(self, partition: TopicPartition, leader_epoch: int) -> None:
+        """The log of the leader of this epoch has what was read. It is asked again where another one leads by now."""
         intake = self._intakes.get(partition)
-        if intake is not None:
+        if intake is not None and intake.leader_epoch == leader_epoch:
             intake.unchecked = False
         self.resume()
+
+    async def is_agreed(self, partition: TopicPartition) -> bool:
+        """Whether all brokers name the leader and leader epoch from which a partition is read. Raises KafkaFailure."""
+        topics = [partition.topic]
+        metadata: Metadata = await self._in_background(self._cluster.metadata, topics, max_age_s=0.0)
+        answers = await self._in_background(self._metadata_of_each, metadata.brokers, topics)
+        leader = agreed_leader([metadata, *answers.values()], partition)
+        intake = self._intakes.get(partition)
+        if leader is None or intake is None or intake.place is None or not are_complete(answers):
+            return False
+        return (leader.leader, leader.leader_epoch) == (intake.place.node, intake.leader_epoch)
 
     def look_again(self) -> None:
         """Look up leaders soon."""
@@ -442,11 +460,62 @@ class Source(Brokers[_Broker]):
 
     async def _find_leaders_now(self) -> float | None:
         topics = {tp.topic for tp in self._intakes}
-        metadata = await self._in_background(self._cluster.metadata, sorted(topics), max_age_s=0.0)
-        complete = self._place(metadata, topics, await self._believed(metadata))
+        metadata = await self._fresh_metadata(topics)
+        believed = await self._believed(metadata)
+        if self._stale(metadata, believed):
+            metadata = await self._ask_all(metadata, topics, believed)
+        complete = self._place(metadata, topics, believed)
         if {tp.topic for tp in self._intakes} - topics:
             return 0.0  # some were added meanwhile
         return None if complete else WATCH_S
+
+    @staticmethod
+    def _is_stale(intake: _Intake, info: TopicInfo, partition: PartitionInfo) -> bool:
+        """Whether a later leader of the same topic is known than the one that metadata name."""
+        known = intake.leader_epoch if intake.topic_id == info.topic_id else -1
+        feed = intake.feed
+        if feed.topic_id in ("", info.topic_id) and feed.leader_epoch > intake.refuted:
+            known = max(known, feed.leader_epoch)
+        return 0 <= partition.leader_epoch < known
+
+    def _stale(self, metadata: Metadata, believed: set[str]) -> set[TopicPartition]:
+        """Partitions of which metadata name a leader of the past."""
+        return {
+            tp
+            for tp, intake in self._intakes.items()
+            if tp.topic in believed
+            and (info := metadata.topics.get(tp.topic)) is not None
+            and (partition := info.partitions.get(tp.partition)) is not None
+            and self._is_stale(intake, info, partition)
+        }
+
+    async def _ask_all(self, metadata: Metadata, topics: Iterable[str], believed: set[str]) -> Metadata:
+        """Metadata with the newest leaders of all brokers' answers.
+
+        Where all of them name an older leader epoch than the known one for some seconds, the cluster was set back, or the topic
+        is another one (before topic ids): then that leader is believed.
+        """
+        answers = await self._in_background(self._metadata_of_each, metadata.brokers, topics)
+        found = newest_leaders(metadata, answers.values())
+        now = time.monotonic()
+        stale = self._stale(found, believed) if are_complete(answers) else set()
+        for tp, intake in self._intakes.items():
+            if tp not in stale:
+                intake.set_back_s = 0.0
+                continue
+            intake.set_back_s = intake.set_back_s or now
+            if now - intake.set_back_s >= _SET_BACK_AFTER_S:
+                leader_epoch = found.topics[tp.topic].partitions[tp.partition].leader_epoch
+                self._log.warning(
+                    "all brokers name an older leader epoch than was read",
+                    partition=str(tp),
+                    leader_epoch=leader_epoch,
+                    read=intake.feed.leader_epoch,
+                )
+                intake.refuted = max(intake.feed.leader_epoch, leader_epoch)
+                intake.leader_epoch = -1
+                intake.set_back_s = 0.0
+        return found
 
     def _identify(self, believed: Iterable[str]) -> None:
         for name in believed:
@@ -478,6 +547,18 @@ class Source(Brokers[_Broker]):
                 code = ErrorCode.LEADER_NOT_AVAILABLE if info is not None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 intake.feed.failed(metadata.errors.get(tp.topic) or BrokerFailure.of(code, subject=subject))
                 continue
+            if self._is_stale(intake, info, partition):
+                complete = False
+                if intake.place is None:
+                    message = f"leader epoch {partition.leader_epoch} is older than one that was seen"
+                    intake.feed.failed(
+                        BrokerFailure.of(
+                            ErrorCode.LEADER_NOT_AVAILABLE, message, subject=f"{tp} of cluster {self._cluster.name}"
+                        )
+                    )
+                continue
+            if intake.topic_id != info.topic_id:
+                intake.refuted = -1
             intake.topic_id = info.topic_id
             intake.strange = self._is_strange(intake)
             if tp not in self._intakes:
@@ -519,6 +600,7 @@ class Source(Brokers[_Broker]):
     def _watch(self) -> None:
         if self._over:
             return
+        self._refresh_old()
         now = time.monotonic()
         for broker in self._brokers.values():
             limit = self._request_timeout_s + broker.wait_ms / 1000

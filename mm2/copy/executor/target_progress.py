@@ -7,7 +7,7 @@ log are read: the log is the authority. Everything here blocks and is called on 
 from __future__ import annotations
 
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -206,7 +206,18 @@ class TargetLookUp:
         if not 0 <= first < end.offset:
             self._check_room(tp, question, known, end.offset)
             return TargetProgress(known, end.offset, end.leader_epoch)
-        found = self._read(tp, question.producer, first, end.offset, known if behind >= 0 else 0)
+        start = self._start_of(tp)
+        is_cut = start > first
+        found = self._read(
+            tp, question.producer, max(first, start), end.offset, known if behind >= 0 else 0, is_cut=is_cut
+        )
+        if is_cut and not found:
+            if state is not None and state.producer_epoch == question.producer.producer_epoch:
+                return TargetProgress(count_after(state.last_sequence, known), end.offset, end.leader_epoch)
+            message = f"the log starts at {start}, and records from {first} on were to be counted there"
+            raise BrokerFailure.of(
+                ErrorCode.OFFSET_OUT_OF_RANGE, message, subject=f"{tp} of cluster {self._cluster.name}"
+            )
         if isinstance(described, BrokerFailure) and described.is_final and not found and behind < 0:
             raise described
         records = max(known, found[-1].at + found[-1].records) if found else known
@@ -222,22 +233,23 @@ class TargetLookUp:
             raise InconsistentTarget(message)
 
     def _read(
-        self, tp: TopicPartition, producer: ProducerIdentity, first: int, end: int, count: int
+        self, tp: TopicPartition, producer: ProducerIdentity, first: int, end: int, count: int, *, is_cut: bool
     ) -> list[FoundBatch]:
-        """The session's batches at target offsets ``first .. end-1``, of which the first is to have record number ``count``."""
+        """The session's batches at target offsets ``first .. end-1``, of which the first is to have record number ``count``, or a
+        later one where the log ``is_cut`` at its start: by retention or DeleteRecords."""
         found: list[FoundBatch] = []
         for header in self._headers(tp, producer, first, end):
             before = max(0, first - header.base_offset)  # records of the batch that are known
             at = count_after(header.base_sequence + before - 1, count)
-            if at != count:
-                self._check_gap(tp, header, at, count, first)
+            if at != count and not (is_cut and not found and at > count):
+                self._check_gap(tp, header, at, count)
             found.append(FoundBatch(at, header.base_offset + before, header.last_offset_delta + 1 - before))
             count = found[-1].at + found[-1].records
         return found
 
-    def _check_gap(self, tp: TopicPartition, header: BatchHeader, at: int, expected: int, first: int) -> None:
-        """Records may be missing where the target has deleted or compacted them, and nowhere else; never are there too many."""
-        if at > expected and (self._starts_behind(tp, first) or self._is_compacted(tp)):
+    def _check_gap(self, tp: TopicPartition, header: BatchHeader, at: int, expected: int) -> None:
+        """Records may be missing where the target has compacted them, and nowhere else; never are there too many."""
+        if at > expected and self._is_compacted(tp):
             return
         message = (
             f"{tp} of cluster {self._cluster.name} has a batch of the copy session at offset {header.base_offset} that begins "
@@ -245,11 +257,12 @@ class TargetLookUp:
         )
         raise InconsistentTarget(message)
 
-    def _starts_behind(self, tp: TopicPartition, first: int) -> bool:
+    def _start_of(self, tp: TopicPartition) -> int:
+        """The log start offset."""
         start = self._admin.list_offsets({tp: EARLIEST}, timeout_s=_REQUEST_TIMEOUT_S)[tp]
         if isinstance(start, KafkaFailure):
             raise start
-        return start.offset > first
+        return start.offset
 
     def _is_compacted(self, tp: TopicPartition) -> bool:
         configs = self._admin.describe_configs([tp.topic])[tp.topic]
@@ -291,23 +304,25 @@ class TargetLookUp:
                 behind[tp] = ends[tp]
         return behind
 
-    def fingerprints(self, partition: TopicPartition, first: int, end: int, identity: ProducerIdentity) -> Prints:
-        """Fingerprints of our records at target offsets ``first .. end-1``, in order. Raises KafkaFailure.
+    def fingerprints(
+        self, partition: TopicPartition, first: int, end: int, identity: ProducerIdentity, newest: int
+    ) -> Prints:
+        """Fingerprints of the ``newest`` of our records at target offsets ``first .. end-1``, in order. Raises KafkaFailure.
 
         A topic with LogAppendTime does not keep the records' timestamps; then they are left out of the fingerprints.
         """
-        records: list[tuple[int | None, int]] = []
+        records: deque[tuple[int | None, int]] = deque(maxlen=newest)
         with_time = True
         for _, batch in self._batches({partition: (first, end)}):
             header = batch.view.header
             if header is None or header.producer_id != identity.producer_id:
                 continue
             with_time = with_time and not header.is_log_append_time
-            records += [
+            records.extend(
                 (record.timestamp, _content(record))
                 for record in decode_batch(batch.view)
                 if first <= record.offset < end
-            ]
+            )
         return Prints([_print(timestamp if with_time else -1, content) for timestamp, content in records], with_time)
 
     def _batches(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> Iterator[tuple[TopicPartition, Batch]]:

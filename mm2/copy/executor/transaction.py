@@ -15,7 +15,8 @@ from mm2.copy.executor.outbox import Outbox, parcel_of
 from mm2.copy.executor.sink import Sink
 from mm2.copy.spec import TransactionsSpec
 from mm2.kafka.cluster import Cluster
-from mm2.kafka.errors import KafkaFailure
+from mm2.kafka.error_codes import ErrorCode
+from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.records.record import Record
 from mm2.kafka.structs import ProducerIdentity, TopicPartition
 from mm2.kafka.transactions import MAX_PRODUCE_EXPLICIT, TransactionCoordinatorClient
@@ -53,6 +54,8 @@ class Transactions:
         self._ended_s = time.monotonic()
         self._cost_s = 0.002
         self._on_failure = on_failure
+        self._counted: dict[TopicPartition, int] = {}  # records of each outbox when the transaction began
+        self._is_ending = self._is_over = False
         self._enrolling: set[TopicPartition] = set()
         self._enroller: asyncio.Task[None] | None = None
 
@@ -85,8 +88,27 @@ class Transactions:
         """Wait for what is under way, add the positions (partition of the offsets topic, record), and commit.
 
         What `positions` has written elsewhere is waited for, until ``recorded`` says that it is in, and so is what was written
-        there before. False when ``give_up`` said so before all was there. Raises KafkaFailure, and then the micro-batch is over.
+        there before. A transaction that nothing was sent in is not ended: brokers refuse that. False when ``give_up`` said so
+        before all was there. Raises KafkaFailure. After either, and when it is cancelled, nothing more is sent under this id.
         """
+        if self._is_ending or self._is_over:
+            return False
+        self._is_ending = True
+        done = False
+        try:
+            done = await self._commit(positions, recorded, give_up)
+        finally:
+            self._is_ending = False
+            if not done:
+                self._close()
+        return done
+
+    async def _commit(
+        self,
+        positions: Callable[[], list[tuple[int, Record]]],
+        recorded: Callable[[], bool],
+        give_up: Callable[[], bool],
+    ) -> bool:
         began = time.monotonic()
         self._sink.hold(new=True)
         while not (recorded() and all(self._settled(outbox) for outbox in self._data)):
@@ -111,18 +133,49 @@ class Transactions:
                 return False
             await asyncio.sleep(_LOOK_AGAIN_S)
         before = self._identity
-        self._identity = await self._call(self._client.end, before, True)
+        if self._sent():
+            self._identity = await self._end()
         self._ended_s = time.monotonic()
         self._cost_s = min(self._ended_s - began, CATCHING_UP_S / _ROUND_TRIPS)
-        for outbox in (*self._data, *self._offsets.values()):
+        for outbox in self._all():
             self._begin_outbox(outbox, 0 if self._identity != before else outbox.acked)
         self._sink.hold(new=False)
         return True
 
     async def abort(self) -> None:
-        """Leave nothing open. Raises KafkaFailure; then the coordinator aborts it by itself after its time."""
-        if self._identity.producer_id >= 0 and any(outbox.acked or outbox.sent for outbox in self._data):
+        """Leave nothing open. Raises KafkaFailure; then the coordinator aborts it by itself after its time.
+
+        Where something is unanswered it is left to the successor, which takes a new epoch: a batch that is appended behind the
+        abort would be in a transaction that no process ends.
+        """
+        if self._is_ending or self._is_over or self._identity.producer_id < 0:
+            return
+        self._close()
+        if self._sent() and not any(outbox.sent for outbox in self._all()):
             await self._call(self._client.end, self._identity, False)
+
+    def _close(self) -> None:
+        """Send nothing more under this id: it is not known in which transaction it would be."""
+        self._is_over = True
+        for outbox in self._all():
+            outbox.stopped = True
+
+    def _sent(self) -> bool:
+        """Whether anything was sent in this transaction."""
+        return any(outbox.next > self._counted.get(outbox.partition, 0) for outbox in self._all())
+
+    async def _end(self) -> ProducerIdentity:
+        try:
+            following: ProducerIdentity = await self._call(self._client.end, self._identity, True)
+        except BrokerFailure as error:
+            is_empty = not any(outbox.acked > self._counted.get(outbox.partition, 0) for outbox in self._all())
+            if error.code == ErrorCode.INVALID_TXN_STATE and is_empty:
+                return self._identity  # all that was sent was refused
+            raise
+        return following
+
+    def _all(self) -> list[Outbox]:
+        return [*self._data, *self._offsets.values()]
 
     @staticmethod
     def _settled(outbox: Outbox) -> bool:
@@ -131,6 +184,7 @@ class Transactions:
 
     def _begin_outbox(self, outbox: Outbox, count: int) -> None:
         outbox.begin(self._identity, count, known=True)
+        self._counted[outbox.partition] = count
         # In the old protocol a partition is added before its first record, and only then gets a marker.
         outbox.enrolled = self._client.implicit_partitions
 

@@ -31,6 +31,7 @@ class PartitionCalls(AdminCalls):
         isolation: str = "read_uncommitted",
         *,
         in_current_epoch: bool = False,
+        leader_epochs: Mapping[TopicPartition, int] | None = None,
         log_end: bool = False,
         timeout_s: float | None = None,
     ) -> dict[TopicPartition, OffsetInfo | KafkaFailure]:
@@ -39,12 +40,14 @@ class PartitionCalls(AdminCalls):
         LATEST is the high watermark, with `read_committed` the last stable offset, and with `log_end` the leader's log end
         offset, as brokers answer it to the debugging replica id -2 (`ListOffsetsRequest.DEBUGGING_REPLICA_ID`). Offset -1: no
         record is that young. With `in_current_epoch` the request carries the leader epoch of the newest metadata, so that only
-        the leader of that epoch answers (KIP-320). `timeout_s` bounds all tries, the default is the request timeout.
+        the leader of that epoch answers (KIP-320); `leader_epochs` names the epochs instead. `timeout_s` bounds all tries, the default is the request timeout.
         """
         min_version = max((_MIN_LIST_OFFSETS.get(timestamp, 2) for timestamp in timestamps.values()), default=2)
 
         def request(partitions: list[TopicPartition], request_timeout_s: float) -> Any:
-            epochs = self._leader_epochs(partitions, request_timeout_s) if in_current_epoch else {}
+            epochs: Mapping[TopicPartition, int] = leader_epochs or {}
+            if in_current_epoch:
+                epochs = self._leader_epochs(partitions, request_timeout_s)
             topics = [
                 ListOffsetsRequest.ListOffsetsTopic(
                     name=topic,
@@ -70,7 +73,7 @@ class PartitionCalls(AdminCalls):
         def value(partition: Any) -> OffsetInfo:
             return OffsetInfo(partition.offset, partition.timestamp, partition.leader_epoch)
 
-        return self._ask_leaders(timestamps, request, value, timeout_s=timeout_s)
+        return self._ask_leaders(timestamps, request, value, timeout_s=timeout_s, leader_epochs=leader_epochs)
 
     def _leader_epochs(self, partitions: Iterable[TopicPartition], timeout_s: float) -> dict[TopicPartition, int]:
         """Of the metadata by which the leaders were found."""
@@ -84,11 +87,15 @@ class PartitionCalls(AdminCalls):
             and (info := metadata.topics[key.topic].partitions.get(key.partition)) is not None
         }
 
-    def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, EpochEnd | KafkaFailure]:
+    def epoch_ends(
+        self, epochs: Mapping[TopicPartition, int], *, leader_epochs: Mapping[TopicPartition, int] | None = None
+    ) -> dict[TopicPartition, EpochEnd | KafkaFailure]:
         """Where each partition's log ends for a leader epoch (OffsetForLeaderEpoch, KIP-101).
 
-        Needs DESCRIBE on the topic; brokers older than 2.3 want CLUSTER_ACTION (KIP-320).
+        With `leader_epochs` only the leader of that epoch answers: a deposed one answers UNKNOWN_LEADER_EPOCH, a later one
+        FENCED_LEADER_EPOCH (KIP-320). Needs DESCRIBE on the topic; brokers older than 2.3 want CLUSTER_ACTION.
         """
+        current = leader_epochs or {}
 
         def request(wanted: list[TopicPartition], _timeout_s: float) -> Any:
             row = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
@@ -98,7 +105,7 @@ class PartitionCalls(AdminCalls):
                     partitions=[
                         row.OffsetForLeaderPartition(
                             partition=partition,
-                            current_leader_epoch=-1,
+                            current_leader_epoch=current.get(TopicPartition(topic, partition), -1),
                             leader_epoch=epochs[TopicPartition(topic, partition)],
                         )
                         for partition in indexes
@@ -111,7 +118,13 @@ class PartitionCalls(AdminCalls):
         def value(partition: Any) -> EpochEnd:
             return EpochEnd(partition.leader_epoch, partition.end_offset)
 
-        return self._ask_leaders(epochs, request, value, key=lambda topic, row: (topic.topic, row.partition))
+        return self._ask_leaders(
+            epochs,
+            request,
+            value,
+            key=lambda topic, row: (topic.topic, row.partition),
+            leader_epochs=leader_epochs,
+        )
 
     def describe_producers(
         self, partitions: Iterable[TopicPartition], *, timeout_s: float | None = None
@@ -148,12 +161,16 @@ class PartitionCalls(AdminCalls):
         *,
         timeout_s: float | None = None,
         key: Callable[[Any, Any], tuple[str, int]] = lambda topic, row: (topic.name, row.partition_index),
+        leader_epochs: Mapping[TopicPartition, int] | None = None,
     ) -> dict[TopicPartition, _Value | KafkaFailure]:
-        """One request per leader. Leaders come from the cache first; those that moved are asked for again."""
+        """One request per leader. Leaders come from the cache first; those that moved are asked for again.
+
+        Not those of a partition in `leader_epochs`: a later leader is another question.
+        """
 
         def ask(wanted: list[TopicPartition], timeout_s: float) -> dict[TopicPartition, _Value | KafkaFailure]:
             results: dict[TopicPartition, _Value | KafkaFailure] = {}
-            for node_id, group in self._by_leader(wanted, results, timeout_s).items():
+            for node_id, group in self._by_leader(wanted, results, timeout_s, leader_epochs or {}).items():
                 try:
                     answer = self.cluster.send(node_id, request(group, timeout_s), timeout_s=timeout_s)
                 except KafkaFailure as failure:
@@ -180,15 +197,22 @@ class PartitionCalls(AdminCalls):
         return self._settle(
             (TopicPartition(*tp) for tp in partitions),
             ask,
-            again=LEADER_MOVED,
+            again=LEADER_MOVED if leader_epochs is None else LEADER_MOVED - {ErrorCode.FENCED_LEADER_EPOCH},
             repeatable=True,
             timeout_s=timeout_s,
         )
 
     def _by_leader(
-        self, wanted: list[TopicPartition], results: dict[TopicPartition, Any], timeout_s: float
+        self,
+        wanted: list[TopicPartition],
+        results: dict[TopicPartition, Any],
+        timeout_s: float,
+        leader_epochs: Mapping[TopicPartition, int],
     ) -> dict[int, list[TopicPartition]]:
-        """Partitions by the node id of their leader; those without one get their failure into `results`."""
+        """Partitions by the node id of their leader; those without one get their failure into `results`.
+
+        Metadata with another leader epoch than the one asked for name another leader.
+        """
         max_age_s = self.cluster.settings.metadata_max_age_ms / 1000
         metadata = self.cluster.metadata({key.topic for key in wanted}, max_age_s=max_age_s, timeout_s=timeout_s)
         if any(
@@ -209,8 +233,12 @@ class PartitionCalls(AdminCalls):
                 )
             elif info.leader < 0:
                 results[key] = BrokerFailure.of(ErrorCode.LEADER_NOT_AVAILABLE, subject=self._subject("Partition", key))
-            else:
+            elif leader_epochs.get(key, -1) in (-1, info.leader_epoch):
                 leaders[info.leader].append(key)
+            else:
+                is_older = info.leader_epoch < leader_epochs[key]
+                code = ErrorCode.UNKNOWN_LEADER_EPOCH if is_older else ErrorCode.FENCED_LEADER_EPOCH
+                results[key] = BrokerFailure.of(code, subject=self._subject("Partition", key))
         return leaders
 
 

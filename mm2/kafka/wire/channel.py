@@ -61,7 +61,8 @@ class Channel:
     """Frames over one broker connection. All methods and callbacks run on the loop's thread.
 
     ``on_frame(frame)`` gets each answer without its size prefix, in request order (brokers answer in order);
-    ``on_lost(error)`` comes once, after which nothing else comes.
+    ``on_lost(error)`` comes once, after which nothing else comes. ``may_write`` is asked before each write to the socket,
+    also for what has waited until the socket took it; without leave the connection ends.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class Channel:
         on_frame: Callable[[memoryview], None],
         on_lost: Callable[[KafkaFailure], None],
         max_frame_bytes: int = 256 << 20,
+        may_write: Callable[[], bool] = lambda: True,
     ) -> None:
         self.connection = connection
         self._loop = loop
@@ -80,6 +82,7 @@ class Channel:
         self._on_frame = on_frame
         self._on_lost = on_lost
         self._max_frame_bytes = max_frame_bytes
+        self._may_write = may_write
         self._socket = connection.sock
         self._vectored = not isinstance(self._socket, ssl.SSLSocket)
         self._reads_per_turn = _READS_PER_TURN if self._vectored else _TLS_READS_PER_TURN
@@ -132,6 +135,9 @@ class Channel:
         out = self._out
         try:
             while out:
+                if not self._may_write():
+                    self.fail(DisconnectedFailure(f"a request to {self._address} was not sent in time"))
+                    return
                 if self._vectored:
                     sent = self._socket.sendmsg(islice(out, _MAX_VECTORS))
                 else:

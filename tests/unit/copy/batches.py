@@ -69,6 +69,13 @@ class Owner:
         if self.stops:
             cursor.fail(State.LOST_RANGE, "")
 
+    def deleted(self, cursor: Cursor, first: int, after: int) -> None:
+        self.told.append(("deleted", first, after))
+        if self.stops:
+            cursor.fail(State.LOST_RANGE, "")
+        else:
+            cursor.lose(first, after, "retention")
+
     def finished(self, cursor: Cursor) -> None:
         self.told.append(("finished", cursor.offset))
 

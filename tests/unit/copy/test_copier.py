@@ -38,12 +38,14 @@ def hear(link: DriverLink, *messages: dict[str, Any]) -> None:
 def test_an_answer_renews_the_lease_from_the_time_of_the_question() -> None:
     # A process that was frozen finds the answers of long ago.
     link = DriverLink(ASSIGNMENT, 0, 8)
-    link._last_word, link._asked_at = 100.0, 130.0
+    link._last_word = 100.0
+    link._asked.extend([130.0, 140.0])
     hear(link, {"type": "go"}, {"type": "stop", "drain_s": 3})
     assert (link._last_word, link.drain_s, link.reason) == (130.0, 3.0, "the driver said stop")
-    link._asked_at = 120.0
-    hear(link, {"type": "go"})
-    assert link._last_word == 130.0
+    hear(link, {"type": "lease"}, {"type": "start", "starts": []})
+    assert link._last_word == 130.0, "an answer to a later question, which the driver may never have received"
+    hear(link, {"type": "go"}, {"type": "go"})
+    assert link._last_word == 140.0
 
 
 def test_lease_and_start_come_once_and_everything_else_is_passed_on() -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import time
+from collections import deque
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -14,14 +15,16 @@ from hypothesis import strategies as st
 
 from mm2.copy.executor.cursor import Cursor
 from mm2.copy.executor.history import Verdict, examine
-from mm2.copy.executor.losses import Losses
+from mm2.copy.executor.losses import CONTRADICTED_S, Losses
+from mm2.copy.executor.source import Source, _Intake
+from mm2.copy.executor.target_progress import fingerprint
 from mm2.copy.session import Mark, Session
 from mm2.copy.spec import CopySpec
 from mm2.copy.states import State
 from mm2.kafka.errors import BrokerFailure, DisconnectedFailure, KafkaFailure
 from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import EARLIEST, EpochEnd, OffsetInfo, ProducerIdentity, TopicPartition
-from tests.unit.copy.batches import SPEC, TP, Bench, batch
+from tests.unit.copy.batches import SPEC, TP, Bench, batch, of_epoch, record
 
 SETTINGS = ClientSettings.from_props({"bootstrap.servers": "localhost:1"}, client_id="c")
 COPY = CopySpec("A->B", "C", 0, "A", "B", SETTINGS, SETTINGS, (SPEC,), "offsets")
@@ -40,6 +43,8 @@ class Scene:
         self.checked: list[TopicPartition] = []
         self.failure: KafkaFailure | None = None
         self.asked = 0
+        self.asked_of: list[int] = []  # leader epochs
+        self.current_epoch, self.agreed = 9, True
         self.committed: list[tuple[Mark, bool]] = []  # (mark, held)
         self.waiting: list[Callable[[], None]] = []
         self.sessions: dict[TopicPartition, Session] = {}
@@ -56,17 +61,30 @@ class Scene:
     def resume(self) -> None:
         """Nothing is fetched here."""
 
-    def list_offsets(self, wanted: dict[TopicPartition, int]) -> dict[TopicPartition, Any]:
+    def leader_epoch(self, _partition: TopicPartition) -> int:
+        return self.current_epoch
+
+    async def is_agreed(self, _partition: TopicPartition) -> bool:
+        return self.agreed
+
+    def list_offsets(
+        self, wanted: dict[TopicPartition, int], *, leader_epochs: dict[TopicPartition, int]
+    ) -> dict[TopicPartition, Any]:
         self.asked += 1
+        self.asked_of += leader_epochs.values()
         if self.failure is not None:
             raise self.failure
         return {tp: OffsetInfo(self.range[spec != EARLIEST], -1, -1) for tp, spec in wanted.items()}
 
-    def epoch_ends(self, wanted: dict[TopicPartition, int]) -> dict[TopicPartition, Any]:
+    def epoch_ends(
+        self, wanted: dict[TopicPartition, int], *, leader_epochs: dict[TopicPartition, int]
+    ) -> dict[TopicPartition, Any]:
         """As `LeaderEpochFileCache.endOffsetFor`."""
+        self.asked_of += leader_epochs.values()
         return {tp: self.refused or end_of(self.epochs, self.range[1], epoch) for tp, epoch in wanted.items()}
 
-    def validated(self, partition: TopicPartition) -> None:
+    def validated(self, partition: TopicPartition, leader_epoch: int) -> None:
+        assert leader_epoch == self.current_epoch
         self.checked.append(partition)
 
     def look_again(self) -> None:
@@ -130,6 +148,46 @@ def test_what_may_have_been_copied_is_no_lost_range_yet() -> None:
     scene.range = (30, 50)
     scene.unreadable()
     assert (scene.bench.owner.told, scene.cursor.lost, scene.cursor.position) == ([("uncertain", 10, 3)], [], 10)
+
+
+def test_what_a_predecessor_copied_is_not_lost_when_retention_takes_it_afterwards() -> None:
+    scene = Scene()
+    scene.cursor.begin(Mark(10, 110, 10), skip=4)  # 10..13 are on the target
+    scene.range = (12, 50)  # and 10 and 11 are no longer on the source
+    scene.unreadable()
+    assert scene.bench.owner.told == [("uncertain", 10, 4)]
+    scene.cursor.match = deque(fingerprint(record(offset)) for offset in range(10, 14))
+    scene.cursor.held = False
+    scene.unreadable()
+    scene.bench.fetch(batch(12, 4))
+    assert scene.bench.offsets() == [14, 15], "so it is known that 10 and 11 were copied"
+    assert (scene.cursor.records, scene.cursor.lost, scene.bench.gaps) == (14, [], {})
+
+
+@pytest.mark.parametrize(("start", "lost"), [(14, []), (20, [(14, 20, "retention")])])
+def test_when_retention_took_all_of_it_only_what_lies_behind_it_is_lost(
+    start: int, lost: list[tuple[int, int, str]]
+) -> None:
+    scene = Scene()
+    scene.cursor.begin(Mark(10, 110, 10), skip=4)
+    scene.cursor.match = deque(fingerprint(record(offset)) for offset in range(10, 14))
+    scene.range = (start, 50)
+    scene.unreadable()
+    assert scene.cursor.lost == []
+    scene.bench.fetch(batch(start, 2))
+    assert [told[1:] for told in scene.bench.owner.told if told[0] == "deleted"] == [row[:2] for row in lost]
+    assert [one[:3] for one in scene.cursor.lost] == lost
+    assert (scene.cursor.records, scene.bench.offsets()) == (14, [start, start + 1])
+    scene.bench.ack(114)
+    assert scene.cursor.position == start + 2
+
+
+def test_nor_does_it_stop_the_partition() -> None:
+    scene = Scene(source_data_loss="stop")
+    scene.cursor.begin(Mark(10, 110, 10), skip=4)
+    scene.range = (12, 50)
+    scene.unreadable()
+    assert (stopped(scene), scene.bench.owner.told) == (None, [("uncertain", 10, 4)])
 
 
 def test_a_source_that_ends_earlier_was_truncated_and_is_gone_on_with_at_its_end_once_the_ledger_knows() -> None:
@@ -238,6 +296,26 @@ def test_without_topic_ids_it_was_created_again() -> None:
     assert scene.cursor.known_end == -1
 
 
+def test_without_topic_ids_a_broker_that_others_contradict_does_not_prove_that() -> None:
+    """A broker that was cut off before the topic was created again still has the old one, in the same leader epoch."""
+    scene = Scene()
+    scene.cursor.leader_epoch, scene.agreed = 2, False
+    scene.range, scene.epochs = (0, 8), [(0, 0), (2, 5)]
+    scene.unreadable()
+    assert (scene.committed, scene.cursor.offset, stopped(scene)) == ([], 10, None)
+    scene.agreed = True
+    scene.unreadable()
+    assert scene.committed == [(Mark(0, 110, 10), True)]
+
+
+def test_only_the_leader_from_which_a_partition_is_read_is_asked() -> None:
+    """A deposed leader answers UNKNOWN_LEADER_EPOCH, and nothing is concluded."""
+    scene = Scene()
+    scene.cursor.leader_epoch, scene.refused, scene.range = 3, BrokerFailure.of(75), (0, 8)
+    scene.unreadable()
+    assert (scene.asked_of, scene.committed) == ([9, 9, 9], [])
+
+
 def test_epochs_that_begin_again_within_range_are_found_out() -> None:
     """The broker does not know the last epoch that was read, which it calls out of range."""
     scene = Scene()
@@ -250,14 +328,15 @@ def test_epochs_that_begin_again_within_range_are_found_out() -> None:
 def test_an_offset_that_is_refused_although_it_is_there_stops_the_partition_after_a_while(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("mm2.copy.executor.losses.CONTRADICTED_S", 0.05)
+    clock = [100.0]
+    monkeypatch.setattr("mm2.copy.executor.losses.time", SimpleNamespace(monotonic=lambda: clock[0]))
     for epochs in ([(0, 0), (7, 3)], []):
         scene = Scene()
         scene.cursor.topic_id, scene.cursor.leader_epoch = "id", 7
         scene.epochs = epochs
         scene.unreadable()
         assert stopped(scene) is None
-        time.sleep(0.06)
+        clock[0] += CONTRADICTED_S + 1
         scene.unreadable()
         assert (stopped(scene), scene.committed) == (State.LOST_RANGE, [])
         trouble = scene.cursor.stop_trouble
@@ -307,6 +386,21 @@ def test_a_truncation_behind_the_mark_is_compared_by_content() -> None:
     assert scene.committed == [(Mark(4, -1, 13), True)]
 
 
+def test_after_a_truncation_behind_the_mark_the_epoch_before_it_is_kept() -> None:
+    """By it a second truncation is found before anything was read (R4)."""
+    scene = Scene()
+    scene.cursor.begin(Mark(10, 110, 10), skip=3)
+    scene.cursor.leader_epoch = 7  # a predecessor had read batches of epoch 7 behind the mark
+    scene.epochs = [(2, 0), (8, 12)]  # epoch 7 is gone, 2 reaches behind the mark
+    scene.range = (0, 40)
+    scene.play(lambda: scene.losses.validate(scene.cursor))
+    assert (scene.bench.owner.told, scene.cursor.leader_epoch) == ([("uncertain", 10, 3)], 2)
+    scene.epochs = [(2, 0), (9, 5)]  # the second election: 5..9 are other records
+    scene.cursor.held = False
+    broker = cast(Any, SimpleNamespace(version=11))
+    assert Source._must_be_checked(broker, _Intake(scene.cursor, 1, unchecked=True))
+
+
 def test_a_range_that_cannot_be_asked_for_changes_nothing() -> None:
     scene = Scene()
     scene.failure = DisconnectedFailure("gone")
@@ -338,7 +432,7 @@ def test_another_topic_of_the_same_name_is_copied_from_its_start_and_nothing_of_
     scene.written()
     scene.bench.fetch(batch(0, 2))
     assert scene.bench.offsets() == [0, 1]
-    assert [lost[:3] for lost in scene.cursor.lost] == [(10, 25, "recreated")]
+    assert [lost[:3] for lost in scene.cursor.lost] == [(10 + skip, 25, "recreated")]
 
 
 def test_what_is_under_way_is_waited_for() -> None:
@@ -407,6 +501,24 @@ def test_what_the_target_lost_is_sent_again_under_the_same_sequences() -> None:
     assert (scene.cursor.held, outbox.paused, scene.cursor.offset) == (False, False, 15)
 
 
+def test_a_move_that_waits_is_forgotten_when_the_partition_begins_elsewhere() -> None:
+    """The source is cut at 18 with 12..19 in flight, and then the target turns out to have lost its end, too."""
+    scene = Scene()
+    scene.sessions[TP] = Session(ProducerIdentity(1, 0), Mark(0, 100, 0))
+    copied(scene, 2)
+    cursor = scene.cursor
+    cursor.leader_epoch = 3
+    scene.bench.fetch(of_epoch(batch(12, 8), 3))  # in flight
+    scene.play(lambda: scene.losses.diverged(cursor, 2, 18))
+    assert (cursor.held, scene.committed) == (True, []), "it waits for what is in flight"
+    scene.losses.target_truncated(cursor, 11, 111)
+    scene.written()
+    assert (cursor.offset, cursor.held) == (11, False)
+    scene.bench.fetch(batch(11, 2))
+    scene.bench.ack(111)
+    assert (cursor.position, cursor.offset) == (13, 13)
+
+
 @pytest.mark.parametrize("case", ["no session", "foreign", "out of sight"])
 def test_where_it_is_not_known_which_they_were_the_partition_stops(case: str) -> None:
     scene = Scene()
@@ -421,4 +533,4 @@ def test_where_it_is_not_known_which_they_were_the_partition_stops(case: str) ->
 def test_a_target_that_gives_an_offset_twice_stops_the_partition() -> None:
     scene = Scene()
     scene.losses.target_went_back(scene.cursor, 3)
-    assert stopped(scene) == State.LOST_RANGE
+    assert stopped(scene) == State.INCONSISTENT

@@ -360,9 +360,50 @@ def test_without_a_ledger_nothing_waits() -> None:
 
 def test_in_a_transaction_only_the_position_counts() -> None:
     scene = Scene(transactions=TransactionsSpec("id"))
-    play(scene, lambda: scene.begin(Start(12, 12, ENTRY)))
+    play(scene, lambda: scene.begin(Start(12, 12, ENTRY.replace(session=None))))
     assert (scene.cursor.mark, scene.asked, scene.committed) == (Mark(12, -1, 0), [], [])
     assert scene.reading == [scene.cursor]
+
+
+def test_a_session_whose_holder_died_is_read_past_in_exactly_once_mode_too() -> None:
+    scene = Scene(transactions=TransactionsSpec("id"))
+    cursor, outbox = scene.cursor, scene.outbox
+    scene.standings = [TargetProgress(60, 160, 0)]
+    play(scene, lambda: scene.begin(Start(50, 40, ENTRY)))
+    assert (cursor.offset, cursor.skip, cursor.finishing, scene.standings) == (50, 10, True, [])
+    assert scene.opening.sessions == {TP: SESSION}, "the ledger names it until the first transaction"
+    assert (outbox.looked_up, outbox.identity, scene.committed) == (False, ProducerIdentity(-1, -1), [])
+    scene.bench.fetch(batch(50, 15))
+    assert (scene.bench.owner.told, cursor.held, scene.bench.parcels) == ([("finished", 60)], True, [])
+    play(scene, lambda: scene.opening.open_next(cursor))
+    assert (cursor.offset, cursor.held, cursor.finishing, scene.opening.sessions) == (60, False, False, {})
+    scene.bench.fetch(batch(60, 5))
+    assert scene.bench.offsets() == [60, 61, 62, 63, 64]
+
+
+def test_transactions_begin_at_the_mark_where_the_session_got_no_further() -> None:
+    scene = Scene(transactions=TransactionsSpec("id"))
+    scene.standings = [DisconnectedFailure("away"), TargetProgress(50, 150, 0)]
+    play(scene, lambda: scene.begin(Start(50, 40, ENTRY)))
+    cursor = scene.cursor
+    assert (cursor.mark, cursor.skip, cursor.finishing, scene.standings) == (ENTRY.mark, 0, False, [])
+    assert scene.reading == [cursor]
+
+
+def test_transactions_begin_where_the_session_ends_now_if_the_target_lost_its_end() -> None:
+    scene = Scene(transactions=TransactionsSpec("id"))
+    scene.standings = [TargetProgress(45, 145, 0)]
+    entry = ENTRY.replace(foreign=0)
+    play(scene, lambda: scene.begin(Start(50, 40, entry, Chunk(9, [Segment(0, 100, 50)]))))
+    assert (scene.cursor.position, scene.cursor.stop_trouble, scene.truncated) == (45, None, [])
+
+
+def test_transactions_do_not_begin_where_it_is_not_known_what_the_target_lost() -> None:
+    scene = Scene(transactions=TransactionsSpec("id"))
+    scene.standings = [TargetProgress(45, 145, 0)]
+    play(scene, lambda: scene.begin(Start(50, 40, ENTRY)))
+    assert scene.cursor.stop_trouble is not None
+    assert (scene.cursor.stop_trouble.state, scene.reading) == (State.LOST_RANGE, [])
 
 
 def test_a_session_that_cannot_go_on_is_followed_by_another() -> None:
@@ -544,3 +585,24 @@ def test_a_target_that_cannot_be_looked_at_makes_it_at_least_once() -> None:
     play(scene, lambda: scene.opening.match(scene.cursor))
     assert scene.cursor.note.startswith("at least once")
     assert (scene.cursor.mark, scene.cursor.skip, scene.cursor.held) == (Mark(50, -1, 0), 0, False)
+
+
+def test_a_session_under_other_rules_ends_also_where_the_target_was_truncated() -> None:
+    scene = Scene(read_committed=True)
+    old = Session(ProducerIdentity(7, 1), Mark(0, 100, 0), UNCOMMITTED)
+    scene.standings = [TargetProgress(45, 145, 0)]
+    play(scene, lambda: scene.begin(Start(50, 40, ENTRY.replace(session=old))))
+    assert scene.truncated == [(45, 145)]
+    assert (scene.cursor.read_committed, scene.cursor.finishing) == (False, True)
+
+
+def test_where_the_mark_has_no_target_offset_the_start_of_the_session_does() -> None:
+    """A holder died while it compared by content, and others write to the remote topic, too."""
+    scene = Scene()
+    scene.standings = [TargetProgress(60, 170, 0, (FoundBatch(50, 155, 5), FoundBatch(55, 165, 5)))]
+    play(scene, lambda: scene.begin(Start(50, 40, ENTRY.replace(mark=Mark(50, -1, 50)))))
+    assert (scene.cursor.skip, scene.cursor.skip_base, scene.outbox.floor) == (10, -1, 100)
+    scene.prints = [fingerprint(record(offset)) for offset in range(50, 60)]
+    scene.cursor.held = True
+    play(scene, lambda: scene.opening.match(scene.cursor))
+    assert (scene.cursor.note, scene.cursor.skip) == ("", 10)

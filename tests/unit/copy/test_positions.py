@@ -365,14 +365,14 @@ def test_a_position_describes_itself() -> None:
     positions.start_at(T, 30, Lease(1_000), seen=7)
     assert not positions.is_entered(T)
     entry = Entry(T.topic, T.partition, "A.t", Mark(42, 142, 42), session=session)
-    positions.commit(Commit(entry))
+    positions.commit(Commit(entry.replace(source_epoch=3, known_epoch=4, target_epoch=9)))
     positions.flush()
     desk.settle()
     (record,) = [record for topic, _, record in desk.log if topic == "offsets"]
     ((name, value),) = record.headers
     assert name == POSITION_HEADER
     assert value is not None
-    assert PositionHeader.from_bytes(value) == PositionHeader(Lease(1_000, 1), session, Mark(42, 142, 42), 7)
+    assert PositionHeader.from_bytes(value) == PositionHeader(Lease(1_000, 1), session, Mark(42, 142, 42), 7, (3, 4, 9))
     (written,) = [record for topic, _, record in desk.log if topic == "ledger"]
     assert written.value is not None
     assert lease_of(written.value) == Lease(1_000, 1)

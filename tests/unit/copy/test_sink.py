@@ -288,6 +288,21 @@ def test_a_broker_that_does_not_answer_is_left_for_the_new_leader() -> None:
     play(scenario)
 
 
+def test_a_produce_request_that_times_out_looks_up_the_leader() -> None:
+    """A deposed leader that does not know it appends, and waits for replicas that follow another one."""
+
+    async def scenario(scene: Scene) -> None:
+        line = Line(scene.sink, 1)
+        box = scene.outbox(known=True)
+        scene.put(box, "a")
+        await turn()
+        scene.leaders(t=2)
+        line.answer((TP, 7, -1))
+        await until(lambda: box.place == Place(2, 0))
+
+    play(scenario)
+
+
 def test_a_partition_without_a_leader_says_so_until_a_batch_is_taken() -> None:
     async def scenario(scene: Scene) -> None:
         line, box = Line(scene.sink, 1), scene.outbox()
@@ -415,6 +430,8 @@ def test_a_look_up_that_is_refused_for_long_is_given_up(monkeypatch: pytest.Monk
 
     async def scenario(scene: Scene) -> None:
         line, box = Line(scene.sink, 1), scene.outbox(known=True, looked_up=True)
+        notes: list[str] = []
+        box.on_uncertain = notes.append
         scene.put(box, "a")
         await turn()
         scene.standing = BrokerFailure.of(29)
@@ -426,6 +443,7 @@ def test_a_look_up_that_is_refused_for_long_is_given_up(monkeypatch: pytest.Monk
         await until(lambda: again.requests)
         assert again.requests == [[(0, 1)]]
         assert len(scene.questions) > 2
+        assert [note.partition(":")[0] for note in notes] == ["at least once"]
         assert box.looked_up, "the next doubt is looked up again"
 
     play(scenario)

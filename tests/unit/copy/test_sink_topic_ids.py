@@ -41,7 +41,7 @@ class Scene:
             for found in (topic_id, of_leader or topic_id)
         )
         self.cluster.metadata = lambda *_args, **_kwargs: everybody  # type: ignore[method-assign]
-        self.cluster.metadata_of = lambda *_: itself  # type: ignore[method-assign]
+        self.cluster.metadata_of = lambda *_args, **_kwargs: itself  # type: ignore[method-assign]
 
     async def look(self, times: int = 1) -> None:
         for _ in range(times):

@@ -17,7 +17,7 @@ from mm2.copy.executor.throttle import Throttle
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import BrokerFailure, DisconnectedFailure
 from mm2.kafka.settings import ClientSettings
-from mm2.kafka.structs import Metadata, PartitionInfo, TopicInfo, TopicPartition, topic_id_bytes, topic_id_text
+from mm2.kafka.structs import Broker, Metadata, PartitionInfo, TopicInfo, TopicPartition, topic_id_bytes, topic_id_text
 from mm2.kafka.wire import fetch
 from mm2.kafka.wire.channel import BufferPool
 from mm2.kafka.wire.fetch import Fetched, Position
@@ -146,7 +146,7 @@ class Scene:
         info = TopicInfo("t", topic_id, False, {index: PartitionInfo(leader, leader_epoch, (), ()) for index in (0, 1)})
         found = Metadata("id", 1, {}, {"t": info})
         self.cluster.metadata = lambda *_args, **_kwargs: found  # type: ignore[method-assign]
-        self.cluster.metadata_of = lambda *_: self.of_leader or found  # type: ignore[method-assign]
+        self.cluster.metadata_of = lambda *_args, **_kwargs: self.of_leader or found  # type: ignore[method-assign]
 
 
 def play(scenario: Callable[[Scene], Awaitable[None]], throttle: Throttle | None = None) -> None:
@@ -295,6 +295,98 @@ def test_an_unknown_id_that_the_leader_does_not_confirm_is_not_believed() -> Non
     play(scenario)
 
 
+def _leaders(scene: Scene, answers: dict[int, tuple[int, int] | None]) -> None:
+    """What each broker says who leads t, in which leader epoch; None: it does not answer. The first one is asked first."""
+    brokers = {node: Broker(node, "localhost", 1) for node in answers}
+
+    def says(node: int) -> Metadata:
+        said = answers[node]
+        if said is None:
+            raise DisconnectedFailure("nobody there")
+        info = TopicInfo("t", OLD, False, {0: PartitionInfo(*said, (), ())})
+        return Metadata("id", 1, brokers, {"t": info})
+
+    first = next(iter(answers))
+    scene.cluster.metadata = lambda *_args, **_kwargs: says(first)  # type: ignore[method-assign]
+    scene.cluster.metadata_of = lambda node, *_args, **_kwargs: says(node)  # type: ignore[method-assign]
+
+
+@pytest.fixture
+def _set_back_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mm2.copy.executor.source._SET_BACK_AFTER_S", 0.2)
+    monkeypatch.setattr("mm2.copy.executor.source.WATCH_S", 0.05)
+
+
+@pytest.mark.usefixtures("_set_back_soon")
+def test_a_deposed_leader_that_does_not_know_it_is_not_read_from() -> None:
+    """It names itself with the leader epoch before; another broker names the later one (KIP-320)."""
+
+    async def scenario(scene: Scene) -> None:
+        feed = Feed(TopicPartition("t", 0))
+        feed.leader_epoch = 5
+        _leaders(scene, {1: (1, 4), 2: (2, 5)})
+        scene.source.add([feed])
+        intake = scene.source._intakes[feed.partition]
+        await until(lambda: intake.place == Place(2, 0))
+        scene.source.look_again()
+        await asyncio.sleep(0.5)
+        assert (intake.place, intake.leader_epoch, feed.failures) == (Place(2, 0), 5, [])
+
+    play(scenario)
+
+
+@pytest.mark.usefixtures("_set_back_soon")
+def test_an_older_leader_epoch_is_believed_when_all_brokers_name_it_for_a_while() -> None:
+    """The cluster was set back to a copy, or the topic was created again (before topic ids)."""
+
+    async def scenario(scene: Scene) -> None:
+        feed = Feed(TopicPartition("t", 0))
+        feed.leader_epoch = 5
+        _leaders(scene, {1: (1, 4), 2: None})
+        scene.source.add([feed])
+        intake = scene.source._intakes[feed.partition]
+        await asyncio.sleep(0.5)
+        assert intake.place is None
+        assert feed.failures, "and the partition has a reason"
+        _leaders(scene, {1: (1, 4), 2: (1, 4)})
+        await until(lambda: intake.place == Place(1, 0))
+        assert intake.leader_epoch == 4
+
+    play(scenario)
+
+
+def test_leaders_are_looked_up_again_when_metadata_are_old() -> None:
+    """A deposed leader that does not know it answers fetches without an error: nothing else would ever ask."""
+
+    async def scenario(scene: Scene) -> None:
+        feed = Feed(TopicPartition("t", 0))
+        _leaders(scene, {1: (1, 4), 2: (2, 5), 3: (2, 5)})
+        scene.source._max_age_s = 1.0
+        scene.source.add([feed])
+        intake = scene.source._intakes[feed.partition]
+        await until(lambda: intake.place == Place(1, 0))
+        await until(lambda: intake.place == Place(2, 0))
+
+    play(scenario)
+
+
+def test_a_validation_by_a_leader_of_the_past_clears_nothing() -> None:
+    async def scenario(scene: Scene) -> None:
+        feed = Feed(TopicPartition("t", 0))
+        feed.leader_epoch = 3
+        line = scene.line(feed, version=fetch.FLEXIBLE_FROM - 1)
+        intake = scene.source._intakes[feed.partition]
+        intake.leader_epoch = 5
+        scene.source.validated(feed.partition, 4)
+        line.ask()
+        assert (feed.suspicions, line.asked) == (1, [])
+        scene.source.validated(feed.partition, 5)
+        line.ask()
+        assert len(line.asked) == 1
+
+    play(scenario)
+
+
 def test_an_answer_for_an_offset_that_is_no_longer_wanted_is_dropped() -> None:
     async def scenario(scene: Scene) -> None:
         feed = Feed(TopicPartition("t", 0))
@@ -327,16 +419,16 @@ def test_below_fetch_12_a_position_is_validated_before_it_is_read_and_after_each
 
     async def scenario(scene: Scene) -> None:
         feed, fresh = Feed(TopicPartition("t", 0)), Feed(TopicPartition("t", 1))
-        feed.leader_epoch = 5
+        feed.leader_epoch = 1
         line = scene.line(feed, fresh, version=fetch.FLEXIBLE_FROM - 1)
         line.ask()
         assert (feed.suspicions, [*line.asked[0]]) == (1, [fresh.partition])
-        scene.source.validated(feed.partition)
+        scene.source.validated(feed.partition, scene.source._intakes[feed.partition].leader_epoch)
         line.answer()
         assert {*line.asked[-1]} == {feed.partition, fresh.partition}
         scene.say(1, leader_epoch=2)
         scene.source.look_again()
-        await asyncio.sleep(0.4)
+        await until(lambda: scene.source._intakes[feed.partition].leader_epoch == 2)
         line.answer(fetched(feed.partition, 6), fetched(fresh.partition, 6))
         assert (feed.suspicions > 1, feed.taken, fresh.taken) == (True, [], [6])
         assert feed.partition not in line.asked[-1]

@@ -295,7 +295,7 @@ def test_a_log_that_cannot_be_read_is_a_failure_of_its_partition() -> None:
 def test_fingerprints_are_of_our_records_in_that_range() -> None:
     target = Target()
     target.tails = [(T, batch(8, 4, producer=(7, 2, 0))), (T, batch(12, 1, producer=(9, 0, 0)))]
-    found = target.look_up.fingerprints(T, 9, 11, OURS)
+    found = target.look_up.fingerprints(T, 9, 11, OURS, 9)
     assert found == Prints([fingerprint(record(9)), fingerprint(record(10))])
 
 
@@ -304,7 +304,7 @@ def test_a_target_that_stamps_records_itself_is_compared_without_timestamps() ->
     target = Target()
     stamped = batch(8, 2, producer=(7, 2, 0), attributes=LOG_APPEND_TIME)
     target.tails = [(T, batch(6, 2, producer=(7, 2, 0))), (T, stamped)]
-    found = target.look_up.fingerprints(T, 7, 10, OURS)
+    found = target.look_up.fingerprints(T, 7, 10, OURS, 9)
     assert found == Prints([fingerprint(record(offset), with_time=False) for offset in (7, 8, 9)], with_time=False)
     assert found.values[0] == fingerprint(dataclasses.replace(record(7), timestamp=5), with_time=False)
 

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from mm2.connect.api import ConnectError, SourceTaskContext, WorkerView
 from mm2.copy.executor.positions import offset_value
 from mm2.copy.ledger import Ledger, LedgerLog, Pause, entry_record, pause_record, paused
-from mm2.copy.session import Entry, Lease, Mark, PositionHeader, Session, Start, WrittenPosition
+from mm2.copy.session import Before, Entry, Lease, Mark, PositionHeader, Session, Start, WrittenPosition
 from mm2.kafka.errors import AuthenticationFailure, BrokerFailure, DisconnectedFailure, KafkaFailure, TlsFailure
 from mm2.kafka.structs import ProducerIdentity, TopicPartition
 from mm2.mirror.promotions import Promotion, withdrawn
@@ -68,7 +68,7 @@ class Log:
 class Scene:
     """A task as it is after its start, without Spark."""
 
-    def __init__(self, *entries: Entry, failures: list[KafkaFailure] | None = None) -> None:
+    def __init__(self, *entries: Entry, failures: list[KafkaFailure] | None = None, exactly_once: bool = False) -> None:
         self.positions = Positions()
         self.ledger = Ledger()
         for entry in entries:
@@ -76,17 +76,21 @@ class Scene:
             self.ledger.apply(row.key, row.value)
         self.log = Log(self.ledger, failures or [])
         self.task = MirrorSourceTask()
-        worker = WorkerView({}, "A-mm2", "mm2-offsets.A.internal", {}, exactly_once=False)
+        worker = WorkerView({}, "A-mm2", "mm2-offsets.A.internal", {}, exactly_once=exactly_once)
+        self.taken: list[str] = []
         self.task.initialize(SourceTaskContext("C", 0, {}, cast(Any, self.positions), worker))
         self.task._source_alias = "A"
         self.task._start_from = StartFrom()
         self.task._new_ledger = cast(Any, lambda: self.log)
+        self.ends = 40
         self.creations = 0
         self.task._create_topics = cast(Any, self._create)
         self.headers: dict[TopicPartition, PositionHeader] = {}
         self.read: dict[TopicPartition, list[int | None]] = {}
         task: Any = self.task
         task._written_positions = self._written
+        task._offsets_ends = lambda partitions: dict.fromkeys(partitions, self.ends)
+        task._take_transactional_id = self.taken.append
 
     def _written(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, WrittenPosition]:
         return {
@@ -199,6 +203,62 @@ def test_a_position_that_a_predecessor_wrote_late_is_not_obeyed() -> None:
     assert [line for line in logs if line["log_level"] == "warning"] == []
 
 
+def test_nor_is_it_when_exactly_once_has_been_switched_on_meanwhile() -> None:
+    scene = Scene(ENTRY.replace(lease=Lease(2_000, 1), seen=5), exactly_once=True)
+    scene.positions.held = {T0: 19}
+    scene.headers = {T0: PositionHeader(Lease(1_000, 7), ENTRY.session, Mark(20, 30, 20), 3)}
+    scene.read = {T0: [20]}
+    start = scene.starts()[T0]
+    assert (start.position, start.moved, start.entry and start.entry.session) == (50, False, ENTRY.session)
+
+
+AFTER_TRANSACTIONS = ENTRY.replace(session=None, before=Before(Mark(20, 30, 20), {}, 0, (0, 0, 0), 0))
+
+
+def test_an_open_transaction_is_aborted_once_before_positions_are_read_without_exactly_once() -> None:
+    scene = Scene(AFTER_TRANSACTIONS)
+    scene.positions.held = {T0: 49}
+    read: list[int] = []
+
+    def take(name: str) -> None:
+        read.append(len(scene.positions.asked))
+        scene.taken.append(name)
+
+    task: Any = scene.task
+    task._take_transactional_id = take
+    assert scene.starts()[T0].position == 50
+    assert (scene.taken, read) == (["A-mm2-C-0"], [0])
+    scene.starts()
+    assert len(scene.taken) == 1
+
+
+@pytest.mark.parametrize(("entry", "exactly_once"), [(ENTRY, False), (AFTER_TRANSACTIONS, True)])
+def test_no_transactional_id_is_taken_where_nothing_was_copied_in_transactions(
+    entry: Entry, exactly_once: bool
+) -> None:
+    scene = Scene(entry, exactly_once=exactly_once)
+    scene.starts()
+    assert scene.taken == []
+
+
+def test_where_the_transactional_id_may_not_be_taken_open_transactions_are_waited_for() -> None:
+    scene = Scene(AFTER_TRANSACTIONS)
+    scene.positions.held = {T0: 49}
+    failures = [DisconnectedFailure("away"), BrokerFailure.of(53)]
+
+    def take(_name: str) -> None:
+        raise failures.pop(0)
+
+    task: Any = scene.task
+    task._take_transactional_id = take
+    with pytest.raises(DisconnectedFailure):
+        scene.starts()
+    with capture_logs() as logs:
+        scene.starts()
+    (warning,) = [line for line in logs if line["log_level"] == "warning"]
+    assert warning["transactional_id"] == "A-mm2-C-0"
+
+
 def test_a_position_that_the_second_reading_does_not_show_is_obeyed() -> None:
     """A deposed leader may answer with what the offsets topic held before."""
     scene = Scene(ENTRY.replace(lease=Lease(2_000, 1), seen=5))
@@ -292,7 +352,7 @@ def test_without_a_ledger_it_is_at_least_once(code: int) -> None:
     scene = Scene(ENTRY, failures=[BrokerFailure.of(code)] * 100_000)
     scene.positions.held = {T0: 49}
     with capture_logs() as logs:
-        assert scene.starts()[T0] == Start(50, 50)
+        assert scene.starts()[T0] == Start(50, 50, seen=scene.ends)
     assert logs[0]["event"] == "Without the ledger copying is at least once."
 
 

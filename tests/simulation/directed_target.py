@@ -1,0 +1,483 @@
+"""Schedules of faults on the target's side and of leases; see `directed`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from mm2.copy.executor.positions import offset_key
+from mm2.copy.ledger import Ledger, ledger_topic
+from mm2.kafka.partitioner import partition_for
+from mm2.kafka.structs import TopicPartition
+from tests.simulation.cluster import Cluster, Place
+from tests.simulation.directed import Schedule, _crash, _cut_off, _seldom, _start, _write_to
+from tests.simulation.network import Link, Socket
+from tests.simulation.oracle import Violation
+from tests.simulation.process import Loop, Process
+from tests.simulation.scenario import CONNECTOR, OFFSETS, REMOTE, TOPIC, Profile, Scenario
+from tests.simulation.storage import batch_at
+
+_OLD_MS = 30 * 86_400_000
+LEDGER: Place = (ledger_topic("A"), 0)
+DATA: Place = (REMOTE, 0)
+
+
+def _old(profile: Profile) -> None:
+    """Records so old that the target forgets their producer at each check."""
+    profile.age_ms = (_OLD_MS,)
+    profile.target.check_interval_s = 0.5
+    profile.target.lag_time_s = 2.0
+    profile.commit_ms = 200
+    profile.batch_s = 60.0
+
+
+def _old_and_few(profile: Profile) -> None:
+    _old(profile)
+    profile.target.check_interval_s = 0.2
+    profile.produce_every_s = 0.3
+    profile.burst = 1
+
+
+def _slow(cluster: Cluster, place: Place, nodes: tuple[int, ...] = (1, 2, 3)) -> None:
+    """Followers of a partition fetch nothing."""
+    for node in nodes:
+        cluster.brokers[node].slow_fetch_s[place] = 1000.0
+
+
+def _well(cluster: Cluster, place: Place) -> None:
+    for node, broker in cluster.brokers.items():
+        broker.slow_fetch_s.pop(place, None)
+        cluster.fetch_soon(place, node, 0.001)
+
+
+def _holder(scenario: Scenario) -> Process:
+    holder = scenario.driver.holder()
+    if holder is None:
+        raise Violation("simulation", "no process copies")
+    return holder
+
+
+def _end(scenario: Scenario, place: Place = DATA) -> int:
+    leader = scenario.target.leader_replica(place)
+    return -1 if leader is None else leader.end
+
+
+def _state(scenario: Scenario) -> tuple[str, str, int]:
+    row = next((row for row in scenario.driver.progress() if row.partition == 0), None)
+    return ("", "", -1) if row is None else (row.state, row.reason, row.position)
+
+
+def _break_channel(scenario: Scenario) -> None:
+    """The progress channel of the holder breaks (`_Peer.connection_lost` of `driver/server.py`): both ends hear of it."""
+    driver = scenario.driver
+    driver.kill_cancelled = 0.0  # the host of the executor is the one that is cut off
+    batch = driver._batch_of[_holder(scenario)]
+    scenario.world.say("the progress channel breaks")
+    driver.perform(lambda: batch.ended("the progress channel broke: reset"))
+
+
+# -- two holders at a time
+
+
+def lease_still_runs(scenario: Scenario) -> None:
+    """The progress channel breaks while the target refuses batches: another holder gets the lease at once, the old one's runs on."""
+    world, target = scenario.world, scenario.target
+    world.run(3.0)
+    _slow(target, DATA)
+    world.run(9.0)  # refused with NOT_ENOUGH_REPLICAS by now, and sent again and again
+    _break_channel(scenario)
+    world.run(world.now + 4.0)
+    _well(target, DATA)
+    world.run(world.now + 3.0)
+
+
+def lease_still_runs_doubled(scenario: Scenario) -> None:
+    """The same, looking past I4: what the two holders do to the target."""
+    scenario.network.on_send = lambda _link, _data: None
+    world, target = scenario.world, scenario.target
+    world.run(3.0)
+    _slow(target, DATA)
+    world.run(9.0)
+    _break_channel(scenario)
+    world.run(world.now + 1.5 + world.random.random() * 1.5)
+    _well(target, DATA)
+    world.run(world.now + 5.0)
+
+
+def stop_while_frozen(scenario: Scenario) -> None:
+    """The task is stopped while the target refuses batches; its holder is frozen for 3.5 s during the drain. After the 5 s of
+    `task.shutdown.graceful.timeout.ms` the worker gives the task up (`Worker.stop_tasks`), and another worker starts it."""
+    world, target, driver = scenario.world, scenario.target, scenario.driver
+    world.run(3.0)
+    _slow(target, DATA)
+    world.run(9.0)
+    driver.kill_cancelled = 0.0
+    holder = _holder(scenario)
+    stopped = world.now
+    driver.signal_stop()
+    world.run(stopped + 3.2)
+    holder.freeze(3.5)
+    world.run(stopped + 5.0)
+    driver.start()
+    world.run(stopped + 12.0)
+    _well(target, DATA)
+    world.run(world.now + 3.0)
+
+
+# -- clean although the ledger is to be told
+
+
+def moved_without_entry(scenario: Scenario) -> None:
+    """A holder has gone back behind a truncation and waits for the ledger; the next one takes over cleanly, copies, and dies."""
+    world, source, target, driver = scenario.world, scenario.source, scenario.target, scenario.driver
+    place: Place = (TOPIC, 0)
+    part = source.partitions[place]
+    world.run(2.0)
+    source.brokers[3].slow_fetch_s[place] = 1000.0
+    world.run(6.5)
+    _slow(target, LEDGER)
+    world.run(9.2)
+    scenario.oracle.excuses.source_cut.add(0)
+    source.brokers[3].slow_fetch_s.pop(place, None)
+    source.decide(part, 3, (3,), new_epoch=True)
+    grant = driver.last_grant
+    if not world.run(world.now + 60.0, lambda: driver.last_grant > grant):
+        raise Violation("simulation", "no hand-over")
+    end = _end(scenario)
+    world.run(world.now + 30.0, lambda: _end(scenario) > end + 5)
+    _crash(scenario)
+    world.run(world.now + 0.5)
+    _start(scenario)
+    world.run(world.now + 2.0)
+    _well(target, LEDGER)
+    world.run(world.now + 3.0)
+
+
+def _moved(profile: Profile) -> None:
+    profile.commit_ms = 200
+    profile.batch_s = 10.0
+    profile.target.lag_time_s = 2.0
+
+
+# -- a request that was handed to the channel, and not to the socket
+
+
+class _Full:
+    """Sockets that take nothing, as with a broker that does not read."""
+
+    def __init__(self) -> None:
+        self.links: set[Link] = set()
+        self.writers: dict[Any, tuple[Process, Callable[[], None]]] = {}
+
+    def over(self) -> None:
+        self.links.clear()
+        for process, callback in list(self.writers.values()):
+            process.socket_ready(callback)
+
+
+@contextmanager
+def _backpressure() -> Iterator[_Full]:
+    full = _Full()
+    saved = Socket.sendmsg, Loop.add_writer, Loop.remove_writer
+
+    def sendmsg(self: Socket, buffers: Any) -> int:
+        if self.link in full.links:
+            raise BlockingIOError
+        return saved[0](self, buffers)
+
+    def add_writer(self: Loop, fd: Any, callback: Any, *_: Any) -> None:
+        full.writers[fd] = (self._process, callback)
+
+    def remove_writer(self: Loop, fd: Any) -> None:
+        full.writers.pop(fd, None)
+
+    Socket.sendmsg, Loop.add_writer, Loop.remove_writer = sendmsg, add_writer, remove_writer  # type: ignore[method-assign]
+    try:
+        yield full
+    finally:
+        Socket.sendmsg, Loop.add_writer, Loop.remove_writer = saved  # type: ignore[method-assign]
+
+
+def _frozen_with_full_socket(scenario: Scenario) -> None:
+    world, network = scenario.world, scenario.network
+    with _backpressure() as full:
+        world.run(4.0)
+        holder = _holder(scenario)
+        scenario.driver.kill_cancelled = 0.0
+        leader = scenario.target.partitions[DATA].state.leader
+        host = scenario.target.brokers[leader].host
+        full.links.update(link for link in network.of(holder) if link.listener.host == host)
+        if not world.run(world.now + 5, lambda: bool(full.writers)):
+            raise Violation("simulation", "no request waits for the socket")
+        world.say("a request waits for the socket")
+        holder.freeze(25.0)
+        world.run(world.now + 0.5)
+        full.over()  # the broker reads again; the process is still frozen
+        world.run(world.now + 17.0)
+        scenario._producing = False
+        world.run(world.now + 12.0)
+
+
+def frozen_with_full_socket(scenario: Scenario) -> None:
+    """A holder is frozen while a batch waits in its channel, as the socket was full. It resumes when another one has copied on."""
+    _frozen_with_full_socket(scenario)
+
+
+def frozen_with_full_socket_doubled(scenario: Scenario) -> None:
+    """The same, looking past I4."""
+    scenario.network.on_send = lambda _link, _data: None
+    _frozen_with_full_socket(scenario)
+
+
+# -- a deposed leader of the ledger
+
+
+def stale_ledger_leader(scenario: Scenario) -> None:
+    """The ledger is read from a leader that does not know that it is deposed; the position's header is newer, and the source's
+    leader has moved in between, cleanly."""
+    world, target, source, driver = scenario.world, scenario.target, scenario.source, scenario.driver
+    zombie = 3
+    for place, part in target.partitions.items():
+        leader = zombie if place == LEDGER else 1
+        if part.state.leader != leader:
+            target.decide(part, leader, part.state.isr, new_epoch=True)
+    world.run(5.0)
+    broker = target.brokers[_cut_off(scenario, target, LEDGER, 120.0)]
+    world.run(world.now + 0.5)
+    end = _end(scenario, LEDGER)
+    if not world.run(world.now + 60, lambda: _end(scenario, LEDGER) > end + 2):
+        raise Violation("simulation", "the new leader of the ledger gets no entries")
+    source.move_leader((TOPIC, 0))
+    end = _end(scenario, LEDGER)
+    world.run(world.now + 3)
+    world.run(world.now + 20, lambda: _end(scenario, LEDGER) > end + 8)
+    newest = driver.ledger
+
+    def ledger() -> Ledger:
+        """What the deposed leader answers, up to its high watermark."""
+        world.sleep(0.01)
+        found = Ledger()
+        replica = broker.replicas[LEDGER]
+        for batch in replica.log:
+            if batch.after <= replica.high_watermark:
+                for record in batch.records:
+                    found.apply(record.key, record.value, record.timestamp or 0)
+        return found
+
+    driver.ledger = ledger  # type: ignore[method-assign]
+    _crash(scenario)
+    world.run(world.now + 0.5)
+    _start(scenario)
+    world.run(world.now + 6.0)
+    driver.ledger = newest  # type: ignore[method-assign]
+
+
+def _short_batches(profile: Profile) -> None:
+    _short_commits(profile)
+    profile.batch_s = 5.0
+
+
+def _short_commits(profile: Profile) -> None:
+    profile.produce_every_s = 0.1
+    profile.burst = 3
+    profile.commit_ms = 200
+    profile.batch_s = 60.0
+    profile.request_timeout_ms = 2_000
+
+
+# -- a deposed leader of the offsets topic tells its end
+
+
+def stale_seen(scenario: Scenario) -> None:
+    """A user's reset is obeyed; the end of the offsets topic is asked of a deposed leader; the holder dies before it commits."""
+    world, target = scenario.world, scenario.target
+    world.run(12.0)
+    place = (OFFSETS, partition_for(offset_key(CONNECTOR, "A", TopicPartition(TOPIC, 0)), 2))
+    _cut_off(scenario, target, place, 20.0)
+    world.run(world.now + 0.5)
+    scenario.reset_position()
+    resets = scenario.oracle.excuses.resets
+    if not world.run(world.now + 30.0, lambda: bool(resets) and not scenario._starting):
+        raise Violation("simulation", "no reset")
+    end = _end(scenario)
+    world.run(world.now + 5.0, lambda: _end(scenario) > end + 10)
+    _crash(scenario)
+    world.run(world.now + 0.5)
+    _start(scenario)
+    world.run(world.now + 5.0)
+
+
+def _seldom_short(profile: Profile) -> None:
+    profile.produce_every_s = 0.15
+    profile.burst = 3
+    profile.commit_ms = 60_000
+    profile.batch_s = 6.0
+    profile.request_timeout_ms = 2_000
+
+
+def late_position_before_seen(scenario: Scenario) -> None:
+    """A position whose connection broke, and which was written again, lands between the successor's two questions: what the position
+    is, and where the offsets topic ends. Nothing is copied any more. Then the task starts again."""
+    world, target, network, driver = scenario.world, scenario.target, scenario.network, scenario.driver
+    caught: list[tuple[int, bytes]] = []
+    watched = network.on_send
+    count = 0
+
+    def sent(link: Link, data: bytes) -> None:
+        nonlocal count
+        watched(link, data)
+        write = _write_to(scenario, data, OFFSETS)
+        if write is not None and not caught:
+            count += 1
+            if count == 4:
+                world.say("this position will be late, its connection breaks")
+                caught.append(write)
+                link.late_s = 100_000.0
+                world.after(0.0, link.reset)
+
+    network.on_send = sent
+    world.run(5.0, lambda: bool(caught))
+    world.run(world.now + 2.0)
+    scenario._producing = False
+    world.run(world.now + 2.0)
+    network.on_send = watched
+    lane = driver.lane
+    assert lane is not None
+    read = lane._read_starts
+
+    def starts(partitions: Any) -> Any:
+        found = read(partitions)
+        if caught:
+            partition, data = caught.pop()
+            leader = target.leader_replica((OFFSETS, partition))
+            assert leader is not None
+            world.say("the late position lands", offset=leader.end)
+            leader.append(batch_at(memoryview(data), leader.end, leader.epoch))
+            target.brokers[leader.broker].advance(leader)
+            target.replicate(leader)
+            world.sleep(0.05)
+        return found
+
+    lane._read_starts = starts
+    _holder(scenario)._exit(OSError("killed"))
+    world.run(world.now + 6.0)
+    _crash(scenario)
+    world.run(world.now + 0.5)
+    _start(scenario)
+    world.run(world.now + 3.0)
+
+
+# -- alarms that end by themselves
+
+
+def alarm_ends_by_itself(scenario: Scenario) -> None:
+    """Records of the session are appended twice. The partition stops as INCONSISTENT, and the next micro-batch goes on."""
+    world, target = scenario.world, scenario.target
+    scenario.oracle.excuses.target_cut.add(0)
+    scenario.oracle.excuses.stops[0] = {"INCONSISTENT"}
+    world.run(3.0)
+    leader = target.leader_replica(DATA)
+    assert leader is not None
+    batch = leader.log[-1]
+    world.say("appended twice", at=leader.end)
+    leader.append(batch_at(memoryview(batch.data), leader.end, leader.epoch))
+    target.brokers[leader.broker].advance(leader)
+    target.replicate(leader)
+    if not world.run(world.now + 10.0, lambda: _state(scenario)[0] == "INCONSISTENT"):
+        raise Violation("simulation", f"not found: {_state(scenario)}")
+    said = _state(scenario)
+    world.run(world.now + 3.0)
+    if world.run(world.now + 60.0, lambda: _state(scenario)[0] == "RUNNING" and _state(scenario)[2] > said[2] + 20):
+        raise Violation("alarm", f"was {said}, and is {_state(scenario)} without anybody having done anything")
+
+
+def lost_range_ends_by_itself(scenario: Scenario) -> None:
+    """An unclean election of the target takes acknowledged records away: the partition stops as LOST_RANGE, and then goes on."""
+    world, target = scenario.world, scenario.target
+    scenario.oracle.excuses.target_cut.add(0)
+    scenario.oracle.excuses.stops[0] = {"LOST_RANGE", "INCONSISTENT", "note"}
+    world.run(3.0)
+    _slow(target, DATA, (3,))
+    world.run(9.0)
+    states: list[str] = []
+
+    def watch() -> bool:
+        state = _state(scenario)[0]
+        if not states or states[-1] != state:
+            states.append(state)
+        return False
+
+    scenario.target.brokers[3].slow_fetch_s.pop(DATA, None)
+    target.elect_unclean(DATA)
+    for node in (1, 2, 3):
+        target.fetch_soon(DATA, node, 0.001)
+    world.run(world.now + 40.0, watch)
+    scenario.finish()
+    leader = target.leader_replica(DATA)
+    assert leader is not None
+    there = {serial for batch in leader.log for record in batch.records for serial in [_serial(record.value)]}
+    missing = [serial for _, serial in scenario.oracle.expected(0) if serial not in there]
+    if missing and _state(scenario)[0] == "RUNNING":
+        raise Violation(
+            "alarm", f"{len(missing)} records are missing ({missing[:5]}), states were {states}, now {_state(scenario)}"
+        )
+
+
+def _serial(value: bytes | None) -> int:
+    return int((value or b"").split(b":")[1])
+
+
+def _alarm(profile: Profile) -> None:
+    profile.commit_ms = 200
+    profile.batch_s = 6.0
+    profile.target.lag_time_s = 2.0
+
+
+def _alarm_old(profile: Profile) -> None:
+    _old(profile)
+    profile.batch_s = 8.0
+
+
+# -- retention of the target
+
+
+def retention_of_the_target(scenario: Scenario) -> None:
+    """While no process copies, retention of the target takes records away that lie behind the last mark, but not all of them."""
+    world, target = scenario.world, scenario.target
+    world.run(2.0)
+    middle = 0
+    world.run(6.0)
+    _crash(scenario)
+    world.run(world.now + 1.0)
+    part = target.partitions[DATA]
+    log = part.replicas[part.state.leader].log
+    middle = log[len(log) * 2 // 3].base
+    world.say("retention", start=middle, end=part.replicas[part.state.leader].end)
+    for replica in part.replicas.values():
+        replica.log[:] = [batch for batch in replica.log if batch.base >= middle]
+        replica._bases[:] = [batch.base for batch in replica.log]
+        replica.start = middle
+    _start(scenario)
+    world.run(world.now + 20.0)
+
+
+def _seldom_old(profile: Profile) -> None:
+    _old(profile)
+    _seldom(profile)
+
+
+TARGET: tuple[Schedule, ...] = (
+    Schedule(lease_still_runs, _old),
+    Schedule(lease_still_runs_doubled, _old_and_few),
+    Schedule(stop_while_frozen, _old_and_few),
+    Schedule(moved_without_entry, _moved),
+    Schedule(frozen_with_full_socket, _seldom_old),
+    Schedule(frozen_with_full_socket_doubled, _seldom_old),
+    Schedule(stale_ledger_leader, _short_batches),
+    Schedule(stale_seen, _seldom_short),
+    Schedule(late_position_before_seen, _short_commits),
+    Schedule(alarm_ends_by_itself, _alarm),
+    Schedule(lost_range_ends_by_itself, _alarm_old),
+    Schedule(retention_of_the_target, _seldom_old),
+)

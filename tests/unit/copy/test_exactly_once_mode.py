@@ -1,0 +1,503 @@
+"""Exactly-once mode across crashes: what a successor finds in the ledger and in Connect's offsets topic after each step."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+import tests.unit.copy.test_sink as sinks
+from mm2.config.worker_keys import WorkerConfig
+from mm2.connect import node
+from mm2.connect.node import Node
+from mm2.connect.plugins import Plugins
+from mm2.copy.executor.copier import Copier
+from mm2.copy.executor.losses import Losses
+from mm2.copy.executor.outbox import Outbox
+from mm2.copy.executor.source import Source, _Intake
+from mm2.copy.executor.transaction import Transactions
+from mm2.copy.ledger import Ledger, entry_record
+from mm2.copy.session import Before, Entry, Lease, Mark, Session, SourceState, Start
+from mm2.copy.spec import Assignment, TransactionsSpec
+from mm2.kafka.errors import BrokerFailure, KafkaFailure
+from mm2.kafka.log import KafkaBasedLog
+from mm2.kafka.reader import BatchReader
+from mm2.kafka.records.batch import TRANSACTIONAL
+from mm2.kafka.records.record import Record, encode_batch
+from mm2.kafka.records.transactions import AbortedTransactions
+from mm2.kafka.structs import ProducerIdentity, TopicPartition
+from mm2.kafka.wire.fetch import Fetched
+from tests.unit.copy import test_losses as losses_bench
+from tests.unit.copy import test_opening as opening_bench
+from tests.unit.copy.batches import TP, Bench, batch
+
+EXACTLY_ONCE = TransactionsSpec("id")
+INVALID_TXN_STATE = 48
+AWAY = BrokerFailure.of(15)
+BYTES = "org.apache.kafka.connect.converters.ByteArrayConverter"
+WORKER = {
+    "bootstrap.servers": "127.0.0.1:1",
+    "group.id": "g",
+    "config.storage.topic": "configs",
+    "offset.storage.topic": "offsets",
+    "status.storage.topic": "statuses",
+    "key.converter": BYTES,
+    "value.converter": BYTES,
+}
+
+
+class Coordinator:
+    """Ends transactions as the broker's: one that holds no record cannot be committed (`TransactionCoordinator.endTransaction`, Empty)."""
+
+    implicit_partitions = True
+
+    def __init__(self) -> None:
+        self.records = 0
+        self.fails: KafkaFailure | None = None
+        self.ended: list[bool] = []
+
+    def end(self, identity: ProducerIdentity, commit: bool) -> ProducerIdentity:
+        self.ended.append(commit)
+        if self.fails is not None:
+            raise self.fails
+        if commit and not self.records:
+            raise BrokerFailure.of(INVALID_TXN_STATE)
+        self.records = 0
+        return ProducerIdentity(identity.producer_id, identity.producer_epoch + 1)
+
+
+class Positions:
+    """The ledger's entries as they are written, and what Connect's offsets topic holds."""
+
+    idle = True
+
+    def __init__(self, committed: dict[TopicPartition, int | None]) -> None:
+        self.committed = committed
+        self.entries: list[Entry] = []
+
+    def busy(self, _source: TopicPartition) -> bool:
+        return False
+
+    def lease(self, _source: TopicPartition) -> Lease:
+        return Lease(5, len(self.entries))
+
+    def commit(self, commit: Any) -> None:
+        entry: Entry = commit.entry
+        self.entries.append(
+            entry.replace(previous=self.committed.get(entry.source), lease=Lease(5, 1 + len(self.entries)))
+        )
+
+    def flush(self) -> None:
+        """Written at once."""
+
+    def offset_record(self, _source: TopicPartition, position: int) -> tuple[int, Record]:
+        return 0, Record(b"k", b"%d" % position)
+
+
+class Scene:
+    """A copier in exactly-once mode with one partition, copied up to offset 100 of a topic with the id "old"."""
+
+    def __init__(self) -> None:
+        self.bench = Bench(100, target=200, records=100)
+        self.cursor = self.bench.cursor
+        self.cursor.topic_id, self.cursor.leader_epoch, self.cursor.known_epoch = "old", 3, 3
+        self.cursor.known_end = 100
+        self.positions = Positions({TP: 100})
+        self.coordinator = Coordinator()
+        self.copier = copier = Copier(Assignment("b", "localhost", 1, "00"), 0)
+        copier._cursors = {TP: self.cursor}
+        copier._positions = cast(Any, self.positions)
+        copier._ledger = cast(Any, object())
+        copier._sink = cast(Any, SimpleNamespace(topic_ids={}))
+        copier._source = cast(Any, self)
+        copier._opening = cast(Any, SimpleNamespace(sessions={}))
+        copier._tell_of_standstills()
+        self.cursor.owner.acked = copier.acked  # type: ignore[method-assign]
+        self.sent: list[int] = []
+        sink = SimpleNamespace(hold=lambda **_: None, put=self._put, outbox=self._outbox)
+        self.transactions = Transactions(
+            cast(Any, None), EXACTLY_ONCE, cast(Any, sink), "offsets", self._call, lambda _error: None
+        )
+        self.transactions._client = cast(Any, self.coordinator)
+        self.transactions._identity = ProducerIdentity(1, 0)
+        self.transactions.begin([self.bench.outbox])
+        copier._transactions = self.transactions
+        copier._losses = self.losses = Losses(
+            losses_bench.COPY,
+            cast(Any, self),
+            cast(Any, None),
+            cast(Any, SimpleNamespace(sessions={})),
+            self._call,
+            copier._commit_then,
+        )
+
+    def resume(self) -> None:
+        """Nothing is fetched here."""
+
+    async def _call(self, call: Any, *args: Any) -> Any:
+        await asyncio.sleep(0)
+        return call(*args)
+
+    def _outbox(self, partition: TopicPartition, **_: Any) -> Outbox:
+        return Outbox(partition, ProducerIdentity(1, 0), transactional=True)
+
+    def _put(self, outbox: Outbox, parcel: Any) -> None:
+        """The offsets topic takes it."""
+        self.coordinator.records += parcel.count
+        self.sent.append(outbox.partition.partition)
+        outbox.stamp(parcel)
+        outbox.acked = outbox.next
+        parcel.acked(0)
+
+    def copy(self, base: int, count: int) -> None:
+        self.bench.fetch(batch(self.cursor.offset, count))
+        parcel = self.bench.outbox.queue[0]
+        self.bench.outbox.stamp(parcel)
+        self.bench.outbox.acked = self.bench.outbox.next
+        self.bench.outbox.queue.popleft()
+        parcel.acked(base)
+        self.coordinator.records += count
+
+    def commit(self, fails: KafkaFailure | None = None) -> None:
+        """The next transaction; with ``fails`` the executor dies before it is committed."""
+        self.coordinator.fails = fails
+        asyncio.run(self.copier._commit_transaction())
+        assert (self.copier._link.reason == "") == (fails is None)
+
+    def successor(self) -> Start:
+        """What is found by the executor that follows."""
+        ledger = Ledger()
+        for entry in self.positions.entries:
+            row = entry_record(entry)
+            ledger.apply(row.key, row.value)
+        return ledger.start(TP, self.positions.committed[TP])
+
+
+def _finds_the_new_topic(start: Start) -> bool:
+    """Whether whoever begins there notices that the source is the topic "new"."""
+    scene = opening_bench.Scene(transactions=EXACTLY_ONCE)
+    opening_bench.play(scene, lambda: scene.begin(start))
+    Source._is_strange(_Intake(scene.cursor, 1 << 20, topic_id="new"))
+    return ("renewed", "new") in scene.bench.owner.told
+
+
+# -- a source topic that was created again -----------------------------------------------------------------------------
+
+
+def test_a_topic_that_was_created_again_is_copied_where_no_other_partition_has_something_to_commit() -> None:
+    scene = Scene()
+    scene.copier.renewed(scene.cursor, "new")
+    assert (scene.cursor.offset, scene.cursor.held) == (0, True)
+    scene.commit()
+    assert not scene.cursor.held
+    start = scene.successor()
+    assert (start.position, start.moved) == (0, False)
+    assert start.entry is not None
+    assert start.entry.source_id == "new"
+
+
+def test_a_position_of_the_old_topic_is_not_taken_for_one_of_the_new() -> None:
+    scene = Scene()
+    scene.copier.renewed(scene.cursor, "new")
+    scene.commit(fails=AWAY)
+    start = scene.successor()
+    assert start.position == 100
+    assert start.entry is not None
+    assert (start.entry.source_id, start.entry.lost) == ("old", ())
+    assert _finds_the_new_topic(start), "0 to 99 of it would never be copied"
+
+
+def test_nor_is_it_where_the_ledger_knew_nothing_of_the_position() -> None:
+    """Java has copied up to 100, or a user has set the position."""
+    scene = Scene()
+    scene.copier._before[TP] = Before(Mark(100, -1, 0), {}, 0, (0, 0, 0), 0)
+    scene.positions.entries.clear()
+    scene.copier.renewed(scene.cursor, "new")
+    scene.commit(fails=AWAY)
+    assert _finds_the_new_topic(scene.successor())
+
+
+@pytest.mark.parametrize("count", [5, 100])
+@pytest.mark.parametrize("committed", [False, True])
+def test_records_of_the_new_topic_count_when_they_are_committed(count: int, committed: bool) -> None:
+    """Also where the new topic's position is the one that the old topic had."""
+    scene = Scene()
+    scene.copier.renewed(scene.cursor, "new")
+    scene.coordinator.records = 1  # of another partition of this task
+    scene.commit()
+    scene.copy(300, count)
+    scene.commit(None if committed else AWAY)
+    start = scene.successor()
+    assert (start.position, start.moved) == (count if committed else 0, False)
+    assert not _finds_the_new_topic(start)
+
+
+def test_a_user_who_sets_the_position_back_to_that_of_the_old_topic_is_obeyed() -> None:
+    scene = Scene()
+    scene.copier.renewed(scene.cursor, "new")
+    scene.commit()
+    scene.copier._tell_of_standstills()
+    scene.positions.committed[TP] = 100
+    start = scene.successor()
+    assert (start.position, start.moved) == (100, True)
+    assert not _finds_the_new_topic(start)
+
+
+def test_the_beginning_of_an_empty_log_is_kept_when_its_first_transaction_is_aborted() -> None:
+    """With auto.offset.reset=latest the records of that transaction would be behind the new beginning."""
+    scene = Scene()
+    scene.positions.committed[TP] = None
+    scene.positions.entries.clear()
+    scene.cursor.begin(Mark(0, -1, 0))
+    scene.copier._tell_of_standstills()
+    assert scene.successor().position == 0
+    scene.copy(300, 5)
+    scene.commit(fails=AWAY)
+    assert scene.successor().position == 0
+
+
+# -- a source log that was truncated -----------------------------------------------------------------------------------
+
+
+def test_a_truncated_log_is_known_again_after_a_crash() -> None:
+    scene = Scene()
+    scene.copier.diverged(scene.cursor, 2, 50)
+    scene.commit(fails=AWAY)
+    start = scene.successor()
+    assert start.entry is not None
+    assert (start.position, start.entry.source_epoch, start.entry.lost) == (100, 3, ())
+
+
+def test_a_log_that_was_cut_at_the_committed_position_needs_no_transaction() -> None:
+    scene = Scene()
+    scene.copier.diverged(scene.cursor, 2, 100)
+    assert scene.cursor.held
+    scene.commit()
+    assert (scene.cursor.held, scene.coordinator.ended, scene.sent) == (False, [], [])
+    start = scene.successor()
+    assert start.entry is not None
+    assert (start.position, start.entry.source_epoch, start.entry.before) == (100, 2, None)
+
+
+# -- ends of transactions ----------------------------------------------------------------------------------------------
+
+
+def test_a_transaction_all_of_whose_batches_were_refused_is_none() -> None:
+    scene = Scene()
+    scene.bench.fetch(batch(100, 1))
+    outbox = scene.bench.outbox
+    outbox.stamp(outbox.queue[0])
+    outbox.refused = True
+    scene.commit()
+    assert (scene.coordinator.ended, scene.positions.committed[TP]) == ([True], 100)
+    assert (outbox.queue[0].at, outbox.next) == (-1, 0), "it is offered in the next one"
+
+
+def test_only_one_commit_runs_and_nothing_follows_one_that_was_broken_off() -> None:
+    scene = Scene()
+    recorded = False
+    order: list[str] = []
+
+    def positions() -> list[tuple[int, Record]]:
+        order.append("positions")
+        return [(0, Record(b"k", b"v"))]
+
+    async def run() -> None:
+        scene.copy(300, 5)
+        first = asyncio.get_running_loop().create_task(
+            scene.transactions.commit(positions, lambda: recorded, lambda: False)
+        )
+        await asyncio.sleep(0.01)
+        assert not await scene.transactions.commit(positions, lambda: True, lambda: False)
+        assert not scene.bench.outbox.stopped
+        first.cancel()
+        await asyncio.wait({first})
+        assert not await scene.transactions.commit(positions, lambda: True, lambda: False)
+        await scene.transactions.abort()
+
+    asyncio.run(run())
+    assert (order, scene.coordinator.ended, scene.bench.outbox.stopped) == ([], [], True)
+
+
+@pytest.mark.parametrize("unanswered", [False, True])
+def test_a_transaction_with_unanswered_batches_is_left_to_the_successor(unanswered: bool) -> None:
+    scene = Scene()
+    scene.copy(300, 5)
+    if unanswered:
+        scene.bench.fetch(batch(105, 1))
+        outbox = scene.bench.outbox
+        outbox.stamp(outbox.queue[0])
+        outbox.sent.append(outbox.queue.popleft())
+    asyncio.run(scene.transactions.abort())
+    assert scene.coordinator.ended == ([] if unanswered else [False])
+
+
+def test_no_second_transaction_follows_one_that_takes_longer_than_the_stop() -> None:
+    scene = Scene()
+    scene.copier._link.drain_s = 0.02
+    scene.copier._report = lambda: None  # type: ignore[method-assign]
+    scene.copy(300, 5)
+    began = asyncio.Event()
+
+    async def end(_call: Any, *_args: Any) -> Any:
+        began.set()
+        await asyncio.sleep(60)
+
+    async def run() -> None:
+        scene.transactions._call = end
+        committing = asyncio.get_running_loop().create_task(scene.copier._commit_transaction())
+        await began.wait()
+        await scene.copier._finish_commit(committing)
+        scene.transactions._call = scene._call
+        scene.copier._link.reason = "the driver said stop"
+        scene.copier._arrived.append(cast(Any, (scene.cursor, None, 0)))
+        entries = len(scene.positions.entries)
+        await scene.copier._last_transaction(0.0)
+        assert len(scene.positions.entries) == entries
+        assert scene.coordinator.ended == []
+
+    asyncio.run(run())
+
+
+def test_nothing_is_sent_between_the_positions_and_the_end_of_a_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A refused batch is offered again after a while, but not in a transaction whose positions do not count it."""
+    monkeypatch.setattr("mm2.copy.executor.sink._REFUSED_RETRY_S", 0.02)
+    order: list[str] = []
+
+    async def scenario(scene: sinks.Scene) -> None:
+        line = sinks.Line(scene.sink, 1)
+        box = scene.outbox(known=True, transactional=True)
+        place = TopicPartition("offsets", 0)
+        offsets = scene.outbox(place, known=True, transactional=True, held_back=False)
+        scene.put(box, "a")
+        await sinks.turn()
+        line.answer((sinks.TP, sinks.TOO_LARGE, -1))
+        assert box.refused
+
+        async def call(work: Any, *args: Any) -> Any:
+            return work(*args)
+
+        transactions = Transactions(scene.cluster, EXACTLY_ONCE, scene.sink, "offsets", call, lambda _error: None)
+        transactions._identity = ProducerIdentity(7, 0)
+        transactions._data, transactions._offsets = [box], {0: offsets}
+
+        def end(identity: ProducerIdentity, _commit: bool) -> ProducerIdentity:
+            order.append("end")
+            return ProducerIdentity(identity.producer_id, identity.producer_epoch + 1)
+
+        transactions._client = cast(Any, SimpleNamespace(end=end, implicit_partitions=True))
+
+        def positions() -> list[tuple[int, Record]]:
+            order.append(f"positions, acknowledged {[name for name, _ in scene.acked]}")
+            return [(0, Record(b"k", b"v"))]
+
+        ending = asyncio.get_running_loop().create_task(transactions.commit(positions, lambda: True, lambda: False))
+        await sinks.until(lambda: len(line.requests) >= 2)
+        await asyncio.sleep(
+            0.05
+        )  # the answer of the offsets topic takes a while; meanwhile somebody has raised the limit
+        assert not line.requests[2:], "it would be in this transaction"
+        line.answer((place, 0, 5))
+        await ending
+        assert order == ["positions, acknowledged []", "end"]
+        await sinks.until(lambda: len(line.requests) == 3)
+        line.answer((sinks.TP, 0, 10))
+        assert [name for name, _ in scene.acked] == ["a"], "it is offered in the next transaction"
+
+    sinks.play(scenario)
+
+
+# -- from copy sessions to transactions --------------------------------------------------------------------------------
+
+
+def test_a_first_transaction_that_is_aborted_gives_the_session_back() -> None:
+    session = Session(ProducerIdentity(7, 1), Mark(0, 100, 0))
+    state = SourceState("old", 3, 3, 100, ("older",), session)
+    before = Before(Mark(80, 180, 80), {}, 0, (0, 0, 0), 0, state)
+    entry = Entry("t", 0, "A.t", Mark(120, 230, 20), 80, "new", before=before, lease=Lease(5, 9))
+    scene = Scene()
+    scene.positions.entries = [entry]
+    scene.positions.committed[TP] = 80
+    start = scene.successor()
+    assert start.entry is not None
+    assert (start.position, start.entry.session, start.entry.retired) == (80, session, ("older",))
+
+
+def test_what_is_only_read_past_is_in_no_transaction() -> None:
+    """Else a crash in between would leave a position that the count of the session does not go with."""
+    scene = Scene()
+    scene.cursor.begin(Mark(100, 200, 100), skip=10, skip_base=200)
+    scene.cursor.finishing = True
+    scene.bench.fetch(batch(100, 5))
+    assert scene.cursor.position == 105
+    entries = len(scene.positions.entries)
+    scene.commit()
+    assert (scene.coordinator.ended, len(scene.positions.entries), scene.positions.committed[TP]) == ([], entries, 100)
+    assert scene.cursor.markers == 0
+
+
+@pytest.mark.parametrize("support", ["disabled", "preparing", "enabled"])
+def test_a_position_of_a_transaction_that_was_never_committed_counts_in_no_mode(
+    support: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker gives a task the positions that it has read itself, also after exactly-once was switched off."""
+    stores: dict[str, bool] = {}
+
+    def reading(name: str, store: Any) -> Any:
+        def made(*args: Any, **options: Any) -> Any:
+            stores[name] = options["read_committed"]
+            return store(*args, **options)
+
+        return made
+
+    for name in ("KafkaOffsetStore", "KafkaConfigStore"):
+        monkeypatch.setattr(node, name, reading(name, getattr(node, name)))
+    Node(WorkerConfig({**WORKER, "exactly.once.source.support": support}), Plugins(), worker_id="w", cluster_name="B")
+    assert stores == {"KafkaOffsetStore": True, "KafkaConfigStore": support == "enabled"}
+    data = encode_batch([Record(b"p", b"99")], producer=(5, 0, 0), attributes=TRANSACTIONAL)
+    seen: list[int] = []
+    place = TopicPartition("offsets", 0)
+    cluster = cast(Any, SimpleNamespace(name="B"))
+    log = KafkaBasedLog(
+        cluster,
+        "offsets",
+        on_record=lambda record: seen.append(int(record.value or b"")),
+        read_committed=stores["KafkaOffsetStore"],
+    )
+    log._positions = {place: 0}
+    log._take(Fetched(place, 0, 1, 0, 0, ((5, 0),), memoryview(data)))
+    assert seen == []
+    scene = Scene()
+    scene.copy(200, 20)
+    scene.commit(fails=AWAY)
+    assert scene.successor().position == 100, "100 to 119 are of an aborted transaction on the target"
+
+
+@pytest.mark.parametrize(("aborted", "found"), [((), 1), (((5, 0),), 0)])
+def test_who_wrote_a_position_is_asked_of_committed_ones_only(aborted: tuple[tuple[int, int], ...], found: int) -> None:
+    """Without its header a position of an aborted transaction would be taken for a user's."""
+    data = encode_batch([Record(b"p", b"99")], producer=(5, 0, 0), attributes=TRANSACTIONAL)
+    place = TopicPartition("offsets", 0)
+    reader = BatchReader.__new__(BatchReader)
+    reader.positions = {place: 0}
+    batches = list(reader._take(place, memoryview(data), AbortedTransactions(aborted)))
+    assert (len(batches), reader.positions) == (found, {place: 1})
+
+
+# -- the ledger --------------------------------------------------------------------------------------------------------
+
+
+def test_the_state_before_is_written_so_that_other_versions_read_the_rest() -> None:
+    state = SourceState("old", 3, 4, 100, ("older",), Session(ProducerIdentity(7, 1), Mark(0, 100, 0)))
+    before = Before(Mark(80, 180, 80), {"control": 1}, 2, (1, 2, 3), 1, state)
+    entry = Entry("t", 0, "A.t", Mark(120, 230, 20), 80, "new", before=before)
+    data = json.loads(json.dumps(entry.to_json()))
+    assert Entry.from_json("t", 0, data) == entry
+    assert len(data["before"]) == 5, "a version before takes no sixth"
+    del data["before_state"]
+    earlier = Entry.from_json("t", 0, data)
+    assert earlier == entry.replace(before=before._replace(state=None))
+    assert earlier.undone().source_id == "new", "it does not say more"
