@@ -203,11 +203,9 @@ def _not_yet(ledger: Ledger, partitions: Collection[TopicPartition]) -> list[Top
     for tp in partitions:
         entry = ledger.entry(tp)
         trouble = None if entry is None else entry.trouble
-        told = trouble.reason if trouble is not None and trouble.state == State.PAUSED else ""
+        paused_since_ms = trouble.since_ms if trouble is not None and trouble.state == State.PAUSED else None
         wanted = paused(pauses, tp)
-        if told != ("" if wanted is None else str(wanted)) and not (
-            wanted is None and not told.startswith("paused by ")
-        ):
+        if paused_since_ms != (None if wanted is None else wanted.since_ms):
             found.append(tp)
     return found
 

@@ -45,12 +45,18 @@ def run(options: Any) -> int:
     is_unheard_of = options.group is not None and not rows and not _has_checkpoint(flow, options.group)
     if options.json:
         listed = [
-            {"group": group, "topic": partition.topic, "partition": partition.partition, "reason": reason}
+            {
+                "group": group,
+                "topic": partition.topic,
+                "partition": partition.partition,
+                "reason": reason.message,
+                "code": reason.code,
+            }
             for group, partition, reason in rows
         ]
         sys.stdout.write(json.dumps({"flow": str(flow.pair), "offsets": listed}, indent=2, ensure_ascii=False) + "\n")
     elif rows:
-        cells = [(group, str(partition), reason) for group, partition, reason in rows]
+        cells = [(group, str(partition), reason.message) for group, partition, reason in rows]
         table(sys.stdout, ("GROUP", "PARTITION", "REASON"), cells, left=2)
     elif not is_unheard_of:
         sys.stdout.write(f"{flow.pair}: nothing is said to be missing\n")

@@ -33,6 +33,7 @@ from mm2.kafka.log import KafkaBasedLog, LogRecord
 from mm2.kafka.records.record import Record
 from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import TopicPartition
+from mm2.reasons import OffsetReason, OffsetReasonCode
 
 log = structlog.get_logger(__name__)
 
@@ -161,15 +162,38 @@ def chunk_tombstone(source: TopicPartition, number: int) -> Record:
     return Record(key_bytes(Key(source, number)), None)
 
 
-def group_record(group: str, reasons: Mapping[TopicPartition, str]) -> Record:
-    """Why a group's offsets have no place on the target, or are not committed there: a sentence for each partition.
+def group_record(group: str, reasons: Mapping[TopicPartition, OffsetReason]) -> Record:
+    """Why a group's offsets have no translation, or are not committed on the target.
 
-    ``{"reasons":{"orders":{"0":"…"}}}``; nothing to be said is a tombstone.
+    ``{"reasons":{"orders":{"0":"<message>"}},"codes":{"orders":{"0":"<code>"}}}``; a tombstone when there are none. Versions
+    before 0.2 wrote no codes.
     """
-    topics: dict[str, dict[str, str]] = {}
-    for partition, reason in sorted(reasons.items()):
-        topics.setdefault(partition.topic, {})[str(partition.partition)] = reason
-    return Record(_json({"group": group}), _json({"reasons": topics}) if topics else None)
+    if not reasons:
+        return Record(_json({"group": group}), None)
+    messages: dict[str, dict[str, str]] = {}
+    codes: dict[str, dict[str, str]] = {}
+    for (topic, partition), reason in sorted(reasons.items()):
+        messages.setdefault(topic, {})[str(partition)] = reason.message
+        codes.setdefault(topic, {})[str(partition)] = str(reason.code)
+    return Record(_json({"group": group}), _json({"reasons": messages, "codes": codes}))
+
+
+def _reasons(value: Mapping[str, Any]) -> dict[TopicPartition, OffsetReason]:
+    """The inverse, of a record's value. Raises KeyError, TypeError, ValueError or AttributeError."""
+    codes = value.get("codes", {})
+    return {
+        TopicPartition(topic, int(partition)): OffsetReason(_code(codes.get(topic, {}).get(partition)), str(message))
+        for topic, partitions in value["reasons"].items()
+        for partition, message in partitions.items()
+    }
+
+
+def _code(name: Any) -> OffsetReasonCode:
+    """OTHER for a record of an older version, and for a code of a newer one."""
+    try:
+        return OffsetReasonCode(name)
+    except ValueError:
+        return OffsetReasonCode.OTHER
 
 
 class Ledger:
@@ -181,7 +205,7 @@ class Ledger:
         self._chunks: dict[TopicPartition, dict[int, bytes]] = {}
         self._throttles: dict[str, int] = {}
         self._pauses: dict[tuple[str, int | None], Pause] = {}
-        self._groups: dict[str, dict[TopicPartition, str]] = {}
+        self._groups: dict[str, dict[TopicPartition, OffsetReason]] = {}
         self._notes: dict[bytes, bytes] = {}
         self._verified: dict[TopicPartition, Verified] = {}
         self._written_ms: dict[TopicPartition, int] = {}
@@ -285,12 +309,7 @@ class Ledger:
     def _apply_group(self, key: bytes, value: bytes | None) -> None:
         try:
             group = str(json.loads(key)["group"])
-            topics = {} if value is None else json.loads(value)["reasons"]
-            reasons = {
-                TopicPartition(topic, int(partition)): str(reason)
-                for topic, partitions in topics.items()
-                for partition, reason in partitions.items()
-            }
+            reasons = {} if value is None else _reasons(json.loads(value))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             log.warning("ledger record of a group that cannot be read", key=repr(key), error=repr(error))
             return
@@ -300,7 +319,7 @@ class Ledger:
             else:
                 self._groups.pop(group, None)
 
-    def group_reasons(self) -> dict[str, dict[TopicPartition, str]]:
+    def group_reasons(self) -> dict[str, dict[TopicPartition, OffsetReason]]:
         """Why offsets of groups are not on the target, by group and source partition."""
         with self._lock:
             return {group: dict(reasons) for group, reasons in self._groups.items()}

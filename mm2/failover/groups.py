@@ -28,6 +28,7 @@ from mm2.mirror.group_offsets import SHARE, GroupOffsets, of_another_copy
 from mm2.mirror.offset_sync_store import OffsetSyncStore
 from mm2.mirror.syncs_topic import syncs_side, syncs_topic
 from mm2.mirror.translator import TopicIds, Translated, Translator
+from mm2.reasons import OffsetReason
 
 SOURCE: Final = "source"
 CHECKPOINT: Final = "checkpoint"
@@ -173,13 +174,13 @@ class Groups:
             if found.is_exact:
                 return replace(row, found=Found.EXACT)
             if doubt := self._doubt(row.target, found.offset):
-                row = replace(row, translated=None, found=Found.NOTHING, reason=doubt)
+                row = replace(row, translated=None, found=Found.NOTHING, reason=doubt.message)
         elif found.was_undone:
-            return replace(row, reason=found.reason)
+            return replace(row, reason=found.reason.message)
         elif (end := self._of_nothing(tp, offset)) is not None:
             return replace(row, translated=end, found=Found.EXACT)
         else:
-            row = replace(row, reason=found.reason)
+            row = replace(row, reason=found.reason.message)
         known = checkpoints.get((group, row.target))
         if known is None or known.upstream_offset > offset or known.downstream_offset <= (row.translated or -1):
             return row
@@ -188,10 +189,10 @@ class Groups:
         # It was safe when it was told, and the group has not gone back since.
         return replace(row, translated=known.downstream_offset, found=Found.CHECKPOINT, reason="")
 
-    def _doubt(self, place: TopicPartition, offset: int) -> str:
-        """Why a place that the ledger does not tell must not be believed; "" when it can be."""
+    def _doubt(self, place: TopicPartition, offset: int) -> OffsetReason | None:
+        """Why an offset that does not come from the ledger must not be used; None when it can be."""
         end = self._ends.get(place)
-        return "" if end is None else of_another_copy(place, offset, end)
+        return None if end is None else of_another_copy(place, offset, end)
 
     def _of_nothing(self, tp: TopicPartition, offset: int) -> int | None:
         """Where the first record to be copied of a partition will lie, if that is the group's next one."""

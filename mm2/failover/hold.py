@@ -72,7 +72,7 @@ def take_back(sides: Sides, topics: Collection[str]) -> tuple[list[str], list[st
 
 def _wait(sides: Sides, topics: Collection[str], *, held: bool) -> list[TopicPartition]:
     """Those that are not as wanted when the time is over."""
-    reasons = {topic: str(promotion.pause) for topic, promotion in promoted(sides.ledger).items()}
+    since_ms = {topic: promotion.at_ms for topic, promotion in promoted(sides.ledger).items()}
     assigned = sides.assigned()
     deadline = time.monotonic() + CONFIRM_S
     while True:
@@ -82,13 +82,13 @@ def _wait(sides: Sides, topics: Collection[str], *, held: bool) -> list[TopicPar
             entry = sides.ledger.entry(tp) if tp.topic in topics and tp in assigned else None
             if entry is None:
                 continue
-            if _is_held(entry, reasons.get(tp.topic)) is not held:
+            if _is_held(entry, since_ms.get(tp.topic)) is not held:
                 left.append(tp)
         if not left or time.monotonic() > deadline:
             return left
         time.sleep(_LOOK_S)
 
 
-def _is_held(entry: Entry, reason: str | None) -> bool:
-    """By this promotion, or by any pause."""
-    return is_held(entry) and (reason is None or (entry.trouble is not None and entry.trouble.reason == reason))
+def _is_held(entry: Entry, since_ms: int | None) -> bool:
+    """By the promotion of that time, or by any pause."""
+    return is_held(entry) and (since_ms is None or (entry.trouble is not None and entry.trouble.since_ms == since_ms))

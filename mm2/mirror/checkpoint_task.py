@@ -47,6 +47,7 @@ from mm2.mirror.promotions import promoted
 from mm2.mirror.scheduler import Scheduler
 from mm2.mirror.syncs_topic import syncs_side, syncs_topic
 from mm2.mirror.translator import TopicIds, Translator, Untranslated
+from mm2.reasons import OffsetReason, OffsetReasonCode
 
 log = structlog.get_logger(__name__)
 
@@ -77,9 +78,11 @@ class MirrorCheckpointTask(SourceTask):
         self._ledgers_looked_for = 0
         self._producer: Producer | None = None
         self._target_ids: dict[str, str] = {}  # of the topics that checkpoints speak of
-        self._untranslated: dict[str, dict[TopicPartition, str]] = {}
-        self._not_synced: dict[str, dict[TopicPartition, str]] = {}
-        self._told: dict[str, dict[TopicPartition, str]] | None = None  # what the ledger says; None before it was read
+        self._untranslated: dict[str, dict[TopicPartition, OffsetReason]] = {}
+        self._not_synced: dict[str, dict[TopicPartition, OffsetReason]] = {}
+        self._told: dict[str, dict[TopicPartition, OffsetReason]] | None = (
+            None  # what the ledger says; None before it was read
+        )
         self._telling = threading.Lock()
 
     def version(self) -> str:
@@ -334,9 +337,9 @@ class MirrorCheckpointTask(SourceTask):
         offsets: Mapping[str, Mapping[TopicPartition, OffsetAndMetadata]],
         on_source: TopicIds,
         on_target: TopicIds,
-    ) -> tuple[list[Checkpoint], dict[str, dict[TopicPartition, str]]]:
+    ) -> tuple[list[Checkpoint], dict[str, dict[TopicPartition, OffsetReason]]]:
         """The checkpoints that are news, which count as emitted then; and by group why other offsets have no place."""
-        reasons: dict[str, dict[TopicPartition, str]] = {group: {} for group in offsets}
+        reasons: dict[str, dict[TopicPartition, OffsetReason]] = {group: {} for group in offsets}
         news: list[Checkpoint] = []
         inexact: list[tuple[TopicPartition, Checkpoint]] = []
         gone_back: list[Checkpoint] = []
@@ -387,8 +390,8 @@ class MirrorCheckpointTask(SourceTask):
             if not isinstance(start := starts[place], KafkaFailure)
         ]
 
-    def _doubts(self, checkpoints: Sequence[Checkpoint]) -> list[str]:
-        """For each why it must not be believed, "" for those that can be: their places are there."""
+    def _doubts(self, checkpoints: Sequence[Checkpoint]) -> list[OffsetReason | None]:
+        """For each why it must not be believed, None for those that can be: their places are there."""
         places = [TopicPartition(checkpoint.topic, checkpoint.partition) for checkpoint in checkpoints]
         ends = self._ends(places)
         return [
@@ -399,9 +402,10 @@ class MirrorCheckpointTask(SourceTask):
     def _ends(self, places: Collection[TopicPartition]) -> dict[TopicPartition, OffsetInfo | KafkaFailure]:
         return self._target_admin.list_offsets(dict.fromkeys(places, LATEST)) if places else {}
 
-    def _doubt(self, place: TopicPartition, offset: int, end: OffsetInfo | KafkaFailure) -> str:
+    def _doubt(self, place: TopicPartition, offset: int, end: OffsetInfo | KafkaFailure) -> OffsetReason | None:
         if isinstance(end, KafkaFailure):
-            return f"where {place} ends on {self._clients.target_alias} is not known: {end}"
+            message = f"where {place} ends on {self._clients.target_alias} is not known: {end}"
+            return OffsetReason(OffsetReasonCode.OTHER, message)
         return of_another_copy(place, offset, end.offset)
 
     def _record(self, checkpoint: Checkpoint) -> SourceRecord:
@@ -424,10 +428,10 @@ class MirrorCheckpointTask(SourceTask):
     # -- why some are missing
 
     @property
-    def reasons(self) -> dict[str, dict[TopicPartition, str]]:
+    def reasons(self) -> dict[str, dict[TopicPartition, OffsetReason]]:
         """By group and partition: of the source where an offset has no place on the target, of the target where it is not
         written there."""
-        both: dict[str, dict[TopicPartition, str]] = {}
+        both: dict[str, dict[TopicPartition, OffsetReason]] = {}
         for found in (dict(self._untranslated), dict(self._not_synced)):
             for group, reasons in found.items():
                 if reasons:
@@ -501,13 +505,17 @@ class MirrorCheckpointTask(SourceTask):
                 failure = present or described[group]
                 if isinstance(failure, KafkaFailure):
                     self._complaints.say(f"sync of {group}", f"The offsets of group {group} are not synced: {failure}")
-                    reason = str(failure)
+                    reason = OffsetReason(OffsetReasonCode.OTHER, str(failure))
                 else:
-                    reason = f"the group is in use on {self._clients.target_alias} ({state})"
+                    message = f"the group is in use on {self._clients.target_alias} ({state})"
+                    reason = OffsetReason(OffsetReasonCode.IN_USE, message)
                 self._not_synced[group] = dict.fromkeys(wanted, reason)
                 continue
             self._not_synced[group] = {
-                tp: f"on {self._clients.target_alias} the group is ahead, at {present[tp].offset}"
+                tp: OffsetReason(
+                    OffsetReasonCode.AHEAD,
+                    f"on {self._clients.target_alias} the group is ahead, at {present[tp].offset}",
+                )
                 for tp, found in wanted.items()
                 if tp in present and present[tp].offset > found.downstream_offset
             } | {tp: handed_over[tp.topic] for tp in checkpoints[group] if tp.topic in handed_over}
@@ -522,10 +530,14 @@ class MirrorCheckpointTask(SourceTask):
         now = on_target.get(topic, "")
         return now is not None and (not now or self._target_ids.get(topic, now) == now)
 
-    def _handed_over(self) -> dict[str, str]:
+    def _handed_over(self) -> dict[str, OffsetReason]:
         """Why no offsets are written for these remote topics: their groups are no longer at home on the source."""
         ledger = self._translator.ledger
-        return {} if ledger is None else {one.remote_topic: str(one.pause) for one in promoted(ledger).values()}
+        if ledger is None:
+            return {}
+        return {
+            one.remote_topic: OffsetReason(OffsetReasonCode.OTHER, str(one.pause)) for one in promoted(ledger).values()
+        }
 
     def _is_remote(self, partition: TopicPartition) -> bool:
         """Of what came home the checkpoints are all there is: what a group has on the source may be no more than what the
@@ -541,7 +553,9 @@ class MirrorCheckpointTask(SourceTask):
             log.debug("Synced group offsets.", group=group, partitions=len(wanted))
             return
         partition, failure = next(iter(failures.items()))
-        self._not_synced[group] |= {tp: str(answer) for tp, answer in failures.items()}
+        self._not_synced[group] |= {
+            tp: OffsetReason(OffsetReasonCode.OTHER, str(answer)) for tp, answer in failures.items()
+        }
         sentence = f"Offsets of group {group} for {len(failures)} partitions, first {partition}, cannot be written on "
         sentence += f"{self._clients.target_alias}: {failure}"
         if isinstance(failure, BrokerFailure) and failure.code in {

@@ -14,6 +14,7 @@ from mm2.kafka.admin import Admin
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.structs import OffsetAndMetadata, TopicPartition
 from mm2.mirror.discovery import chunks
+from mm2.reasons import OffsetReason, OffsetReasonCode
 
 ASSIGNED_SHARE_GROUPS_KEY: Final = "task.assigned.share.groups"
 """Of a task: its share groups, in the form of ``task.assigned.groups``."""
@@ -64,12 +65,13 @@ class GroupOffsets:
         return answers
 
 
-def of_another_copy(partition: TopicPartition, offset: int, end: int) -> str:
-    """Why no group may be put to an offset behind the end of a copy, "" when it is none.
+def of_another_copy(partition: TopicPartition, offset: int, end: int) -> OffsetReason | None:
+    """Why no group may be put to an offset behind the end of a copy, None when it is not behind it.
 
     Offset syncs and checkpoints outlive the copy that they speak of: when the target is built anew, those of the old one still lie
     on the source, and a group would skip whatever is copied up to there.
     """
     if offset <= end:
-        return ""
-    return f"{offset} is told for it, but {partition} ends at {end}: that was another copy"
+        return None
+    message = f"{offset} is told for it, but {partition} ends at {end}: that was another copy"
+    return OffsetReason(OffsetReasonCode.ANOTHER_COPY, message)

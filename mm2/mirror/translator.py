@@ -22,6 +22,7 @@ from mm2.copy.translation import Place, Translation
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror.offset_sync_store import OffsetSyncStore
 from mm2.mirror.policy import ReplicationPolicy
+from mm2.reasons import OffsetReason, OffsetReasonCode
 
 TopicIds: TypeAlias = Mapping[str, str | None]
 """Id of each topic, None for one that does not exist; what is not in it is not known."""
@@ -38,13 +39,13 @@ class Translated:
 
 @dataclass(frozen=True, slots=True)
 class Untranslated:
-    """Why there is no offset for the target: a sentence without its subject.
+    """Why there is no offset for the target; the message is a sentence without its subject.
 
     ``was_undone``: what was said before does not hold any more either, since the topics are others now. ``lies_before``: it
     lies before all that is known, which is not going to change, so no place but the beginning of the copy is safe.
     """
 
-    reason: str
+    reason: OffsetReason
     was_undone: bool = False
     lies_before: bool = False
 
@@ -89,11 +90,11 @@ class Translator:
             return self._back(partition, home, offset, on_source, on_target)
         remote = self.topic_on_target(partition.topic)
         if on_target.get(remote, "") is None:
-            return Untranslated(f"topic {remote} does not exist on {self._target_alias}", was_undone=True)
+            return self._no_topic(remote)
         known = self._standing(self.ledger, partition, back=False)
         if known and (changed := _changed(known[0], on_source.get(partition.topic, ""), on_target.get(remote, ""))):
             return Untranslated(changed, was_undone=True)  # and so are the offset syncs, which do not know of it
-        found, reason = (None, "") if known is None else _by_ledger(known[1], offset)
+        found, reason = (None, None) if known is None else _by_ledger(known[1], offset)
         if found is not None and found.is_exact:
             return Translated(remote, found.offset, is_exact=True)
         if remote == partition.topic and self._standing(self.home_ledger, partition, back=True):
@@ -111,39 +112,50 @@ class Translator:
         if found is not None:
             return Translated(remote, found.offset, is_exact=False)
         are_read = self.syncs is not None and self.syncs.ready
-        return Untranslated(f"{by_syncs}; {reason}" if reason else by_syncs, lies_before=are_read)
+        if reason is not None:
+            # The ledger's reason is the more exact one, except when the offset lies before all syncs.
+            code = by_syncs.code if by_syncs.code is OffsetReasonCode.TOO_OLD else reason.code
+            by_syncs = OffsetReason(code, f"{by_syncs}; {reason}")
+        return Untranslated(by_syncs, lies_before=are_read)
+
+    def _no_topic(self, topic: str) -> Untranslated:
+        message = f"topic {topic} does not exist on {self._target_alias}"
+        return Untranslated(OffsetReason(OffsetReasonCode.NO_TOPIC, message), was_undone=True)
 
     # -- by what
 
-    def _by_syncs(self, partition: TopicPartition, offset: int) -> int | str:
+    def _by_syncs(self, partition: TopicPartition, offset: int) -> int | OffsetReason:
         """An offset, or why there is none."""
         if self.syncs is None or not self.syncs.ready:
-            return "the offset syncs have not been read"
+            return OffsetReason(OffsetReasonCode.NO_SYNC, "the offset syncs have not been read")
         found = self.syncs.translate(partition.topic, partition.partition, offset)
         if found is None:
-            return "there is no offset sync for it"
+            return OffsetReason(OffsetReasonCode.NO_SYNC, "there is no offset sync for it")
         if found == OffsetSyncStore.TOO_OLD:
-            return f"its offset {offset} lies before every offset sync that is known"
+            message = f"its offset {offset} lies before every offset sync that is known"
+            return OffsetReason(OffsetReasonCode.TOO_OLD, message)
         return found
 
     def _back(
         self, partition: TopicPartition, home: str, offset: int, on_source: TopicIds, on_target: TopicIds
     ) -> Translated | Untranslated:
         if on_target.get(home, "") is None:
-            return Untranslated(f"topic {home} does not exist on {self._target_alias}", was_undone=True)
+            return self._no_topic(home)
         known = self._standing(self.home_ledger, TopicPartition(home, partition.partition), back=True)
         if known is None:
             flow = f"{self._target_alias}->{self._source_alias}"
-            return Untranslated(f"it came from {self._target_alias}, and there is no ledger of {flow} that knows it")
+            message = f"it came from {self._target_alias}, and there is no ledger of {flow} that knows it"
+            return Untranslated(OffsetReason(OffsetReasonCode.NO_LEDGER, message))
         entry, translation = known
         if entry.remote_topic != partition.topic:
-            return Untranslated(f"the copy of {home} is {entry.remote_topic}")
+            return Untranslated(OffsetReason(OffsetReasonCode.OTHER, f"the copy of {home} is {entry.remote_topic}"))
         # Seen from the flow that brought it, its source is this flow's target.
         if changed := _changed(entry, on_target.get(home, ""), on_source.get(partition.topic, "")):
             return Untranslated(changed, was_undone=True)
         found = translation.to_source(offset)
         if found is None:
-            return Untranslated(f"its offset {offset} lies before the copying that the ledger knows", lies_before=True)
+            message = f"its offset {offset} lies before the copying that the ledger knows"
+            return Untranslated(OffsetReason(OffsetReasonCode.TOO_OLD, message), lies_before=True)
         return Translated(home, found.offset, found.is_exact)
 
     def _standing(
@@ -163,22 +175,22 @@ class Translator:
         return known[1], known[2]
 
 
-def _by_ledger(translation: Translation, offset: int) -> tuple[Place | None, str]:
+def _by_ledger(translation: Translation, offset: int) -> tuple[Place | None, OffsetReason]:
     """A place, or what the ledger can say to explain that it has none."""
     found, first = translation.to_target(offset), translation.first_known
     if first is None:
-        return None, "the ledger knows of no record that has been copied"
-    return found, f"the ledger knows the copy from offset {first.source} on"
+        return None, OffsetReason(OffsetReasonCode.NOT_COPIED, "the ledger knows of no record that has been copied")
+    return found, OffsetReason(OffsetReasonCode.TOO_OLD, f"the ledger knows the copy from offset {first.source} on")
 
 
-def _changed(entry: Entry, source_id: str | None, target_id: str | None) -> str:
-    """Why a ledger's entry is about other topics than those of today; "" when it is not, or nobody can tell."""
+def _changed(entry: Entry, source_id: str | None, target_id: str | None) -> OffsetReason | None:
+    """Why a ledger's entry is about other topics than those of today; None when it is not, or when this is not known."""
     if entry.trouble is not None and entry.trouble.state == State.RECREATED:
-        return entry.trouble.reason
+        return OffsetReason(OffsetReasonCode.RECREATED, entry.trouble.reason)
     for now, then, name in (
         (source_id, entry.source_id, entry.topic),
         (target_id, entry.target_id, entry.remote_topic),
     ):
         if now and then and now != then:
-            return f"topic {name} was deleted and created anew"
-    return ""
+            return OffsetReason(OffsetReasonCode.RECREATED, f"topic {name} was deleted and created again")
+    return None

@@ -11,24 +11,11 @@ from mm2.metrics.metric import Cardinality, Metric, Sheet
 from mm2.metrics.mirror import CONSUMER_LAG, INCOMING, LEGACY_SOURCE, NEW_SOURCE, OUTGOING, client_id
 from mm2.observer.views import FlowState, FlowView, GroupView, PartitionView, Snapshot, Spread
 from mm2.observer.work import SOURCE_NAME
+from mm2.reasons import OffsetReasonCode
 
 _FLOW_STATES: Final = tuple(map(str, FlowState))
 _STATES: Final = tuple(map(str, State))
 _RUNNING: Final = "RUNNING"
-#: What a sentence of `mm2.mirror.translator` or the checkpoint task holds, and what it is counted as: sentences are too many for
-#: labels.
-_REASONS: Final = (
-    ("does not exist", "no_topic"),
-    ("created anew", "recreated"),
-    ("lies before", "too_old"),
-    ("knows the copy from", "too_old"),
-    ("knows of no record", "not_copied"),
-    ("no ledger", "no_ledger"),
-    ("is in use", "in_use"),
-    ("is ahead", "ahead"),
-    ("another copy", "another_copy"),
-    ("offset sync", "no_sync"),
-)
 
 
 class SnapshotMetrics:
@@ -188,13 +175,12 @@ class _Flow:
 
     def _write_groups(self) -> None:
         flow = self._flow
-        reasons: dict[str, int] = {}
+        reasons: dict[OffsetReasonCode, int] = {}
         ends = {(view.topic, view.partition): view.source_end for view in flow.partitions}
         sums: dict[tuple[str, str], int] = {}
         for group in flow.groups:
-            if group.reason:
-                kind = reason_kind(group.reason)
-                reasons[kind] = reasons.get(kind, 0) + 1
+            if group.reason_code is not None:
+                reasons[group.reason_code] = reasons.get(group.reason_code, 0) + 1
             lag = _group_lag(group, ends.get((group.topic, group.partition)))
             if self._cardinality is Cardinality.FULL:
                 place = (group.group, group.topic, str(group.partition))
@@ -207,19 +193,14 @@ class _Flow:
                 sums[key] = sums.get(key, 0) + lag
         for (name, topic), lag in sums.items():
             self._add(names.GROUP_LAG, lag, name, topic, "")
-        for kind, count in reasons.items():
-            self._add(names.GROUP_UNTRANSLATED, count, kind)
+        for code, count in reasons.items():
+            self._add(names.GROUP_UNTRANSLATED, count, str(code))
 
     def _write_work(self) -> None:
         for connector in self._flow.connectors:
             self._add(names.CONNECTOR_UP, connector.state == _RUNNING, connector.name)
             for task in connector.tasks:
                 self._add(names.TASK_UP, task.state == _RUNNING, connector.name, str(task.id))
-
-
-def reason_kind(reason: str) -> str:
-    """A sentence about a group's place as one of a few words."""
-    return next((kind for part, kind in _REASONS if part in reason), "other")
 
 
 def _group_lag(group: GroupView, end: int | None) -> int | None:

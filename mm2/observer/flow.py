@@ -275,6 +275,7 @@ def _groups(
             there = remote.get((topic, partition), "")
             here, beyond = TopicPartition(topic, partition), TopicPartition(there, partition)
             checkpoint, committed, written = checkpoints.get(beyond), of_source.get(here), of_target.get(beyond)
+            missing = why.get(here) or why.get(beyond)
             rows.append(
                 GroupView(
                     group,
@@ -284,7 +285,8 @@ def _groups(
                     None if committed is None else committed.offset,
                     None if checkpoint is None else checkpoint.downstream_offset,
                     None if written is None else written.offset,
-                    why.get(here) or why.get(beyond) or "",
+                    "" if missing is None else missing.message,
+                    None if missing is None else missing.code,
                 )
             )
     return tuple(rows)

@@ -12,6 +12,7 @@ from enum import StrEnum
 
 from mm2.copy.states import State
 from mm2.copy.tally import STAGES
+from mm2.reasons import OffsetReasonCode
 
 __all__ = [
     "STAGES",
@@ -128,7 +129,7 @@ class PartitionView:
 @dataclass(frozen=True, slots=True)
 class GroupView:
     """A consumer group in one source partition. ``translated`` is its place on the target by the newest checkpoint,
-    ``target_offset`` what is committed there; ``reason`` says why one of them is missing or not written."""
+    ``target_offset`` what is committed there; ``reason`` with its ``reason_code`` says why one of them is missing or not written."""
 
     group: str
     topic: str
@@ -138,6 +139,7 @@ class GroupView:
     translated: int | None = None
     target_offset: int | None = None
     reason: str = ""
+    reason_code: OffsetReasonCode | None = None
 
 
 @dataclass(frozen=True, slots=True)

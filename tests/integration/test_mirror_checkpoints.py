@@ -18,6 +18,7 @@ from mm2.mirror.checkpoint_task import MirrorCheckpointTask
 from mm2.mirror.formats import Checkpoint, OffsetSync
 from mm2.mirror.group_offsets import GroupOffsets
 from mm2.mirror.syncs_topic import syncs_topic
+from mm2.reasons import OffsetReasonCode
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.mirror_flow import (
     admin,
@@ -94,6 +95,10 @@ def polled(task: SourceTask, timeout_s: float = 20) -> list[Checkpoint]:
 
 def quiet(task: SourceTask, polls: int = 3) -> bool:
     return all(task.poll() is None for _ in range(polls))
+
+
+def codes(task: MirrorCheckpointTask) -> dict[str, dict[Place, OffsetReasonCode]]:
+    return {group: {place: why.code for place, why in found.items()} for group, found in task.reasons.items()}
 
 
 def test_groups_are_found_and_shared_out(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str) -> None:
@@ -209,7 +214,7 @@ def test_a_group_that_went_back_before_all_that_is_known_begins_where_the_copy_d
         (found,) = polled(task)
         assert found == Checkpoint(unique, f"{unique}.{unique}", 0, 100, 0), "by 201 it would skip a hundred records"
         assert isinstance(task, MirrorCheckpointTask)
-        assert "lies before every offset sync" in task.reasons[unique][Place(unique, 0)]
+        assert task.reasons[unique][Place(unique, 0)].code is OffsetReasonCode.TOO_OLD
         assert quiet(task, 2)
         commit(kafka_a, unique, {(unique, 0): 175})
         (known,) = polled(task)
@@ -308,8 +313,8 @@ def test_offset_syncs_of_a_copy_that_is_gone_put_nobody_behind_the_end(
     with running_task(MirrorCheckpointTask(), config) as task:
         assert quiet(task)
         assert isinstance(task, MirrorCheckpointTask)
-        told = f"1000 is told for it, but {remote}-0 ends at 3: that was another copy"
-        until(lambda: task.reasons == {unique: {Place(unique, 0): told}}, "the reason")
+        expected = {unique: {Place(unique, 0): OffsetReasonCode.ANOTHER_COPY}}
+        until(lambda: codes(task) == expected, "the reason")
         # Of the new one, which begins at the oldest record that there is.
         write_sync(kafka_a, config, 990, 0)
         (found,) = polled(task)
@@ -331,8 +336,8 @@ def test_a_stored_checkpoint_behind_the_end_of_the_copy_is_not_written(
     commit(kafka_a, unique, {(unique, 0): 1_000})
     with running_task(MirrorCheckpointTask(), config) as task:
         assert isinstance(task, MirrorCheckpointTask)
-        told = f"1000 is told for it, but {remote}-0 ends at 3: that was another copy"
-        until(_polling(task, lambda: task.reasons == {unique: {Place(remote, 0): told}}), "the reason")
+        expected = {unique: {Place(remote, 0): OffsetReasonCode.ANOTHER_COPY}}
+        until(_polling(task, lambda: codes(task) == expected), "the reason")
         assert committed(kafka_b, unique, remote) == -1001
 
 

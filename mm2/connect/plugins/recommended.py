@@ -12,7 +12,7 @@ from mm2.config.values import NoSuchClass
 from mm2.connect.api import ConnectError, Connector, Converter, HeaderConverter
 from mm2.connect.plugins.kinds import PluginType
 from mm2.connect.plugins.loader import PluginLoader
-from mm2.connect.plugins.registry import Plugins, VersionedPluginError
+from mm2.connect.plugins.registry import PluginLoadError, Plugins, VersionedPluginError
 
 _CONVERTERS: Final[Sequence[tuple[str, PluginType, type[Any]]]] = (
     ("key.converter", PluginType.CONVERTER, Converter),
@@ -49,9 +49,9 @@ def refusal(
         return ConfigException(str(error))
     try:
         plugins.find(name, object, key=key, loader=loader)
-    except ConnectError as other:
-        if "could not be loaded" in str(other):
-            return ConfigException(key, name, str(other))
+    except PluginLoadError as failure:
+        return ConfigException(key, name, str(failure))
+    except ConnectError:
         return NoSuchClass(key, name, f"Class {name} could not be found.")
     return ConfigException(f"Class class {name} does not implement the {kind.__name__} interface")
 

@@ -43,6 +43,10 @@ class VersionedPluginError(ConnectError):
         self.available = available
 
 
+class PluginLoadError(ConnectError):
+    """A plugin's class is there, but importing it raised an exception."""
+
+
 class Plugins:
     """A registry of plugin classes. Filled at start-up, only read afterwards; safe to read from any thread.
 
@@ -172,7 +176,7 @@ class Plugins:
         except (ModuleNotFoundError, AttributeError) as error:
             raise ConnectError(f"{missing}: it is neither a known Java class nor a Python class ({error})") from error
         except Exception as error:
-            raise ConnectError(f"Class {name} of configuration {key} could not be loaded: {error}") from error
+            raise PluginLoadError(f"Class {name} of configuration {key} could not be loaded: {error}") from error
         if not isinstance(found, type) or not issubclass(found, kind):
             raise ConnectError(f"Class {name} of configuration {key} is not a {kind.__name__}")
         return Plugin.of_class(name, found, kind)
@@ -194,7 +198,9 @@ class Plugins:
                 found = plugin.python_class if plugin.needs_process is None else remote_class(plugin)
         except Exception as error:
             reason = not_loadable_twice(error) or error
-            raise ConnectError(f"Class {plugin.name} of configuration {key} could not be loaded: {reason}") from error
+            raise PluginLoadError(
+                f"Class {plugin.name} of configuration {key} could not be loaded: {reason}"
+            ) from error
         if not issubclass(found, kind):
             raise ConnectError(f"Class {plugin.name} of configuration {key} is not a {kind.__name__}")
         return found
@@ -352,7 +358,7 @@ def _unlisted(loader: PluginLoader, name: str, kind: type[Any]) -> Sequence[Plug
         return []
     except Exception as error:
         reason = not_loadable_twice(error) or error
-        raise ConnectError(f"Class {name} of {loader.location} could not be loaded: {reason}") from error
+        raise PluginLoadError(f"Class {name} of {loader.location} could not be loaded: {reason}") from error
     return [Plugin.of_class(name, found, kind)] if issubclass(found, kind) else []
 
 

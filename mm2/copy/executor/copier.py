@@ -995,12 +995,11 @@ class Copier:
             return  # the next one could be committed although this one was not
         with contextlib.suppress(asyncio.TimeoutError, KafkaFailure):
             left_s = max(0.1, deadline - time.monotonic())
-            in_peace = self._link.reason == "the driver said stop"
-            if self._arrived and in_peace:
+            if self._arrived and self._link.stop_requested:
                 await asyncio.wait_for(self._commit_transaction(), left_s)
             elif self._arrived:
                 await asyncio.wait_for(transactions.abort(), left_s)
-            if in_peace and not self._outdone:
+            if self._link.stop_requested and not self._outdone:
                 self._tell_of_standstills()
 
     def _all_written(self) -> bool:

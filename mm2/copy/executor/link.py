@@ -22,7 +22,7 @@ _UNANSWERED = ("log", "final", "failed")
 
 class DriverLink:
     """``stop`` is set when there is nothing more to do, ``reason`` says why, ``drain_s`` how long the end may take;
-    ``sound`` is false when the reason is an error of our own.
+    ``stop_requested`` is true when the driver asked for it, ``sound`` false when the reason is an error of our own.
 
     `lease` and `start` come once each; ``on_word`` gets every other message.
     """
@@ -30,6 +30,7 @@ class DriverLink:
     def __init__(self, assignment: Assignment, attempt: int, drain_s: float) -> None:
         self.stop = asyncio.Event()
         self.reason = ""
+        self.stop_requested = False
         self.sound = True
         self.drain_s = drain_s
         self.on_word: Callable[[dict[str, Any]], None] = lambda _message: None
@@ -177,6 +178,8 @@ class DriverLink:
                 future.set_result(message)
         elif kind == "stop":
             self.drain_s = float(message["drain_s"])
-            self.end("the driver said stop")
+            if not self.stop.is_set():
+                self.stop_requested = True
+                self.end("the driver requested the stop")
         else:
             self.on_word(message)

@@ -41,7 +41,7 @@ def test_an_answer_renews_the_lease_from_the_time_of_the_question() -> None:
     link._last_word = 100.0
     link._asked.extend([130.0, 140.0])
     hear(link, {"type": "go"}, {"type": "stop", "drain_s": 3})
-    assert (link._last_word, link.drain_s, link.reason) == (130.0, 3.0, "the driver said stop")
+    assert (link._last_word, link.drain_s, link.stop_requested) == (130.0, 3.0, True)
     hear(link, {"type": "lease"}, {"type": "start", "starts": []})
     assert link._last_word == 130.0, "an answer to a later question, which the driver may never have received"
     hear(link, {"type": "go"}, {"type": "go"})

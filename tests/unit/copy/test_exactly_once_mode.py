@@ -352,7 +352,7 @@ def test_no_second_transaction_follows_one_that_takes_longer_than_the_stop() -> 
         await began.wait()
         await scene.copier._finish_commit(committing)
         scene.transactions._call = scene._call
-        scene.copier._link.reason = "the driver said stop"
+        scene.copier._link.stop_requested = True
         scene.copier._arrived.append(cast(Any, (scene.cursor, None, 0)))
         entries = len(scene.positions.entries)
         await scene.copier._last_transaction(0.0)

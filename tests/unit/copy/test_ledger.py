@@ -12,6 +12,7 @@ from mm2.copy.ledger import (
     chunk_record,
     chunk_tombstone,
     entry_record,
+    group_record,
     pause_record,
     paused,
     verified_record,
@@ -19,6 +20,7 @@ from mm2.copy.ledger import (
 from mm2.copy.segments import Chunk, Segment, Trail
 from mm2.copy.session import Before, Entry, Mark
 from mm2.kafka.structs import TopicPartition
+from mm2.reasons import OffsetReason, OffsetReasonCode
 
 
 def test_a_rate_holds_as_long_as_its_entry_is_written() -> None:
@@ -171,3 +173,21 @@ def test_full_chunks_are_kept_compressed_and_read_as_they_were_written() -> None
     entry = entry_record(Entry("t", 0, "A.t", Mark(2990, 2691, 2691), chunk=2))
     ledger.apply(entry.key, entry.value)
     assert ledger.chunks(source)[:2] == written[:2]
+
+
+def test_reasons_of_a_group_are_read_as_written_also_without_their_codes() -> None:
+    ledger = Ledger()
+    reasons = {
+        TopicPartition("t", 0): OffsetReason(OffsetReasonCode.AHEAD, "the group is ahead"),
+        TopicPartition("t", 1): OffsetReason(OffsetReasonCode.NO_SYNC, "no offset sync"),
+    }
+    row = group_record("g", reasons)
+    ledger.apply(row.key, row.value)
+    assert ledger.group_reasons() == {"g": reasons}
+    # As versions before 0.2 wrote it, and as one with more codes might.
+    for value in (b'{"reasons":{"t":{"0":"x"}}}', b'{"reasons":{"t":{"0":"x"}},"codes":{"t":{"0":"newer"}}}'):
+        ledger.apply(row.key, value)
+        assert ledger.group_reasons() == {"g": {TopicPartition("t", 0): OffsetReason(OffsetReasonCode.OTHER, "x")}}
+    gone = group_record("g", {})
+    ledger.apply(gone.key, gone.value)
+    assert ledger.group_reasons() == {}

@@ -10,6 +10,7 @@ from mm2.mirror.formats import OffsetSync
 from mm2.mirror.offset_sync_store import OffsetSyncStore
 from mm2.mirror.policy import DefaultReplicationPolicy, IdentityReplicationPolicy, ReplicationPolicy
 from mm2.mirror.translator import Translated, Translator, Untranslated
+from mm2.reasons import OffsetReasonCode
 
 P0 = TopicPartition("t", 0)
 
@@ -43,9 +44,9 @@ def translator(
     return found
 
 
-def reason(found: Translated | Untranslated) -> str:
+def reason(found: Translated | Untranslated) -> OffsetReasonCode:
     assert isinstance(found, Untranslated)
-    return found.reason
+    return found.reason.code
 
 
 def test_the_ledger_is_exact_where_syncs_are_not() -> None:
@@ -57,8 +58,8 @@ def test_without_a_ledger_the_rule_is_mm2s() -> None:
     known = translator(None, (100, 57))
     assert known.translate(P0, 100, {}, {}) == Translated("A.t", 57, is_exact=False)
     assert known.translate(P0, 150, {}, {}) == Translated("A.t", 58, is_exact=False)
-    assert "before every offset sync" in reason(known.translate(P0, 99, {}, {}))
-    assert "no offset sync" in reason(known.translate(TopicPartition("u", 0), 1, {}, {}))
+    assert reason(known.translate(P0, 99, {}, {})) is OffsetReasonCode.TOO_OLD
+    assert reason(known.translate(TopicPartition("u", 0), 1, {}, {})) is OffsetReasonCode.NO_SYNC
 
 
 def test_what_java_copied_behind_the_ledger_is_translated_by_syncs_within_what_is_known() -> None:
@@ -76,15 +77,15 @@ def test_before_the_ledger_there_are_syncs_and_else_a_reason() -> None:
         "A.t", 91, is_exact=False
     )
     why = reason(translator(ledger(segments, Mark(600, 550, 0))).translate(P0, 200, {}, {}))
-    assert why == "there is no offset sync for it; the ledger knows the copy from offset 500 on"
+    assert why is OffsetReasonCode.TOO_OLD
 
 
 def test_of_other_topics_under_the_same_names_nothing_is_known() -> None:
     known = translator(ledger([Segment(0, 0, 100)], Mark(100, 100, 0)), (0, 0))
     assert known.translate(P0, 50, {"t": "source-1"}, {"A.t": "target-1"}) == Translated("A.t", 50, is_exact=True)
-    assert reason(known.translate(P0, 50, {"t": "other"}, {})) == "topic t was deleted and created anew"
-    assert reason(known.translate(P0, 50, {}, {"A.t": "other"})) == "topic A.t was deleted and created anew"
-    assert reason(known.translate(P0, 50, {}, {"A.t": None})) == "topic A.t does not exist on B"
+    assert reason(known.translate(P0, 50, {"t": "other"}, {})) is OffsetReasonCode.RECREATED
+    assert reason(known.translate(P0, 50, {}, {"A.t": "other"})) is OffsetReasonCode.RECREATED
+    assert reason(known.translate(P0, 50, {}, {"A.t": None})) is OffsetReasonCode.NO_TOPIC
 
 
 def test_a_group_that_consumed_a_copy_goes_home() -> None:
@@ -97,8 +98,8 @@ def test_a_group_that_consumed_a_copy_goes_home() -> None:
     assert known.translate(came, 40, {"B.t": "target-1"}, {"t": "source-1"}) == Translated("t", 40, is_exact=True)
     assert known.translate(came, 120, {}, {}) == Translated("t", 122, is_exact=True)
     assert known.translate(came, 150, {}, {}) == Translated("t", 152, is_exact=True)
-    assert reason(known.translate(came, 40, {}, {"t": "other"})) == "topic t was deleted and created anew"
-    assert "no ledger of B->A" in reason(translator().translate(came, 40, {}, {}))
+    assert reason(known.translate(came, 40, {}, {"t": "other"})) is OffsetReasonCode.RECREATED
+    assert reason(translator().translate(came, 40, {}, {})) is OffsetReasonCode.NO_LEDGER
 
 
 def test_under_identity_naming_the_way_home_is_told_by_the_ledgers() -> None:

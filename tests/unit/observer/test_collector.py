@@ -8,13 +8,11 @@ import json
 import pytest
 
 from mm2.copy.states import State
-from mm2.kafka.structs import TopicPartition
 from mm2.metrics.connect import CONNECT_METRICS
 from mm2.metrics.flows import FLOW_METRICS
 from mm2.metrics.metric import Cardinality, Sheet
 from mm2.metrics.mirror import MIRROR_METRICS
-from mm2.mirror.group_offsets import of_another_copy
-from mm2.observer.collector import SnapshotMetrics, reason_kind
+from mm2.observer.collector import SnapshotMetrics
 from mm2.observer.shapes import chosen_groups, chosen_partitions, flow_json, page_json
 from mm2.observer.views import (
     CertificateView,
@@ -31,6 +29,7 @@ from mm2.observer.views import (
     Spread,
     TaskView,
 )
+from mm2.reasons import OffsetReasonCode
 
 KNOWN = {metric.name for metric in (*FLOW_METRICS, *MIRROR_METRICS, *CONNECT_METRICS)}
 
@@ -74,7 +73,7 @@ FLOW = FlowView(
     ),
     groups=(
         GroupView("g", "t", 0, "A.t", 40, 45, 44),
-        GroupView("h", "t", 1, "A.t", reason="its offset 3 lies before the copying that the ledger knows"),
+        GroupView("h", "t", 1, "A.t", reason="too long ago", reason_code=OffsetReasonCode.TOO_OLD),
     ),
     heartbeats=(HeartbeatView("A.heartbeats", "A", "B", ("A",), 1500),),
     connectors=(
@@ -159,13 +158,6 @@ def test_a_group_is_told_with_its_lag_and_a_reason_as_a_word() -> None:
     assert value(seen, "mm2_group_lag_records", **place) == 60
     assert value(seen, "mm2_group_translated_offset", **place) == 45
     assert value(seen, "mm2_group_partitions_untranslated", reason="too_old") == 1
-    assert reason_kind("there is no offset sync for it") == "no_sync"
-    assert (
-        reason_kind("there is no offset sync for it; the ledger knows of no record that has been copied")
-        == "not_copied"
-    )
-    assert reason_kind(of_another_copy(TopicPartition("A.t", 0), 9, 3)) == "another_copy"
-    assert reason_kind("something that nobody has foreseen") == "other"
 
 
 def test_full_tells_every_partition() -> None:

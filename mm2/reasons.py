@@ -1,0 +1,36 @@
+"""Reason codes.
+
+A reason is a code and a message. Branches, metric labels, JSON fields and tests use the code; the message is for people, and its
+words may change with any release. The codes of a stopped or delayed partition are `mm2.copy.states.State`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class OffsetReasonCode(StrEnum):
+    """Why the committed offset of a consumer group is not on the target; also values of a metric's label."""
+
+    NO_TOPIC = "no_topic"  # the remote topic does not exist
+    RECREATED = "recreated"  # the topic was deleted and created again since it was copied
+    TOO_OLD = "too_old"  # the offset lies before all that can be translated
+    NOT_COPIED = "not_copied"  # no record of the partition has been copied
+    NO_LEDGER = "no_ledger"  # of the flow in the other direction, which copied the topic
+    NO_SYNC = "no_sync"  # no offset sync can be used
+    IN_USE = "in_use"  # the group is active on the target
+    AHEAD = "ahead"  # the group's offset on the target is a later one
+    ANOTHER_COPY = "another_copy"  # the checkpoint lies behind the end of the remote partition
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetReason:
+    """Why one committed offset is not on the target."""
+
+    code: OffsetReasonCode
+    message: str
+
+    def __str__(self) -> str:
+        return self.message
