@@ -12,9 +12,9 @@ from mm2.cli.verbs import examples
 from mm2.config.mirrormaker import MirrorMakerConfig
 from mm2.config.properties import load_properties
 from mm2.mirror.maker import connect_plugins
-from mm2.mirror.needs import Allowed, Right
 from mm2.mirror.plans import FlowPlan, plan_flow
 from mm2.mirror.preview import Preview, Step, preview
+from mm2.mirror.required_acls import AclState, AclStatus
 
 _NAMED: Final = 4
 
@@ -106,7 +106,7 @@ def _tell(out: TextIO, one: Preview, *, every_right: bool) -> None:
             if not one.unreachable
             else "  nothing is known to be created or changed\n"
         )
-    shown = [right for right in one.rights if every_right or right.allowed is not Allowed.YES]
+    shown = [right for right in one.rights if every_right or right.allowed is not AclState.YES]
     if shown:
         out.write("\n")
         header = ("CLUSTER", "RIGHT", "RESOURCE", "ON", "FOR", "IS")
@@ -121,7 +121,7 @@ def _step(step: Step) -> str:
     return f"{step.cluster}: {step.action} {step.subject}{f': {told}' if told else ''}"
 
 
-def _right(one: Preview, right: Right) -> tuple[str, ...]:
+def _right(one: Preview, right: AclStatus) -> tuple[str, ...]:
     need = right.need
     names = right.missing or right.unknown or need.names
     why = f" ({right.note})" if right.note else ""
@@ -143,7 +143,7 @@ def _names(names: Sequence[str]) -> str:
 def _summary(one: Preview) -> str:
     fails = sum(bool(step.trouble) for step in one.steps)
     missing = sum(bool(right.missing) for right in one.rights)
-    unknown = sum(right.allowed is Allowed.UNKNOWN for right in one.rights)
+    unknown = sum(right.allowed is AclState.UNKNOWN for right in one.rights)
     parts = [f"{number(len(one.steps))} step{'' if len(one.steps) == 1 else 's'}"]
     parts += [f"{number(fails)} of them would fail"] if fails else []
     parts += [f"{number(missing)} right{'' if missing == 1 else 's'} missing"] if missing else []

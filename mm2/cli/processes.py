@@ -10,7 +10,7 @@ from typing import Any
 
 from mm2.cli.flow import EXIT_WELL, table
 from mm2.cli.verbs import examples
-from mm2.mirror.whereabouts import processes
+from mm2.mirror.local_processes import processes
 
 
 def add(verbs: Any) -> None:

@@ -15,8 +15,8 @@ from mm2.cli.flow import Trouble
 from mm2.config.mirror_keys import SOURCE_CONNECTOR
 from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
 from mm2.connect.tls import LISTENERS_PREFIX, client_context
+from mm2.mirror.local_processes import processes
 from mm2.mirror.rest import encoded, flow_path
-from mm2.mirror.whereabouts import processes
 
 PASSWORD_VARIABLE: Final = "MM2_REST_PASSWORD"  # noqa: S105 - its name, not a password
 KEY_PASSWORD_VARIABLE: Final = "MM2_REST_KEY_PASSWORD"  # noqa: S105 - its name, too

@@ -118,7 +118,7 @@ class MirrorCheckpointConnector(MirrorConnector):
 
     def _create_topic(self) -> bool:
         topic = kept_checkpoints(self._props)
-        return create_compacted_topic(self._target_admin, topic, self._clients.target_alias, self._complaints)
+        return create_compacted_topic(self._target_admin, topic, self._clients.target_alias, self._recurring)
 
     def _refresh(self) -> bool:
         """False when some group could not be looked at."""
@@ -150,8 +150,8 @@ class MirrorCheckpointConnector(MirrorConnector):
             if relevant:
                 found.add(group)
         for subject, sentence in failed.items():
-            self._complaints.say(subject, sentence)
-        self._complaints.keep_only("group ", failed)
+            self._recurring.report(subject, sentence)
+        self._recurring.keep_only("group ", failed)
         groups = {group: listed[group] for group in sorted(found)}
         with self._lock:
             changed = groups != self._groups
@@ -174,7 +174,7 @@ class MirrorCheckpointConnector(MirrorConnector):
         )
         if wanted and not group.group_id:
             # KIP-289: a left-over of old clients. A list of groups that Java can read cannot name it.
-            self._complaints.say("the group without an id", _WITHOUT_ID)
+            self._recurring.report("the group without an id", _WITHOUT_ID)
             return False
         return wanted
 

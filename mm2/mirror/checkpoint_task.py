@@ -37,13 +37,13 @@ from mm2.mirror import plugins
 from mm2.mirror.checkpoint_latency import LATENCY_RESOURCE, CheckpointLatencies
 from mm2.mirror.checkpoint_store import CheckpointStore, offsets_to_sync
 from mm2.mirror.clients import Kind, MirrorClients, Side
-from mm2.mirror.complaints import Complaints
 from mm2.mirror.discovery import chunks
 from mm2.mirror.filters import TopicFilter, close_quietly
 from mm2.mirror.formats import Checkpoint, FormatError, OffsetSync
 from mm2.mirror.group_offsets import ASSIGNED_SHARE_GROUPS_KEY, GROUPS_PER_CALL, GroupOffsets, of_another_copy
 from mm2.mirror.offset_sync_store import OffsetSyncStore
 from mm2.mirror.promotions import promoted
+from mm2.mirror.recurring_errors import RecurringErrors
 from mm2.mirror.scheduler import Scheduler
 from mm2.mirror.syncs_topic import syncs_side, syncs_topic
 from mm2.mirror.translator import TopicIds, Translator, Untranslated
@@ -71,7 +71,7 @@ class MirrorCheckpointTask(SourceTask):
         self._stopping = threading.Event()
         self._paused = False
         self._lock = threading.Lock()  # guards the checkpoints, which poll and the group sync both use
-        self._complaints = Complaints()
+        self._recurring = RecurringErrors()
         self._clusters: list[Cluster] = []
         self._logs: list[KafkaBasedLog | LedgerLog] = []
         self._checkpoints_readable = False
@@ -212,9 +212,9 @@ class MirrorCheckpointTask(SourceTask):
                     sentence = (
                         f"The ledger {topic} of cluster {self._clients.alias(side)} cannot be read, so offsets are "
                     )
-                    self._complaints.say(topic, sentence + f"translated by offset syncs alone: {failure}")
+                    self._recurring.report(topic, sentence + f"translated by offset syncs alone: {failure}")
                 return None
-            self._complaints.over(topic)
+            self._recurring.resolve(topic)
             log.info("Following a ledger.", topic=topic, cluster=self._clients.alias(side))
             return reader
         finally:
@@ -250,11 +250,11 @@ class MirrorCheckpointTask(SourceTask):
             )
             sentence += f"translated by the ledger alone until they can: {failure}"
             if not self._stopping.is_set():
-                self._complaints.say("syncs", sentence)
+                self._recurring.report("syncs", sentence)
             return False
         store.first_read_done()
         self._translator.syncs = store
-        self._complaints.over("syncs")
+        self._recurring.resolve("syncs")
         log.info("Following offset syncs.", topic=topic, cluster=cluster.name)
         return True
 
@@ -317,12 +317,12 @@ class MirrorCheckpointTask(SourceTask):
         failures = {f"group {group}": answer for group, answer in answers.items() if isinstance(answer, KafkaFailure)}
         first = next(iter(failures.values()), None)
         if isinstance(first, ConnectFailure) and len(failures) == len(answers):
-            self._complaints.say("source", f"No group offsets can be read: {first}")
+            self._recurring.report("source", f"No group offsets can be read: {first}")
             return
-        self._complaints.over("source")
+        self._recurring.resolve("source")
         for subject, failure in failures.items():
-            self._complaints.say(subject, f"The offsets of {subject} cannot be read: {failure}")
-        self._complaints.keep_only("group ", failures)
+            self._recurring.report(subject, f"The offsets of {subject} cannot be read: {failure}")
+        self._recurring.keep_only("group ", failures)
 
     def _forget_renewed(self, on_target: TopicIds) -> None:
         """What was said of topics of the target that have been deleted and created anew since the last look."""
@@ -461,9 +461,11 @@ class MirrorCheckpointTask(SourceTask):
                 self._producer.send(topic, records, 0, timeout_s=_WRITE_TIMEOUT_S)
             except KafkaFailure as failure:
                 if not self._stopping.is_set():
-                    self._complaints.say("reasons", f"Why offsets are missing cannot be written to {topic}: {failure}")
+                    self._recurring.report(
+                        "reasons", f"Why offsets are missing cannot be written to {topic}: {failure}"
+                    )
                 return
-            self._complaints.over("reasons")
+            self._recurring.resolve("reasons")
             self._told = reasons
 
     # -- group offsets on the target
@@ -504,7 +506,9 @@ class MirrorCheckpointTask(SourceTask):
             if state not in {"dead", "empty"} or present is None or isinstance(present, KafkaFailure):
                 failure = present or described[group]
                 if isinstance(failure, KafkaFailure):
-                    self._complaints.say(f"sync of {group}", f"The offsets of group {group} are not synced: {failure}")
+                    self._recurring.report(
+                        f"sync of {group}", f"The offsets of group {group} are not synced: {failure}"
+                    )
                     reason = OffsetReason(OffsetReasonCode.OTHER, str(failure))
                 else:
                     message = f"the group is in use on {self._clients.target_alias} ({state})"
@@ -549,7 +553,7 @@ class MirrorCheckpointTask(SourceTask):
         answers = self._target_groups.write(group, wanted)
         failures = {partition: answer for partition, answer in answers.items() if isinstance(answer, KafkaFailure)}
         if not failures:
-            self._complaints.over(f"sync of {group}")
+            self._recurring.resolve(f"sync of {group}")
             log.debug("Synced group offsets.", group=group, partitions=len(wanted))
             return
         partition, failure = next(iter(failures.items()))
@@ -563,7 +567,7 @@ class MirrorCheckpointTask(SourceTask):
             ErrorCode.NON_EMPTY_GROUP,
         }:
             sentence += " Consumers of the target are probably using this group."
-        self._complaints.say(f"sync of {group}", sentence)
+        self._recurring.report(f"sync of {group}", sentence)
 
     def pause(self) -> None:
         """No offsets of groups are written any more either, which Java's task goes on with."""

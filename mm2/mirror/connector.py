@@ -13,8 +13,8 @@ from mm2.connect.api import SourceConnector
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
 from mm2.mirror.clients import MirrorClients, Side
-from mm2.mirror.complaints import Complaints
 from mm2.mirror.filters import Filter, close_quietly
+from mm2.mirror.recurring_errors import RecurringErrors
 from mm2.mirror.scheduler import Job, Scheduler
 
 log = structlog.get_logger(__name__)
@@ -39,7 +39,7 @@ class MirrorConnector(SourceConnector):
         self._scheduler: Scheduler | None = None
         self._clusters: list[Cluster] = []
         self._filters: list[Filter] = []
-        self._complaints = Complaints()
+        self._recurring = RecurringErrors()
         self._props: dict[str, str] = {}
 
     def version(self) -> str:

@@ -34,9 +34,9 @@ from mm2.connect.rest.resources.internal import internal_router
 from mm2.connect.rest.resources.loggers import loggers_router
 from mm2.connect.rest.settings import RestSettings
 from mm2.connect.rest.version import server_info
+from mm2.mirror.anonymous_access import AnonymousAccess
+from mm2.mirror.redaction import RedactedHerder
 from mm2.mirror.rest import RESERVED, Apps, flow_path
-from mm2.mirror.strangers import Strangers
-from mm2.mirror.without_secrets import WithoutSecrets
 
 _FLOWS: Final = "flows"
 _INTERNAL: Final = re.compile(r"/connectors/[^/]+/(tasks|fence)")
@@ -76,9 +76,11 @@ class FlowResources:
         #: Whether everybody has to say who he is.
         self.authenticates = any(extension.authenticates for extension in extensions)
         is_open = settings.props.get(STRANGERS_KEY, "").strip() == EVERYTHING
-        self.main: ASGIApp = configurable.around(self._apps if self.authenticates or is_open else Strangers(self._apps))
+        self.main: ASGIApp = configurable.around(
+            self._apps if self.authenticates or is_open else AnonymousAccess(self._apps)
+        )
         if self.admin is not None and not is_open:
-            self.admin = Strangers(self.admin)  # extensions do not stand before it
+            self.admin = AnonymousAccess(self.admin)  # extensions do not stand before it
 
     @property
     def herders(self) -> Mapping[SourceAndTarget, Herder]:
@@ -93,7 +95,7 @@ class FlowResources:
             self._apps.internal.pop(pair, None)
         for pair, herder in herders.items():
             if before.get(pair) is not herder:
-                shown = cast(Herder, WithoutSecrets(herder))
+                shown = cast(Herder, RedactedHerder(herder))
                 routers = herder_routers(shown, self.requests, self._settings, internal=self._internal)
                 if not self._admin_apart:
                     routers.append(loggers_router(herder, self.requests))

@@ -54,7 +54,7 @@ class MirrorHeartbeatConnector(MirrorConnector):
 
     def _create_topic(self) -> bool:
         topic = kept_heartbeats(self._props)
-        return create_kept_topic(self._target_admin, topic, self._clients.target_alias, self._complaints)
+        return create_kept_topic(self._target_admin, topic, self._clients.target_alias, self._recurring)
 
     def task_configs(self, max_tasks: int) -> list[dict[str, str]]:
         is_on = self._settings.bool(EMIT_KEY) and self._settings.int(INTERVAL_KEY) >= 0

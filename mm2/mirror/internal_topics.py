@@ -15,7 +15,7 @@ from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.structs import NewTopic
 from mm2.mirror.clients import Side
-from mm2.mirror.complaints import Complaints
+from mm2.mirror.recurring_errors import RecurringErrors
 
 log = structlog.get_logger(__name__)
 
@@ -54,7 +54,7 @@ class KeptTopic:
         return cls(side, dataclasses.replace(new, replication_factor=int(str(factor))), key, key not in props)
 
 
-def create_kept_topic(admin: Admin, topic: KeptTopic, cluster: str, complaints: Complaints) -> bool:
+def create_kept_topic(admin: Admin, topic: KeptTopic, cluster: str, recurring: RecurringErrors) -> bool:
     """Make it unless it exists. False when that failed and is worth another try.
 
     `cluster` is the alias, for the sentence. An existing topic is taken as it is. Raises KafkaFailure when the cluster does not
@@ -68,15 +68,15 @@ def create_kept_topic(admin: Admin, topic: KeptTopic, cluster: str, complaints: 
         if answer is None:
             log.warning("%s", broker_default_instead(key, new.replication_factor, cluster), topic=new.name)
     if not isinstance(answer, KafkaFailure):
-        complaints.over(subject)
+        recurring.resolve(subject)
         log.info("Created topic.", topic=new.name, cluster=cluster)
         return True
     code = answer.code if isinstance(answer, BrokerFailure) else None
     if code in _ASSUMED_THERE:
-        complaints.over(subject)
+        recurring.resolve(subject)
         log.debug("Topic is taken as it is.", topic=new.name, cluster=cluster, reason=str(answer))
         return True
-    complaints.say(
+    recurring.report(
         subject, f"Topic {new.name} on cluster {cluster} cannot be created: {why_not_created(topic, answer)}"
     )
     return False
@@ -97,16 +97,16 @@ def broker_default_instead(key: str, replication_factor: int, cluster: str) -> s
     )
 
 
-def create_compacted_topic(admin: Admin, topic: KeptTopic, cluster: str, complaints: Complaints) -> bool:
+def create_compacted_topic(admin: Admin, topic: KeptTopic, cluster: str, recurring: RecurringErrors) -> bool:
     """:func:`create_kept_topic`, and a sentence on what is lost when somebody else has made it and does not have it compacted:
     a broker that creates what is asked for, mostly."""
-    if not create_kept_topic(admin, topic, cluster, complaints):
+    if not create_kept_topic(admin, topic, cluster, recurring):
         return False
     name = topic.new.name
     configs = admin.describe_configs([name]).get(name)
     policy = configs.get("cleanup.policy") if isinstance(configs, dict) else None
     if policy is not None and policy.value != "compact":
-        complaints.say(
+        recurring.report(
             f"cleanup of {name}",
             f"Topic {name} on cluster {cluster} has cleanup.policy={policy.value}, so what was written before its "
             "retention is forgotten; set cleanup.policy=compact.",

@@ -42,12 +42,12 @@ from mm2.kafka.errors import ConnectFailure, KafkaFailure
 from mm2.mirror.checkpoint_connector import MirrorCheckpointConnector
 from mm2.mirror.checkpoint_latency import LATENCY_RESOURCE, CheckpointLatencies
 from mm2.mirror.checkpoint_task import MirrorCheckpointTask
-from mm2.mirror.complaints import Complaints
 from mm2.mirror.config_file import ConfigFile
 from mm2.mirror.connector import MirrorConnector
 from mm2.mirror.heartbeat import MirrorHeartbeatConnector, MirrorHeartbeatTask
 from mm2.mirror.plans import Changes, FlowPlan, plan_flows
 from mm2.mirror.plugins import JAVA_PACKAGE
+from mm2.mirror.recurring_errors import RecurringErrors
 from mm2.mirror.rest import Apps, FlowsRest, serves_rest
 from mm2.mirror.restarts import Restarts
 from mm2.mirror.source_connector import MirrorSourceConnector
@@ -141,7 +141,7 @@ class MirrorMaker:
         self.flows: list[Flow] = []
         self._leaving: list[Flow] = []  # while they are being stopped
         self._waiting: set[SourceAndTarget] = set()  # flows that begin when their target comes
-        self._complaints = Complaints()
+        self._recurring = RecurringErrors()
         self._reloads: Counter[str] = Counter()
         try:
             self.flows.extend(self._flow(pair, plan) for pair, plan in self._plans.items())
@@ -347,7 +347,9 @@ class MirrorMaker:
             self._waiting.update(flow.pair for flow in late)
             for flow in late:
                 flow.node.stop()
-            self._complaints.say(alias, f"{failure} Until it can, these wait: {', '.join(str(f.pair) for f in late)}.")
+            self._recurring.report(
+                alias, f"{failure} Until it can, these wait: {', '.join(str(f.pair) for f in late)}."
+            )
 
     def _begin_where_target_has_come(self) -> None:
         """Look for the targets of flows that wait, and start those whose target answers."""
@@ -358,11 +360,11 @@ class MirrorMaker:
                 fresh[0].node.check(_TARGET_GLANCE_S)
             except KafkaFailure as failure:
                 if not failure.retriable:  # it is there, and does not let us in
-                    self._complaints.say(alias, f"The target cluster {alias} cannot be used yet: {failure}")
+                    self._recurring.report(alias, f"The target cluster {alias} cannot be used yet: {failure}")
                 for flow in fresh:
                     flow.node.stop()
                 continue
-            self._complaints.over(alias)
+            self._recurring.resolve(alias)
             log.info("The target cluster has come.", cluster=alias, flows=[str(pair) for pair in pairs])
             self._waiting.difference_update(pairs)
             for flow in fresh:

@@ -29,17 +29,17 @@ from mm2.kafka.structs import AclFilter, AclOperation, AlterOpType, NewTopic, Re
 from mm2.mirror import plugins
 from mm2.mirror.checkpoint_connector import EMIT_KEY, kept_checkpoints
 from mm2.mirror.clients import Kind, MirrorClients, Side
-from mm2.mirror.complaints import Complaints
 from mm2.mirror.config_sync import ConfigSync
 from mm2.mirror.discovery import TOPICS_PER_REQUEST, TopicsSeen, chunks, see_topics, vanished
 from mm2.mirror.heartbeat import kept_heartbeats
 from mm2.mirror.internal_topics import KeptTopic, why_not_created
 from mm2.mirror.ledgers import Ledgers
-from mm2.mirror.needs import Names, Need, Right, needs
 from mm2.mirror.own_topics import kept_dead_letters, kept_ledger
 from mm2.mirror.plans import FlowPlan
 from mm2.mirror.provenance import Provenance
+from mm2.mirror.recurring_errors import RecurringErrors
 from mm2.mirror.remote_topics import REPLICATION_FACTOR_KEY, RemoteTopics
+from mm2.mirror.required_acls import AclStatus, Names, RequiredAcl, required_acls
 from mm2.mirror.source_connector import TOLERANCE_KEY, topic_selection
 from mm2.mirror.syncs_topic import EMIT_SYNCS_KEY, kept_syncs, syncs_side, syncs_topic
 from mm2.mirror.topic_acls import GROUP_ACLS_KEY, TopicAcls, sentence, writing_principals
@@ -74,7 +74,7 @@ class Preview:
 
     flow: str
     steps: tuple[Step, ...]
-    rights: tuple[Right, ...]
+    rights: tuple[AclStatus, ...]
     troubles: tuple[str, ...]
     notes: tuple[str, ...]
     unreachable: tuple[str, ...]
@@ -101,16 +101,16 @@ def preview(pair: SourceAndTarget, plan: FlowPlan) -> Preview:
         return _Look(pair, plan, stack).all()
 
 
-class _Heard(Complaints):
-    """Complaints are kept instead of being logged."""
+class _Collected(RecurringErrors):
+    """Collects errors instead of logging them."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.sentences: list[str] = []
+        self.errors: list[str] = []
         self.notes: list[str] = []
 
-    def say(self, subject: str, sentence: str) -> None:
-        (self.notes if subject.startswith(UNKNOWN_PROPERTY) else self.sentences).append(sentence)
+    def report(self, subject: str, message: str) -> None:
+        (self.notes if subject.startswith(UNKNOWN_PROPERTY) else self.errors).append(message)
 
 
 class _Look:
@@ -168,7 +168,7 @@ class _Look:
             syncs_side=syncs_side(self._props),
             own_topics=own,
         )
-        wanted = needs(self._props, self._checkpoints, self._worker, names, replicates=self._plan.replicates)
+        wanted = required_acls(self._props, self._checkpoints, self._worker, names, replicates=self._plan.replicates)
         return Preview(
             str(self._pair),
             tuple(self._steps),
@@ -258,13 +258,13 @@ class _Look:
         return seen
 
     def _topics_to_copy(self, source: TopicsSeen) -> set[str]:
-        heard = _Heard()
+        heard = _Collected()
         ledgers = Ledgers(self._clients, self._admins[Side.TARGET])
         provenance = Provenance(
             self._admins[Side.SOURCE], self._admins[Side.TARGET], self._selection, ledgers, heard, lambda _: False
         )
         allowed = provenance.foreseen(source.partitions)
-        self._troubles += heard.sentences
+        self._troubles += heard.errors
         self._notes += [
             f"Topic {topic} was handed over to cluster {self._pair.target}, and is held."
             for topic in sorted(provenance.handed_over)
@@ -312,7 +312,7 @@ class _Look:
     def _configs(self, topics: Collection[str], target: TopicsSeen) -> None:
         if not self._settings.bool("sync.topic.configs.enabled"):
             return
-        heard, alias = _Heard(), self._pair.target
+        heard, alias = _Collected(), self._pair.target
         source_admin, target_admin = self._admins[Side.SOURCE], self._admins[Side.TARGET]
         configs = TopicConfigs(source_admin, target_admin, self._config_sync, alias, heard)
         pairs = [(topic, self._selection.remote(topic)) for topic in sorted(topics)]
@@ -324,13 +324,13 @@ class _Look:
                     for one in operations
                 }
                 self._steps.append(Step(alias, "alter configs", remote, details))
-        self._troubles += heard.sentences
+        self._troubles += heard.errors
         self._notes += heard.notes
 
     def _acls(self, topics: Collection[str], source: TopicsSeen) -> None:
         if not self._settings.bool("sync.topic.acls.enabled"):
             return
-        heard, alias = _Heard(), self._pair.target
+        heard, alias = _Collected(), self._pair.target
         ledgers = Ledgers(self._clients, self._admins[Side.TARGET])
         groups = plugins.group_filter(self._props) if self._settings.bool(GROUP_ACLS_KEY) else None
         source_admin, target_admin = self._admins[Side.SOURCE], self._admins[Side.TARGET]
@@ -410,17 +410,17 @@ class _Look:
             self._troubles.append(f"The groups of cluster {self._pair.source} cannot be listed: {failure}")
             return set()
 
-    def _rights(self, wanted: Iterable[Need]) -> Iterator[Right]:
-        by_side: dict[Side, list[Need]] = {}
+    def _rights(self, wanted: Iterable[RequiredAcl]) -> Iterator[AclStatus]:
+        by_side: dict[Side, list[RequiredAcl]] = {}
         for need in wanted:
             by_side.setdefault(need.side, []).append(need)
         for side, some in by_side.items():
             admin = self._admins.get(side)
             if admin is None:
-                yield from (Right(need, unknown=need.names, note="the cluster does not answer") for need in some)
+                yield from (AclStatus(need, unknown=need.names, note="the cluster does not answer") for need in some)
                 continue
             if self._without_authorizer(side, admin):
-                yield from (Right(need, note="the cluster has no authorizer") for need in some)
+                yield from (AclStatus(need, note="the cluster has no authorizer") for need in some)
                 continue
             known = _Known(admin, some, {name: can for (at, name), can in self._creatable.items() if at is side})
             for need in some:
@@ -440,7 +440,7 @@ class _Known:
     """What the brokers of one cluster say of our rights; ``creatable`` by topic that is missing: whether its creation was
     allowed when it was rehearsed."""
 
-    def __init__(self, admin: Admin, wanted: Iterable[Need], creatable: Mapping[str, bool]) -> None:
+    def __init__(self, admin: Admin, wanted: Iterable[RequiredAcl], creatable: Mapping[str, bool]) -> None:
         self._creatable = creatable
         names: dict[ResourceType, set[str]] = {}
         for need in wanted:
@@ -458,9 +458,9 @@ class _Known:
     def _take(self, kind: ResourceType, answers: Mapping[str, Rights | KafkaFailure]) -> None:
         self._rights.update({(kind, name): answer for name, answer in answers.items()})
 
-    def judged(self, need: Need) -> Right:
+    def judged(self, need: RequiredAcl) -> AclStatus:
         if need.kind is ResourceType.TRANSACTIONAL_ID:
-            return Right(need, unknown=need.names, note="brokers do not tell rights on transactional ids")
+            return AclStatus(need, unknown=need.names, note="brokers do not tell rights on transactional ids")
         missing, unknown, notes = [], [], []
         for name in need.names:
             allowed, note = self._judge(need, name)
@@ -469,9 +469,9 @@ class _Known:
                 notes.append(note)
             elif not allowed:
                 missing.append(name)
-        return Right(need, tuple(missing), tuple(unknown), next(iter(notes), ""))
+        return AclStatus(need, tuple(missing), tuple(unknown), next(iter(notes), ""))
 
-    def _judge(self, need: Need, name: str) -> tuple[bool | None, str]:
+    def _judge(self, need: RequiredAcl, name: str) -> tuple[bool | None, str]:
         """Whether the operation is allowed, None and why when that cannot be known."""
         answer = self._rights.get((need.kind, name))
         if answer is None:

@@ -28,11 +28,11 @@ import structlog
 from mm2.copy.ledger import note_record
 from mm2.kafka.admin import Admin
 from mm2.kafka.errors import KafkaFailure
-from mm2.mirror.complaints import Complaints
 from mm2.mirror.discovery import vanished
 from mm2.mirror.ledgers import PROVENANCE_NOTE, Ledgers, Notes
 from mm2.mirror.policy import DefaultReplicationPolicy
 from mm2.mirror.promotions import PROMOTED_NOTE, promoted, promotions
+from mm2.mirror.recurring_errors import RecurringErrors
 from mm2.mirror.selection import TopicSelection
 
 log = structlog.get_logger(__name__)
@@ -76,7 +76,7 @@ class Provenance:
     target_admin: Admin
     selection: TopicSelection
     ledgers: Ledgers
-    complaints: Complaints
+    recurring: RecurringErrors
     pause: Callable[[float], bool]
     handed_over: set[str] = field(default_factory=set, init=False)
     """Of the topics last asked for, those whose remote topics have writers of their own (`mm2.mirror.promotions`)."""
@@ -115,7 +115,7 @@ class Provenance:
                 waiting = True
             else:
                 allowed.add(topic)
-        self.complaints.keep_only("loop of topic ", {f"loop of topic {topic}" for topic in set(topics) - allowed})
+        self.recurring.keep_only("loop of topic ", {f"loop of topic {topic}" for topic in set(topics) - allowed})
         self._write(wanted)
         return allowed, not waiting
 
@@ -186,17 +186,17 @@ class Provenance:
         waiting &= set(topics)
         source, target = self.selection.source_alias, self.selection.target_alias
         for topic in waiting:
-            self.complaints.say(
+            self.recurring.report(
                 f"turn of topic {topic}",
                 f"Topic {topic} was handed over from cluster {target} to {source} and is not copied back before "
                 f"`mm2 failback FILE '{target}->{source}'` has said from which offset on.",
             )
-        self.complaints.keep_only("turn of topic ", {f"turn of topic {topic}" for topic in waiting})
+        self.recurring.keep_only("turn of topic ", {f"turn of topic {topic}" for topic in waiting})
         return waiting
 
     def _complain(self, topic: str, remote: str) -> None:
         source, target = self.selection.source_alias, self.selection.target_alias
-        self.complaints.say(
+        self.recurring.report(
             f"loop of topic {topic}",
             f"Topic {topic} of cluster {source} has come from cluster {target}, so it is not copied to {target} as {remote}: "
             "its records would go round for ever. Leave it out of one of the flows with topics.exclude. To turn its direction, "
@@ -222,7 +222,7 @@ class Provenance:
         """Go on without a ledger that is missing or denied: what others say is still heeded. Raises what may pass."""
         if not failure.is_final and not vanished(failure):
             raise failure
-        self.complaints.say(
+        self.recurring.report(
             "ledger of provenance",
             f"The ledger of the flow cannot be used, so no other flow is told where its topics come from: {failure}",
         )
@@ -249,7 +249,7 @@ class Provenance:
             self._do_without(failure)
             return
         if records:
-            self.complaints.over("ledger of provenance")
+            self.recurring.resolve("ledger of provenance")
         self._claims, self._until_ms = dict(claims), until_ms
 
     def _origins(self) -> dict[str, list[Path]]:

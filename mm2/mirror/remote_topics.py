@@ -18,10 +18,10 @@ from mm2.kafka.admin import Admin
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.structs import NewTopic, TopicInfo
-from mm2.mirror.complaints import Complaints
 from mm2.mirror.config_sync import ConfigSync
 from mm2.mirror.discovery import TOPICS_PER_REQUEST, chunks
 from mm2.mirror.internal_topics import broker_default_instead
+from mm2.mirror.recurring_errors import RecurringErrors
 from mm2.mirror.selection import TopicSelection
 
 log = structlog.get_logger(__name__)
@@ -62,7 +62,7 @@ class RemoteTopics:
     config_sync: ConfigSync
     replication_factor: int
     pause: Callable[[float], bool]
-    complaints: Complaints = field(default_factory=Complaints)
+    recurring: RecurringErrors = field(default_factory=RecurringErrors)
     or_broker_default: bool = False
     # Properties, with their values, that this target has refused.
     _refused: set[tuple[str, str]] = field(default_factory=set)
@@ -78,7 +78,7 @@ class RemoteTopics:
             self._complain(remote, trouble)
         wanted = self._create(plan.create) | self._grow(plan.grow)
         touched = [*(topic.name for topic in plan.create), *plan.grow, *plan.wide, *plan.unknown]
-        self.complaints.keep_only("remote topic ", {f"remote topic {remote}" for remote in touched})
+        self.recurring.keep_only("remote topic ", {f"remote topic {remote}" for remote in touched})
         return {**target, **self._verified(wanted, target)}
 
     def plan(self, source: Mapping[str, int], target: Mapping[str, int]) -> RemoteTopicsPlan:
@@ -205,7 +205,7 @@ class RemoteTopics:
 
     def _complain(self, remote: str, what: str) -> None:
         cluster = self.selection.target_alias
-        self.complaints.say(f"remote topic {remote}", f"Topic {remote} on cluster {cluster} {what}")
+        self.recurring.report(f"remote topic {remote}", f"Topic {remote} on cluster {cluster} {what}")
 
     def explained(self, failure: KafkaFailure) -> str:
         """Why a topic cannot be made, and what to do about it."""

@@ -23,7 +23,7 @@ from mm2.connect.api import ConnectError
 from mm2.connect.herder.interface import Herder
 from mm2.connect.rest.binding import Binding, exposed
 from mm2.connect.rest.settings import RestSettings
-from mm2.mirror import whereabouts
+from mm2.mirror import local_processes
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -79,14 +79,14 @@ class FlowsRest:
             self._herders = dict(herders)
             if self._resources is not None:
                 self._resources.change(self._herders)
-        whereabouts.write(self.binding.advertised_url, [str(pair) for pair in herders])
+        local_processes.write(self.binding.advertised_url, [str(pair) for pair in herders])
 
     def stop(self, graceful_s: float) -> None:
         """Take no more requests; those under way may end for so long. May be called twice."""
         with self._lock:
             self._stopped = True
             server, resources = self._server, self._resources
-        whereabouts.remove()
+        local_processes.remove()
         if server is not None:
             server.stop(graceful_s)
         if resources is not None:

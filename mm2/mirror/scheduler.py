@@ -18,7 +18,7 @@ from typing import Final
 import structlog
 
 from mm2.kafka.errors import KafkaFailure
-from mm2.mirror.complaints import Complaints
+from mm2.mirror.recurring_errors import RecurringErrors
 
 log = structlog.get_logger(__name__)
 
@@ -49,7 +49,7 @@ class Scheduler:
         self._sequence = itertools.count()
         self._changed = threading.Condition()
         self._stopping = False
-        self._complaints = Complaints()
+        self._recurring = RecurringErrors()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
@@ -126,12 +126,12 @@ class Scheduler:
             done = entry.job() is not False
         except KafkaFailure as failure:
             if not self._stopping:  # a stop closes the clients under the job
-                self._complaints.say(entry.name, f"{entry.name} failed and is tried again: {failure}")
+                self._recurring.report(entry.name, f"{entry.name} failed and is tried again: {failure}")
             return False
         except Exception:
             if not self._stopping:
                 log.exception("%s failed unexpectedly.", entry.name, retry_in_s=entry.retry_s)
             return False
-        self._complaints.over(entry.name)
+        self._recurring.resolve(entry.name)
         log.debug("%s is done.", entry.name, seconds=round(time.monotonic() - started, 3))
         return done

@@ -92,7 +92,7 @@ class MirrorSourceConnector(MirrorConnector):
             self._config_sync,
             self._settings.int(REPLICATION_FACTOR_KEY),
             scheduler.pause,
-            self._complaints,
+            self._recurring,
             or_broker_default=REPLICATION_FACTOR_KEY not in self._props,
         )
         self._ledgers = Ledgers(self._clients, self._target_admin)
@@ -101,7 +101,7 @@ class MirrorSourceConnector(MirrorConnector):
             self._target_admin,
             self._selection,
             self._ledgers,
-            self._complaints,
+            self._recurring,
             scheduler.pause,
         )
         group_acls = self._settings.bool(GROUP_ACLS_KEY)
@@ -111,7 +111,7 @@ class MirrorSourceConnector(MirrorConnector):
             self._selection,
             self._closing(plugins.group_filter(self._props)) if group_acls else None,
             self._ledgers,
-            self._complaints,
+            self._recurring,
             writing_principals(self._clients.settings(Side.TARGET, Kind.PRODUCER, "")),
         )
         self._topic_configs = TopicConfigs(
@@ -119,7 +119,7 @@ class MirrorSourceConnector(MirrorConnector):
             self._target_admin,
             self._config_sync,
             self._clients.target_alias,
-            self._complaints,
+            self._recurring,
         )
         if self._settings.bool(EMIT_SYNCS_KEY):
             side = syncs_side(self._props)
@@ -152,15 +152,15 @@ class MirrorSourceConnector(MirrorConnector):
 
     def _create_syncs_topic(self) -> bool:
         topic = kept_syncs(self._props)
-        return create_compacted_topic(self._syncs_admin, topic, self._clients.alias(topic.side), self._complaints)
+        return create_compacted_topic(self._syncs_admin, topic, self._clients.alias(topic.side), self._recurring)
 
     def _create_ledger(self) -> bool:
         topic = kept_ledger(self._props)
-        return create_compacted_topic(self._target_admin, topic, self._clients.target_alias, self._complaints)
+        return create_compacted_topic(self._target_admin, topic, self._clients.target_alias, self._recurring)
 
     def _create_dead_letters(self) -> bool:
         topic = kept_dead_letters(self._props)
-        return create_kept_topic(self._target_admin, topic, self._clients.target_alias, self._complaints)
+        return create_kept_topic(self._target_admin, topic, self._clients.target_alias, self._recurring)
 
     def _refresh(self) -> bool:
         """Look at both clusters, bring the target up to the source, hand out what is ready. False = try again soon."""
@@ -170,8 +170,8 @@ class MirrorSourceConnector(MirrorConnector):
             cluster = self._clients.alias(side)
             subjects = {f"{side.value} topic {name}": failure for name, failure in seen.unknown.items()}
             for subject, failure in subjects.items():
-                self._complaints.say(subject, f"A topic of cluster {cluster} cannot be described: {failure}")
-            self._complaints.keep_only(f"{side.value} topic ", subjects)
+                self._recurring.report(subject, f"A topic of cluster {cluster} cannot be described: {failure}")
+            self._recurring.keep_only(f"{side.value} topic ", subjects)
         source = dict(seen_source.partitions)
         self._log_changes(source)
         first, new = self._ready is None, sorted(source.keys() - self._source.keys())

@@ -37,11 +37,11 @@ from mm2.kafka.structs import TopicPartition
 from mm2.kafka.transactions import TransactionCoordinatorClient
 from mm2.mirror.assigned_partitions import ASSIGNED_PARTITIONS_KEY, decode_partitions
 from mm2.mirror.clients import Kind, MirrorClients, Side
-from mm2.mirror.complaints import Complaints
 from mm2.mirror.internal_topics import create_kept_topic
 from mm2.mirror.own_topics import dead_letter_topic, kept_dead_letters, kept_ledger
 from mm2.mirror.plugins import replication_policy
 from mm2.mirror.promotions import holds
+from mm2.mirror.recurring_errors import RecurringErrors
 from mm2.mirror.start_from import START_FROM_KEY, parse_start_from
 from mm2.mirror.syncs_topic import EMIT_SYNCS_KEY, syncs_side, syncs_topic
 
@@ -102,7 +102,7 @@ class MirrorSourceTask(SourceTask):
         self._start_from = parse_start_from(props.get(START_FROM_KEY, ""), source_alias=spec.source_alias)
         self._new_ledger = functools.partial(_ledger_log, props)
         self._create_topics = functools.partial(
-            _create_own_topics, props, Complaints(), dead_letters=spec.dead_letter_topic is not None
+            _create_own_topics, props, RecurringErrors(), dead_letters=spec.dead_letter_topic is not None
         )
         self._limits = (spec.throttle, spec.throttle_topics)
         self._engine, self._spec = engine, spec
@@ -415,7 +415,7 @@ def _ledger_log(props: Mapping[str, str]) -> LedgerLog:
     return LedgerLog(settings, ledger_topic(clients.source_alias), name=clients.target_alias)
 
 
-def _create_own_topics(props: Mapping[str, str], complaints: Complaints, *, dead_letters: bool) -> None:
+def _create_own_topics(props: Mapping[str, str], recurring: RecurringErrors, *, dead_letters: bool) -> None:
     """What our connector has made before there are tasks, but not Java's, which knows nothing of it.
 
     What goes wrong shows again when the topics are used.
@@ -427,9 +427,9 @@ def _create_own_topics(props: Mapping[str, str], complaints: Complaints, *, dead
         there = cluster.metadata([topic.new.name for topic in wanted], timeout_s=_LOOK_TIMEOUT_S).topics
         for topic in wanted:
             if topic.new.name not in there:
-                create_kept_topic(admin, topic, clients.target_alias, complaints)
+                create_kept_topic(admin, topic, clients.target_alias, recurring)
     except KafkaFailure as failure:
-        complaints.say("own topics", f"Topics of the flow {clients.flow} cannot be created: {failure}")
+        recurring.report("own topics", f"Topics of the flow {clients.flow} cannot be created: {failure}")
     finally:
         cluster.close()
 

@@ -22,12 +22,12 @@ from mm2.kafka.records.record import Record
 from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import AclBinding, AclOperation, AclPermission, PatternType, ResourceType
 from mm2.mirror.acl_sync import EVERYBODY, acl_filter, covering, may_hold_for, remote_acls, remote_operation
-from mm2.mirror.complaints import Complaints
 from mm2.mirror.discovery import chunks
 from mm2.mirror.filters import GroupFilter
 from mm2.mirror.ledgers import ACL_NOTE, Ledgers, Notes
 from mm2.mirror.policy import DefaultReplicationPolicy
 from mm2.mirror.promotions import promoted
+from mm2.mirror.recurring_errors import RecurringErrors
 from mm2.mirror.selection import TopicSelection
 
 log = structlog.get_logger(__name__)
@@ -66,7 +66,7 @@ class TopicAcls:
     selection: TopicSelection
     groups: GroupFilter | None
     ledgers: Ledgers
-    complaints: Complaints
+    recurring: RecurringErrors
     writers: frozenset[str] = frozenset({EVERYBODY})
     # What we have created, with the note of it; None while that is not known.
     _created: dict[AclBinding, Mapping[str, Any]] | None = field(default=None, init=False)
@@ -171,9 +171,9 @@ class TopicAcls:
             subject, answer = sentence(acl), answers.get(acl)
             if isinstance(answer, KafkaFailure):
                 target = self.selection.target_alias
-                self.complaints.say(subject, f"{subject} cannot be created on cluster {target}: {answer}")
+                self.recurring.report(subject, f"{subject} cannot be created on cluster {target}: {answer}")
             else:
-                self.complaints.over(subject)
+                self.recurring.resolve(subject)
                 log.info("Created ACL.", acl=subject)
                 created.append(acl)
         return created
@@ -188,9 +188,9 @@ class TopicAcls:
             subject, answer = sentence(acl), answers.get(acl)
             if isinstance(answer, KafkaFailure):
                 target = self.selection.target_alias
-                self.complaints.say(subject, f"{subject} cannot be removed from cluster {target}: {answer}")
+                self.recurring.report(subject, f"{subject} cannot be removed from cluster {target}: {answer}")
                 continue
-            self.complaints.over(subject)
+            self.recurring.resolve(subject)
             gone.append(acl)
             if acl in there:
                 log.info("Removed an ACL that is gone from the source.", acl=subject)
@@ -211,11 +211,11 @@ class TopicAcls:
         try:
             notes = self.ledgers.own().notes(ACL_NOTE)
         except KafkaFailure as failure:
-            self.complaints.say(
+            self.recurring.report(
                 subject, f"Which ACLs this flow has created is not known, so none is removed: {failure}"
             )
             return False
-        self.complaints.over(subject)
+        self.recurring.resolve(subject)
         self._created = {acl: value for name, value in notes.items() if (acl := _binding(name)) is not None}
         return True
 

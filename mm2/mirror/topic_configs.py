@@ -12,9 +12,9 @@ from mm2.kafka.admin import Admin
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure, UnsupportedVersion
 from mm2.kafka.structs import AlterOp
-from mm2.mirror.complaints import Complaints
 from mm2.mirror.config_sync import ConfigSync
 from mm2.mirror.discovery import TOPICS_PER_REQUEST, chunks, vanished
+from mm2.mirror.recurring_errors import RecurringErrors
 
 log = structlog.get_logger(__name__)
 
@@ -35,7 +35,7 @@ class TopicConfigs:
     target_admin: Admin
     rules: ConfigSync
     target: str
-    complaints: Complaints
+    recurring: RecurringErrors
 
     def sync(self, pairs: Iterable[tuple[str, str]]) -> bool:
         """Alter what differs, for pairs of a source topic and its remote topic. False when some of it did not succeed.
@@ -58,19 +58,19 @@ class TopicConfigs:
                 here, there = source.get(topic), target.get(remote)
                 subject = f"configs of {topic}"
                 if isinstance(here, Mapping) and isinstance(there, Mapping):
-                    self.complaints.over(subject)
+                    self.recurring.resolve(subject)
                     for name in self.rules.unknown(here, there):
-                        self.complaints.say(
+                        self.recurring.report(
                             f"{UNKNOWN_PROPERTY}{name}",
                             f"Cluster {self.target} does not know the topic property {name}, so remote topics do without it.",
                         )
                     if operations := self.rules.changes(here, there):
                         changes[remote] = operations
                 elif vanished(here) or vanished(there):
-                    self.complaints.over(subject)  # the next refresh sees that, too
+                    self.recurring.resolve(subject)  # the next refresh sees that, too
                 else:
                     failure = here if isinstance(here, KafkaFailure) else there
-                    self.complaints.say(subject, f"The configs of topic {topic} are not synced: {failure}")
+                    self.recurring.report(subject, f"The configs of topic {topic} are not synced: {failure}")
                     complete = False
             yield changes, complete
 
@@ -90,10 +90,10 @@ class TopicConfigs:
             if refused:
                 names = ", ".join(sorted(_text(operation) for operation in refused))
                 sentence = f"Of topic {remote} on cluster {self.target} cannot be altered: {names}. {answer}"
-                self.complaints.say(f"configs of {remote}", sentence)
+                self.recurring.report(f"configs of {remote}", sentence)
                 complete = False
             else:
-                self.complaints.over(f"configs of {remote}")
+                self.recurring.resolve(f"configs of {remote}")
             if done:
                 log.info("Synced topic configs.", topic=remote, configs=sorted(operation.name for operation in done))
         return complete

@@ -11,7 +11,7 @@ from mm2.config.configdef import ConfigException
 from mm2.connect.tls import ADMIN_LISTENERS_PREFIX, LISTENERS_PREFIX, tls_settings
 from mm2.kafka.tls import expiries
 from mm2.mirror.clients import Side
-from mm2.observer.asks import FlowClients
+from mm2.observer.polls import FlowClients
 from mm2.observer.views import CertificateView
 
 _AGAIN_S: Final = 60.0

@@ -18,9 +18,9 @@ from mm2.copy.tally import BOUNDS_S
 from mm2.kafka.structs import TopicPartition
 from mm2.metrics.mirror import metric_formats
 from mm2.mirror.clients import Side
-from mm2.observer.asks import FlowClients, GroupsAsk, GroupsSeen, HeartbeatsAsk, LedgerAsk, SourceAsk
 from mm2.observer.certificates import Certificates, client_certificates
 from mm2.observer.partitions import Look, PartitionBook, Partitions
+from mm2.observer.polls import FlowClients, GroupsPoll, HeartbeatsPoll, LedgerPoll, PolledGroups, SourcePoll
 from mm2.observer.verdict import Standing, sentence_of, state_of
 from mm2.observer.views import FlowView, GroupView, HeartbeatView, Latency, PartitionView, Risk
 from mm2.observer.watch import Watch
@@ -59,8 +59,8 @@ class FlowObserver:
         self._engine = engine
         self._clients = clients = FlowClients(flow.props)
         self._works: Works = NoWork() if flow.herder is None else HerderWork(flow.herder, flow.pair.source)
-        self._source, self._ledger = SourceAsk(clients), LedgerAsk(clients)
-        self._heartbeats, self._groups = HeartbeatsAsk(clients), GroupsAsk(clients)
+        self._source, self._ledger = SourcePoll(clients), LedgerPoll(clients)
+        self._heartbeats, self._groups = HeartbeatsPoll(clients), GroupsPoll(clients)
         name = str(flow.pair)
         self._source_watch = Watch(f"{name}-source", self._source, self._ends_interval_s)
         self._target_watch = Watch(f"{name}-target", self._ledger, 1.0)
@@ -258,7 +258,7 @@ class FlowObserver:
 
 
 def _groups(
-    seen: GroupsSeen, ledger: Ledger | None, partitions: tuple[PartitionView, ...], source: str
+    seen: PolledGroups, ledger: Ledger | None, partitions: tuple[PartitionView, ...], source: str
 ) -> tuple[GroupView, ...]:
     """A row for every group and partition of the source that either side, a checkpoint or a reason tells of."""
     upstream = {(one.remote_topic, one.partition): one.topic for one in partitions if one.remote_topic}

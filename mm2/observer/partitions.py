@@ -18,8 +18,8 @@ from mm2.copy.session import Entry
 from mm2.copy.states import WELL, State
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.structs import TopicPartition
-from mm2.observer.ends import EndHistory
-from mm2.observer.stamps import Stamp
+from mm2.observer.end_offsets import EndOffsetHistory
+from mm2.observer.timestamps import BatchTimestamp
 from mm2.observer.verdict import LOSSES_TOLD_MS
 from mm2.observer.views import LossView, PartitionView, Risk, Spread
 
@@ -55,7 +55,7 @@ class Look:
     tasks: Mapping[TopicPartition, int] | None
     failed_tasks: Mapping[int, str]
     held: str
-    stamps: Mapping[TopicPartition, Stamp]
+    stamps: Mapping[TopicPartition, BatchTimestamp]
     verified: Mapping[TopicPartition, Verified]
     pauses: Pauses = field(default_factory=dict)
     left: Mapping[TopicPartition, tuple[int, int]] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class Look:
 class _Known:
     """What is kept of one partition from one look to the next."""
 
-    history: EndHistory = field(default_factory=EndHistory)
+    history: EndOffsetHistory = field(default_factory=EndOffsetHistory)
     version: int = -1
     entry: Entry | None = None
     written_ms: int = -1

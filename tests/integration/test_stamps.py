@@ -3,7 +3,7 @@
 from contextlib import closing
 
 from mm2.kafka.structs import TopicPartition
-from mm2.observer.asks import FlowClients, SourceAsk
+from mm2.observer.polls import FlowClients, SourcePoll
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.copy_flow import create, producer_of
 
@@ -22,7 +22,7 @@ def test_a_timestamp_is_kept_as_long_as_it_is_asked_for_and_no_longer(
         "source.cluster.bootstrap.servers": kafka_a.bootstrap,
         "target.cluster.bootstrap.servers": kafka_b.bootstrap,
     }
-    with closing(SourceAsk(FlowClients(clients))) as ask:
+    with closing(SourcePoll(FlowClients(clients))) as ask:
         ask.partitions, ask.wanted = frozenset({tp}), ((tp, 0),)
         for _ in range(2):  # it stays while it is asked for
             ask()

@@ -16,7 +16,7 @@ from mm2.copy.states import State
 from mm2.kafka.errors import BrokerFailure
 from mm2.kafka.structs import TopicPartition
 from mm2.observer.partitions import BEHIND_OFFSETS, STALLED_S, Look, PartitionBook, Partitions
-from mm2.observer.stamps import Stamp
+from mm2.observer.timestamps import BatchTimestamp
 from mm2.observer.verdict import LOSSES_TOLD_MS
 from mm2.observer.views import LossView
 
@@ -122,7 +122,7 @@ def test_a_backlog_older_than_the_history_is_as_old_as_its_record_says(scene: Sc
     seen = scene.look()
     assert seen.wanted == ((T1, 20),)
     assert (seen.risk.seconds, seen.risk.records) == (None, 30)
-    seen = scene.look(0, stamps={T1: Stamp(20, 30, NOW_MS - 59_000)})
+    seen = scene.look(0, stamps={T1: BatchTimestamp(20, 30, NOW_MS - 59_000)})
     assert seen.risk.seconds == 60.0
     assert seen.wanted == ()
 
@@ -140,7 +140,7 @@ def test_what_was_verified_of_topics_that_are_others_now_is_not_told(scene: Scen
 def test_a_timestamp_that_is_none_leaves_how_long_it_is_known(scene: Scene) -> None:
     scene.ends[T1] = 50
     scene.look()
-    assert scene.look(4, stamps={T1: Stamp(20, 30, None)}).risk.seconds == 4.0
+    assert scene.look(4, stamps={T1: BatchTimestamp(20, 30, None)}).risk.seconds == 4.0
 
 
 def test_a_source_that_does_not_answer_lets_nothing_age(scene: Scene) -> None:

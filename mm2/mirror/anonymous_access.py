@@ -1,9 +1,9 @@
-"""What callers from other machines may do who do not have to say who they are.
+"""What clients on other machines may do without authentication.
 
-A MirrorMaker's file of Java may have ``listeners`` that other machines reach, with nothing on them but what the processes ask of
-each other, signed. Here there is much more to be asked for, also what changes things. So without a login (an extension that
-authenticates, client certificates) there is but what shows no secret and changes nothing; ``rest.unauthenticated.access=all``
-gives everything to everybody.
+The file of a Java MirrorMaker may set ``listeners`` that other machines reach; Java serves nothing there but the requests that
+workers send each other, which are signed. This REST interface can do much more, also change things. So without authentication (an
+extension that authenticates, or client certificates) other machines may only read what holds no secret;
+``rest.unauthenticated.access=all`` allows everything to every client.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _OPEN: Final = frozenset({"/", "/health", "/metrics"})
 _FORBIDDEN: Final = 403
 
 
-class Strangers:
+class AnonymousAccess:
     """ASGI middleware behind :class:`~mm2.connect.rest.callers.CallerCheck`. Raises RestFailure 403."""
 
     def __init__(self, app: ASGIApp) -> None:

@@ -34,7 +34,7 @@ from mm2.mirror.clients import Side
 _TRUE: Final = "true"
 
 
-class Allowed(StrEnum):
+class AclState(StrEnum):
     """What is known of a right."""
 
     YES = "allowed"
@@ -43,7 +43,7 @@ class Allowed(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class RequiredAcl:
     """An operation on resources of one kind, and what stands still without it. ``names`` are topics, groups or ids; the cluster
     is ``kafka-cluster``, as in ACLs."""
 
@@ -55,21 +55,21 @@ class Need:
 
 
 @dataclass(frozen=True, slots=True)
-class Right:
+class AclStatus:
     """A need with what is known of it: for ``missing`` names the operation is denied, of ``unknown`` ones nobody could say, and
     ``note`` says why."""
 
-    need: Need
+    need: RequiredAcl
     missing: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
     note: str = ""
 
     @property
-    def allowed(self) -> Allowed:
+    def allowed(self) -> AclState:
         """The worst of its names."""
         if self.missing:
-            return Allowed.NO
-        return Allowed.UNKNOWN if self.unknown else Allowed.YES
+            return AclState.NO
+        return AclState.UNKNOWN if self.unknown else AclState.YES
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,21 +84,21 @@ class Names:
     own_topics: Collection[str]
 
 
-def needs(
+def required_acls(
     source: Mapping[str, str], checkpoints: Mapping[str, str], worker: WorkerConfig, names: Names, *, replicates: bool
-) -> list[Need]:
+) -> list[RequiredAcl]:
     """From the properties of the source and the checkpoint connector, and the worker's settings. A flow that does not replicate
     (`enabled` is false) has heartbeats only."""
     cluster = ("kafka-cluster",)
     topic, group = ResourceType.TOPIC, ResourceType.GROUP
     read, write, describe, create = AclOperation.READ, AclOperation.WRITE, AclOperation.DESCRIBE, AclOperation.CREATE
-    found: list[Need] = []
+    found: list[RequiredAcl] = []
 
     def need(
         side: Side, kind: ResourceType, some: Iterable[str], operations: Iterable[AclOperation], purpose: str
     ) -> None:
         chosen = tuple(sorted(some))
-        found.extend(Need(side, kind, chosen, operation, purpose) for operation in operations if chosen)
+        found.extend(RequiredAcl(side, kind, chosen, operation, purpose) for operation in operations if chosen)
 
     def is_on(props: Mapping[str, str], key: str, default: str = _TRUE) -> bool:
         return props.get(key, default).strip().lower() == _TRUE

@@ -28,7 +28,7 @@ _REFERENCES: Final = re.compile(r"(?:\$\{[^{}]*\}[\s,]*)+")
 _OWN: Final = re.compile(r"task\..*|topic\.creation\..*|(?:transforms|predicates)\.[^.]*\.(?:type|predicate|negate)")
 
 
-class WithoutSecrets:
+class RedactedHerder:
     """A herder that hides secrets in what it answers; everything else is as it is. It is used in place of one."""
 
     def __init__(self, herder: Herder) -> None:

@@ -8,7 +8,7 @@ from typing import Final
 _KEPT: Final = 64
 
 
-class EndHistory:
+class EndOffsetHistory:
     """Ends of one partition as they were seen. Times are seconds of the steady clock."""
 
     __slots__ = ("_ends", "_times")

@@ -33,7 +33,7 @@ _NO_SESSION: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Stamp:
+class BatchTimestamp:
     """Of the batch with offsets ``first`` to ``last``; milliseconds since the epoch, None when the record tells no time."""
 
     first: int
@@ -55,7 +55,7 @@ def believable(timestamp_ms: int, now_ms: int) -> int | None:
     return timestamp_ms
 
 
-class StampReader:
+class BatchTimestampReader:
     """Reads them from one cluster, on one thread."""
 
     def __init__(self, cluster: Cluster, timeout_s: float) -> None:
@@ -63,7 +63,7 @@ class StampReader:
         self._timeout_s = timeout_s
         self._connections: dict[int, Connection] = {}
 
-    def read(self, wanted: Iterable[tuple[TopicPartition, int]]) -> dict[TopicPartition, Stamp]:
+    def read(self, wanted: Iterable[tuple[TopicPartition, int]]) -> dict[TopicPartition, BatchTimestamp]:
         """At these offsets, the first ones of them, as far as the limits of a look go.
 
         A partition that cannot be read now is left out. Raises KafkaFailure when the cluster does not answer.
@@ -72,7 +72,7 @@ class StampReader:
         if not some:
             return {}
         metadata = self._cluster.metadata({tp.topic for tp, _ in some}, max_age_s=_METADATA_AGE_S)
-        found: dict[TopicPartition, Stamp] = {}
+        found: dict[TopicPartition, BatchTimestamp] = {}
         deadline, size = time.monotonic() + _SECONDS, 0
         for tp, offset in some:
             if time.monotonic() > deadline or size > _BYTES:
@@ -89,7 +89,9 @@ class StampReader:
             connection.abort()
         self._connections.clear()
 
-    def _read(self, topics: Mapping[str, TopicInfo], tp: TopicPartition, offset: int) -> tuple[Stamp | None, int]:
+    def _read(
+        self, topics: Mapping[str, TopicInfo], tp: TopicPartition, offset: int
+    ) -> tuple[BatchTimestamp | None, int]:
         info = topics.get(tp.topic)
         partition = None if info is None else info.partitions.get(tp.partition)
         if info is None or partition is None or partition.leader < 0:
@@ -134,7 +136,7 @@ class StampReader:
         return None, len(answer)
 
 
-def _stamp(records: memoryview, offset: int) -> Stamp | None:
+def _stamp(records: memoryview, offset: int) -> BatchTimestamp | None:
     now_ms = int(time.time() * 1000)
     try:
         for view in iter_batches(records):
@@ -142,12 +144,12 @@ def _stamp(records: memoryview, offset: int) -> Stamp | None:
             if header is None:
                 for record in decode_batch(view):
                     if record.offset >= offset:
-                        return Stamp(offset, record.offset, believable(record.timestamp or -1, now_ms))
+                        return BatchTimestamp(offset, record.offset, believable(record.timestamp or -1, now_ms))
             elif header.last_offset >= offset:
                 # With these the base is no record's: the deltas are void, or it says when tombstones go.
                 has_base = not header.attributes & (LOG_APPEND_TIME | DELETE_HORIZON)
                 first = header.base_timestamp if has_base else header.max_timestamp
-                return Stamp(min(offset, header.base_offset), header.last_offset, believable(first, now_ms))
+                return BatchTimestamp(min(offset, header.base_offset), header.last_offset, believable(first, now_ms))
     except CorruptBatch:
         pass  # what copies it will say so
     return None

@@ -1,7 +1,7 @@
-"""Where the REST interfaces of the MirrorMaker processes of this user on this machine are.
+"""The REST interfaces of the MirrorMaker processes that this user runs on this machine.
 
-Each process leaves a file, named after its process id, that others read; it goes with the process, and what a killed one has
-left is not believed.
+Each process writes a file, named after its process id, that `mm2` commands read. The process deletes it when it stops; the file of
+a killed process is ignored.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class Process:
     flows: tuple[str, ...]
     #: Milliseconds since the epoch.
     since_ms: int
-    #: When the operating system started it, in its own ticks: tells it from a later one with the same number.
+    #: When the operating system started it, in clock ticks: a later process may have the same number.
     birth: str
 
 
 def write(url: str, flows: Sequence[str]) -> None:
-    """Tell others of this process. A disk that does not take it is no reason to stop."""
+    """Publish this process. A disk error is logged and does not stop it."""
     pid = os.getpid()
     process = Process(pid, url, tuple(flows), int(time.time() * 1000), _birth(pid))
     try:
@@ -44,13 +44,13 @@ def write(url: str, flows: Sequence[str]) -> None:
 
 
 def remove() -> None:
-    """Take back what :meth:`write` has told."""
+    """Delete what `write` has written."""
     with contextlib.suppress(OSError):
         _file(os.getpid()).unlink(missing_ok=True)
 
 
 def processes() -> list[Process]:
-    """Those that run now, the oldest first."""
+    """The processes that are running, oldest first."""
     found = []
     for file in _folder().glob("*.json"):
         try:

@@ -27,7 +27,7 @@ from mm2.mirror.discovery import vanished
 from mm2.mirror.formats import Checkpoint, FormatError
 from mm2.mirror.group_offsets import SHARE, GroupOffsets
 from mm2.mirror.plugins import replication_policy
-from mm2.observer.stamps import Stamp, StampReader
+from mm2.observer.timestamps import BatchTimestamp, BatchTimestampReader
 
 #: For one request. A question may take two, of the leader and then of whoever leads now, and silence is told within ten seconds.
 ANSWER_S: Final = 3.0
@@ -75,7 +75,7 @@ class FlowClients:
         return MirrorClient(props)
 
 
-class SourceAsk:
+class SourcePoll:
     """Where the source's partitions end, and when the oldest records that are missing on the target were written.
 
     ``partitions`` are those to be asked for, ``wanted`` the places whose timestamps are asked for: both are replaced by who looks.
@@ -88,10 +88,10 @@ class SourceAsk:
         self.ends: Mapping[TopicPartition, int] = {}
         self.ends_at_s = 0.0
         self.missing: Mapping[TopicPartition, KafkaFailure] = {}
-        self.stamps: Mapping[TopicPartition, Stamp] = {}
+        self.stamps: Mapping[TopicPartition, BatchTimestamp] = {}
         self._cluster = clients.cluster(Side.SOURCE)
         self._admin = Admin(self._cluster)
-        self._stamps = StampReader(self._cluster, ANSWER_S)
+        self._stamps = BatchTimestampReader(self._cluster, ANSWER_S)
 
     def __call__(self) -> None:
         """Ask. Raises KafkaFailure when the cluster as a whole does not answer."""
@@ -131,7 +131,7 @@ class SourceAsk:
         self._cluster.close()
 
 
-class LedgerAsk:
+class LedgerPoll:
     """The flow's ledger, followed; ``ledger`` is None until it was found. ``is_missing``: the target answers and has none."""
 
     def __init__(self, clients: FlowClients) -> None:
@@ -176,7 +176,7 @@ class LedgerAsk:
         self._cluster.close()
 
 
-class HeartbeatsAsk:
+class HeartbeatsPoll:
     """The newest heartbeats on the target; ``seen_ms`` is when they were looked at."""
 
     def __init__(self, clients: FlowClients) -> None:
@@ -196,7 +196,7 @@ class HeartbeatsAsk:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class GroupsSeen:
+class PolledGroups:
     """Places of groups: checkpoints by group and partition of the target, and what is committed on either side."""
 
     checkpoints: Mapping[str, Mapping[TopicPartition, Checkpoint]] = dataclasses.field(default_factory=dict)
@@ -204,11 +204,11 @@ class GroupsSeen:
     target: Mapping[str, Mapping[TopicPartition, OffsetAndMetadata]] = dataclasses.field(default_factory=dict)
 
 
-class GroupsAsk:
+class GroupsPoll:
     """Groups with checkpoints, and those that the ledger has reasons for (``reasoned``, replaced by who looks)."""
 
     def __init__(self, clients: FlowClients) -> None:
-        self.seen = GroupsSeen()
+        self.seen = PolledGroups()
         self.reasoned: frozenset[str] = frozenset()
         self._topic = clients.policy.checkpoints_topic(clients.source)
         self._clusters = {side: clients.cluster(side) for side in Side}

@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mm2.observer.ends import EndHistory
+from mm2.observer.end_offsets import EndOffsetHistory
 
 
-def history(*samples: tuple[float, int]) -> EndHistory:
-    made = EndHistory()
+def history(*samples: tuple[float, int]) -> EndOffsetHistory:
+    made = EndOffsetHistory()
     for at_s, end in samples:
         made.see(at_s, end)
     return made
@@ -30,7 +30,7 @@ def test_what_was_there_at_the_first_look_is_older_than_is_known() -> None:
 def test_nothing_missing_has_no_age() -> None:
     seen = history((1, 10), (2, 12))
     assert seen.passed(12) is None
-    assert EndHistory().passed(0) is None
+    assert EndOffsetHistory().passed(0) is None
 
 
 def test_a_log_that_was_cut_off_begins_another_history() -> None:
@@ -43,7 +43,7 @@ def test_a_log_that_was_cut_off_begins_another_history() -> None:
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=300), st.data())
 def test_an_age_is_never_told_too_great_and_the_memory_stays_small(gains: list[int], data: st.DataObject) -> None:
-    made, end, written = EndHistory(), 100, {}
+    made, end, written = EndOffsetHistory(), 100, {}
     made.see(0, end)
     for at_s, gain in enumerate(gains, 1):
         written.update(dict.fromkeys(range(end, end + gain), at_s))

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from mm2.mirror import whereabouts
+from mm2.mirror import local_processes
 
 
 def test_a_living_process_is_found_and_a_dead_one_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    assert whereabouts.processes() == []
-    whereabouts.write("http://127.0.0.1:1/", ["A->B"])
-    (found,) = whereabouts.processes()
+    assert local_processes.processes() == []
+    local_processes.write("http://127.0.0.1:1/", ["A->B"])
+    (found,) = local_processes.processes()
     assert (found.pid, found.url, found.flows) == (os.getpid(), "http://127.0.0.1:1/", ("A->B",))
 
     folder = tmp_path / "mm2" / "processes"
@@ -23,17 +23,17 @@ def test_a_living_process_is_found_and_a_dead_one_is_not(tmp_path: Path, monkeyp
     (folder / "1.json").write_text(json.dumps(mine | {"pid": 1}))  # lives, and was born at another time
     (folder / "99999999.json").write_text(json.dumps(mine | {"pid": 99999999}))
     (folder / "2.json").write_text("half a fi")
-    assert whereabouts.processes() == [found]
+    assert local_processes.processes() == [found]
     assert not (folder / "1.json").exists()
 
-    whereabouts.remove()
-    assert whereabouts.processes() == []
-    whereabouts.remove()
+    local_processes.remove()
+    assert local_processes.processes() == []
+    local_processes.remove()
 
 
 def test_a_folder_that_cannot_be_written_stops_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
-    whereabouts.write("http://127.0.0.1:1/", [])
-    whereabouts.remove()
-    assert whereabouts.processes() == []
+    local_processes.write("http://127.0.0.1:1/", [])
+    local_processes.remove()
+    assert local_processes.processes() == []

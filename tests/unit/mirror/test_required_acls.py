@@ -5,7 +5,7 @@ from __future__ import annotations
 from mm2.config.worker_keys import WorkerConfig
 from mm2.kafka.structs import AclOperation, ResourceType
 from mm2.mirror.clients import Side
-from mm2.mirror.needs import Allowed, Names, Need, Right, needs
+from mm2.mirror.required_acls import AclState, AclStatus, Names, RequiredAcl, required_acls
 
 WORKER = {
     "bootstrap.servers": "b:1",
@@ -35,7 +35,7 @@ def found(
 ) -> set[tuple[str, str, str, str]]:
     """(side, operation, kind, names) of each need."""
     config = WorkerConfig({**WORKER, **{key.replace("__", "."): value for key, value in worker.items()}})
-    some = needs(source or {}, checkpoints or {}, config, NAMES, replicates=replicates)
+    some = required_acls(source or {}, checkpoints or {}, config, NAMES, replicates=replicates)
     return {(one.side.value, one.operation.name, one.kind.name, " ".join(one.names)) for one in some}
 
 
@@ -79,6 +79,6 @@ def test_what_is_switched_on_is_needed_too() -> None:
 
 
 def test_a_right_is_as_its_worst_name() -> None:
-    need = Need(Side.SOURCE, ResourceType.TOPIC, ("a", "b"), AclOperation.READ, "copying")
-    told = [Right(need), Right(need, unknown=("a",)), Right(need, missing=("b",), unknown=("a",))]
-    assert [one.allowed for one in told] == [Allowed.YES, Allowed.UNKNOWN, Allowed.NO]
+    need = RequiredAcl(Side.SOURCE, ResourceType.TOPIC, ("a", "b"), AclOperation.READ, "copying")
+    told = [AclStatus(need), AclStatus(need, unknown=("a",)), AclStatus(need, missing=("b",), unknown=("a",))]
+    assert [one.allowed for one in told] == [AclState.YES, AclState.UNKNOWN, AclState.NO]
