@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from mm2.connect.herder import sessions
+from mm2.connect import request_signing
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.connect_reading import create_topic, read_all
 from tests.integration.copy_flow import eventually
@@ -148,16 +148,16 @@ def test_a23_requests_between_workers_are_signed_with_the_key_in_the_topic(
 ) -> None:
     (key,) = [json.loads(value or "") for record, value in config_records(broker, group) if record == "session-key"]
     assert key["algorithm"] == "HmacSHA256"
-    session_key = sessions.SessionKey.from_json(key)
+    session_key = request_signing.SessionKey.from_json(key)
     assert len(session_key.key) == 32
 
     worker.rest.create("a23", {"connector.class": CLASS, "topic": topic, "tasks": "0"})
     worker.rest.await_running("a23", 0)
     body = b"[]"
-    good = sessions.signature_headers(session_key, body)
-    wrong = {**good, sessions.SIGNATURE_HEADER: base64.b64encode(bytes(32)).decode()}
+    good = request_signing.signature_headers(session_key, body)
+    wrong = {**good, request_signing.SIGNATURE_HEADER: base64.b64encode(bytes(32)).decode()}
     for path in ("/connectors/a23/tasks", "/connectors/unknown/tasks"):
-        for headers, status in (({}, 400), (wrong, 403), ({**good, sessions.ALGORITHM_HEADER: "Nonsense"}, 400)):
+        for headers, status in (({}, 400), (wrong, 403), ({**good, request_signing.ALGORITHM_HEADER: "Nonsense"}, 400)):
             given = {"Content-Type": "application/json", **headers}
             assert worker.rest.http.post(path, content=body, headers=given).status_code == status
     given = {"Content-Type": "application/json", **good}

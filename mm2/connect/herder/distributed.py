@@ -1,14 +1,14 @@
 """The herder of a cluster of workers: one thread through which everything that changes this worker's part goes (spec connect D).
 
 What each tick does, and in which order, is that of org.apache.kafka.connect.runtime.distributed.DistributedHerder 4.3.0. The
-order is here, with the requests that it runs; the steps have rooms of their own:
+order is here, with the requests that it runs; the steps have modules of their own:
 
 config_view      reading the config topic to its end, and what happens while that fails
 rebalances       what the group has assigned, from the answer to the work that runs
 privileges       the leader's right to write the config topic
 session_keys     what internal requests are signed with
 config_changes   restart requests, new configurations, target states
-leader_fencing   rounds of fencing that this worker begins as the leader
+fencing          rounds of fencing that this worker begins as the leader
 """
 
 from __future__ import annotations
@@ -29,12 +29,11 @@ from mm2.connect.group.protocol import URL_NOT_USED, Assignment, ConnectorTaskId
 from mm2.connect.herder.answers import ConnectorInfo, ConnectorStateInfo, ConnectorType, Created
 from mm2.connect.herder.assigned_work import AssignedWork
 from mm2.connect.herder.base import AbstractHerder
-from mm2.connect.herder.changes import PendingChanges
-from mm2.connect.herder.config_changes import ConfigChanges
+from mm2.connect.herder.config_changes import ConfigChanges, PendingChanges
 from mm2.connect.herder.config_view import ConfigView
 from mm2.connect.herder.connector_offsets import ConnectorOffsetsAccess, require_stopped
+from mm2.connect.herder.fencing import LeaderFencing
 from mm2.connect.herder.internal_requests import InternalRequests, RequestRefused
-from mm2.connect.herder.leader_fencing import LeaderFencing
 from mm2.connect.herder.loggers import require_level
 from mm2.connect.herder.ownership import TaskOwnership
 from mm2.connect.herder.privileges import LeaderPrivileges
@@ -42,9 +41,9 @@ from mm2.connect.herder.rebalances import Rebalances
 from mm2.connect.herder.requests import NEVER
 from mm2.connect.herder.restarts import restart_plan
 from mm2.connect.herder.session_keys import SessionKeys
-from mm2.connect.herder.sessions import RequestSignature, SessionKey
 from mm2.connect.herder.stages import StagedFuture, StageTracker, Steps, failed, run_apart
 from mm2.connect.herder.validation import ConnectorValidation
+from mm2.connect.request_signing import RequestSignature, SessionKey
 from mm2.connect.runtime.counters import RebalanceCounters
 from mm2.connect.runtime.tasks import OwnershipGuard
 from mm2.connect.runtime.worker import Worker

@@ -34,8 +34,8 @@ from mm2.connect.herder.answers import (
     TaskInfo,
     TaskState,
 )
-from mm2.connect.herder.sessions import RequestSignature
 from mm2.connect.herder.stages import Stage, StagedFuture
+from mm2.connect.request_signing import RequestSignature
 from mm2.connect.stores.config_state import Props, RestartRequest, TargetState
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from typing import Any
 
 import httpx
 
+from mm2.connect import request_signing
 from mm2.connect.api import ConnectError
-from mm2.connect.herder import sessions
-from mm2.connect.herder.sessions import SessionKey
+from mm2.connect.request_signing import SessionKey
 from mm2.connect.stores.config_state import Props
 from mm2.connect.tls import client_context
 
@@ -60,7 +60,7 @@ class InternalRequests:
             "Accept": "application/json",
             "Content-Type": "application/json",
             "User-Agent": "kafka-connect",
-            **({} if key is None else sessions.signature_headers(key, body, self._algorithm)),
+            **({} if key is None else request_signing.signature_headers(key, body, self._algorithm)),
         }
         try:
             response = httpx.request(

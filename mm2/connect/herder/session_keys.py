@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import Final
 
 from mm2.config.configdef import AbstractConfig
+from mm2.connect import request_signing
 from mm2.connect.errors import BadRequest, Forbidden, NotReady
-from mm2.connect.herder import sessions
 from mm2.connect.herder.requests import NEVER
-from mm2.connect.herder.sessions import RequestSignature, SessionKey
+from mm2.connect.request_signing import RequestSignature, SessionKey
 from mm2.connect.stores.status_store import now_ms
 
 #: Version of the group's protocol from which on requests are signed.
@@ -44,10 +44,10 @@ class SessionKeys:
     def replacement(self) -> SessionKey | None:
         """For the leader: a new key if one is due, to be written and then accepted."""
         now = now_ms()
-        due = sessions.key_is_due(
+        due = request_signing.key_is_due(
             self.current, algorithm=self._algorithm, size_bits=self._size_bits, ttl_ms=self._ttl_ms, now_ms=now
         )
-        return sessions.generate_key(self._algorithm, self._size_bits, now) if due else None
+        return request_signing.generate_key(self._algorithm, self._size_bits, now) if due else None
 
     def due_s(self) -> float:
         """Monotonic time at which the key in force expires."""

@@ -10,7 +10,7 @@ import httpx
 import structlog
 
 from mm2.config.configdef import ConfigException
-from mm2.connect.herder.sessions import ALGORITHM_HEADER, SIGNATURE_HEADER
+from mm2.connect.request_signing import ALGORITHM_HEADER, SIGNATURE_HEADER
 from mm2.connect.rest.failures import SERVER_ERROR, RestFailure
 from mm2.connect.tls import client_context
 

@@ -8,10 +8,13 @@ import structlog
 
 from mm2.config.configdef import AbstractConfig
 from mm2.config.connector_keys import SINK_CONNECTOR_CONFIG, source_connector_config
-from mm2.connect.api import Connector, SinkConnector
-from mm2.connect.runtime.task_start import TooManyTasks
+from mm2.connect.api import ConnectError, Connector, SinkConnector
 
 log = structlog.get_logger(__name__)
+
+
+class TooManyTasks(ConnectError):
+    """A connector wants more tasks than ``tasks.max`` and ``tasks.max.enforce`` let it have (KIP-1004)."""
 
 
 def connector_config(props: Mapping[str, str], connector_class: type[Connector]) -> AbstractConfig:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
@@ -23,6 +23,7 @@ from mm2.connect.api import (
     Task,
     WorkerView,
 )
+from mm2.connect.group.protocol import ConnectorTaskId
 from mm2.connect.plugins import PluginLoader, Plugins
 from mm2.connect.runtime.clients import ClientProps
 from mm2.connect.runtime.connector_settings import check_count, connector_config
@@ -31,16 +32,16 @@ from mm2.connect.runtime.errors.dead_letters import DeadLetterQueue, DeadLetterQ
 from mm2.connect.runtime.errors.reporters import LogReporter, of_consumer_record, of_source_record
 from mm2.connect.runtime.errors.tolerance import RetryWithToleranceOperator, Tolerance
 from mm2.connect.runtime.exactly_once import Boundary, Transactions, task_transactional_id, transactions_of
+from mm2.connect.runtime.lifecycle import StatusListener
 from mm2.connect.runtime.sending import RecordSender, SenderSettings
-from mm2.connect.runtime.task_start import TaskStart
 from mm2.connect.runtime.tasks.base import Converters, Equipment, WorkerTask
 from mm2.connect.runtime.tasks.exactly_once import ExactlyOnceWorkerSourceTask
 from mm2.connect.runtime.tasks.sink import SinkSetup, WorkerSinkTask, topics_of
-from mm2.connect.runtime.tasks.source import SourceSetup, WorkerSourceTask
+from mm2.connect.runtime.tasks.source import OwnershipGuard, SourceSetup, WorkerSourceTask
 from mm2.connect.runtime.tasks.transaction_context import WorkerTransactionContext
 from mm2.connect.runtime.topic_creation import TopicCreation, topic_creation_groups
 from mm2.connect.runtime.transformation_chain import TransformationChain, build_stages
-from mm2.connect.stores.config_state import Props
+from mm2.connect.stores.config_state import Props, TargetState
 from mm2.connect.stores.connector_offset_store import ConnectorOffsetStore, own_topic
 from mm2.connect.stores.internal_topic import InternalTopic
 from mm2.connect.stores.kafka_offset_store import KafkaOffsetStore
@@ -61,6 +62,25 @@ TASK_CLASS: Final = "task.class"
 _STORE_START_S: Final = 60.0
 
 C = TypeVar("C", Converter, HeaderConverter)
+
+
+@dataclass(frozen=True)
+class TaskStart:
+    """What the herder starts a task with; its configurations are raw."""
+
+    id: ConnectorTaskId
+    connector_raw: Props = field(repr=False)
+    task_raw: Props = field(repr=False)
+    #: Number of tasks its connector has.
+    count: int
+    state: TargetState
+    listener: StatusListener
+    #: Called with each topic that the task has used for the first time.
+    on_topic: Callable[[str], None]
+    #: Used with exactly-once only.
+    guard: OwnershipGuard | None = None
+    #: Whether the task is still this worker's, as far as can be known: not after a session that ended unnoticed.
+    is_ours: Callable[[], bool] = lambda: True
 
 
 class TaskBuilder:

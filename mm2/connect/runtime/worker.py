@@ -17,14 +17,13 @@ from mm2.connect.group.protocol import ConnectorTaskId
 from mm2.connect.override_policies import POLICY_KEY, ConnectorClientConfigOverridePolicy
 from mm2.connect.plugins import Plugins
 from mm2.connect.runtime.clients import ClientProps
-from mm2.connect.runtime.connector_settings import check_count, connector_config
+from mm2.connect.runtime.connector_settings import TooManyTasks, check_count, connector_config
 from mm2.connect.runtime.connectors import ConnectorState, OnTransition, StoredTaskConfigs, WorkerConnector
 from mm2.connect.runtime.counters import TaskCounters
 from mm2.connect.runtime.exactly_once import SUPPORT_KEY, ExactlyOnceSupport, task_transactional_id
 from mm2.connect.runtime.lifecycle import StatusListener
 from mm2.connect.runtime.source_offset_committer import SourceTaskOffsetCommitter
-from mm2.connect.runtime.task_building import TASK_CLASS, TaskBuilder
-from mm2.connect.runtime.task_start import TaskStart, TooManyTasks
+from mm2.connect.runtime.task_building import TASK_CLASS, TaskBuilder, TaskStart
 from mm2.connect.runtime.tasks.base import WorkerTask
 from mm2.connect.runtime.tasks.source import AbstractWorkerSourceTask
 from mm2.connect.stores.config_state import Props, TargetState

@@ -11,7 +11,7 @@ import structlog
 
 from mm2.connect.api import ConnectError
 from mm2.connect.group.protocol import ConnectorTaskId
-from mm2.connect.herder.sessions import SessionKey
+from mm2.connect.request_signing import SessionKey
 from mm2.connect.stores import internal_json
 from mm2.connect.stores.config_records import (
     COMMIT_PREFIX,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from mm2.connect.group.protocol import ConnectorTaskId
-from mm2.connect.herder.sessions import SessionKey
+from mm2.connect.request_signing import SessionKey
 
 Props = Mapping[str, str | None]
 

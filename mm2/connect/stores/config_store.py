@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from mm2.connect.api import ConnectError
-from mm2.connect.herder.sessions import SessionKey
+from mm2.connect.request_signing import SessionKey
 from mm2.connect.stores.config_fold import ConfigListener
 from mm2.connect.stores.config_state import ClusterConfigState, Props, RestartRequest, TargetState
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mm2.connect.api import ConnectError
-from mm2.connect.herder.sessions import SessionKey
+from mm2.connect.request_signing import SessionKey
 from mm2.connect.stores import config_fold as fold
 from mm2.connect.stores import config_records as records
 from mm2.connect.stores import internal_json

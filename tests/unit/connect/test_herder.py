@@ -20,9 +20,9 @@ from mm2.connect.herder import requests as requests_module
 from mm2.connect.herder.distributed import DistributedHerder
 from mm2.connect.herder.interface import timed_out
 from mm2.connect.herder.internal_requests import RequestRefused
-from mm2.connect.herder.sessions import SessionKey
 from mm2.connect.node import Node
 from mm2.connect.plugins import Plugins
+from mm2.connect.request_signing import SessionKey
 from mm2.connect.stores.config_state import ClusterConfigState, RestartRequest
 from mm2.connect.stores.config_store import PrivilegedWriteError
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from mm2.config.worker_keys import WorkerConfig
+from mm2.connect import request_signing
 from mm2.connect.api import ConnectError
 from mm2.connect.errors import BadRequest, Forbidden, MalformedBody, NotReady
 from mm2.connect.group.protocol import ConnectorTaskId
-from mm2.connect.herder import sessions
 from mm2.connect.herder.answers import (
     ConnectorOffset,
     ConnectorOffsets,
@@ -23,14 +23,14 @@ from mm2.connect.herder.answers import (
     TaskState,
     WorkState,
 )
-from mm2.connect.herder.changes import PendingChanges
+from mm2.connect.herder.config_changes import PendingChanges
 from mm2.connect.herder.connector_offsets import parse_sink_offsets
 from mm2.connect.herder.reconfiguration import TaskReconfiguration, backoff_s, changed
 from mm2.connect.herder.requests import NEVER, RequestQueue
 from mm2.connect.herder.restarts import restart_plan
 from mm2.connect.herder.session_keys import SessionKeys
-from mm2.connect.herder.sessions import RequestSignature, SessionKey
 from mm2.connect.herder.stages import StagedFuture, StageTracker, Steps, run_apart
+from mm2.connect.request_signing import RequestSignature, SessionKey
 from mm2.connect.runtime.worker import TooManyTasks
 from mm2.connect.stores.config_state import ClusterConfigState, Props, RestartRequest, TargetState
 from mm2.kafka.structs import TopicPartition
@@ -208,7 +208,7 @@ def session_keys(stored: SessionKey | None) -> SessionKeys:
 
 
 def signed(body: bytes, key: SessionKey = KEY, algorithm: str = "HmacSHA256") -> RequestSignature | None:
-    return RequestSignature.from_headers(body, sessions.signature_headers(key, body, algorithm))
+    return RequestSignature.from_headers(body, request_signing.signature_headers(key, body, algorithm))
 
 
 def test_internal_requests_are_judged_as_java_does() -> None:
@@ -235,10 +235,10 @@ def test_internal_requests_are_judged_as_java_does() -> None:
     ("headers", "said"),
     [
         (
-            {sessions.SIGNATURE_HEADER: "AAA=", sessions.ALGORITHM_HEADER: "Nonsense"},
+            {request_signing.SIGNATURE_HEADER: "AAA=", request_signing.ALGORITHM_HEADER: "Nonsense"},
             "Unknown MAC algorithm 'Nonsense'",
         ),
-        ({sessions.SIGNATURE_HEADER: "=A=", sessions.ALGORITHM_HEADER: "HmacSHA256"}, "is not base64"),
+        ({request_signing.SIGNATURE_HEADER: "=A=", request_signing.ALGORITHM_HEADER: "HmacSHA256"}, "is not base64"),
     ],
 )
 def test_a_signature_that_cannot_be_read_is_a_bad_request(headers: dict[str, str], said: str) -> None:
@@ -247,7 +247,7 @@ def test_a_signature_that_cannot_be_read_is_a_bad_request(headers: dict[str, str
 
 
 def test_half_a_signature_is_none() -> None:
-    assert RequestSignature.from_headers(b"", {sessions.SIGNATURE_HEADER: "AAA="}) is None
+    assert RequestSignature.from_headers(b"", {request_signing.SIGNATURE_HEADER: "AAA="}) is None
 
 
 # -- task configs

@@ -14,7 +14,7 @@ import pytest
 
 from mm2.config.configdef import ConfigException
 from mm2.connect.herder.internal_requests import InternalRequests, RequestRefused
-from mm2.connect.herder.sessions import SessionKey
+from mm2.connect.request_signing import SessionKey
 
 KEY = SessionKey(bytes(32), "HmacSHA256", 0)
 

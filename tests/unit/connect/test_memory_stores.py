@@ -10,7 +10,7 @@ import pytest
 
 from mm2.connect.api import ConnectError
 from mm2.connect.group.protocol import ConnectorTaskId
-from mm2.connect.herder.sessions import SessionKey
+from mm2.connect.request_signing import SessionKey
 from mm2.connect.stores.config_state import RestartRequest, TargetState
 from mm2.connect.stores.file_offset_store import FileOffsetStore
 from mm2.connect.stores.java_file import JavaFileError, dump_map, load_map

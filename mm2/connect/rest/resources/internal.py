@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from mm2.connect.herder.interface import Herder
-from mm2.connect.herder.sessions import RequestSignature
+from mm2.connect.request_signing import RequestSignature
 from mm2.connect.rest import shapes
 from mm2.connect.rest.bodies import parse_string_maps
 from mm2.connect.rest.documented import json_body, refusals

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from mm2.connect.errors import BadRequest, Forbidden, NotLeader, NotReady, RebalanceNeeded
-from mm2.connect.herder.sessions import SessionKey, signature_headers
+from mm2.connect.request_signing import SessionKey, signature_headers
 from mm2.connect.stores.config_state import RestartRequest, TargetState
 from tests.unit.connect.rest.conftest import JSON, Running, starting
 

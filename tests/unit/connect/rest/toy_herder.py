@@ -24,8 +24,8 @@ from mm2.connect.herder.answers import (
     WorkState,
 )
 from mm2.connect.herder.interface import Herder
-from mm2.connect.herder.sessions import RequestSignature
 from mm2.connect.herder.stages import Stage, StagedFuture
+from mm2.connect.request_signing import RequestSignature
 from mm2.connect.stores.config_state import Props, RestartRequest, TargetState
 
 T = TypeVar("T")

@@ -7,7 +7,7 @@ import base64
 import pytest
 
 from mm2.connect.api import ConnectError
-from mm2.connect.herder.sessions import SessionKey, generate_key, key_is_due, sign, signature_headers, verify
+from mm2.connect.request_signing import SessionKey, generate_key, key_is_due, sign, signature_headers, verify
 from mm2.connect.stores import internal_json
 
 ZEROS = bytes(32)
