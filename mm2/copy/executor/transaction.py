@@ -128,7 +128,8 @@ class Transactions:
 
         for place, records in by_place.items():
             self._sink.put(self._offsets_outbox(place), parcel_of(records, written))
-        while left or not recorded():
+        # A partition that is added now is added to this transaction: it must not be taken for one of the next.
+        while left or not recorded() or self._enroller is not None:
             if give_up():
                 return False
             await asyncio.sleep(_LOOK_AGAIN_S)

@@ -410,6 +410,57 @@ def test_nothing_is_sent_between_the_positions_and_the_end_of_a_transaction(monk
     sinks.play(scenario)
 
 
+def test_a_partition_that_was_added_to_one_transaction_is_added_to_the_next_one_too() -> None:
+    """Before KIP-890 a batch of a partition that was not added would get no marker, and the next commit would show an aborted one."""
+    order: list[str] = []
+
+    class Line(sinks.Line):
+        def send(self, buffers: Any, correlation_id: int) -> None:
+            super().send(buffers, correlation_id)
+            order.append("send")
+
+    async def scenario(scene: sinks.Scene) -> None:
+        line = Line(scene.sink, 1)
+        box = scene.outbox(known=True, transactional=True)
+        place = TopicPartition("offsets", 0)
+        offsets = scene.outbox(place, known=True, transactional=True, held_back=False)
+        late = asyncio.Event()
+
+        def add(_identity: ProducerIdentity, partitions: list[TopicPartition]) -> None:
+            order.append("add " + ",".join(tp.topic for tp in partitions))
+
+        def end(identity: ProducerIdentity, _commit: bool) -> ProducerIdentity:
+            order.append("end")
+            return identity
+
+        async def call(work: Any, *args: Any) -> Any:
+            found = work(*args)
+            if work is add:
+                await late.wait()  # the thread that has the answer is kept from telling
+            return found
+
+        transactions = Transactions(scene.cluster, EXACTLY_ONCE, scene.sink, "offsets", call, lambda _error: None)
+        transactions._identity = ProducerIdentity(7, 0)
+        transactions._data, transactions._offsets = [box], {0: offsets}
+        transactions._client = cast(Any, SimpleNamespace(end=end, add_partitions=add, implicit_partitions=False))
+        scene.sink.on_enroll = transactions._enroll
+        box.enrolled = False
+        scene.put(box, "a")
+        await sinks.until(lambda: order == ["add t"])
+        ending = asyncio.get_running_loop().create_task(
+            transactions.commit(lambda: [(0, Record(b"k", b"v"))], lambda: True, lambda: False)
+        )
+        await sinks.until(lambda: order[-1] == "send")
+        line.answer((place, 0, 5))
+        await asyncio.sleep(0.05)
+        late.set()
+        assert await ending
+        await sinks.until(lambda: order.count("send") == 2)
+        assert order == ["add t", "send", "end", "add t", "send"]
+
+    sinks.play(scenario)
+
+
 # -- from copy sessions to transactions --------------------------------------------------------------------------------
 
 
