@@ -185,6 +185,7 @@ class Transactions:
 
     def _begin_outbox(self, outbox: Outbox, count: int) -> None:
         outbox.begin(self._identity, count, known=True)
+        outbox.failures = 0
         self._counted[outbox.partition] = count
         # In the old protocol a partition is added before its first record, and only then gets a marker.
         outbox.enrolled = self._client.implicit_partitions

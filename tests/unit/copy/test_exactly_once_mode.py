@@ -36,6 +36,7 @@ from tests.unit.copy.batches import TP, Bench, batch
 
 EXACTLY_ONCE = TransactionsSpec("id")
 INVALID_TXN_STATE = 48
+UNKNOWN_SERVER_ERROR = -1
 AWAY = BrokerFailure.of(15)
 BYTES = "org.apache.kafka.connect.converters.ByteArrayConverter"
 WORKER = {
@@ -408,6 +409,55 @@ def test_nothing_is_sent_between_the_positions_and_the_end_of_a_transaction(monk
         assert [name for name, _ in scene.acked] == ["a"], "it is offered in the next transaction"
 
     sinks.play(scenario)
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_batch_that_may_be_in_the_transaction_is_sent_again_before_it_counts_as_refused(there: bool) -> None:
+    """An error of the broker's own may come after the append. In the next transaction of version 2 its sequence is another one."""
+    order: list[str] = []
+
+    async def scenario(scene: sinks.Scene) -> None:
+        line = sinks.Line(scene.sink, 1)
+        box = scene.outbox(known=True, transactional=True)
+        place = TopicPartition("offsets", 0)
+        offsets = scene.outbox(place, known=True, transactional=True, held_back=False)
+
+        async def call(work: Any, *args: Any) -> Any:
+            return work(*args)
+
+        transactions = Transactions(scene.cluster, EXACTLY_ONCE, scene.sink, "offsets", call, lambda _error: None)
+        transactions._identity = ProducerIdentity(7, 0)
+        transactions._data, transactions._offsets = [box], {0: offsets}
+
+        def end(identity: ProducerIdentity, _commit: bool) -> ProducerIdentity:
+            order.append("end")
+            return ProducerIdentity(identity.producer_id, identity.producer_epoch + 1)
+
+        transactions._client = cast(Any, SimpleNamespace(end=end, implicit_partitions=True))
+
+        def positions() -> list[tuple[int, Record]]:
+            order.append(f"positions, acknowledged {scene.acked}")
+            return [(0, Record(b"k", b"v"))]
+
+        scene.put(box, "a")
+        await sinks.turn()
+        line.answer((sinks.TP, UNKNOWN_SERVER_ERROR, -1))
+        ending = asyncio.get_running_loop().create_task(transactions.commit(positions, lambda: True, lambda: False))
+        for answered in range(3):
+            await sinks.until(lambda answered=answered: len(line.requests) > 1 + answered)
+            assert order == []
+            if there:
+                line.answer((sinks.TP, 0, 10))  # a duplicate: this is where it was appended
+                break
+            line.answer((sinks.TP, UNKNOWN_SERVER_ERROR, -1))
+        assert box.refused is not there
+        await sinks.until(lambda: order)
+        await sinks.turn()
+        line.answer((place, 0, 5))
+        await ending
+        assert order == [f"positions, acknowledged {[('a', 10)] if there else []}", "end"]
+
+    sinks.play(scenario, **{"retry.backoff.ms": "5", "retry.backoff.max.ms": "10"})
 
 
 def test_a_partition_that_was_added_to_one_transaction_is_added_to_the_next_one_too() -> None:
