@@ -152,7 +152,8 @@ class Transactions:
         if self._is_ending or self._is_over or self._identity.producer_id < 0:
             return
         self._close()
-        if self._sent() and not any(outbox.sent for outbox in self._all()):
+        # One whose connection was lost is neither on its way nor there, and the broker may still come to it.
+        if self._sent() and all(not outbox.sent and outbox.acked == outbox.next for outbox in self._all()):
             await self._call(self._client.end, self._identity, False)
 
     def _close(self) -> None:
