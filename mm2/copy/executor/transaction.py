@@ -89,7 +89,9 @@ class Transactions:
 
         What `positions` has written elsewhere is waited for, until ``recorded`` says that it is in, and so is what was written
         there before. A transaction that nothing was sent in is not ended: brokers refuse that. False when ``give_up`` said so
-        before all was there. Raises KafkaFailure. After either, and when it is cancelled, nothing more is sent under this id.
+        before all was there, or when the coordinator has aborted it for its age: where what was sent cannot be taken any more,
+        its topic being another one, say, nobody would hear of that. Raises KafkaFailure. After either, and when it is cancelled,
+        nothing more is sent under this id.
         """
         if self._is_ending or self._is_over:
             return False
@@ -112,7 +114,7 @@ class Transactions:
         began = time.monotonic()
         self._sink.hold(new=True)
         while not (recorded() and all(self._settled(outbox) for outbox in self._data)):
-            if give_up():
+            if give_up() or (self._sent() and time.monotonic() - began > self._spec.timeout_ms / 1000):
                 return False
             await asyncio.sleep(_LOOK_AGAIN_S)
         if give_up():  # what is written elsewhere is in no transaction: a successor's word may stand there already

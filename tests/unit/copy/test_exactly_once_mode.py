@@ -22,6 +22,7 @@ from mm2.copy.executor.transaction import Transactions
 from mm2.copy.ledger import Ledger, entry_record
 from mm2.copy.session import Before, Entry, Lease, Mark, Session, SourceState, Start
 from mm2.copy.spec import Assignment, TransactionsSpec
+from mm2.copy.states import State
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.log import KafkaBasedLog
 from mm2.kafka.reader import BatchReader
@@ -321,6 +322,25 @@ def test_only_one_commit_runs_and_nothing_follows_one_that_was_broken_off() -> N
 
     asyncio.run(run())
     assert (order, scene.coordinator.ended, scene.bench.outbox.stopped) == ([], [], True)
+
+
+def test_a_transaction_that_can_never_be_committed_is_given_up() -> None:
+    """The remote topic of an unanswered batch was created again, so the batch is never sent again: others would wait for ever."""
+    scene = Scene()
+    scene.transactions._spec = TransactionsSpec("id", timeout_ms=20)
+    scene.copy(300, 5)
+    scene.bench.fetch(batch(105, 1))
+    outbox = scene.bench.outbox
+    outbox.stamp(outbox.queue[0])
+    scene.cursor.fail(State.RECREATED, "another topic")
+
+    async def run() -> None:
+        async with asyncio.timeout(3):  # before the lease ends, which the driver renews
+            await scene.copier._commit_transaction()
+
+    asyncio.run(run())
+    assert scene.coordinator.ended == []
+    assert scene.copier._link.reason == "the transaction was given up"
 
 
 @pytest.mark.parametrize("unanswered", ["", "sent", "connection lost"])
