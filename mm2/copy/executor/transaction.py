@@ -73,6 +73,11 @@ class Transactions:
         for outbox in self._data:
             self._begin_outbox(outbox, 0)
 
+    @property
+    def complaints(self) -> list[KafkaFailure | None]:
+        """Why positions are not taken."""
+        return [outbox.complaint for outbox in self._offsets.values()]
+
     def due(self, *, behind: bool) -> bool:
         """Whether it is time for the next commit."""
         interval_s = (self._spec.interval_ms or 0) / 1000
@@ -112,9 +117,13 @@ class Transactions:
         give_up: Callable[[], bool],
     ) -> bool:
         began = time.monotonic()
+
+        def hopeless() -> bool:
+            return give_up() or (self._sent() and time.monotonic() - began > self._spec.timeout_ms / 1000)
+
         self._sink.hold(new=True)
         while not (recorded() and all(self._settled(outbox) for outbox in self._data)):
-            if give_up() or (self._sent() and time.monotonic() - began > self._spec.timeout_ms / 1000):
+            if hopeless():
                 return False
             await asyncio.sleep(_LOOK_AGAIN_S)
         if give_up():  # what is written elsewhere is in no transaction: a successor's word may stand there already
@@ -132,7 +141,7 @@ class Transactions:
             self._sink.put(self._offsets_outbox(place), parcel_of(records, written))
         # A partition that is added now is added to this transaction: it must not be taken for one of the next.
         while left or not recorded() or self._enroller is not None:
-            if give_up():
+            if hopeless():
                 return False
             await asyncio.sleep(_LOOK_AGAIN_S)
         before = self._identity

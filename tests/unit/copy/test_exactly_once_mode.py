@@ -343,6 +343,32 @@ def test_a_transaction_that_can_never_be_committed_is_given_up() -> None:
     assert scene.copier._link.reason == "the transaction was given up"
 
 
+def test_an_offsets_topic_that_takes_no_positions_is_told_of_and_not_waited_for_longer_than_the_transaction_lives() -> None:
+    scene = Scene()
+    scene.transactions._spec = TransactionsSpec("id", timeout_ms=20)
+    well = SimpleNamespace(failure=None)
+    scene.copier._offsets_sink = cast(Any, well)
+    scene.copier._source = cast(Any, SimpleNamespace(failure=None, resume=lambda: None))
+    scene.copier._sink = cast(Any, SimpleNamespace(failure=None, topic_ids={}))
+    cast(Any, scene.positions).outboxes = []
+
+    def refuse(outbox: Outbox, parcel: Any) -> None:
+        outbox.stamp(parcel)
+        outbox.sent.append(parcel)
+        outbox.complaint = BrokerFailure.of(29, subject="writing to offsets-0")
+
+    cast(Any, scene.transactions._sink).put = refuse
+    scene.copy(300, 5)
+
+    async def run() -> None:
+        async with asyncio.timeout(3):  # before the lease ends, which the driver renews
+            await scene.copier._commit_transaction()
+
+    asyncio.run(run())
+    assert scene.copier._failure().startswith("writing to offsets-0")
+    assert (scene.coordinator.ended, scene.copier._link.reason) == ([], "the transaction was given up")
+
+
 @pytest.mark.parametrize("unanswered", ["", "sent", "connection lost"])
 def test_a_transaction_with_unanswered_batches_is_left_to_the_successor(unanswered: str) -> None:
     scene = Scene()
