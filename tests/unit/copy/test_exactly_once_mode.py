@@ -343,7 +343,9 @@ def test_a_transaction_that_can_never_be_committed_is_given_up() -> None:
     assert scene.copier._link.reason == "the transaction was given up"
 
 
-def test_an_offsets_topic_that_takes_no_positions_is_told_of_and_not_waited_for_longer_than_the_transaction_lives() -> None:
+def test_an_offsets_topic_that_takes_no_positions_is_told_of_and_not_waited_for_longer_than_the_transaction_lives() -> (
+    None
+):
     scene = Scene()
     scene.transactions._spec = TransactionsSpec("id", timeout_ms=20)
     well = SimpleNamespace(failure=None)
