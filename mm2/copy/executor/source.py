@@ -396,8 +396,8 @@ class Source(Brokers[_Broker]):
         except BrokerFailure as error:
             if error.code not in _SESSION_ERRORS:
                 self._log.info("a fetch failed", node=broker.node, error=str(error))
-                for tp, intake in list(broker.intakes.items()):
-                    intake.feed.failed(BrokerFailure.of(error.code, subject=self._reading(tp)))
+                for tp, reader in list(broker.intakes.items()):
+                    reader.feed.failed(BrokerFailure.of(error.code, subject=self._reading(tp)))
                 self._refresh(0.1)
                 self._loop.call_later(0.1, self._ask, broker)
             else:

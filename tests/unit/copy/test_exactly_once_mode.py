@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 from types import SimpleNamespace
 from typing import Any, cast
@@ -494,7 +495,7 @@ def test_a_batch_that_may_be_in_the_transaction_is_sent_again_before_it_counts_a
         line.answer((sinks.TP, UNKNOWN_SERVER_ERROR, -1))
         ending = asyncio.get_running_loop().create_task(transactions.commit(positions, lambda: True, lambda: False))
         for answered in range(3):
-            await sinks.until(lambda answered=answered: len(line.requests) > 1 + answered)
+            await sinks.until(functools.partial(lambda count: len(line.requests) > count, 1 + answered))
             assert order == []
             if there:
                 line.answer((sinks.TP, 0, 10))  # a duplicate: this is where it was appended
