@@ -900,6 +900,8 @@ class Copier:
     def _failure(self) -> str:
         failures = [self._source.failure, self._sink.failure, self._offsets_sink.failure]
         complaints = [outbox.complaint for outbox in self._positions.outboxes]
+        if self._transactions is not None:
+            complaints += self._transactions.complaints
         if self._syncs is not None:
             complaints.append(self._syncs.outbox.complaint)
         complaints.append(self._letters_complaint())

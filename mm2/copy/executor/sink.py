@@ -8,6 +8,8 @@ A sink knows brokers and retries; what a batch means is its sender's business. R
   failure, the broker takes it once. A batch whose outcome is unknown is neither split nor merged;
 * after a failure of one batch of a partition nothing new is sent for it until everything under way is answered; then
   what is not acknowledged goes again, in order;
+* in a transaction a batch that may be there is sent again before it counts as refused: the transaction would be committed with it
+  and without its position;
 * in a copy session a batch whose outcome is unknown is looked up on the target, and only what is not there is sent again: a
   broker forgets producers by the timestamps of their records, and then it would accept the same batch twice;
 * nothing is sent once the lease has run out.
@@ -79,6 +81,9 @@ _NOT_APPENDED: Final = frozenset(
 )
 #: How often in a row the broker may call our sequences wrong although the look-up finds them right.
 _LOST_AT_MOST: Final = 3
+#: How often in a transaction a batch is sent again after an error that does not tell whether it was appended. A leader remembers who has
+#: an open transaction, so it answers a batch that it has as a duplicate. Who is still refused is not there.
+_DOUBTED_AT_MOST: Final = 3
 #: `producer.id.expiration.ms` is taken for this much where it is not known, 15 minutes, and for a tenth less where it is.
 UNKNOWN_EXPIRATION_MS: Final = 15 * 60_000
 _LEAST_MARGIN_MS: Final = 2 * 60_000
@@ -438,6 +443,8 @@ class Sink(Brokers[_Broker]):
                 self._doubt(outbox)
         elif outbox.looked_up and is_doubtful:
             self._doubt(outbox)
+        elif outbox.transactional and is_doubtful and failure is not None and outbox.failures <= _DOUBTED_AT_MOST:
+            self._pause(outbox)
         else:
             self._again(outbox, failure)
 
@@ -449,8 +456,12 @@ class Sink(Brokers[_Broker]):
             outbox.paused = False
             self._refuse(outbox, failure)
         else:
-            outbox.paused = True
-            self._loop.call_later(self._backoff.delay_s(min(outbox.failures, 10)), self.go_on, outbox)
+            self._pause(outbox)
+
+    def _pause(self, outbox: Outbox) -> None:
+        """Send it again in a moment."""
+        outbox.paused = True
+        self._loop.call_later(self._backoff.delay_s(min(outbox.failures, 10)), self.go_on, outbox)
 
     def _overtaken(self, outbox: Outbox, refused: Parcel, acknowledged: Parcel) -> None:
         """A batch is in the log although one before it was refused (rule S4): nothing more is sent."""

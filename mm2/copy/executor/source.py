@@ -396,6 +396,8 @@ class Source(Brokers[_Broker]):
         except BrokerFailure as error:
             if error.code not in _SESSION_ERRORS:
                 self._log.info("a fetch failed", node=broker.node, error=str(error))
+                for tp, reader in list(broker.intakes.items()):
+                    reader.feed.failed(BrokerFailure.of(error.code, subject=self._reading(tp)))
                 self._refresh(0.1)
                 self._loop.call_later(0.1, self._ask, broker)
             else:
@@ -431,9 +433,7 @@ class Source(Brokers[_Broker]):
         self._ask(broker)
 
     def _partition_failed(self, broker: _Broker, intake: _Intake, fetched: Fetched) -> None:
-        failure = BrokerFailure.of(
-            fetched.error_code, subject=f"reading {fetched.topic_partition} of cluster {self._cluster.name}"
-        )
+        failure = BrokerFailure.of(fetched.error_code, subject=self._reading(fetched.topic_partition))
         if failure.stale_metadata or failure.retriable:
             broker.leave(intake.feed.partition)
             intake.place = None
@@ -441,6 +441,9 @@ class Source(Brokers[_Broker]):
         else:
             intake.paused_until = time.monotonic() + 1.0
         intake.feed.failed(failure)
+
+    def _reading(self, partition: TopicPartition) -> str:
+        return f"reading {partition} of cluster {self._cluster.name}"
 
     # -- connections and leaders -----------------------------------------------------------------------------------
 

@@ -73,6 +73,11 @@ class Transactions:
         for outbox in self._data:
             self._begin_outbox(outbox, 0)
 
+    @property
+    def complaints(self) -> list[KafkaFailure | None]:
+        """Why positions are not taken."""
+        return [outbox.complaint for outbox in self._offsets.values()]
+
     def due(self, *, behind: bool) -> bool:
         """Whether it is time for the next commit."""
         interval_s = (self._spec.interval_ms or 0) / 1000
@@ -89,7 +94,9 @@ class Transactions:
 
         What `positions` has written elsewhere is waited for, until ``recorded`` says that it is in, and so is what was written
         there before. A transaction that nothing was sent in is not ended: brokers refuse that. False when ``give_up`` said so
-        before all was there. Raises KafkaFailure. After either, and when it is cancelled, nothing more is sent under this id.
+        before all was there, or when the coordinator has aborted it for its age: where what was sent cannot be taken any more,
+        its topic being another one, say, nobody would hear of that. Raises KafkaFailure. After either, and when it is cancelled,
+        nothing more is sent under this id.
         """
         if self._is_ending or self._is_over:
             return False
@@ -110,9 +117,13 @@ class Transactions:
         give_up: Callable[[], bool],
     ) -> bool:
         began = time.monotonic()
+
+        def hopeless() -> bool:
+            return give_up() or (self._sent() and time.monotonic() - began > self._spec.timeout_ms / 1000)
+
         self._sink.hold(new=True)
         while not (recorded() and all(self._settled(outbox) for outbox in self._data)):
-            if give_up():
+            if hopeless():
                 return False
             await asyncio.sleep(_LOOK_AGAIN_S)
         if give_up():  # what is written elsewhere is in no transaction: a successor's word may stand there already
@@ -128,8 +139,9 @@ class Transactions:
 
         for place, records in by_place.items():
             self._sink.put(self._offsets_outbox(place), parcel_of(records, written))
-        while left or not recorded():
-            if give_up():
+        # A partition that is added now is added to this transaction: it must not be taken for one of the next.
+        while left or not recorded() or self._enroller is not None:
+            if hopeless():
                 return False
             await asyncio.sleep(_LOOK_AGAIN_S)
         before = self._identity
@@ -151,7 +163,8 @@ class Transactions:
         if self._is_ending or self._is_over or self._identity.producer_id < 0:
             return
         self._close()
-        if self._sent() and not any(outbox.sent for outbox in self._all()):
+        # One whose connection was lost is neither on its way nor there, and the broker may still come to it.
+        if self._sent() and all(not outbox.sent and outbox.acked == outbox.next for outbox in self._all()):
             await self._call(self._client.end, self._identity, False)
 
     def _close(self) -> None:
@@ -184,6 +197,7 @@ class Transactions:
 
     def _begin_outbox(self, outbox: Outbox, count: int) -> None:
         outbox.begin(self._identity, count, known=True)
+        outbox.failures = 0
         self._counted[outbox.partition] = count
         # In the old protocol a partition is added before its first record, and only then gets a marker.
         outbox.enrolled = self._client.implicit_partitions

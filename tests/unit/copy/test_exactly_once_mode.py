@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 from types import SimpleNamespace
 from typing import Any, cast
@@ -22,6 +23,7 @@ from mm2.copy.executor.transaction import Transactions
 from mm2.copy.ledger import Ledger, entry_record
 from mm2.copy.session import Before, Entry, Lease, Mark, Session, SourceState, Start
 from mm2.copy.spec import Assignment, TransactionsSpec
+from mm2.copy.states import State
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.log import KafkaBasedLog
 from mm2.kafka.reader import BatchReader
@@ -36,6 +38,7 @@ from tests.unit.copy.batches import TP, Bench, batch
 
 EXACTLY_ONCE = TransactionsSpec("id")
 INVALID_TXN_STATE = 48
+UNKNOWN_SERVER_ERROR = -1
 AWAY = BrokerFailure.of(15)
 BYTES = "org.apache.kafka.connect.converters.ByteArrayConverter"
 WORKER = {
@@ -322,15 +325,64 @@ def test_only_one_commit_runs_and_nothing_follows_one_that_was_broken_off() -> N
     assert (order, scene.coordinator.ended, scene.bench.outbox.stopped) == ([], [], True)
 
 
-@pytest.mark.parametrize("unanswered", [False, True])
-def test_a_transaction_with_unanswered_batches_is_left_to_the_successor(unanswered: bool) -> None:
+def test_a_transaction_that_can_never_be_committed_is_given_up() -> None:
+    """The remote topic of an unanswered batch was created again, so the batch is never sent again: others would wait for ever."""
+    scene = Scene()
+    scene.transactions._spec = TransactionsSpec("id", timeout_ms=20)
+    scene.copy(300, 5)
+    scene.bench.fetch(batch(105, 1))
+    outbox = scene.bench.outbox
+    outbox.stamp(outbox.queue[0])
+    scene.cursor.fail(State.RECREATED, "another topic")
+
+    async def run() -> None:
+        async with asyncio.timeout(3):  # before the lease ends, which the driver renews
+            await scene.copier._commit_transaction()
+
+    asyncio.run(run())
+    assert scene.coordinator.ended == []
+    assert scene.copier._link.reason == "the transaction was given up"
+
+
+def test_an_offsets_topic_that_takes_no_positions_is_told_of_and_not_waited_for_longer_than_the_transaction_lives() -> (
+    None
+):
+    scene = Scene()
+    scene.transactions._spec = TransactionsSpec("id", timeout_ms=20)
+    well = SimpleNamespace(failure=None)
+    scene.copier._offsets_sink = cast(Any, well)
+    scene.copier._source = cast(Any, SimpleNamespace(failure=None, resume=lambda: None))
+    scene.copier._sink = cast(Any, SimpleNamespace(failure=None, topic_ids={}))
+    cast(Any, scene.positions).outboxes = []
+
+    def refuse(outbox: Outbox, parcel: Any) -> None:
+        outbox.stamp(parcel)
+        outbox.sent.append(parcel)
+        outbox.complaint = BrokerFailure.of(29, subject="writing to offsets-0")
+
+    cast(Any, scene.transactions._sink).put = refuse
+    scene.copy(300, 5)
+
+    async def run() -> None:
+        async with asyncio.timeout(3):  # before the lease ends, which the driver renews
+            await scene.copier._commit_transaction()
+
+    asyncio.run(run())
+    assert scene.copier._failure().startswith("writing to offsets-0")
+    assert (scene.coordinator.ended, scene.copier._link.reason) == ([], "the transaction was given up")
+
+
+@pytest.mark.parametrize("unanswered", ["", "sent", "connection lost"])
+def test_a_transaction_with_unanswered_batches_is_left_to_the_successor(unanswered: str) -> None:
     scene = Scene()
     scene.copy(300, 5)
     if unanswered:
         scene.bench.fetch(batch(105, 1))
         outbox = scene.bench.outbox
         outbox.stamp(outbox.queue[0])
-        outbox.sent.append(outbox.queue.popleft())
+        parcel = outbox.queue.popleft()  # at the stop the queue is emptied
+        if unanswered == "sent":
+            outbox.sent.append(parcel)
     asyncio.run(scene.transactions.abort())
     assert scene.coordinator.ended == ([] if unanswered else [False])
 
@@ -406,6 +458,106 @@ def test_nothing_is_sent_between_the_positions_and_the_end_of_a_transaction(monk
         await sinks.until(lambda: len(line.requests) == 3)
         line.answer((sinks.TP, 0, 10))
         assert [name for name, _ in scene.acked] == ["a"], "it is offered in the next transaction"
+
+    sinks.play(scenario)
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_batch_that_may_be_in_the_transaction_is_sent_again_before_it_counts_as_refused(there: bool) -> None:
+    """An error of the broker's own may come after the append. In the next transaction of version 2 its sequence is another one."""
+    order: list[str] = []
+
+    async def scenario(scene: sinks.Scene) -> None:
+        line = sinks.Line(scene.sink, 1)
+        box = scene.outbox(known=True, transactional=True)
+        place = TopicPartition("offsets", 0)
+        offsets = scene.outbox(place, known=True, transactional=True, held_back=False)
+
+        async def call(work: Any, *args: Any) -> Any:
+            return work(*args)
+
+        transactions = Transactions(scene.cluster, EXACTLY_ONCE, scene.sink, "offsets", call, lambda _error: None)
+        transactions._identity = ProducerIdentity(7, 0)
+        transactions._data, transactions._offsets = [box], {0: offsets}
+
+        def end(identity: ProducerIdentity, _commit: bool) -> ProducerIdentity:
+            order.append("end")
+            return ProducerIdentity(identity.producer_id, identity.producer_epoch + 1)
+
+        transactions._client = cast(Any, SimpleNamespace(end=end, implicit_partitions=True))
+
+        def positions() -> list[tuple[int, Record]]:
+            order.append(f"positions, acknowledged {scene.acked}")
+            return [(0, Record(b"k", b"v"))]
+
+        scene.put(box, "a")
+        await sinks.turn()
+        line.answer((sinks.TP, UNKNOWN_SERVER_ERROR, -1))
+        ending = asyncio.get_running_loop().create_task(transactions.commit(positions, lambda: True, lambda: False))
+        for answered in range(3):
+            await sinks.until(functools.partial(lambda count: len(line.requests) > count, 1 + answered))
+            assert order == []
+            if there:
+                line.answer((sinks.TP, 0, 10))  # a duplicate: this is where it was appended
+                break
+            line.answer((sinks.TP, UNKNOWN_SERVER_ERROR, -1))
+        assert box.refused is not there
+        await sinks.until(lambda: order)
+        await sinks.turn()
+        line.answer((place, 0, 5))
+        await ending
+        assert order == [f"positions, acknowledged {[('a', 10)] if there else []}", "end"]
+
+    sinks.play(scenario, **{"retry.backoff.ms": "5", "retry.backoff.max.ms": "10"})
+
+
+def test_a_partition_that_was_added_to_one_transaction_is_added_to_the_next_one_too() -> None:
+    """Before KIP-890 a batch of a partition that was not added would get no marker, and the next commit would show an aborted one."""
+    order: list[str] = []
+
+    class Line(sinks.Line):
+        def send(self, buffers: Any, correlation_id: int) -> None:
+            super().send(buffers, correlation_id)
+            order.append("send")
+
+    async def scenario(scene: sinks.Scene) -> None:
+        line = Line(scene.sink, 1)
+        box = scene.outbox(known=True, transactional=True)
+        place = TopicPartition("offsets", 0)
+        offsets = scene.outbox(place, known=True, transactional=True, held_back=False)
+        late = asyncio.Event()
+
+        def add(_identity: ProducerIdentity, partitions: list[TopicPartition]) -> None:
+            order.append("add " + ",".join(tp.topic for tp in partitions))
+
+        def end(identity: ProducerIdentity, _commit: bool) -> ProducerIdentity:
+            order.append("end")
+            return identity
+
+        async def call(work: Any, *args: Any) -> Any:
+            found = work(*args)
+            if work is add:
+                await late.wait()  # the thread that has the answer is kept from telling
+            return found
+
+        transactions = Transactions(scene.cluster, EXACTLY_ONCE, scene.sink, "offsets", call, lambda _error: None)
+        transactions._identity = ProducerIdentity(7, 0)
+        transactions._data, transactions._offsets = [box], {0: offsets}
+        transactions._client = cast(Any, SimpleNamespace(end=end, add_partitions=add, implicit_partitions=False))
+        scene.sink.on_enroll = transactions._enroll
+        box.enrolled = False
+        scene.put(box, "a")
+        await sinks.until(lambda: order == ["add t"])
+        ending = asyncio.get_running_loop().create_task(
+            transactions.commit(lambda: [(0, Record(b"k", b"v"))], lambda: True, lambda: False)
+        )
+        await sinks.until(lambda: order[-1] == "send")
+        line.answer((place, 0, 5))
+        await asyncio.sleep(0.05)
+        late.set()
+        assert await ending
+        await sinks.until(lambda: order.count("send") == 2)
+        assert order == ["add t", "send", "end", "add t", "send"]
 
     sinks.play(scenario)
 

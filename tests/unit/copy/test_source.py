@@ -401,6 +401,21 @@ def test_an_answer_for_an_offset_that_is_no_longer_wanted_is_dropped() -> None:
     play(scenario)
 
 
+def test_a_fetch_that_fails_as_a_whole_is_told_of_each_partition() -> None:
+    async def scenario(scene: Scene) -> None:
+        def refuse(*_: object) -> list[Fetched]:
+            raise BrokerFailure.of(-1)
+
+        feeds = [Feed(TopicPartition("t", index)) for index in (0, 1)]
+        line = scene.line(*feeds)
+        line.ask()
+        cast(Any, line.broker.session).response = refuse
+        scene.source._answered(line.broker, memoryview(b""))
+        assert [[failure.code for failure in feed.failures] for feed in feeds] == [[-1], [-1]]
+
+    play(scenario)
+
+
 def test_a_log_that_was_cut_off_is_told_with_its_end() -> None:
     async def scenario(scene: Scene) -> None:
         feed = Feed(TopicPartition("t", 0))
