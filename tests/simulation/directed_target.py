@@ -368,6 +368,35 @@ def late_position_before_seen(scenario: Scenario) -> None:
     world.run(world.now + 3.0)
 
 
+# -- hand-overs that are not clean
+
+
+def late_position_of_before_a_hand_over(scenario: Scenario) -> None:
+    """A position is appended and stays above the high watermark. Its holder hands over with a batch unanswered; the next one writes its
+    entry and no position, and dies. Then the in-sync replicas are back, and the position of long ago is the newest."""
+    world, target, driver = scenario.world, scenario.target, scenario.driver
+    offsets = (OFFSETS, partition_for(offset_key(CONNECTOR, "A", TopicPartition(TOPIC, 0)), 2))
+    world.run(3.0)
+    _slow(target, offsets)
+    end = _end(scenario, offsets)
+    if not world.run(world.now + 5.0, lambda: _end(scenario, offsets) > end):
+        raise Violation("simulation", "no position is written")
+    world.run(world.now + 3.0)
+    _slow(target, DATA)
+    grant, written = driver.last_grant, _end(scenario, LEDGER)
+    if not world.run(world.now + 60.0, lambda: driver.last_grant > grant):
+        raise Violation("simulation", "no hand-over")
+    _well(target, DATA)
+    if not world.run(world.now + 20.0, lambda: _end(scenario, LEDGER) > written):
+        raise Violation("simulation", "no entry of the next holder")
+    world.run(world.now + 2.0)
+    _crash(scenario)
+    _well(target, offsets)
+    world.run(world.now + 1.0)
+    _start(scenario)
+    world.run(world.now + 3.0)
+
+
 # -- alarms that end by themselves
 
 
@@ -477,6 +506,7 @@ TARGET: tuple[Schedule, ...] = (
     Schedule(stale_ledger_leader, _short_batches),
     Schedule(stale_seen, _seldom_short),
     Schedule(late_position_before_seen, _short_commits),
+    Schedule(late_position_of_before_a_hand_over, _moved),
     Schedule(alarm_ends_by_itself, _alarm),
     Schedule(lost_range_ends_by_itself, _alarm_old),
     Schedule(retention_of_the_target, _seldom_old),

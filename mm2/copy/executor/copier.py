@@ -394,8 +394,7 @@ class Copier:
                     behind_ms=before.epoch - now_ms,
                 )
             lease = before.taken_over(now_ms)
-            seen = start.entry.seen if start.clean and start.entry is not None else start.seen
-            self._positions.start_at(tp, start.committed, lease, seen=seen, entered=start.clean)
+            self._positions.start_at(tp, start.committed, lease, seen=start.seen, entered=start.clean)
             if spec.transactions is not None:
                 self._before[tp] = _before(start)
                 if (entry := start.entry) is not None:
@@ -924,8 +923,10 @@ class Copier:
             # What waits for a commit relies on it: nothing may be sent before the ledger has it.
             clean = is_in and is_entered and not cursor.outbox.nameless and tp not in self._waiting
             committed = self._positions.committed.get(tp)
-            entry = self._entry(cursor).replace(previous=committed, seen=self._positions.seen(tp))
-            start = Start(cursor.position, committed, entry, cursor.trail.newest, clean)
+            # Also after a hand-over that is not clean: or a position of ours that lands later would be taken for a user's (rule C4).
+            seen = self._positions.seen(tp)
+            entry = self._entry(cursor).replace(previous=committed, seen=seen)
+            start = Start(cursor.position, committed, entry, cursor.trail.newest, clean, seen=seen)
             rows.append([tp.topic, tp.partition, start.to_json()])
         return rows
 
