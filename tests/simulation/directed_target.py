@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from mm2.copy.executor.positions import offset_key
+from mm2.copy.executor.positions import offset_key, offset_value
 from mm2.copy.ledger import Ledger, ledger_topic
 from mm2.kafka.partitioner import partition_for
+from mm2.kafka.records.record import Record, encode_batch
 from mm2.kafka.structs import TopicPartition
 from tests.simulation.cluster import Cluster, Place
 from tests.simulation.directed import Schedule, _crash, _cut_off, _seldom, _start, _write_to
@@ -368,6 +369,31 @@ def late_position_before_seen(scenario: Scenario) -> None:
     world.run(world.now + 3.0)
 
 
+# -- a user's reset beside a holder that still commits
+
+
+def reset_while_the_task_ends(scenario: Scenario) -> None:
+    """A user stops the connector and sets a position at once. The task hears of the stop half a second later, and commits meanwhile."""
+    world, target, driver = scenario.world, scenario.target, scenario.driver
+    world.run(4.0)
+    key = offset_key(CONNECTOR, "A", TopicPartition(TOPIC, 0))
+    place = (OFFSETS, partition_for(key, 2))
+    leader = target.leader_replica(place)
+    assert leader is not None
+    position = scenario.oracle.expected(0)[5][0]
+    world.say("a user sets a position", position=position, at=leader.end)
+    record = Record(key, offset_value(position), (), int(world.wall() * 1000))
+    leader.append(batch_at(memoryview(encode_batch([record])), leader.end, leader.epoch))
+    target.replicate(leader)
+    scenario.oracle.excuses.resets[0] = [position]
+    world.run(world.now + 0.5)
+    driver.signal_stop()
+    if not world.run(world.now + 10.0, lambda: driver.stopped):
+        raise Violation("simulation", "the lane does not stop")
+    _start(scenario)
+    world.run(world.now + 5.0)
+
+
 # -- hand-overs that are not clean
 
 
@@ -506,6 +532,7 @@ TARGET: tuple[Schedule, ...] = (
     Schedule(stale_ledger_leader, _short_batches),
     Schedule(stale_seen, _seldom_short),
     Schedule(late_position_before_seen, _short_commits),
+    Schedule(reset_while_the_task_ends, _short_commits),
     Schedule(late_position_of_before_a_hand_over, _moved),
     Schedule(alarm_ends_by_itself, _alarm),
     Schedule(lost_range_ends_by_itself, _alarm_old),

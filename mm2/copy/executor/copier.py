@@ -27,7 +27,7 @@ from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.losses import Losses
 from mm2.copy.executor.opening import Opening
 from mm2.copy.executor.outbox import Outbox, Parcel
-from mm2.copy.executor.positions import Commit, Positions, Stage
+from mm2.copy.executor.positions import SEEN_AFTER_S, Commit, Positions, Stage
 from mm2.copy.executor.sink import Sink
 from mm2.copy.executor.source import FetchLimits, Source
 from mm2.copy.executor.syncs import Syncs
@@ -337,6 +337,8 @@ class Copier:
             connector=spec.connector,
             source_alias=spec.source_alias,
             on_committed=self._committed,
+            # Short micro-batches get somewhere, too.
+            seen_after_s=min(SEEN_AFTER_S, spec.batch_duration_ms / 4000),
         )
 
     async def _begun(self) -> bool:
