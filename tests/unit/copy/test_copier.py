@@ -48,6 +48,19 @@ def test_an_answer_renews_the_lease_from_the_time_of_the_question() -> None:
     assert link._last_word == 140.0
 
 
+def test_a_lease_runs_out_while_the_machine_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A virtual machine is suspended: the monotonic clock stands still meanwhile."""
+    awake = [time.monotonic(), time.clock_gettime(time.CLOCK_BOOTTIME)]
+    clock = SimpleNamespace(
+        CLOCK_BOOTTIME=time.CLOCK_BOOTTIME, monotonic=lambda: awake[0], clock_gettime=lambda _: awake[1]
+    )
+    monkeypatch.setattr("mm2.copy.channel.time", clock)
+    link = DriverLink(ASSIGNMENT, 0, 8)
+    assert link.may_write()
+    awake[1] += 60
+    assert not link.may_write()
+
+
 def test_lease_and_start_come_once_and_everything_else_is_passed_on() -> None:
     link = DriverLink(ASSIGNMENT, 0, 8)
     words: list[dict[str, Any]] = []
@@ -104,7 +117,7 @@ def test_positions_of_long_ago_are_not_committed(silence_s: float, commits: bool
 
     async def run() -> None:
         own = Copier(ASSIGNMENT, 0)
-        own._link._last_word, own._link.drain_s = time.monotonic() - silence_s, 0.01
+        own._link._last_word, own._link.drain_s = channel.now_s() - silence_s, 0.01
         own._commit = commit  # type: ignore[method-assign]
         own._positions = cast(Any, type("Idle", (), {"idle": True}))
         await own._drain()
