@@ -912,7 +912,7 @@ class Copier:
 
     def _starts(self) -> list[Any]:
         """For whoever goes on: what is known of each partition, clean where nothing of ours is unanswered."""
-        if not self._with_sessions:
+        if not (self._with_sessions and self._link.sound):
             return []
         rows = []
         for tp, cursor in self._cursors.items():
@@ -924,6 +924,9 @@ class Copier:
             is_entered = self._ledger is None or self._positions.is_entered(tp)
             # What waits for a commit relies on it: nothing may be sent before the ledger has it.
             clean = is_in and is_entered and not cursor.outbox.nameless and tp not in self._waiting
+            # One that is paused with nothing to send was found to be in other hands: more is on the target than it has sent. And a
+            # look-up of which no acknowledgement has followed may have asked a deposed leader (rule S6).
+            clean = clean and not cursor.outbox.paused and cursor.outbox.verified_epoch is None
             committed = self._positions.committed.get(tp)
             # Also after a hand-over that is not clean: or a position of ours that lands later would be taken for a user's (rule C4).
             seen = self._positions.seen(tp)

@@ -15,9 +15,9 @@ from mm2.copy import channel
 from mm2.copy.executor.copier import Copier
 from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.positions import Commit
-from mm2.copy.session import Entry, Lease, Mark, Trouble
+from mm2.copy.session import Entry, Lease, Mark, Session, Start, Trouble
 from mm2.copy.spec import Assignment
-from mm2.kafka.structs import TopicPartition
+from mm2.kafka.structs import ProducerIdentity, TopicPartition
 from tests.unit.copy.batches import Bench, batch
 
 ASSIGNMENT = Assignment("b", "localhost", 1, "00")
@@ -198,3 +198,34 @@ def test_between_transactions_the_ledger_is_told_of_what_stands_still_once_and_o
     bench.ack(101)  # in a transaction that is still open
     copier._tell_of_standstills()
     assert len(commits.entries) == 1, "its own transaction will say so"
+
+
+def test_what_was_looked_up_is_handed_over_cleanly_only_when_an_acknowledgement_has_followed() -> None:
+    """Nor when somebody has copied further, as found when a batch in doubt was looked up while it ended (`Sink._align`)."""
+    bench = Bench(10, target=100, records=5)
+    tp, outbox = bench.cursor.partition, bench.outbox
+    copier = Copier(ASSIGNMENT, 0)
+    copier._spec = cast(Any, SimpleNamespace(ledger_topic="ledger", transactions=None))
+    copier._cursors = {tp: bench.cursor}
+    positions = {
+        "is_entered": lambda _: True,
+        "committed": {tp: 10},
+        "seen": lambda _: 3,
+        "lease": lambda _: Lease(5, 1),
+    }
+    copier._positions = cast(Any, SimpleNamespace(**positions))
+    copier._ledger = cast(Any, object())
+    copier._sink = cast(Any, SimpleNamespace(topic_ids={}))
+    session = Session(ProducerIdentity(9, 0), Mark(5, 95, 0))
+    copier._opening = cast(Any, SimpleNamespace(sessions={tp: session}))
+
+    def starts() -> list[tuple[bool, int]]:
+        return [(start.clean, start.seen) for _, _, row in copier._starts() for start in [Start.from_json(row)]]
+
+    assert starts() == [(True, 3)]
+    outbox.verified_epoch = 4
+    assert starts() == [(False, 3)], "nothing was sent since the look-up, which may have asked a deposed leader"
+    outbox.verified_epoch, outbox.paused = None, True
+    assert starts() == [(False, 3)]
+    copier._link.sound = False
+    assert starts() == [], "after an error of ours nobody knows what was left undone"
