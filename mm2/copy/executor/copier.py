@@ -803,7 +803,8 @@ class Copier:
         complaints = [outbox.complaint for outbox in self._ledger.outboxes] if self._ledger is not None else []
         known = next((complaint for complaint in complaints if complaint is not None), None)
         is_gone = isinstance(known, BrokerFailure) and (
-            not known.retriable or known.code in {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID}
+            (not known.retriable and known.code != ErrorCode.UNKNOWN_SERVER_ERROR)  # which says nothing of the ledger
+            or known.code in {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID}
         )
         if is_gone and self._sink.failure is None and now - self._ledger_away_s > _LEDGER_PATIENCE_S:
             note = f"at least once: the ledger {self._spec.ledger_topic} cannot be written: {known}"

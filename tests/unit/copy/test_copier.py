@@ -17,6 +17,7 @@ from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.positions import Commit
 from mm2.copy.session import Entry, Lease, Mark, Session, Start, Trouble
 from mm2.copy.spec import Assignment
+from mm2.kafka.errors import BrokerFailure
 from mm2.kafka.structs import ProducerIdentity, TopicPartition
 from tests.unit.copy.batches import Bench, batch
 
@@ -229,3 +230,16 @@ def test_what_was_looked_up_is_handed_over_cleanly_only_when_an_acknowledgement_
     assert starts() == [(False, 3)]
     copier._link.sound = False
     assert starts() == [], "after an error of ours nobody knows what was left undone"
+
+
+@pytest.mark.parametrize(("code", "waits"), [(-1, True), (5, True), (19, True), (29, False), (3, False)])
+def test_only_a_ledger_that_is_refused_for_good_or_deleted_is_given_up(code: int, waits: bool) -> None:
+    copier = Copier(ASSIGNMENT, 0)
+    outbox = SimpleNamespace(refused=True, complaint=BrokerFailure.of(code), idle=False)
+    copier._ledger = ledger = cast(Any, SimpleNamespace(outboxes=[outbox]))
+    copier._ledger_away_s = time.monotonic() - 60
+    copier._spec = cast(Any, SimpleNamespace(ledger_topic="ledger"))
+    copier._sink = cast(Any, SimpleNamespace(failure=None))
+    copier._positions = cast(Any, SimpleNamespace(without_ledger=lambda: None))
+    copier._watch_ledger()
+    assert (copier._ledger is ledger) is waits
