@@ -293,7 +293,7 @@ def test_a_log_that_cannot_be_read_is_a_failure_of_its_partition() -> None:
     assert found == {T: target.failure, U: TargetProgress(3, 10, 3)}
 
 
-def fetch_answer(records: bytes, *, throttle_ms: int = 0) -> memoryview:
+def fetch_answer(records: bytes | bytearray, *, throttle_ms: int = 0) -> memoryview:
     """Of version 12; without ``records`` as of a quota that is exceeded (`IncrementalFetchContext.getThrottledResponse`)."""
     topic = FetchResponse.FetchableTopicResponse
     part = topic.PartitionData(
