@@ -31,6 +31,7 @@ class BatchReader:
 
     `positions` are the next offsets to read; `poll` moves them. `high_watermarks` are those of the last answers.
     `read_committed`: batches of aborted transactions are left out, and nothing behind the last stable offset is read.
+    `throttled`: a quota was exceeded, so the last answer may have been empty whatever there is to read (KIP-219).
     """
 
     def __init__(
@@ -43,6 +44,10 @@ class BatchReader:
         self._has_ids = all(info.topic_id for info in topics.values())
         self._session = FetchSession({name: topic_id_bytes(info.topic_id) for name, info in topics.items()})
         self._connection: Connection = cluster.open_connection(node_id)
+
+    @property
+    def throttled(self) -> bool:
+        return self._session.throttle_ms > 0
 
     def poll(self, *, max_wait_ms: int) -> list[Batch]:
         """What came within `max_wait_ms`, in order per partition, control batches left out. Raises KafkaFailure."""

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from mm2.copy.executor.positions import offset_key
+from mm2.copy.executor.positions import offset_key, offset_value
 from mm2.copy.ledger import Ledger, ledger_topic
 from mm2.kafka.partitioner import partition_for
+from mm2.kafka.records.record import Record, encode_batch
 from mm2.kafka.structs import TopicPartition
 from tests.simulation.cluster import Cluster, Place
 from tests.simulation.directed import Schedule, _crash, _cut_off, _seldom, _start, _write_to
@@ -368,6 +369,60 @@ def late_position_before_seen(scenario: Scenario) -> None:
     world.run(world.now + 3.0)
 
 
+# -- a user's reset beside a holder that still commits
+
+
+def reset_while_the_task_ends(scenario: Scenario) -> None:
+    """A user stops the connector and sets a position at once. The task hears of the stop half a second later, and commits meanwhile."""
+    world, target, driver = scenario.world, scenario.target, scenario.driver
+    world.run(4.0)
+    key = offset_key(CONNECTOR, "A", TopicPartition(TOPIC, 0))
+    place = (OFFSETS, partition_for(key, 2))
+    leader = target.leader_replica(place)
+    assert leader is not None
+    position = scenario.oracle.expected(0)[5][0]
+    world.say("a user sets a position", position=position, at=leader.end)
+    record = Record(key, offset_value(position), (), int(world.wall() * 1000))
+    leader.append(batch_at(memoryview(encode_batch([record])), leader.end, leader.epoch))
+    target.replicate(leader)
+    scenario.oracle.excuses.resets[0] = [position]
+    world.run(world.now + 0.5)
+    driver.signal_stop()
+    if not world.run(world.now + 10.0, lambda: driver.stopped):
+        raise Violation("simulation", "the lane does not stop")
+    _start(scenario)
+    world.run(world.now + 5.0)
+
+
+# -- hand-overs that are not clean
+
+
+def late_position_of_before_a_hand_over(scenario: Scenario) -> None:
+    """A position is appended and stays above the high watermark. Its holder hands over with a batch unanswered; the next one writes its
+    entry and no position, and dies. Then the in-sync replicas are back, and the position of long ago is the newest."""
+    world, target, driver = scenario.world, scenario.target, scenario.driver
+    offsets = (OFFSETS, partition_for(offset_key(CONNECTOR, "A", TopicPartition(TOPIC, 0)), 2))
+    world.run(3.0)
+    _slow(target, offsets)
+    end = _end(scenario, offsets)
+    if not world.run(world.now + 5.0, lambda: _end(scenario, offsets) > end):
+        raise Violation("simulation", "no position is written")
+    world.run(world.now + 3.0)
+    _slow(target, DATA)
+    grant, written = driver.last_grant, _end(scenario, LEDGER)
+    if not world.run(world.now + 60.0, lambda: driver.last_grant > grant):
+        raise Violation("simulation", "no hand-over")
+    _well(target, DATA)
+    if not world.run(world.now + 20.0, lambda: _end(scenario, LEDGER) > written):
+        raise Violation("simulation", "no entry of the next holder")
+    world.run(world.now + 2.0)
+    _crash(scenario)
+    _well(target, offsets)
+    world.run(world.now + 1.0)
+    _start(scenario)
+    world.run(world.now + 3.0)
+
+
 # -- alarms that end by themselves
 
 
@@ -477,6 +532,8 @@ TARGET: tuple[Schedule, ...] = (
     Schedule(stale_ledger_leader, _short_batches),
     Schedule(stale_seen, _seldom_short),
     Schedule(late_position_before_seen, _short_commits),
+    Schedule(reset_while_the_task_ends, _short_commits),
+    Schedule(late_position_of_before_a_hand_over, _moved),
     Schedule(alarm_ends_by_itself, _alarm),
     Schedule(lost_range_ends_by_itself, _alarm_old),
     Schedule(retention_of_the_target, _seldom_old),

@@ -178,6 +178,8 @@ class World:
 class _Time:
     """In place of the module `time`."""
 
+    CLOCK_BOOTTIME = None  # the world's clock never sleeps
+
     def __init__(self, world: World) -> None:
         self.monotonic = world.monotonic
         self.perf_counter = world.monotonic

@@ -245,7 +245,9 @@ class CopyEngine:
             if end.get("state") == "stopped":
                 # The final report is on the channel, which a busy machine may hear later than Spark's word.
                 batch.over.wait(_LAST_WORD_S)
-            batch.ended(end.get("reason") or "the Spark job ended", dead=True)
+            # A second attempt is refused when Spark has lost sight of the first one, which may still write.
+            is_over = end.get("state") in {"stopped", "failed"}
+            batch.ended(end.get("reason") or "the Spark job ended", dead=is_over)
         except SparkUnavailable as error:
             batch.ended(str(error))
         except Exception as error:  # noqa: BLE001

@@ -344,8 +344,8 @@ class Lane:
     def _lost(self, batch: Batch) -> None:
         """A batch without a final report: go on from what it last reported, once it can no longer write."""
         reason = batch.failure or batch.reason  # before it is cancelled, which would be one too
-        lease_ends_at = batch.lease_ends_at
         self._cancel(batch)
+        lease_ends_at = batch.lease_ends_at  # only now: until it was hung up on, its questions were answered
         self._keep(batch)
         self._leave()
         # Rule S7: an executor that cannot be reached may still write.

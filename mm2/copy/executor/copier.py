@@ -27,7 +27,7 @@ from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.losses import Losses
 from mm2.copy.executor.opening import Opening
 from mm2.copy.executor.outbox import Outbox, Parcel
-from mm2.copy.executor.positions import Commit, Positions, Stage
+from mm2.copy.executor.positions import SEEN_AFTER_S, Commit, Positions, Stage
 from mm2.copy.executor.sink import Sink
 from mm2.copy.executor.source import FetchLimits, Source
 from mm2.copy.executor.syncs import Syncs
@@ -337,6 +337,8 @@ class Copier:
             connector=spec.connector,
             source_alias=spec.source_alias,
             on_committed=self._committed,
+            # Short micro-batches get somewhere, too.
+            seen_after_s=min(SEEN_AFTER_S, spec.batch_duration_ms / 4000),
         )
 
     async def _begun(self) -> bool:
@@ -394,8 +396,7 @@ class Copier:
                     behind_ms=before.epoch - now_ms,
                 )
             lease = before.taken_over(now_ms)
-            seen = start.entry.seen if start.clean and start.entry is not None else start.seen
-            self._positions.start_at(tp, start.committed, lease, seen=seen, entered=start.clean)
+            self._positions.start_at(tp, start.committed, lease, seen=start.seen, entered=start.clean)
             if spec.transactions is not None:
                 self._before[tp] = _before(start)
                 if (entry := start.entry) is not None:
@@ -802,7 +803,8 @@ class Copier:
         complaints = [outbox.complaint for outbox in self._ledger.outboxes] if self._ledger is not None else []
         known = next((complaint for complaint in complaints if complaint is not None), None)
         is_gone = isinstance(known, BrokerFailure) and (
-            not known.retriable or known.code in {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID}
+            (not known.retriable and known.code != ErrorCode.UNKNOWN_SERVER_ERROR)  # which says nothing of the ledger
+            or known.code in {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID}
         )
         if is_gone and self._sink.failure is None and now - self._ledger_away_s > _LEDGER_PATIENCE_S:
             note = f"at least once: the ledger {self._spec.ledger_topic} cannot be written: {known}"
@@ -913,7 +915,7 @@ class Copier:
 
     def _starts(self) -> list[Any]:
         """For whoever goes on: what is known of each partition, clean where nothing of ours is unanswered."""
-        if not self._with_sessions:
+        if not (self._with_sessions and self._link.sound):
             return []
         rows = []
         for tp, cursor in self._cursors.items():
@@ -925,9 +927,14 @@ class Copier:
             is_entered = self._ledger is None or self._positions.is_entered(tp)
             # What waits for a commit relies on it: nothing may be sent before the ledger has it.
             clean = is_in and is_entered and not cursor.outbox.nameless and tp not in self._waiting
+            # One that is paused with nothing to send was found to be in other hands: more is on the target than it has sent. And a
+            # look-up of which no acknowledgement has followed may have asked a deposed leader (rule S6).
+            clean = clean and not cursor.outbox.paused and cursor.outbox.verified_epoch is None
             committed = self._positions.committed.get(tp)
-            entry = self._entry(cursor).replace(previous=committed, seen=self._positions.seen(tp))
-            start = Start(cursor.position, committed, entry, cursor.trail.newest, clean)
+            # Also after a hand-over that is not clean: or a position of ours that lands later would be taken for a user's (rule C4).
+            seen = self._positions.seen(tp)
+            entry = self._entry(cursor).replace(previous=committed, seen=seen)
+            start = Start(cursor.position, committed, entry, cursor.trail.newest, clean, seen=seen)
             rows.append([tp.topic, tp.partition, start.to_json()])
         return rows
 

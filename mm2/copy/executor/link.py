@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable, MutableMapping
@@ -36,7 +35,7 @@ class DriverLink:
         self.on_word: Callable[[dict[str, Any]], None] = lambda _message: None
         self._assignment = assignment
         self._attempt = attempt
-        self._last_word = self._asked_at = time.monotonic()
+        self._last_word = self._asked_at = channel.now_s()
         self._asked: deque[float] = deque()  # when each message was sent that the driver has yet to answer
 
     async def open(self) -> CopySpec:
@@ -66,12 +65,12 @@ class DriverLink:
         """Say something to the driver."""
         if not self._writer.is_closing():
             if message.get("type", "log") not in _UNANSWERED:
-                self._asked.append(time.monotonic())
+                self._asked.append(channel.now_s())
             self._writer.write(channel.encode(message))
 
     def ask(self, message: dict[str, Any]) -> None:
         """Say something that renews the lease when it is answered."""
-        self._asked_at = time.monotonic()
+        self._asked_at = channel.now_s()
         self.send(message)
 
     async def flush(self, timeout_s: float) -> None:
@@ -101,12 +100,12 @@ class DriverLink:
     @property
     def silence_s(self) -> float:
         """How long the driver has not answered: above `channel.LEASE_TIMEOUT_S` the lease is over."""
-        return time.monotonic() - self._last_word
+        return channel.now_s() - self._last_word
 
     @property
     def asked_s(self) -> float:
         """How long ago the driver was last asked."""
-        return time.monotonic() - self._asked_at
+        return channel.now_s() - self._asked_at
 
     def may_write(self) -> bool:
         """Whether the lease still holds (rule S5): after it has run out another executor may copy the same partitions."""

@@ -411,11 +411,15 @@ class Opening:
         session = self.sessions.get(cursor.partition)
         if session is None:
             return
-        try:
-            own = await self._call(self._look_up.count_own, cursor.spec.target, first, end, session.producer)
-        except KafkaFailure as error:
-            self._log.info("a gap could not be searched", partition=str(cursor.spec.target), error=str(error))
-            return
+        own = None
+        while own is None and not self._link.stop.is_set():
+            try:
+                own = await self._call(self._look_up.count_own, cursor.spec.target, first, end, session.producer)
+            except KafkaFailure as error:
+                self._log.info("a gap could not be searched", partition=str(cursor.spec.target), error=str(error))
+                if error.is_final:
+                    return
+                await self._link.pause(_AGAIN_S)
         if own:
             cursor.fail(
                 State.INCONSISTENT,

@@ -7,6 +7,7 @@ commit begins; at most one batch per partition of either topic is under way.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -21,6 +22,9 @@ from mm2.kafka.structs import TopicPartition
 
 #: A batch of the ledger is cut here; brokers take a megabyte unless told otherwise.
 _BATCH_BYTES: Final = 512 << 10
+#: So long after a position of ours what lies before it still counts as unread: a user's position may be among it, as offsets of a
+#: connector can be changed as soon as it is to be stopped, while its tasks still commit.
+SEEN_AFTER_S: Final = 10.0
 
 
 def offset_key(connector: str, source_alias: str, source: TopicPartition) -> bytes:
@@ -135,7 +139,7 @@ class Positions:
     """Writes commits; ``on_committed(source, entry)`` follows each that is in.
 
     ``partitions`` are those of the offsets topic. ``ledger`` None: there is no ledger to write to. In exactly-once mode
-    the offsets are part of the transaction and only the ledger is written here.
+    the offsets are part of the transaction and only the ledger is written here. ``seen_after_s``: see `SEEN_AFTER_S`.
     """
 
     def __init__(
@@ -147,6 +151,7 @@ class Positions:
         connector: str,
         source_alias: str,
         on_committed: Callable[[TopicPartition, Entry], None] = lambda _source, _entry: None,
+        seen_after_s: float = SEEN_AFTER_S,
     ) -> None:
         self._offsets = offsets
         self._ledger = ledger
@@ -160,6 +165,10 @@ class Positions:
             ledger.then = offsets.flush
         self._leases: dict[TopicPartition, Lease] = {}
         self._seen: dict[TopicPartition, int] = {}  # see `PositionHeader`
+        self._seen_after_s = seen_after_s
+        self._acked: dict[
+            TopicPartition, tuple[int, float]
+        ] = {}  # behind a position of ours, and when it was acknowledged
         self._entered: set[TopicPartition] = set()  # whose entry, under a lease of this driver's, is in the ledger
         self.committed: dict[TopicPartition, int | None] = {}
         self._previous: dict[TopicPartition, int | None] = {}  # what the ledger says was committed
@@ -268,10 +277,18 @@ class Positions:
 
         def written(end: int) -> None:
             self.committed[source] = position
-            self._seen[source] = max(self.seen(source), end)
+            self._saw(source, end)
             self._in(entry)
 
         self._offsets.add(place, [record], written)
+
+    def _saw(self, source: TopicPartition, end: int) -> None:
+        """A position of ours is before this offset."""
+        now = time.monotonic()
+        known, since = self._acked.setdefault(source, (end, now))
+        if now - since >= self._seen_after_s:
+            self._seen[source] = max(self.seen(source), known)
+            self._acked[source] = end, now
 
     def _in(self, entry: Entry) -> None:
         self._under_way.discard(entry.source)

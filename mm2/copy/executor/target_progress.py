@@ -346,16 +346,18 @@ class TargetLookUp:
                         header = batch.view.header
                         if header is None or header.base_offset < ranges[batch.topic_partition][1]:
                             yield batch.topic_partition, batch
-                    empty = empty + 1 if reader.positions == before else 0
+                    has_moved = reader.positions != before
+                    if has_moved:
+                        empty, moved_s = 0, time.monotonic()
+                    elif not reader.throttled:  # by a quota, which empties answers whatever there is to read
+                        empty += 1
                     for tp, at in list(reader.positions.items()):
                         end = ranges[tp][1]
                         # Compaction and retention may have left nothing up to an end that lies below the high watermark.
                         is_empty = empty >= _EMPTY_ANSWERS and reader.high_watermarks.get(tp, -1) >= end
                         if at >= end or is_empty:
                             del reader.positions[tp]
-                    if not empty:
-                        moved_s = time.monotonic()
-                    elif time.monotonic() - moved_s > _POLL_TIMEOUT_S:
+                    if not has_moved and reader.positions and time.monotonic() - moved_s > _POLL_TIMEOUT_S:
                         message = f"cluster {self._cluster.name} returns no records of {', '.join(map(str, before))}"
                         raise TimeoutFailure(message)
             finally:

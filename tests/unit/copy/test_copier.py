@@ -15,9 +15,10 @@ from mm2.copy import channel
 from mm2.copy.executor.copier import Copier
 from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.positions import Commit
-from mm2.copy.session import Entry, Lease, Mark, Trouble
+from mm2.copy.session import Entry, Lease, Mark, Session, Start, Trouble
 from mm2.copy.spec import Assignment
-from mm2.kafka.structs import TopicPartition
+from mm2.kafka.errors import BrokerFailure
+from mm2.kafka.structs import ProducerIdentity, TopicPartition
 from tests.unit.copy.batches import Bench, batch
 
 ASSIGNMENT = Assignment("b", "localhost", 1, "00")
@@ -46,6 +47,19 @@ def test_an_answer_renews_the_lease_from_the_time_of_the_question() -> None:
     assert link._last_word == 130.0, "an answer to a later question, which the driver may never have received"
     hear(link, {"type": "go"}, {"type": "go"})
     assert link._last_word == 140.0
+
+
+def test_a_lease_runs_out_while_the_machine_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A virtual machine is suspended: the monotonic clock stands still meanwhile."""
+    awake = [time.monotonic(), time.clock_gettime(time.CLOCK_BOOTTIME)]
+    clock = SimpleNamespace(
+        CLOCK_BOOTTIME=time.CLOCK_BOOTTIME, monotonic=lambda: awake[0], clock_gettime=lambda _: awake[1]
+    )
+    monkeypatch.setattr("mm2.copy.channel.time", clock)
+    link = DriverLink(ASSIGNMENT, 0, 8)
+    assert link.may_write()
+    awake[1] += 60
+    assert not link.may_write()
 
 
 def test_lease_and_start_come_once_and_everything_else_is_passed_on() -> None:
@@ -104,7 +118,7 @@ def test_positions_of_long_ago_are_not_committed(silence_s: float, commits: bool
 
     async def run() -> None:
         own = Copier(ASSIGNMENT, 0)
-        own._link._last_word, own._link.drain_s = time.monotonic() - silence_s, 0.01
+        own._link._last_word, own._link.drain_s = channel.now_s() - silence_s, 0.01
         own._commit = commit  # type: ignore[method-assign]
         own._positions = cast(Any, type("Idle", (), {"idle": True}))
         await own._drain()
@@ -185,3 +199,47 @@ def test_between_transactions_the_ledger_is_told_of_what_stands_still_once_and_o
     bench.ack(101)  # in a transaction that is still open
     copier._tell_of_standstills()
     assert len(commits.entries) == 1, "its own transaction will say so"
+
+
+def test_what_was_looked_up_is_handed_over_cleanly_only_when_an_acknowledgement_has_followed() -> None:
+    """Nor when somebody has copied further, as found when a batch in doubt was looked up while it ended (`Sink._align`)."""
+    bench = Bench(10, target=100, records=5)
+    tp, outbox = bench.cursor.partition, bench.outbox
+    copier = Copier(ASSIGNMENT, 0)
+    copier._spec = cast(Any, SimpleNamespace(ledger_topic="ledger", transactions=None))
+    copier._cursors = {tp: bench.cursor}
+    positions = {
+        "is_entered": lambda _: True,
+        "committed": {tp: 10},
+        "seen": lambda _: 3,
+        "lease": lambda _: Lease(5, 1),
+    }
+    copier._positions = cast(Any, SimpleNamespace(**positions))
+    copier._ledger = cast(Any, object())
+    copier._sink = cast(Any, SimpleNamespace(topic_ids={}))
+    session = Session(ProducerIdentity(9, 0), Mark(5, 95, 0))
+    copier._opening = cast(Any, SimpleNamespace(sessions={tp: session}))
+
+    def starts() -> list[tuple[bool, int]]:
+        return [(start.clean, start.seen) for _, _, row in copier._starts() for start in [Start.from_json(row)]]
+
+    assert starts() == [(True, 3)]
+    outbox.verified_epoch = 4
+    assert starts() == [(False, 3)], "nothing was sent since the look-up, which may have asked a deposed leader"
+    outbox.verified_epoch, outbox.paused = None, True
+    assert starts() == [(False, 3)]
+    copier._link.sound = False
+    assert starts() == [], "after an error of ours nobody knows what was left undone"
+
+
+@pytest.mark.parametrize(("code", "waits"), [(-1, True), (5, True), (19, True), (29, False), (3, False)])
+def test_only_a_ledger_that_is_refused_for_good_or_deleted_is_given_up(code: int, waits: bool) -> None:
+    copier = Copier(ASSIGNMENT, 0)
+    outbox = SimpleNamespace(refused=True, complaint=BrokerFailure.of(code), idle=False)
+    copier._ledger = ledger = cast(Any, SimpleNamespace(outboxes=[outbox]))
+    copier._ledger_away_s = time.monotonic() - 60
+    copier._spec = cast(Any, SimpleNamespace(ledger_topic="ledger"))
+    copier._sink = cast(Any, SimpleNamespace(failure=None))
+    copier._positions = cast(Any, SimpleNamespace(without_ledger=lambda: None))
+    copier._watch_ledger()
+    assert (copier._ledger is ledger) is waits

@@ -419,6 +419,29 @@ def test_an_executor_that_falls_silent_is_given_up_for_another(monkeypatch: pyte
         assert stage.begun(successor)[T0] == 6
 
 
+def test_a_lease_that_was_renewed_while_it_was_given_up_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The channel's thread answers questions until the lane has hung up (rule S7)."""
+    slept: list[float] = []
+    monkeypatch.setattr("mm2.copy.driver.lane.time.sleep", slept.append)
+    stage = Stage(60_000)
+    batch = Batch("b", spec_of(1), lambda: None)
+    told = stage.sent[batch.id] = []
+    batch._send = told.append  # type: ignore[assignment, method-assign]
+    batch.grant()
+    batch.heard_at = time.monotonic() - 3
+    hang_up = stage.lane._cancel
+
+    def cancel(given_up: Batch) -> None:
+        report(given_up, row(T0, 1))
+        hang_up(given_up)
+
+    stage.lane._cancel = cancel
+    stage.lane._stopping.set()
+    stage.lane._lost(batch)
+    assert [message["type"] for message in told] == ["lease", "go"]
+    assert slept[0] > 5
+
+
 class Scarce(Slots):
     """A cluster without room, on which others wait or do not."""
 

@@ -312,6 +312,23 @@ def test_batches_of_the_session_between_two_acknowledgements_stop_the_partition(
         assert "3 records of the copy session at offsets 150 to 159" in trouble.reason
 
 
+def test_a_gap_that_cannot_be_searched_now_is_searched_later() -> None:
+    scene = Scene()
+    play(scene, lambda: scene.begin(Start(50, 50, ENTRY, clean=True)))
+    opening: Any = scene.opening
+    answers: list[Any] = [DisconnectedFailure("a broker is restarted"), 3]
+
+    def count_own(*_: Any) -> int:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return int(answer)
+
+    opening._look_up.count_own = count_own
+    play(scene, lambda: scene.opening.search_gap(scene.cursor, 150, 160))
+    assert scene.cursor.stop_trouble is not None
+
+
 # -- a session that begins ------------------------------------------------------------------------------------------------
 
 

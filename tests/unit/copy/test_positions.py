@@ -377,7 +377,23 @@ def test_a_position_describes_itself() -> None:
     assert written.value is not None
     assert lease_of(written.value) == Lease(1_000, 1)
     assert positions.is_entered(T)
-    assert positions.seen(T) > 7, "the record of the holder itself"
+
+
+def test_what_was_written_shortly_before_a_position_of_ours_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user's position may be among it: the connector is to be stopped, and the task has not heard of it yet."""
+    now = [100.0]
+    monkeypatch.setattr("mm2.copy.executor.positions.time.monotonic", lambda: now[0])
+    desk = Desk()
+    positions = desk.positions()
+    positions.start_at(T, 30, Lease(1_000), seen=7)
+    seen = []
+    for position in range(40, 46):
+        positions.commit(Commit(entry_of(position)))
+        positions.flush()
+        desk.settle()
+        seen.append(positions.seen(T))
+        now[0] += 4.0
+    assert seen == [7, 7, 7, 101, 101, 101]
 
 
 def test_a_late_entry_of_an_earlier_holder_is_ignored() -> None:

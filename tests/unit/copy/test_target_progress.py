@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kafka.protocol.consumer import FetchResponse
 
 from mm2.copy.executor.target_progress import (
     FoundBatch,
@@ -290,6 +291,47 @@ def test_a_log_that_cannot_be_read_is_a_failure_of_its_partition() -> None:
     target.failure = DisconnectedFailure("gone")
     found = target.look_up.progress({T: ProgressQuestion(OURS, 100, 250), U: ProgressQuestion(OURS, 3, 10)})
     assert found == {T: target.failure, U: TargetProgress(3, 10, 3)}
+
+
+def fetch_answer(records: bytes | bytearray, *, throttle_ms: int = 0) -> memoryview:
+    """Of version 12; without ``records`` as of a quota that is exceeded (`IncrementalFetchContext.getThrottledResponse`)."""
+    topic = FetchResponse.FetchableTopicResponse
+    part = topic.PartitionData(
+        partition_index=0,
+        error_code=0,
+        high_watermark=256,
+        last_stable_offset=256,
+        log_start_offset=0,
+        aborted_transactions=[],
+        preferred_read_replica=-1,
+        records=records,
+    )
+    responses = [topic(topic="A.t", partitions=[part])] if records else []
+    response = FetchResponse(throttle_time_ms=throttle_ms, error_code=0, session_id=5, responses=responses)
+    return memoryview(bytes(5) + bytes(response.encode(version=12)))
+
+
+def test_answers_that_a_quota_has_emptied_are_no_end_of_the_log() -> None:
+    target = Target()
+    look_up: Any = target.look_up
+    del look_up._batches
+    answers = [
+        fetch_answer(batch(250, 3, producer=(7, 2, 100))),
+        *(fetch_answer(b"", throttle_ms=50) for _ in range(4)),
+        fetch_answer(batch(253, 3, producer=(7, 2, 103))),
+    ]
+    look_up._cluster.leader = lambda _topic, _partition: 1
+    look_up._cluster.open_connection = lambda _node: SimpleNamespace(
+        maybe_reauthenticate=lambda: None,
+        version_of=lambda _request, most: most,
+        next_correlation_id=lambda: 0,
+        client_id="c",
+        send_buffers=lambda _buffers: None,
+        receive_frame=lambda _buffer, **_: answers.pop(0),
+        close=lambda: None,
+    )
+    target.ends_at(256)
+    assert target.ask(100, 250).records == 106
 
 
 def test_fingerprints_are_of_our_records_in_that_range() -> None:

@@ -1,0 +1,36 @@
+"""What the end of a Spark job tells of its executor's lease. Spark is played by the test."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mm2.copy.driver.batch import Batch
+from mm2.copy.driver.engine import CopyEngine
+from tests.unit.copy.test_lane import spec_of
+
+
+@pytest.mark.parametrize(
+    ("end", "is_over"),
+    [
+        ({"state": "stopped", "reason": "the driver said stop"}, True),
+        ({"state": "failed", "reason": "an error"}, True),
+        ({"state": "refused", "reason": "a second attempt"}, False),
+        ({}, False),
+    ],
+)
+def test_a_job_that_ends_with_a_second_attempt_does_not_end_the_lease_of_the_first(
+    monkeypatch: pytest.MonkeyPatch, end: dict[str, str], is_over: bool
+) -> None:
+    monkeypatch.setattr("mm2.copy.driver.engine._LAST_WORD_S", 0.01)
+    engine: Any = CopyEngine({})
+    engine.spark = SimpleNamespace(context=lambda **_: None, doubt=lambda: None)
+    engine._server = SimpleNamespace(expect=lambda _: None, forget=lambda _: None)
+    engine._copied = lambda *_: end
+    batch = Batch("b", spec_of(1), lambda: None)
+    batch.grant()
+    engine._run_job("lane", batch)
+    assert batch.over.is_set()
+    assert (batch.lease_ends_at == 0) == is_over
