@@ -169,12 +169,11 @@ def test_a_broker_that_leads_nothing_any_more_is_left_in_peace() -> None:
     async def scenario(scene: Scene) -> None:
         scene.say(1)
         scene.source.add([Feed(TopicPartition("t", 0))])
-        await asyncio.sleep(0.1)
-        assert 1 in scene.opened
+        await until(lambda: 1 in scene.opened)
         scene.say(2)
-        await asyncio.sleep(0.1)
+        await until(lambda: scene.opened[-1] == 2)
         scene.opened.clear()
-        await asyncio.sleep(0.2)
+        await until(lambda: len(scene.opened) > 2)
         assert set(scene.opened) == {2}
 
     play(scenario)

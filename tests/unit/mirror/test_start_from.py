@@ -169,6 +169,6 @@ def test_any_text_gives_offsets_or_one_sentence(tmp_path_factory: pytest.TempPat
 
 def test_a_long_list_is_read_in_reasonable_time(tmp_path: Path) -> None:
     many = [{"topic": "t", "partition": p, "offset": p} for p in range(20_000)]
-    begun = time.monotonic()
+    begun = time.process_time()  # of this process: others may keep the machine busy
     assert len(from_file(tmp_path, json.dumps(many, indent=1)).offsets) == len(many)
-    assert time.monotonic() - begun < 5
+    assert time.process_time() - begun < 5
