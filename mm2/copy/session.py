@@ -182,7 +182,7 @@ class SourceState(NamedTuple):
         )
 
 
-class Before(NamedTuple):
+class PreviousCommit(NamedTuple):
     """How a partition stood at the commit before.
 
     In exactly-once mode an entry is written while its transaction is still open. If that is never committed, this is what counts.
@@ -231,7 +231,7 @@ class Entry:
     chunk: int = 0
     trouble: Trouble | None = None
     note: str = ""
-    before: Before | None = None
+    before: PreviousCommit | None = None
     end: int = -1
     lost_before: int = 0
     target_epoch: int = -1
@@ -353,13 +353,13 @@ def lease_of(value: bytes) -> Lease | None:
     return None if found is None else Lease(int(found[1]), int(found[2]))
 
 
-def _before(row: list[Any] | None, state: dict[str, Any] | None) -> Before | None:
+def _before(row: list[Any] | None, state: dict[str, Any] | None) -> PreviousCommit | None:
     if row is None:
         return None
     mark, gaps, chunk, (segments, listed, cuts), lost = row
     counts = {str(reason): int(count) for reason, count in gaps.items()}
     stood = None if state is None else SourceState.from_json(state)
-    return Before(Mark(*mark), counts, int(chunk), (int(segments), int(listed), int(cuts)), int(lost), stood)
+    return PreviousCommit(Mark(*mark), counts, int(chunk), (int(segments), int(listed), int(cuts)), int(lost), stood)
 
 
 @dataclass(frozen=True, slots=True)

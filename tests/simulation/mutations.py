@@ -205,9 +205,9 @@ _start_over = Sink._start_over
 
 def _overtaking_counts(self: Sink, outbox: Outbox) -> None:
     """Take an acknowledged batch behind a refused one for delivered."""
-    for parcel in [parcel for parcel in outbox.sent if parcel.base_offset is not None]:
-        outbox.sent.remove(parcel)
-        self._deliver(outbox, parcel, parcel.base_offset or 0)
+    for outgoing in [outgoing for outgoing in outbox.sent if outgoing.base_offset is not None]:
+        outbox.sent.remove(outgoing)
+        self._deliver(outbox, outgoing, outgoing.base_offset or 0)
     _start_over(self, outbox)
 
 

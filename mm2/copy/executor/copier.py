@@ -26,16 +26,16 @@ from mm2.copy.executor.dead_letters import DeadLetters
 from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.losses import Losses
 from mm2.copy.executor.opening import Opening
-from mm2.copy.executor.outbox import Outbox, Parcel
-from mm2.copy.executor.positions import SEEN_AFTER_S, Commit, Positions, Stage
+from mm2.copy.executor.outbox import Outbox, OutgoingBatch
+from mm2.copy.executor.positions import SEEN_AFTER_S, Commit, PendingRecords, Positions
 from mm2.copy.executor.sink import Sink
 from mm2.copy.executor.source import FetchLimits, Source
 from mm2.copy.executor.syncs import Syncs
 from mm2.copy.executor.throttle import Throttle
 from mm2.copy.executor.transaction import Transactions
 from mm2.copy.segments import Chunk
-from mm2.copy.session import Before, Lease, Mark, SourceState, Start, Trouble
 from mm2.copy.session import Entry as LedgerEntry
+from mm2.copy.session import Lease, Mark, PreviousCommit, SourceState, Start, Trouble
 from mm2.copy.spec import Assignment
 from mm2.copy.states import State
 from mm2.copy.tally import Tally
@@ -85,13 +85,13 @@ class Copier:
         self._latencies: list[int] = []
         self._arrived: list[tuple[Cursor, Entry, int]] = []  # acked in the open transaction
         self._after_transaction: list[tuple[Cursor, Callable[[], None]]] = []
-        self._before: dict[TopicPartition, Before] = {}  # what the last committed transaction left
+        self._before: dict[TopicPartition, PreviousCommit] = {}  # what the last committed transaction left
         self._moved = False
         self._transactions: Transactions | None = None
         self._outdone = False  # a transaction could not be committed: others may have gone on
         self._syncs: Syncs | None = None
         self._dead_letters: DeadLetters | None = None
-        self._ledger: Stage | None = None
+        self._ledger: PendingRecords | None = None
         self._ledger_away_s = 0.0
         self._learning: asyncio.Task[None] | None = None
         self._searched: dict[TopicPartition, float] = {}  # when the target was last searched for batches of our own
@@ -326,8 +326,8 @@ class Copier:
     def _make_positions(self, offsets_partitions: int) -> Positions:
         spec = self._spec
 
-        def stage(sink: Sink, topic: str) -> Stage:
-            return Stage(lambda place: sink.outbox(TopicPartition(topic, place), idempotent=False), sink.put)
+        def stage(sink: Sink, topic: str) -> PendingRecords:
+            return PendingRecords(lambda place: sink.outbox(TopicPartition(topic, place), idempotent=False), sink.put)
 
         self._ledger = None if spec.ledger_topic is None else stage(self._sink, spec.ledger_topic)
         return Positions(
@@ -405,9 +405,9 @@ class Copier:
 
     # -- copying: what cursors ask (`Owner`) -------------------------------------------------------------------------
 
-    def put(self, outbox: Outbox, parcel: Parcel) -> None:
+    def put(self, outbox: Outbox, outgoing: OutgoingBatch) -> None:
         """Send a batch."""
-        self._sink.put(outbox, parcel)
+        self._sink.put(outbox, outgoing)
 
     def acked(self, cursor: Cursor, entry: Entry, last: int) -> None:
         """Records are on the target."""
@@ -510,25 +510,25 @@ class Copier:
         letters.batch(cursor.partition, header.base_offset, after - 1, view.data, str(error), written)
         return True
 
-    def too_large(self, cursor: Cursor, entry: Entry, parcel: Parcel) -> bool:
+    def too_large(self, cursor: Cursor, entry: Entry, outgoing: OutgoingBatch) -> bool:
         """Put a record away that the target takes in no way."""
-        letters, header = self._dead_letters, parcel.header
-        if letters is None or parcel.count != 1:
+        letters, header = self._dead_letters, outgoing.header
+        if letters is None or outgoing.count != 1:
             return False
-        records = decode_batch(BatchView(header, header.base_offset, 2, parcel.data))
-        reason = f"{cursor.spec.target} takes no record of {len(parcel.data)} bytes"
+        records = decode_batch(BatchView(header, header.base_offset, 2, outgoing.data))
+        reason = f"{cursor.spec.target} takes no record of {len(outgoing.data)} bytes"
         self._log.error("a record goes to the dead letters", partition=str(cursor.partition), reason=reason)
         offset = next(entry.runs())[0]
         letters.record(cursor.partition, offset, records[0], reason, self._set_aside(cursor, entry, letters))
         return True
 
-    def malformed(self, cursor: Cursor, entry: Entry, parcel: Parcel, error: CorruptBatch) -> bool:
+    def malformed(self, cursor: Cursor, entry: Entry, outgoing: OutgoingBatch, error: CorruptBatch) -> bool:
         """Put a batch away that the target refuses because of what is in it."""
         letters = self._dead_letters
         if letters is None:
             return False
         self._log.error("a malformed batch goes to the dead letters", partition=str(cursor.partition), error=str(error))
-        raw = memoryview(unpatched(parcel.data, parcel.header))
+        raw = memoryview(unpatched(outgoing.data, outgoing.header))
         written = self._set_aside(cursor, entry, letters)
         letters.batch(cursor.partition, entry.first, entry.next_offset - 1, raw, str(error), written)
         return True
@@ -763,11 +763,11 @@ class Copier:
             retired=cursor.retired,
         )
 
-    def _stand(self, cursor: Cursor) -> Before:
+    def _stand(self, cursor: Cursor) -> PreviousCommit:
         """How a partition stands now."""
         newest = cursor.trail.newest
         gaps, state = dict(cursor.trail.gaps), self._source_state(cursor)
-        return Before(cursor.mark, gaps, newest.number, newest.extent(), len(cursor.lost), state)
+        return PreviousCommit(cursor.mark, gaps, newest.number, newest.extent(), len(cursor.lost), state)
 
     def _source_state(self, cursor: Cursor) -> SourceState:
         session = self._opening.sessions.get(cursor.partition)
@@ -820,7 +820,7 @@ class Copier:
             return
         arrived: list[tuple[Cursor, Entry, int]] = []
         positions: dict[TopicPartition, int] = {}
-        now: dict[TopicPartition, Before] = {}
+        now: dict[TopicPartition, PreviousCommit] = {}
         moved: list[tuple[Cursor, Callable[[], None]]] = []
 
         def records() -> list[tuple[int, Record]]:
@@ -962,7 +962,7 @@ class Copier:
         # What was never sent is dropped: the successor reads it again, and a long queue must not hold up the stop.
         outboxes = [cursor.outbox for cursor in self._cursors.values()]
         for outbox in outboxes:
-            outbox.queue = deque(parcel for parcel in outbox.queue if parcel.at >= 0)
+            outbox.queue = deque(outgoing for outgoing in outbox.queue if outgoing.at >= 0)
 
         def is_drained(outbox: Outbox) -> bool:
             return (
@@ -1030,14 +1030,14 @@ def _state(mark: Mark, lost: int, foreign: int, trouble: Trouble | Halt | None, 
     return mark, lost, foreign, what, note
 
 
-def _before(start: Start) -> Before:
+def _before(start: Start) -> PreviousCommit:
     """What the ledger says where a partition's copying begins."""
     entry, chunk = start.entry, start.chunk or Chunk(0)
     if entry is None:
-        return Before(Mark(start.position or 0, -1, 0), {}, chunk.number, chunk.extent(), 0)
+        return PreviousCommit(Mark(start.position or 0, -1, 0), {}, chunk.number, chunk.extent(), 0)
     state = None
     if not start.moved:
         state = SourceState(
             entry.source_id, entry.source_epoch, entry.known_epoch, entry.end, entry.retired, entry.session
         )
-    return Before(entry.mark, dict(entry.gaps), chunk.number, chunk.extent(), len(entry.lost), state)
+    return PreviousCommit(entry.mark, dict(entry.gaps), chunk.number, chunk.extent(), len(entry.lost), state)

@@ -24,7 +24,7 @@ from typing import Any, Final, Protocol
 
 import structlog
 
-from mm2.copy.executor.outbox import Outbox, Parcel
+from mm2.copy.executor.outbox import Outbox, OutgoingBatch
 from mm2.copy.executor.target_progress import fingerprint
 from mm2.copy.segments import Trail
 from mm2.copy.session import LOST_KEPT, Lost, Mark
@@ -61,7 +61,7 @@ class Owner(Protocol):
 
     tally: Tally
 
-    def put(self, outbox: Outbox, parcel: Parcel) -> None:
+    def put(self, outbox: Outbox, outgoing: OutgoingBatch) -> None:
         """Send a batch."""
 
     def acked(self, cursor: Cursor, entry: Entry, last: int) -> None:
@@ -97,10 +97,10 @@ class Owner(Protocol):
     def uncertain(self, cursor: Cursor) -> None:
         """Counting leads nowhere; `Cursor.match` has to be set, then `Cursor.held` taken back."""
 
-    def too_large(self, cursor: Cursor, entry: Entry, parcel: Parcel) -> bool:
+    def too_large(self, cursor: Cursor, entry: Entry, outgoing: OutgoingBatch) -> bool:
         """The target takes a record in no way; True when it is being put away, see `Cursor.bury`."""
 
-    def malformed(self, cursor: Cursor, entry: Entry, parcel: Parcel, error: CorruptBatch) -> bool:
+    def malformed(self, cursor: Cursor, entry: Entry, outgoing: OutgoingBatch, error: CorruptBatch) -> bool:
         """The target refuses a batch whose inside is not what a batch holds; True when it is being put away, see `Cursor.bury`."""
 
     def corrupt(self, cursor: Cursor, view: BatchView, error: CorruptBatch) -> bool:
@@ -260,7 +260,7 @@ class Cursor:
     # -- the source's side -------------------------------------------------------------------------------------------
 
     def take(self, fetched: Fetched) -> None:
-        """Turn fetched batches into parcels; a corrupt batch stops this partition only."""
+        """Turn fetched batches into outgoing batches; a corrupt batch stops this partition only."""
         self.high_watermark = self.known_end = fetched.high_watermark
         self.last_stable = fetched.last_stable_offset
         self.read_trouble = None
@@ -393,16 +393,16 @@ class Cursor:
         if failure is None:
             self.write_trouble = self._malformed = None
             return
-        parcel = self.outbox.queue[0] if self.outbox.queue else None
+        outgoing = self.outbox.queue[0] if self.outbox.queue else None
         entry = next((entry for entry in self.entries if not entry.done), None)
         state = state_of(failure)
         self._malformed = None
-        if parcel is not None and entry is not None:
-            if state is State.TOO_LARGE and self.owner.too_large(self, entry, parcel):
+        if outgoing is not None and entry is not None:
+            if state is State.TOO_LARGE and self.owner.too_large(self, entry, outgoing):
                 return
             if state is State.REFUSED:
-                self._malformed = _wrong_inside(parcel)
-                if self._malformed is not None and self.owner.malformed(self, entry, parcel, self._malformed):
+                self._malformed = _wrong_inside(outgoing)
+                if self._malformed is not None and self.owner.malformed(self, entry, outgoing, self._malformed):
                     return
         self._complain(failure)
 
@@ -420,11 +420,11 @@ class Cursor:
     def bury(self, entry: Entry, reason: str) -> None:
         """Its records will not be on the target; what follows takes their sequences."""
         outbox = self.outbox
-        parcel = outbox.queue.popleft()
+        outgoing = outbox.queue.popleft()
         runs = list(entry.runs())
         offset, after = runs[0][0], sum(runs[-1])
-        if parcel.at >= 0:
-            outbox.next = parcel.at
+        if outgoing.at >= 0:
+            outbox.next = outgoing.at
             for other in outbox.queue:
                 other.at = -1
         self.waiting_bytes -= entry.size
@@ -663,14 +663,14 @@ class Cursor:
         entry = Entry(first, after, len(data), header.records_count, offsets, newest_ms=newest_ms)
         self.entries.append(entry)
         self.waiting_bytes += len(data)
-        self.owner.put(self.outbox, self._parcel(data, header, entry))
+        self.owner.put(self.outbox, self._outgoing(data, header, entry))
 
-    def _parcel(self, data: memoryview, header: BatchHeader, entry: Entry) -> Parcel:
+    def _outgoing(self, data: memoryview, header: BatchHeader, entry: Entry) -> OutgoingBatch:
         def acked(base: int) -> None:
             entry.target_base = base
             self._done(entry)
 
-        def cut() -> list[Parcel] | None:
+        def cut() -> list[OutgoingBatch] | None:
             if header.records_count < 2:
                 return None
             try:
@@ -680,7 +680,7 @@ class Cursor:
             self.owner.tally.count("too_large")
             return self._replace(entry, parts)
 
-        def without(count: int) -> Parcel:
+        def without(count: int) -> OutgoingBatch:
             keep_from = header.base_offset + count
             rest = rewrite(BatchView(header, header.base_offset, 2, data), keep=lambda offset: offset >= keep_from)
             if rest is None:
@@ -689,15 +689,15 @@ class Cursor:
             head, tail = self._cut_entry(entry, [count, header.records_count - count], [0, len(rest.data)])
             head.there = True
             self._done(head)
-            return self._parcel(memoryview(rest.data), read_header(rest.data), tail)
+            return self._outgoing(memoryview(rest.data), read_header(rest.data), tail)
 
-        return Parcel(data, header, acked, cut, without)
+        return OutgoingBatch(data, header, acked, cut, without)
 
-    def _replace(self, entry: Entry, parts: list[Rewritten]) -> list[Parcel]:
-        """Parcels for the parts of a batch, each with an entry of its own."""
+    def _replace(self, entry: Entry, parts: list[Rewritten]) -> list[OutgoingBatch]:
+        """Outgoing batches for the parts of a batch, each with an entry of its own."""
         entries = self._cut_entry(entry, [len(part.offsets) for part in parts], [len(part.data) for part in parts])
         return [
-            self._parcel(memoryview(part.data), read_header(part.data), piece)
+            self._outgoing(memoryview(part.data), read_header(part.data), piece)
             for part, piece in zip(parts, entries, strict=True)
         ]
 
@@ -919,10 +919,10 @@ def _now_ms() -> int:
     return int(time.time() * 1000)
 
 
-def _wrong_inside(parcel: Parcel) -> CorruptBatch | None:
+def _wrong_inside(outgoing: OutgoingBatch) -> CorruptBatch | None:
     """What is wrong inside of a batch that was passed on unopened; None: nothing."""
     try:
-        decode_batch(BatchView(parcel.header, parcel.header.base_offset, 2, parcel.data))
+        decode_batch(BatchView(outgoing.header, outgoing.header.base_offset, 2, outgoing.data))
     except CorruptBatch as error:
         return error
     return None

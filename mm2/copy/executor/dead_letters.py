@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mm2.copy.executor.outbox import Parcel, parcel_of
+from mm2.copy.executor.outbox import OutgoingBatch, outgoing_of
 from mm2.copy.executor.sink import Sink
 from mm2.kafka.records.record import Record
 from mm2.kafka.structs import TopicPartition
@@ -32,17 +32,17 @@ class DeadLetters:
     ) -> None:
         """Put a record batch away as it is; ``written`` when it is in."""
         record = Record(None, bytes(data), self._headers(source, first, last, reason, "batch"))
-        self._put(parcel_of([record], written))
+        self._put(outgoing_of([record], written))
 
     def record(
         self, source: TopicPartition, offset: int, record: Record, reason: str, written: Callable[[], None]
     ) -> None:
         """Put a record away, with its own headers behind ours; ``written`` when it is in."""
         headers = (*self._headers(source, offset, offset, reason, "record"), *record.headers)
-        self._put(parcel_of([Record(record.key, record.value, headers, record.timestamp)], written))
+        self._put(outgoing_of([Record(record.key, record.value, headers, record.timestamp)], written))
 
-    def _put(self, parcel: Parcel) -> None:
-        self._sink.put(self.outbox, parcel)
+    def _put(self, outgoing: OutgoingBatch) -> None:
+        self._sink.put(self.outbox, outgoing)
 
     def _headers(
         self, source: TopicPartition, first: int, last: int, reason: str, form: str

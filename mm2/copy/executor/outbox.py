@@ -18,18 +18,18 @@ MAX_IN_FLIGHT: Final = 5
 
 
 @dataclass(slots=True, eq=False)
-class Parcel:
+class OutgoingBatch:
     """One batch on its way. ``data`` is the whole batch; ``acked`` gets the target's base offset (-1: not told).
 
-    ``split`` is asked for smaller parcels of the same records when the target refuses the size; None = cannot be cut.
-    ``without`` gives the parcel of all but the first n records, which are on the target already.
+    ``split`` is asked for smaller outgoing batches of the same records when the target refuses the size; None = cannot be cut.
+    ``without`` gives the outgoing of all but the first n records, which are on the target already.
     """
 
     data: memoryview
     header: BatchHeader
     acked: Callable[[int], None]
-    split: Callable[[], list[Parcel] | None] | None = None
-    without: Callable[[int], Parcel] | None = None
+    split: Callable[[], list[OutgoingBatch] | None] | None = None
+    without: Callable[[int], OutgoingBatch] | None = None
     at: int = -1  # number of its first record in the producer's count, once it is fixed
     base_offset: int | None = None  # once acknowledged
     under_way: bool = False
@@ -79,8 +79,8 @@ class Outbox:
     verified_epoch: int | None = None  # of the last look-up, until the first acknowledgement that follows it
     floor: int = -1  # target offset where the session began; -1: unknown
     doubt: KafkaFailure | None = None  # why the target is being asked; None when no answer came
-    queue: deque[Parcel] = field(default_factory=deque)
-    sent: deque[Parcel] = field(default_factory=deque)
+    queue: deque[OutgoingBatch] = field(default_factory=deque)
+    sent: deque[OutgoingBatch] = field(default_factory=deque)
     place: tuple[int, int] | None = None  # the leader's node id and the number of our connection to it
     slot: int = 0
     draining: bool = False
@@ -130,22 +130,22 @@ class Outbox:
         self.known = known
         self.acked_ms = -1
         self.verified_epoch = None
-        for parcel in self.queue:
-            parcel.at = -1
+        for outgoing in self.queue:
+            outgoing.at = -1
 
-    def stamp(self, parcel: Parcel) -> None:
+    def stamp(self, outgoing: OutgoingBatch) -> None:
         """Give a batch its sequence, once and for all, and make its header the target's."""
-        if parcel.at >= 0:
+        if outgoing.at >= 0:
             return
         identity = self.identity
         if identity is None:
-            patch(parcel.data, parcel.header, (-1, -1, -1))
+            patch(outgoing.data, outgoing.header, (-1, -1, -1))
             return
-        parcel.at = self.next
-        self.next += parcel.count
-        self._write(parcel, identity)
+        outgoing.at = self.next
+        self.next += outgoing.count
+        self._write(outgoing, identity)
 
-    def restamp(self, whole: Parcel, pieces: list[Parcel]) -> None:
+    def restamp(self, whole: OutgoingBatch, pieces: list[OutgoingBatch]) -> None:
         """The pieces take exactly the sequences of the whole, so what follows keeps its own."""
         at = whole.at
         identity = self.identity
@@ -156,12 +156,12 @@ class Outbox:
             at += piece.count
             self._write(piece, identity)
 
-    def _write(self, parcel: Parcel, identity: ProducerIdentity) -> None:
-        producer = (identity.producer_id, identity.producer_epoch, sequence_of(parcel.at))
-        patch(parcel.data, parcel.header, producer, transactional=self.transactional)
+    def _write(self, outgoing: OutgoingBatch, identity: ProducerIdentity) -> None:
+        producer = (identity.producer_id, identity.producer_epoch, sequence_of(outgoing.at))
+        patch(outgoing.data, outgoing.header, producer, transactional=self.transactional)
 
 
-def parcel_of(records: list[Record], acked: Callable[[], None]) -> Parcel:
+def outgoing_of(records: list[Record], acked: Callable[[], None]) -> OutgoingBatch:
     """One batch of records for an outbox."""
     batch = encode_batch(records)
-    return Parcel(memoryview(batch), read_header(batch), lambda _: acked())
+    return OutgoingBatch(memoryview(batch), read_header(batch), lambda _: acked())

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from mm2.copy.executor.outbox import Outbox, Parcel, parcel_of
+from mm2.copy.executor.outbox import Outbox, OutgoingBatch, outgoing_of
 from mm2.copy.ledger import chunk_record, chunk_tombstone, entry_record
 from mm2.copy.segments import Chunk
 from mm2.copy.session import POSITION_HEADER, Entry, Lease, PositionHeader
@@ -51,10 +51,10 @@ class Commit:
 Written = Callable[[int], None]
 
 
-class Stage:
+class PendingRecords:
     """Records for the partitions of one topic; what comes while a batch is under way goes together in the next."""
 
-    def __init__(self, outbox_of: Callable[[int], Outbox], put: Callable[[Outbox, Parcel], None]) -> None:
+    def __init__(self, outbox_of: Callable[[int], Outbox], put: Callable[[Outbox, OutgoingBatch], None]) -> None:
         self._outbox_of = outbox_of
         self._put = put
         self.then: Callable[[], None] = lambda: None  # called after each batch
@@ -84,10 +84,10 @@ class Stage:
         """Take everything that waits or is under way for written: the topic does not take it."""
         waiting, self._waiting = self._waiting, {}
         for outbox in self._outboxes.values():
-            parcels = [*outbox.sent, *outbox.queue]
+            outgoing_batches = [*outbox.sent, *outbox.queue]
             outbox.queue.clear()
-            for parcel in parcels:
-                acked, parcel.acked = parcel.acked, _nobody_waits  # an answer may still come
+            for outgoing in outgoing_batches:
+                acked, outgoing.acked = outgoing.acked, _nobody_waits  # an answer may still come
                 acked(-1)
         for rows in waiting.values():
             for _, written in rows:
@@ -124,9 +124,9 @@ class Stage:
             self._flush(place)
 
         if records:
-            parcel = parcel_of(records, lambda: None)
-            parcel.acked = written_all
-            self._put(self.outbox(place), parcel)
+            outgoing = outgoing_of(records, lambda: None)
+            outgoing.acked = written_all
+            self._put(self.outbox(place), outgoing)
         else:
             written_all(-1)
 
@@ -144,8 +144,8 @@ class Positions:
 
     def __init__(
         self,
-        offsets: Stage | None,
-        ledger: Stage | None,
+        offsets: PendingRecords | None,
+        ledger: PendingRecords | None,
         *,
         partitions: int,
         connector: str,

@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from mm2.copy.executor.brokers import SILENT_S, WATCH_S, Brokers, Link, Place
-from mm2.copy.executor.outbox import MAX_IN_FLIGHT, Outbox, Parcel
+from mm2.copy.executor.outbox import MAX_IN_FLIGHT, Outbox, OutgoingBatch
 from mm2.copy.executor.target_progress import (
     LOOK_UP_REFUSED_S,
     InconsistentTarget,
@@ -98,7 +98,7 @@ LookUp = Callable[
 class _UnderWay(NamedTuple):
     """A request that is not answered; ``version`` is that of Produce."""
 
-    parcels: list[tuple[Outbox, Parcel]]
+    outgoing_batches: list[tuple[Outbox, OutgoingBatch]]
     sent_s: float
     version: int
 
@@ -213,9 +213,9 @@ class Sink(Brokers[_Broker]):
             if broker.channel is None:
                 self._open(broker)
 
-    def put(self, outbox: Outbox, parcel: Parcel) -> None:
+    def put(self, outbox: Outbox, outgoing: OutgoingBatch) -> None:
         """Queue a batch; it is sent as soon as the pipeline has room."""
-        outbox.queue.append(parcel)
+        outbox.queue.append(outgoing)
         self.wake(outbox)
 
     # -- sending ---------------------------------------------------------------------------------------------------
@@ -275,7 +275,7 @@ class Sink(Brokers[_Broker]):
 
     def _send_request(self, broker: _Broker, channel: Channel) -> None:
         batches: dict[TopicPartition, memoryview] = {}
-        parcels: list[tuple[Outbox, Parcel]] = []
+        outgoing_batches: list[tuple[Outbox, OutgoingBatch]] = []
         again: list[Outbox] = []
         size = 0
         transactional: bool | None = None
@@ -299,14 +299,14 @@ class Sink(Brokers[_Broker]):
             elif transactional is not outbox.transactional:
                 put_off.append(outbox)  # a request belongs to a transaction or it does not
                 continue
-            parcel = outbox.queue.popleft()
-            outbox.stamp(parcel)
-            parcel.under_way = True
-            parcel.leader_epoch = outbox.leader_epoch
-            outbox.sent.append(parcel)
-            batches[outbox.partition] = parcel.data
-            parcels.append((outbox, parcel))
-            size += len(parcel.data)
+            outgoing = outbox.queue.popleft()
+            outbox.stamp(outgoing)
+            outgoing.under_way = True
+            outgoing.leader_epoch = outbox.leader_epoch
+            outbox.sent.append(outgoing)
+            batches[outbox.partition] = outgoing.data
+            outgoing_batches.append((outbox, outgoing))
+            size += len(outgoing.data)
             again.append(outbox)
         for outbox in (*again, *put_off):
             self.wake(outbox)
@@ -327,7 +327,7 @@ class Sink(Brokers[_Broker]):
             transactional_id=self._transactional_id if transactional else None,
             topic_ids=self._ids,
         )
-        broker.under_way.append(_UnderWay(parcels, time.monotonic(), version))
+        broker.under_way.append(_UnderWay(outgoing_batches, time.monotonic(), version))
         channel.send(buffers, correlation_id)
 
     # -- answers ---------------------------------------------------------------------------------------------------
@@ -347,17 +347,17 @@ class Sink(Brokers[_Broker]):
         if answer.throttle_ms:
             self.throttled_until = time.monotonic() + answer.throttle_ms / 1000
         results = {result.topic_partition: result for result in answer}
-        for outbox, parcel in request.parcels:
-            parcel.under_way = False
+        for outbox, outgoing in request.outgoing_batches:
+            outgoing.under_way = False
             result = results.get(outbox.partition)
             code = ErrorCode.UNKNOWN_SERVER_ERROR if result is None else result.error_code
             if result is not None and not code:
-                parcel.base_offset = result.base_offset
-                parcel.failure = 0
+                outgoing.base_offset = result.base_offset
+                outgoing.failure = 0
             else:
-                parcel.failure = code
+                outgoing.failure = code
                 message = None if result is None else result.message or None
-                self._failed(outbox, parcel, BrokerFailure.of(code, message, subject=self._subject(outbox)))
+                self._failed(outbox, outgoing, BrokerFailure.of(code, message, subject=self._subject(outbox)))
             self._settle(outbox)
         if broker.ready:
             self._schedule(broker)
@@ -365,7 +365,7 @@ class Sink(Brokers[_Broker]):
     def _subject(self, outbox: Outbox) -> str:
         return f"writing to {outbox.partition} of cluster {self._cluster.name}"
 
-    def _failed(self, outbox: Outbox, parcel: Parcel, failure: BrokerFailure) -> None:
+    def _failed(self, outbox: Outbox, outgoing: OutgoingBatch, failure: BrokerFailure) -> None:
         first = not outbox.draining
         outbox.draining = True
         if first or outbox.complaint is None:
@@ -377,32 +377,34 @@ class Sink(Brokers[_Broker]):
         elif failure.code == ErrorCode.REQUEST_TIMED_OUT:
             self._refresh(0.0)  # a deposed leader that does not know it answers so
         if first:
-            self._log.debug("a batch was not taken", partition=str(outbox.partition), at=parcel.at, error=str(failure))
+            self._log.debug(
+                "a batch was not taken", partition=str(outbox.partition), at=outgoing.at, error=str(failure)
+            )
 
     def _settle(self, outbox: Outbox) -> None:
         """Deliver acknowledgements in order; when everything under way of a failed outbox is answered, start over."""
         while outbox.sent and outbox.sent[0].base_offset is not None:
-            parcel = outbox.sent.popleft()
+            outgoing = outbox.sent.popleft()
             outbox.failures = 0
-            outbox.known = not outbox.draining and parcel.leader_epoch == outbox.leader_epoch
-            outbox.acked_ms = parcel.header.max_timestamp
+            outbox.known = not outbox.draining and outgoing.leader_epoch == outbox.leader_epoch
+            outbox.acked_ms = outgoing.header.max_timestamp
             outbox.verified_epoch = None
             if outbox.complaint is not None:
                 outbox.complaint = None
                 if outbox.on_refused is not None:
                     outbox.on_refused(None)
-            self._deliver(outbox, parcel, parcel.base_offset if parcel.base_offset is not None else -1)
-        if outbox.draining and not any(parcel.under_way for parcel in outbox.sent):
+            self._deliver(outbox, outgoing, outgoing.base_offset if outgoing.base_offset is not None else -1)
+        if outbox.draining and not any(outgoing.under_way for outgoing in outbox.sent):
             self._start_over(outbox)
         else:
             self.wake(outbox)
 
     @staticmethod
-    def _deliver(outbox: Outbox, parcel: Parcel, base_offset: int) -> None:
-        if parcel.at >= 0:
-            outbox.acked = max(outbox.acked, parcel.end)
-        outbox.end_offset = base_offset + parcel.count if base_offset >= 0 else -1
-        parcel.acked(base_offset)
+    def _deliver(outbox: Outbox, outgoing: OutgoingBatch, base_offset: int) -> None:
+        if outgoing.at >= 0:
+            outbox.acked = max(outbox.acked, outgoing.end)
+        outbox.end_offset = base_offset + outgoing.count if base_offset >= 0 else -1
+        outgoing.acked(base_offset)
 
     def _start_over(self, outbox: Outbox) -> None:
         """Everything in flight is answered, and not all of it was acknowledged."""
@@ -414,25 +416,25 @@ class Sink(Brokers[_Broker]):
             return
         outbox.failures += 1
         cause = flight[0].failure  # the others' failures may only follow from it
-        is_doubtful = any(parcel.base_offset is None and parcel.failure not in _NOT_APPENDED for parcel in flight)
-        overtaken = next((parcel for parcel in flight if parcel.base_offset is not None), None)
+        is_doubtful = any(outgoing.base_offset is None and outgoing.failure not in _NOT_APPENDED for outgoing in flight)
+        overtaken = next((outgoing for outgoing in flight if outgoing.base_offset is not None), None)
         if overtaken is not None and not is_doubtful and outbox.identity is not None:
             self._overtaken(outbox, flight[0], overtaken)
             return
-        acknowledged = [] if outbox.looked_up else [parcel for parcel in flight if parcel.base_offset is not None]
-        again = [parcel for parcel in flight if parcel not in acknowledged]
+        acknowledged = [] if outbox.looked_up else [outgoing for outgoing in flight if outgoing.base_offset is not None]
+        again = [outgoing for outgoing in flight if outgoing not in acknowledged]
         if cause in _TOO_LARGE and not is_doubtful:
             pieces = again[0].split() if again[0].split is not None else None
             if pieces:
                 outbox.restamp(again[0], pieces)
                 again[0:1] = pieces
                 cause = 0
-        for parcel in reversed(again):
-            parcel.failure = 0
-            parcel.base_offset = None
-            outbox.queue.appendleft(parcel)
-        for parcel in acknowledged:
-            self._deliver(outbox, parcel, parcel.base_offset if parcel.base_offset is not None else -1)
+        for outgoing in reversed(again):
+            outgoing.failure = 0
+            outgoing.base_offset = None
+            outbox.queue.appendleft(outgoing)
+        for outgoing in acknowledged:
+            self._deliver(outbox, outgoing, outgoing.base_offset if outgoing.base_offset is not None else -1)
         failure = BrokerFailure.of(cause, subject=self._subject(outbox)) if cause else None
         outbox.doubt = None if cause in _PRODUCER_LOST else failure
         if outbox.identity is not None and cause in _PRODUCER_LOST:
@@ -463,7 +465,7 @@ class Sink(Brokers[_Broker]):
         outbox.paused = True
         self._loop.call_later(self._backoff.delay_s(min(outbox.failures, 10)), self.go_on, outbox)
 
-    def _overtaken(self, outbox: Outbox, refused: Parcel, acknowledged: Parcel) -> None:
+    def _overtaken(self, outbox: Outbox, refused: OutgoingBatch, acknowledged: OutgoingBatch) -> None:
         """A batch is in the log although one before it was refused (rule S4): nothing more is sent."""
         outbox.paused = True
         failure = BrokerFailure.of(refused.failure, subject=self._subject(outbox))
@@ -580,8 +582,8 @@ class Sink(Brokers[_Broker]):
             return
         gained = False
         while outbox.queue and outbox.queue[0].at >= 0 and outbox.queue[0].end <= there:
-            parcel = outbox.queue.popleft()
-            self._deliver(outbox, parcel, progress.offset_of(parcel.at, parcel.count))
+            outgoing = outbox.queue.popleft()
+            self._deliver(outbox, outgoing, progress.offset_of(outgoing.at, outgoing.count))
             gained = True
         if outbox.queue and 0 <= outbox.queue[0].at < there:
             whole = outbox.queue.popleft()
@@ -616,9 +618,9 @@ class Sink(Brokers[_Broker]):
                 outbox.known = False  # the broker may come back without what it remembered
         touched: dict[TopicPartition, Outbox] = {}
         for request in unanswered:
-            for outbox, parcel in request.parcels:
-                parcel.under_way = False
-                parcel.failure = 0
+            for outbox, outgoing in request.outgoing_batches:
+                outgoing.under_way = False
+                outgoing.failure = 0
                 outbox.draining = True
                 touched[outbox.partition] = outbox
         for outbox in touched.values():
@@ -732,7 +734,7 @@ class Sink(Brokers[_Broker]):
                 )
             elif silent_s > SILENT_S:
                 said = TimeoutFailure(f"broker {broker.node} has not answered a Produce request for {SILENT_S:.0f} s")
-                for outbox, _ in broker.under_way[0].parcels:
+                for outbox, _ in broker.under_way[0].outgoing_batches:
                     outbox.complaint = outbox.complaint or said
             elif not broker.under_way:
                 # Milliseconds, and only when a session's lifetime nears its end. A busy connection is replaced instead.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from mm2.copy.executor.outbox import Outbox, parcel_of
+from mm2.copy.executor.outbox import Outbox, outgoing_of
 from mm2.copy.executor.sink import Sink
 from mm2.kafka.records.record import Record
 from mm2.kafka.structs import TopicPartition
@@ -95,4 +95,4 @@ class Syncs:
             start = self._starts.pop(source, pair)
             records += [sync_record(source, up, down) for up, down in dict.fromkeys((start, pair))]
         self._pending.clear()
-        self._sink.put(self._outbox, parcel_of(records, self._fire))
+        self._sink.put(self._outbox, outgoing_of(records, self._fire))

@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final
 
-from mm2.copy.executor.outbox import Outbox, parcel_of
+from mm2.copy.executor.outbox import Outbox, outgoing_of
 from mm2.copy.executor.sink import Sink
 from mm2.copy.spec import TransactionsSpec
 from mm2.kafka.cluster import Cluster
@@ -138,7 +138,7 @@ class Transactions:
             left -= 1
 
         for place, records in by_place.items():
-            self._sink.put(self._offsets_outbox(place), parcel_of(records, written))
+            self._sink.put(self._offsets_outbox(place), outgoing_of(records, written))
         # A partition that is added now is added to this transaction: it must not be taken for one of the next.
         while left or not recorded() or self._enroller is not None:
             if hopeless():

@@ -9,7 +9,7 @@ from typing import Any
 from crc32c import crc32c
 
 from mm2.copy.executor.cursor import Cursor, Entry
-from mm2.copy.executor.outbox import Outbox, Parcel
+from mm2.copy.executor.outbox import Outbox, OutgoingBatch
 from mm2.copy.session import Mark
 from mm2.copy.spec import PartitionSpec
 from mm2.copy.states import State
@@ -30,7 +30,7 @@ class Owner:
     """A copier that writes down what it is asked, and answers as the test says."""
 
     def __init__(self) -> None:
-        self.parcels: list[Parcel] = []
+        self.outgoing_batches: list[OutgoingBatch] = []
         self.acks: list[tuple[int, ...]] = []
         self.newest_ms: list[int] = []
         self.told: list[tuple[Any, ...]] = []
@@ -40,9 +40,9 @@ class Owner:
         self.stops = False
         self.tally = Tally()
 
-    def put(self, outbox: Outbox, parcel: Parcel) -> None:
-        outbox.queue.append(parcel)
-        self.parcels.append(parcel)
+    def put(self, outbox: Outbox, outgoing: OutgoingBatch) -> None:
+        outbox.queue.append(outgoing)
+        self.outgoing_batches.append(outgoing)
 
     def acked(self, _cursor: Cursor, entry: Entry, last: int) -> None:
         self.acks.append((entry.first, last, entry.target_base, entry.count))
@@ -82,11 +82,11 @@ class Owner:
     def uncertain(self, cursor: Cursor) -> None:
         self.told.append(("uncertain", cursor.offset, cursor.skip))
 
-    def too_large(self, _cursor: Cursor, entry: Entry, parcel: Parcel) -> bool:
-        self.told.append(("too large", entry.first, parcel.count))
+    def too_large(self, _cursor: Cursor, entry: Entry, outgoing: OutgoingBatch) -> bool:
+        self.told.append(("too large", entry.first, outgoing.count))
         return self.takes_large
 
-    def malformed(self, _cursor: Cursor, entry: Entry, _parcel: Parcel, error: CorruptBatch) -> bool:
+    def malformed(self, _cursor: Cursor, entry: Entry, _outgoing: OutgoingBatch, error: CorruptBatch) -> bool:
         self.told.append(("malformed", entry.first, str(error)))
         return False
 
@@ -115,8 +115,8 @@ class Bench:
         self.outbox.begin(PRODUCER, records + self.cursor.skip, known=True)
 
     @property
-    def parcels(self) -> list[Parcel]:
-        return self.owner.parcels
+    def outgoing_batches(self) -> list[OutgoingBatch]:
+        return self.owner.outgoing_batches
 
     @property
     def tally(self) -> Tally:
@@ -147,17 +147,17 @@ class Bench:
         """The target takes everything that waits, side by side from ``base``."""
         queue = self.outbox.queue
         while queue:
-            parcel = queue.popleft()
-            self.outbox.stamp(parcel)
-            parcel.acked(base)
-            base += parcel.count
+            outgoing = queue.popleft()
+            self.outbox.stamp(outgoing)
+            outgoing.acked(base)
+            base += outgoing.count
 
     def keys(self) -> list[list[bytes | None]]:
-        """Of the records in each parcel so far."""
-        return [[record.key for record in decode_batch(view_of(parcel.data))] for parcel in self.parcels]
+        """Of the records in each outgoing batch so far."""
+        return [[record.key for record in decode_batch(view_of(outgoing.data))] for outgoing in self.outgoing_batches]
 
     def offsets(self) -> list[int]:
-        """Source offsets of the records in all parcels so far, by their keys."""
+        """Source offsets of the records in all outgoing batches so far, by their keys."""
         return [int((key or b"")[1:]) for keys in self.keys() for key in keys]
 
 

@@ -1,4 +1,4 @@
-"""A partition on its way: batches in, parcels out, acknowledgements in any order, positions only over what is done."""
+"""A partition on its way: batches in, outgoing batches out, acknowledgements in any order, positions only over what is done."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mm2.copy.executor.cursor import BEHIND_OFFSETS, MANY_BATCHES, MISSING, QUEUE_LIMIT_BYTES, Entry
-from mm2.copy.executor.outbox import Parcel
+from mm2.copy.executor.outbox import OutgoingBatch
 from mm2.copy.segments import Gap, Segment
 from mm2.copy.session import LOST_KEPT, Mark
 from mm2.copy.states import State
@@ -29,16 +29,16 @@ def gaps(bench: Bench) -> list[Gap]:
     return bench.cursor.trail.newest.gaps
 
 
-# -- batches in, parcels out ----------------------------------------------------------------------------------------------
+# -- batches in, outgoing batches out ----------------------------------------------------------------------------------------------
 
 
 def test_a_dense_batch_goes_as_the_bytes_it_came_in() -> None:
     bench, data = Bench(), batch(0, 3, codec="lz4")
     bench.fetch(data)
     cursor = bench.cursor
-    assert bytes(bench.parcels[0].data) == bytes(data)
+    assert bytes(bench.outgoing_batches[0].data) == bytes(data)
     assert (cursor.offset, cursor.position, bench.tally.paths) == (3, 0, {"passthrough": 1})
-    bench.parcels[0].acked(70)
+    bench.outgoing_batches[0].acked(70)
     assert cursor.mark == Mark(3, 73, 3)
     assert (cursor.copied, cursor.bytes, cursor.waiting_bytes) == (3, len(data), 0)
     assert bench.owner.acks == [(0, 2, 70, 3)]
@@ -48,10 +48,10 @@ def test_a_dense_batch_goes_as_the_bytes_it_came_in() -> None:
 def test_positions_move_only_over_an_unbroken_row_of_acks() -> None:
     bench = Bench()
     bench.fetch_each(batch(0, 2), batch(2, 2), batch(4, 2))
-    bench.parcels[2].acked(14)
-    bench.parcels[1].acked(12)
+    bench.outgoing_batches[2].acked(14)
+    bench.outgoing_batches[1].acked(12)
     assert (bench.cursor.position, bench.owner.acks) == (0, [])
-    bench.parcels[0].acked(10)
+    bench.outgoing_batches[0].acked(10)
     assert bench.cursor.mark == Mark(6, 16, 6)
     assert [ack[0] for ack in bench.owner.acks] == [0, 2, 4]
 
@@ -63,7 +63,7 @@ def test_acks_in_any_order_are_told_in_source_order(order: list[int]) -> None:
     bench.fetch_each(*(batch(i * 3, 3) for i in range(8)))
     done: set[int] = set()
     for index in order:
-        bench.parcels[index].acked(100 + index * 3)
+        bench.outgoing_batches[index].acked(100 + index * 3)
         done.add(index)
         prefix = next(i for i in range(9) if i not in done)
         assert (bench.cursor.position, bench.cursor.records) == (prefix * 3, prefix * 3)
@@ -76,22 +76,22 @@ def test_a_batch_begun_before_the_offset_is_cut_there() -> None:
     bench.fetch(batch(0, 10), batch(10, 5))
     assert bench.keys() == [[b"k012", b"k013", b"k014"]]
     assert (bench.cursor.offset, bench.gaps, bench.tally.paths) == (15, {}, {"begun": 1})
-    bench.parcels[0].acked(0)
+    bench.outgoing_batches[0].acked(0)
     assert bench.owner.acks == [(12, 14, 0, 3)]
 
 
 def test_log_append_time_is_reencoded() -> None:
     bench, data = Bench(), batch(0, 2, attributes=LOG_APPEND_TIME)
     bench.fetch(data)
-    assert not read_header(bench.parcels[0].data).is_log_append_time
-    assert {r.timestamp for r in decode_batch(view_of(bench.parcels[0].data))} == {1001}
+    assert not read_header(bench.outgoing_batches[0].data).is_log_append_time
+    assert {r.timestamp for r in decode_batch(view_of(bench.outgoing_batches[0].data))} == {1001}
 
 
 def test_many_tiny_batches_go_together_and_a_few_as_they_came() -> None:
     bench, many = Bench(), MANY_BATCHES + 1
     bench.fetch(*(batch(offset, 1) for offset in range(many)), holed(many, many + 2, [many + 1]), batch(many + 3, 1))
     assert bench.offsets() == [*range(many), many + 1, many + 3]
-    assert [parcel.count for parcel in bench.parcels] == [many, 1, 1]
+    assert [outgoing.count for outgoing in bench.outgoing_batches] == [many, 1, 1]
     bench.ack(10)
     assert bench.cursor.mark == Mark(many + 4, 10 + many + 2, many + 2)
     assert segments(bench)[0] == Segment(0, 10, many)
@@ -105,7 +105,7 @@ def test_many_tiny_batches_go_together_and_a_few_as_they_came() -> None:
 def test_holes_between_and_within_batches_are_counted_as_compacted() -> None:
     bench = Bench()
     bench.fetch(batch(5, 2), holed(7, 12, [8, 11]))
-    assert read_header(bench.parcels[1].data).is_dense
+    assert read_header(bench.outgoing_batches[1].data).is_dense
     bench.ack(50)
     assert bench.cursor.mark == Mark(13, 54, 4)
     assert bench.gaps == {"compacted": 5 + 4}
@@ -122,15 +122,15 @@ def test_holes_between_and_within_batches_are_counted_as_compacted() -> None:
 def test_a_batch_that_compaction_emptied_moves_the_position() -> None:
     bench = Bench()
     bench.fetch(holed(0, 4, []))
-    assert (bench.parcels, bench.cursor.mark, bench.gaps) == ([], Mark(5, -1, 0), {"compacted": 5})
+    assert (bench.outgoing_batches, bench.cursor.mark, bench.gaps) == ([], Mark(5, -1, 0), {"compacted": 5})
 
 
 def test_control_batches_are_dropped_and_counted() -> None:
     bench = Bench()
     bench.fetch(batch(0, 2, attributes=TRANSACTIONAL, producer=(5, 0, 0)), marker(2, 1), batch(3, 1))
-    bench.parcels[1].acked(2)
+    bench.outgoing_batches[1].acked(2)
     assert bench.cursor.position == 0
-    bench.parcels[0].acked(0)
+    bench.outgoing_batches[0].acked(0)
     assert (bench.cursor.mark, bench.gaps) == (Mark(4, 3, 3), {"control": 1})
 
 
@@ -161,8 +161,8 @@ def test_a_corrupt_batch_is_fetched_once_more_and_then_stops_the_partition_behin
     assert (progress.state, progress.stopped, progress.offset) == (State.CORRUPT, True, 2)
     assert progress.reason.startswith("t-0: the record batch at offsets 2..3 has CRC-32C")
     assert bench.owner.told == [("corrupt", 2), ("stopped", State.CORRUPT)]
-    bench.parcels[0].acked(0)
-    assert (len(bench.parcels), bench.cursor.position) == (1, 2)
+    bench.outgoing_batches[0].acked(0)
+    assert (len(bench.outgoing_batches), bench.cursor.position) == (1, 2)
 
 
 def test_a_wire_that_lied_once_is_forgiven() -> None:
@@ -179,9 +179,9 @@ def test_what_follows_a_batch_in_quarantine_waits_until_the_owner_is_done_with_i
     for _ in range(2):
         bench.fetch(spoiled(batch(0, 2)), batch(2, 2))
     assert bench.owner.told == [("corrupt", 0)]
-    assert (bench.cursor.mark, bench.gaps, bench.parcels) == (Mark(0, -1, 0), {}, []), "it is nowhere yet"
+    assert (bench.cursor.mark, bench.gaps, bench.outgoing_batches) == (Mark(0, -1, 0), {}, []), "it is nowhere yet"
     bench.fetch(batch(2, 2))
-    assert bench.parcels == [], "it is held"
+    assert bench.outgoing_batches == [], "it is held"
     bench.cursor.put_away()
     assert (bench.cursor.mark, bench.gaps) == (Mark(2, -1, 0), {"quarantined": 2})
     bench.cursor.held = False
@@ -356,7 +356,7 @@ def test_lost_records_are_counted_once_skipped() -> None:
     bench.cursor.jump(10, "retention")
     bench.fetch(batch(10, 1))
     assert bench.cursor.position == 0
-    bench.parcels[0].acked(0)
+    bench.outgoing_batches[0].acked(0)
     assert (bench.gaps, bench.cursor.position) == ({"retention": 8}, 10)
 
 
@@ -382,7 +382,7 @@ def test_a_held_cursor_takes_nothing() -> None:
     bench = Bench()
     bench.cursor.held = True
     bench.fetch(batch(0, 2))
-    assert (bench.parcels, bench.cursor.offset, bench.cursor.full, bench.cursor.stuck) == ([], 0, True, True)
+    assert (bench.outgoing_batches, bench.cursor.offset, bench.cursor.full, bench.cursor.stuck) == ([], 0, True, True)
 
 
 def test_a_paused_cursor_takes_nothing_more_brings_to_its_end_what_it_has_and_says_why() -> None:
@@ -390,8 +390,13 @@ def test_a_paused_cursor_takes_nothing_more_brings_to_its_end_what_it_has_and_sa
     bench.fetch(batch(0, 2))
     bench.cursor.pause("paused by ann", 5)
     bench.fetch(batch(2, 2))
-    assert (len(bench.parcels), bench.cursor.offset, bench.cursor.full, bench.cursor.stuck) == (1, 2, True, True)
-    bench.parcels[0].acked(0)
+    assert (len(bench.outgoing_batches), bench.cursor.offset, bench.cursor.full, bench.cursor.stuck) == (
+        1,
+        2,
+        True,
+        True,
+    )
+    bench.outgoing_batches[0].acked(0)
     told = bench.cursor.progress()
     assert (told.state, told.reason, told.position, told.since_ms, told.stopped) == (
         "PAUSED",
@@ -402,7 +407,7 @@ def test_a_paused_cursor_takes_nothing_more_brings_to_its_end_what_it_has_and_sa
     )
     bench.cursor.paused = None
     bench.fetch(batch(2, 2))
-    assert (len(bench.parcels), bench.cursor.offset, bench.cursor.progress().state) == (2, 4, "RUNNING")
+    assert (len(bench.outgoing_batches), bench.cursor.offset, bench.cursor.progress().state) == (2, 4, "RUNNING")
 
 
 def test_who_waits_for_the_end_of_what_is_on_its_way_is_called_once() -> None:
@@ -410,11 +415,11 @@ def test_who_waits_for_the_end_of_what_is_on_its_way_is_called_once() -> None:
     bench.cursor.when_idle(lambda: calls.append("at once"))
     bench.fetch_each(batch(0, 1), batch(1, 1))
     bench.cursor.when_idle(lambda: calls.append("later"))
-    bench.parcels[0].acked(0)
+    bench.outgoing_batches[0].acked(0)
     assert calls == ["at once"]
-    bench.parcels[1].acked(1)
+    bench.outgoing_batches[1].acked(1)
     bench.fetch(batch(2, 1))
-    bench.parcels[2].acked(2)
+    bench.outgoing_batches[2].acked(2)
     assert calls == ["at once", "later"]
 
 
@@ -462,7 +467,7 @@ def test_too_much_waiting_makes_it_full() -> None:
     bench = Bench()
     bench.fetch(encode_batch([Record(None, bytes(QUEUE_LIMIT_BYTES), timestamp=1)]))
     assert bench.cursor.full
-    bench.parcels[0].acked(0)
+    bench.outgoing_batches[0].acked(0)
     assert not bench.cursor.full
 
 
@@ -474,7 +479,7 @@ def test_what_waits_for_long_makes_it_full_however_little_it_is() -> None:
     seen.append(bench.cursor.full)
     bench.cursor.entries[0].since -= 2
     seen.append(bench.cursor.full)
-    bench.parcels[0].acked(0)
+    bench.outgoing_batches[0].acked(0)
     bench.fetch(batch(1, 1))
     seen.append(bench.cursor.full)
     bench.outbox.refused = True
@@ -532,31 +537,31 @@ def test_a_target_offset_that_was_given_before_is_told(markers: int | None) -> N
 def test_an_unknown_place_makes_the_next_one_known_again() -> None:
     bench = Bench(target=100)
     bench.fetch_each(batch(0, 2), batch(2, 2))
-    bench.parcels[0].acked(-1)
+    bench.outgoing_batches[0].acked(-1)
     assert bench.cursor.mark == Mark(2, -1, 2)
-    bench.parcels[1].acked(102)
+    bench.outgoing_batches[1].acked(102)
     assert (bench.cursor.mark, bench.cursor.foreign) == (Mark(4, 104, 4), 0)
     assert segments(bench) == [Segment(2, 102, 2)]
 
 
-# -- parcels that are cut -------------------------------------------------------------------------------------------------
+# -- outgoing batches that are cut -------------------------------------------------------------------------------------------------
 
 
-def cut(parcel: Parcel) -> list[Parcel]:
-    assert parcel.split is not None
-    pieces = parcel.split()
+def cut(outgoing: OutgoingBatch) -> list[OutgoingBatch]:
+    assert outgoing.split is not None
+    pieces = outgoing.split()
     assert pieces is not None
     return pieces
 
 
-def test_the_pieces_of_a_parcel_move_the_position_one_by_one() -> None:
+def test_the_pieces_of_an_outgoing_batch_move_the_position_one_by_one() -> None:
     bench = Bench()
     bench.fetch_each(batch(0, 5), batch(5, 1))
     size = bench.cursor.waiting_bytes
-    first, second = cut(bench.parcels[0])
+    first, second = cut(bench.outgoing_batches[0])
     assert (first.count, second.count) == (3, 2)
-    assert bench.cursor.waiting_bytes == size - len(bench.parcels[0].data) + len(first.data) + len(second.data)
-    bench.parcels[1].acked(15)
+    assert bench.cursor.waiting_bytes == size - len(bench.outgoing_batches[0].data) + len(first.data) + len(second.data)
+    bench.outgoing_batches[1].acked(15)
     deeper = cut(first)
     positions = []
     for piece, base in ((deeper[0], 10), (deeper[1], 12), (second, 13)):
@@ -571,7 +576,7 @@ def test_the_pieces_of_a_parcel_move_the_position_one_by_one() -> None:
 def test_pieces_of_a_batch_with_holes_keep_their_offsets() -> None:
     bench = Bench()
     bench.fetch(holed(0, 9, [1, 2, 6, 8]))
-    pieces = cut(bench.parcels[0])
+    pieces = cut(bench.outgoing_batches[0])
     assert [piece.count for piece in pieces] == [2, 2]
     assert [(entry.first, entry.next_offset) for entry in bench.cursor.entries] == [(0, 6), (6, 10)]
     for index, piece in enumerate(pieces):
@@ -589,7 +594,7 @@ def test_pieces_of_a_batch_with_holes_keep_their_offsets() -> None:
 def test_a_piece_that_was_there_already_leaves_its_own_place_unknown() -> None:
     bench = Bench()
     bench.fetch(batch(0, 4))
-    first, second = cut(bench.parcels[0])
+    first, second = cut(bench.outgoing_batches[0])
     first.acked(-1)
     second.acked(12)
     assert bench.cursor.mark == Mark(4, 14, 4)
@@ -600,22 +605,22 @@ def test_a_piece_that_was_there_already_leaves_its_own_place_unknown() -> None:
 def test_a_single_record_cannot_be_cut() -> None:
     bench = Bench()
     bench.fetch(batch(0, 1))
-    assert bench.parcels[0].split is not None
-    assert bench.parcels[0].split() is None
+    assert bench.outgoing_batches[0].split is not None
+    assert bench.outgoing_batches[0].split() is None
 
 
 def test_a_batch_that_is_wrong_inside_cannot_be_cut() -> None:
     bench, bad = Bench(), batch(0, 4)
     bad[61] ^= 2
     bench.fetch(checked(bad))
-    assert bench.parcels[0].split is not None
-    assert bench.parcels[0].split() is None
+    assert bench.outgoing_batches[0].split is not None
+    assert bench.outgoing_batches[0].split() is None
 
 
-def test_without_its_first_records_a_parcel_holds_the_rest() -> None:
+def test_without_its_first_records_an_outgoing_batch_holds_the_rest() -> None:
     bench = Bench(target=7)
     bench.fetch(holed(0, 9, [1, 4, 5, 8]))
-    whole = bench.parcels[0]
+    whole = bench.outgoing_batches[0]
     bench.outbox.stamp(whole)
     assert whole.without is not None
     rest = whole.without(3)

@@ -21,7 +21,7 @@ from mm2.copy.executor.outbox import Outbox
 from mm2.copy.executor.source import Source, _Intake
 from mm2.copy.executor.transaction import Transactions
 from mm2.copy.ledger import Ledger, entry_record
-from mm2.copy.session import Before, Entry, Lease, Mark, Session, SourceState, Start
+from mm2.copy.session import Entry, Lease, Mark, PreviousCommit, Session, SourceState, Start
 from mm2.copy.spec import Assignment, TransactionsSpec
 from mm2.copy.states import State
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
@@ -147,21 +147,21 @@ class Scene:
     def _outbox(self, partition: TopicPartition, **_: Any) -> Outbox:
         return Outbox(partition, ProducerIdentity(1, 0), transactional=True)
 
-    def _put(self, outbox: Outbox, parcel: Any) -> None:
+    def _put(self, outbox: Outbox, outgoing: Any) -> None:
         """The offsets topic takes it."""
-        self.coordinator.records += parcel.count
+        self.coordinator.records += outgoing.count
         self.sent.append(outbox.partition.partition)
-        outbox.stamp(parcel)
+        outbox.stamp(outgoing)
         outbox.acked = outbox.next
-        parcel.acked(0)
+        outgoing.acked(0)
 
     def copy(self, base: int, count: int) -> None:
         self.bench.fetch(batch(self.cursor.offset, count))
-        parcel = self.bench.outbox.queue[0]
-        self.bench.outbox.stamp(parcel)
+        outgoing = self.bench.outbox.queue[0]
+        self.bench.outbox.stamp(outgoing)
         self.bench.outbox.acked = self.bench.outbox.next
         self.bench.outbox.queue.popleft()
-        parcel.acked(base)
+        outgoing.acked(base)
         self.coordinator.records += count
 
     def commit(self, fails: KafkaFailure | None = None) -> None:
@@ -216,7 +216,7 @@ def test_a_position_of_the_old_topic_is_not_taken_for_one_of_the_new() -> None:
 def test_nor_is_it_where_the_ledger_knew_nothing_of_the_position() -> None:
     """Java has copied up to 100, or a user has set the position."""
     scene = Scene()
-    scene.copier._before[TP] = Before(Mark(100, -1, 0), {}, 0, (0, 0, 0), 0)
+    scene.copier._before[TP] = PreviousCommit(Mark(100, -1, 0), {}, 0, (0, 0, 0), 0)
     scene.positions.entries.clear()
     scene.copier.renewed(scene.cursor, "new")
     scene.commit(fails=AWAY)
@@ -355,9 +355,9 @@ def test_an_offsets_topic_that_takes_no_positions_is_told_of_and_not_waited_for_
     scene.copier._sink = cast(Any, SimpleNamespace(failure=None, topic_ids={}))
     cast(Any, scene.positions).outboxes = []
 
-    def refuse(outbox: Outbox, parcel: Any) -> None:
-        outbox.stamp(parcel)
-        outbox.sent.append(parcel)
+    def refuse(outbox: Outbox, outgoing: Any) -> None:
+        outbox.stamp(outgoing)
+        outbox.sent.append(outgoing)
         outbox.complaint = BrokerFailure.of(29, subject="writing to offsets-0")
 
     cast(Any, scene.transactions._sink).put = refuse
@@ -380,9 +380,9 @@ def test_a_transaction_with_unanswered_batches_is_left_to_the_successor(unanswer
         scene.bench.fetch(batch(105, 1))
         outbox = scene.bench.outbox
         outbox.stamp(outbox.queue[0])
-        parcel = outbox.queue.popleft()  # at the stop the queue is emptied
+        outgoing = outbox.queue.popleft()  # at the stop the queue is emptied
         if unanswered == "sent":
-            outbox.sent.append(parcel)
+            outbox.sent.append(outgoing)
     asyncio.run(scene.transactions.abort())
     assert scene.coordinator.ended == ([] if unanswered else [False])
 
@@ -568,7 +568,7 @@ def test_a_partition_that_was_added_to_one_transaction_is_added_to_the_next_one_
 def test_a_first_transaction_that_is_aborted_gives_the_session_back() -> None:
     session = Session(ProducerIdentity(7, 1), Mark(0, 100, 0))
     state = SourceState("old", 3, 3, 100, ("older",), session)
-    before = Before(Mark(80, 180, 80), {}, 0, (0, 0, 0), 0, state)
+    before = PreviousCommit(Mark(80, 180, 80), {}, 0, (0, 0, 0), 0, state)
     entry = Entry("t", 0, "A.t", Mark(120, 230, 20), 80, "new", before=before, lease=Lease(5, 9))
     scene = Scene()
     scene.positions.entries = [entry]
@@ -644,7 +644,7 @@ def test_who_wrote_a_position_is_asked_of_committed_ones_only(aborted: tuple[tup
 
 def test_the_state_before_is_written_so_that_other_versions_read_the_rest() -> None:
     state = SourceState("old", 3, 4, 100, ("older",), Session(ProducerIdentity(7, 1), Mark(0, 100, 0)))
-    before = Before(Mark(80, 180, 80), {"control": 1}, 2, (1, 2, 3), 1, state)
+    before = PreviousCommit(Mark(80, 180, 80), {"control": 1}, 2, (1, 2, 3), 1, state)
     entry = Entry("t", 0, "A.t", Mark(120, 230, 20), 80, "new", before=before)
     data = json.loads(json.dumps(entry.to_json()))
     assert Entry.from_json("t", 0, data) == entry

@@ -18,7 +18,7 @@ from mm2.copy.ledger import (
     verified_record,
 )
 from mm2.copy.segments import Chunk, Segment, Trail
-from mm2.copy.session import Before, Entry, Mark
+from mm2.copy.session import Entry, Mark, PreviousCommit
 from mm2.kafka.structs import TopicPartition
 from mm2.reasons import OffsetReason, OffsetReasonCode
 
@@ -111,7 +111,7 @@ def test_whatever_transaction_is_never_committed_the_ledger_knows_every_offset_o
             trail = Trail(start.chunk, None if start.entry is None else start.entry.gaps)
             position = committed or 0
             while True:
-                before = Before(
+                before = PreviousCommit(
                     Mark(position, behind, 0), dict(trail.gaps), trail.newest.number, trail.newest.extent(), 0
                 )
                 taken = runs[done : done + count]

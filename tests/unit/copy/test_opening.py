@@ -343,7 +343,7 @@ def test_a_new_session_is_in_the_ledger_before_anything_is_sent() -> None:
     known()
     assert (scene.outbox.identity, scene.outbox.end_offset, scene.woken) == (ProducerIdentity(9, 0), 70, [scene.outbox])
     scene.bench.ack(70)
-    assert (scene.bench.parcels[0].at, scene.cursor.mark) == (0, Mark(14, 72, 2))
+    assert (scene.bench.outgoing_batches[0].at, scene.cursor.mark) == (0, Mark(14, 72, 2))
 
 
 def test_a_position_that_somebody_else_wrote_begins_a_session_with_the_old_counts() -> None:
@@ -391,7 +391,7 @@ def test_a_session_whose_holder_died_is_read_past_in_exactly_once_mode_too() -> 
     assert scene.opening.sessions == {TP: SESSION}, "the ledger names it until the first transaction"
     assert (outbox.looked_up, outbox.identity, scene.committed) == (False, ProducerIdentity(-1, -1), [])
     scene.bench.fetch(batch(50, 15))
-    assert (scene.bench.owner.told, cursor.held, scene.bench.parcels) == ([("finished", 60)], True, [])
+    assert (scene.bench.owner.told, cursor.held, scene.bench.outgoing_batches) == ([("finished", 60)], True, [])
     play(scene, lambda: scene.opening.open_next(cursor))
     assert (cursor.offset, cursor.held, cursor.finishing, scene.opening.sessions) == (60, False, False, {})
     scene.bench.fetch(batch(60, 5))
@@ -524,7 +524,7 @@ def test_a_crashed_session_is_read_past_under_its_own_rules(old: bool) -> None:
     cursor = scene.cursor
     assert (cursor.skip, cursor.finishing, cursor.read_committed, scene.isolated) == (4, True, old, [old])
     scene.bench.fetch(batch(50, 2), batch(52, 9))
-    assert (scene.bench.owner.told, cursor.held, scene.bench.parcels) == ([("finished", 54)], True, [])
+    assert (scene.bench.owner.told, cursor.held, scene.bench.outgoing_batches) == ([("finished", 54)], True, [])
     assert (cursor.mark, scene.opening.sessions[TP].producer) == (Mark(54, 154, 54), ProducerIdentity(7, 1))
     play(scene, lambda: scene.opening.open_next(cursor))
     rules = rules_of(read_committed=not old)
@@ -546,7 +546,7 @@ def test_records_that_are_compared_end_a_session_under_other_rules_too() -> None
     scene.cursor.skip_base, scene.cursor.held = -1, False
     scene.bench.fetch(batch(51, 9))
     assert scene.bench.owner.told == [("uncertain", 50, 4), ("finished", 54)]
-    assert (scene.cursor.mark, scene.bench.parcels) == (Mark(54, -1, 54), [])
+    assert (scene.cursor.mark, scene.bench.outgoing_batches) == (Mark(54, -1, 54), [])
 
 
 def test_rules_that_nobody_knows_make_it_at_least_once() -> None:

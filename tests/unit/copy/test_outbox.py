@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mm2.copy.executor.outbox import MAX_IN_FLIGHT, Outbox, Parcel
+from mm2.copy.executor.outbox import MAX_IN_FLIGHT, Outbox, OutgoingBatch
 from mm2.kafka.records.batch import TRANSACTIONAL, read_header
 from mm2.kafka.records.record import Record, encode_batch
 from mm2.kafka.structs import ProducerIdentity, TopicPartition
@@ -19,18 +19,18 @@ def outbox(count: int = 0, *, idempotent: bool = True, transactional: bool = Fal
     return box
 
 
-def parcel(count: int, **options: int) -> Parcel:
+def outgoing(count: int, **options: int) -> OutgoingBatch:
     data = encode_batch([Record(b"k", b"v", timestamp=1)] * count, producer=(5, 5, 5), base_offset=1000, **options)
-    return Parcel(memoryview(data), read_header(data), lambda _: None)
+    return OutgoingBatch(memoryview(data), read_header(data), lambda _: None)
 
 
-def wire(sent: Parcel) -> tuple[int, int, int, int]:
+def wire(sent: OutgoingBatch) -> tuple[int, int, int, int]:
     header = read_header(sent.data)
     return header.base_offset, header.producer_id, header.producer_epoch, header.base_sequence
 
 
 def test_batches_take_as_many_numbers_as_they_have_records() -> None:
-    box, first, second = outbox(), parcel(3), parcel(2)
+    box, first, second = outbox(), outgoing(3), outgoing(2)
     box.stamp(first)
     box.stamp(second)
     assert (wire(first), wire(second), box.next) == ((0, 77, 3, 0), (0, 77, 3, 3), 5)
@@ -38,13 +38,13 @@ def test_batches_take_as_many_numbers_as_they_have_records() -> None:
 
 
 def test_a_session_goes_on_at_its_count() -> None:
-    box, first = outbox(1_000), parcel(3)
+    box, first = outbox(1_000), outgoing(3)
     box.stamp(first)
     assert (first.at, wire(first)[3], box.acked) == (1_000, 1_000, 1_000)
 
 
 def test_a_number_once_given_stays() -> None:
-    box, first, second = outbox(), parcel(3), parcel(2)
+    box, first, second = outbox(), outgoing(3), outgoing(2)
     box.stamp(first)
     box.stamp(second)
     before = bytes(first.data)
@@ -54,7 +54,7 @@ def test_a_number_once_given_stays() -> None:
 
 @pytest.mark.parametrize("round_", [0, 1, 7])
 def test_sequences_wrap_to_zero_and_the_count_goes_on(round_: int) -> None:
-    box, first, second = outbox((round_ + 1) * WRAP - 2), parcel(3), parcel(1)
+    box, first, second = outbox((round_ + 1) * WRAP - 2), outgoing(3), outgoing(1)
     box.stamp(first)
     box.stamp(second)
     assert (wire(first)[3], wire(second)[3]) == (WRAP - 2, 1)
@@ -62,16 +62,16 @@ def test_sequences_wrap_to_zero_and_the_count_goes_on(round_: int) -> None:
 
 
 def test_without_a_producer_nothing_is_numbered() -> None:
-    box, only = outbox(idempotent=False), parcel(3)
+    box, only = outbox(idempotent=False), outgoing(3)
     box.stamp(only)
     assert (wire(only), only.at, box.next, box.nameless) == ((0, -1, -1, -1), -1, 0, False)
 
 
 def test_pieces_share_the_numbers_of_the_whole() -> None:
-    box, whole, behind = outbox(10), parcel(5), parcel(1)
+    box, whole, behind = outbox(10), outgoing(5), outgoing(1)
     box.stamp(whole)
     box.stamp(behind)
-    pieces = [parcel(2), parcel(2), parcel(1)]
+    pieces = [outgoing(2), outgoing(2), outgoing(1)]
     box.restamp(whole, pieces)
     assert [wire(piece)[3] for piece in pieces] == [10, 12, 14]
     assert wire(behind)[3] == 15
@@ -80,21 +80,21 @@ def test_pieces_share_the_numbers_of_the_whole() -> None:
 
 
 def test_pieces_wrap_too() -> None:
-    box, whole = outbox(WRAP - 1), parcel(3)
+    box, whole = outbox(WRAP - 1), outgoing(3)
     box.stamp(whole)
-    pieces = [parcel(1), parcel(2)]
+    pieces = [outgoing(1), outgoing(2)]
     box.restamp(whole, pieces)
     assert [wire(piece)[3] for piece in pieces] == [WRAP - 1, 0]
 
 
 def test_pieces_of_what_was_never_sent_have_no_numbers_yet() -> None:
-    box, pieces = outbox(4), [parcel(1), parcel(1)]
-    box.restamp(parcel(2), pieces)
+    box, pieces = outbox(4), [outgoing(1), outgoing(1)]
+    box.restamp(outgoing(2), pieces)
     assert [piece.at for piece in pieces] == [-1, -1]
 
 
 def test_another_producer_numbers_what_waits_anew() -> None:
-    box, waiting = outbox(10), parcel(2)
+    box, waiting = outbox(10), outgoing(2)
     box.stamp(waiting)
     box.queue.append(waiting)
     box.begin(ProducerIdentity(78, 0), 0, known=False)
@@ -112,7 +112,7 @@ def test_nothing_is_sent_without_a_name() -> None:
 @pytest.mark.parametrize("of_the_source", [0, TRANSACTIONAL])
 def test_a_transaction_is_the_targets(of_the_source: int) -> None:
     for ours in (True, False):
-        sent = parcel(1, attributes=of_the_source)
+        sent = outgoing(1, attributes=of_the_source)
         outbox(transactional=ours).stamp(sent)
         assert read_header(sent.data).is_transactional is ours
 
@@ -120,7 +120,7 @@ def test_a_transaction_is_the_targets(of_the_source: int) -> None:
 def test_as_many_batches_are_in_flight_as_a_broker_remembers_and_one_while_it_may_not_know_the_producer() -> None:
     def room(box: Outbox, in_flight: int) -> bool:
         box.sent.clear()
-        box.sent.extend(parcel(1) for _ in range(in_flight))
+        box.sent.extend(outgoing(1) for _ in range(in_flight))
         return box.has_room(remembered_ms=1)
 
     known, new, plain = outbox(), outbox(), outbox(idempotent=False)

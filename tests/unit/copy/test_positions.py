@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mm2.copy.executor.outbox import Outbox, Parcel, parcel_of
-from mm2.copy.executor.positions import Commit, Positions, Stage, offset_key, offset_value
+from mm2.copy.executor.outbox import Outbox, OutgoingBatch, outgoing_of
+from mm2.copy.executor.positions import Commit, PendingRecords, Positions, offset_key, offset_value
 from mm2.copy.ledger import Ledger, entry_record
 from mm2.copy.segments import Chunk, Segment
 from mm2.copy.session import (
@@ -45,17 +45,17 @@ def entry_of(position: int, source: TopicPartition = T, *, session: Session | No
 class Desk:
     """Two topics that take batches when the test says so, in the order in which they were sent."""
 
-    sent: list[tuple[str, Outbox, Parcel]] = field(default_factory=list)
+    sent: list[tuple[str, Outbox, OutgoingBatch]] = field(default_factory=list)
     log: list[tuple[str, int, Record]] = field(default_factory=list)
     committed: list[tuple[TopicPartition, int]] = field(default_factory=list)
 
-    def stage(self, topic: str) -> Stage:
-        def put(outbox: Outbox, parcel: Parcel) -> None:
+    def stage(self, topic: str) -> PendingRecords:
+        def put(outbox: Outbox, outgoing: OutgoingBatch) -> None:
             assert outbox.idle, "one batch of a partition at a time"
-            outbox.queue.append(parcel)
-            self.sent.append((topic, outbox, parcel))
+            outbox.queue.append(outgoing)
+            self.sent.append((topic, outbox, outgoing))
 
-        return Stage(lambda place: Outbox(TopicPartition(topic, place), None), put)
+        return PendingRecords(lambda place: Outbox(TopicPartition(topic, place), None), put)
 
     def positions(self, partitions: int = 25, *, offsets: bool = True, ledger: bool = True) -> Positions:
         return Positions(
@@ -71,11 +71,11 @@ class Desk:
         """The oldest batch is in; False when there is none."""
         if not self.sent:
             return False
-        topic, outbox, parcel = self.sent.pop(0)
-        outbox.queue.remove(parcel)
-        (view,) = iter_batches(parcel.data)
+        topic, outbox, outgoing = self.sent.pop(0)
+        outbox.queue.remove(outgoing)
+        (view,) = iter_batches(outgoing.data)
         self.log += [(topic, outbox.partition.partition, record) for record in decode_batch(view)]
-        parcel.acked(100)
+        outgoing.acked(100)
         return True
 
     def settle(self) -> None:
@@ -107,9 +107,9 @@ def test_names_outside_ascii_are_not_escaped() -> None:
     assert key == '["Mirror",{"cluster":"Ä","partition":0,"topic":"q\\"ö"}]'.encode()
 
 
-def test_a_parcel_holds_its_records_without_a_producer() -> None:
-    parcel = parcel_of([Record(b"a", b"1"), Record(b"b", None)], lambda: None)
-    assert (parcel.count, parcel.header.producer_id, parcel.at) == (2, -1, -1)
+def test_an_outgoing_batch_holds_its_records_without_a_producer() -> None:
+    outgoing = outgoing_of([Record(b"a", b"1"), Record(b"b", None)], lambda: None)
+    assert (outgoing.count, outgoing.header.producer_id, outgoing.at) == (2, -1, -1)
 
 
 # -- the order of things --------------------------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ def test_what_comes_meanwhile_goes_together() -> None:
     commit(positions, (U, 9), (TopicPartition("v", 0), 8))
     assert len(desk.sent) == 1
     desk.ack()
-    assert [(topic, parcel.count) for topic, _, parcel in desk.sent] == [("offsets", 1), ("ledger", 2)]
+    assert [(topic, outgoing.count) for topic, _, outgoing in desk.sent] == [("offsets", 1), ("ledger", 2)]
     desk.settle()
     assert desk.values("offsets") == [b'{"offset":0}', b'{"offset":8}', b'{"offset":7}']
     assert positions.idle

@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from mm2.copy.executor.brokers import SILENT_S, Place
-from mm2.copy.executor.outbox import Outbox, Parcel
+from mm2.copy.executor.outbox import Outbox, OutgoingBatch
 from mm2.copy.executor.sink import Sink, _Broker, _UnderWay
 from mm2.copy.executor.target_progress import FoundBatch, ProgressQuestion, TargetProgress
 from mm2.kafka.cluster import Cluster
@@ -113,19 +113,19 @@ class Scene:
         box.on_truncated = lambda records, end: self.truncated.append((records, end))
         return box
 
-    def parcel(self, name: str, count: int) -> Parcel:
+    def outgoing(self, name: str, count: int) -> OutgoingBatch:
         stamp = int(time.time() * 1000) - self.age_ms
         data = encode_batch([Record(b"k", b"v", timestamp=stamp)] * count)
-        return Parcel(
+        return OutgoingBatch(
             memoryview(data),
             read_header(data),
             lambda base: self.acked.append((name, base)),
-            split=lambda: None if count < 2 else [self.parcel(f"{name}{i}", count // 2) for i in range(2)],
-            without=lambda there: self.parcel(f"{name}-{there}", count - there),
+            split=lambda: None if count < 2 else [self.outgoing(f"{name}{i}", count // 2) for i in range(2)],
+            without=lambda there: self.outgoing(f"{name}-{there}", count - there),
         )
 
     def put(self, box: Outbox, name: str, count: int = 1) -> None:
-        self.sink.put(box, self.parcel(name, count))
+        self.sink.put(box, self.outgoing(name, count))
 
     def leaders(self, **nodes: int) -> None:
         """From now on metadata says this of partition 0 of each topic."""

@@ -47,7 +47,7 @@ def test_of_a_batch_that_is_there_in_part_the_rest_is_sent() -> None:
     assert bench.offsets() == [104, 105]
     assert bench.cursor.mark == Mark(104, 204, 54)
     bench.ack(204)
-    assert bench.parcels[0].at == 54, "its sequence is its count"
+    assert bench.outgoing_batches[0].at == 54, "its sequence is its count"
     assert bench.cursor.mark == Mark(106, 206, 56)
 
 
@@ -115,8 +115,10 @@ def test_whatever_the_predecessor_got_to_the_successor_goes_on_there(
     bench.ack(there)
     assert bench.cursor.mark == Mark(end, len(kept) if source < end or marked else bench.cursor.target, len(kept))
     assert (bench.cursor.foreign, bench.cursor.skip) == (0, 0)
-    assert [parcel.at for parcel in bench.parcels] == sorted(parcel.at for parcel in bench.parcels)
-    assert not bench.parcels or bench.parcels[0].at == there
+    assert [outgoing.at for outgoing in bench.outgoing_batches] == sorted(
+        outgoing.at for outgoing in bench.outgoing_batches
+    )
+    assert not bench.outgoing_batches or bench.outgoing_batches[0].at == there
 
 
 # -- where counting leads nowhere -----------------------------------------------------------------------------------------
@@ -134,7 +136,7 @@ def test_a_hole_makes_the_owner_look_at_the_target(skip: int, fetched: list[byte
     bench = Bench(0, target=0, skip=skip)
     bench.fetch(*fetched, batch(50, 1))
     assert bench.owner.told == [("uncertain", 0, skip)]
-    assert (bench.cursor.held, bench.parcels, bench.gaps) == (True, [], {})
+    assert (bench.cursor.held, bench.outgoing_batches, bench.gaps) == (True, [], {})
     assert bench.cursor.mark == Mark(0, 0, 0)
 
 
@@ -182,7 +184,7 @@ def test_no_batch_of_a_newer_leader_is_counted() -> None:
     bench = Bench(0, target=0, skip=5, skip_base=0, known_epoch=3)
     bench.fetch(of_epoch(batch(0, 2), 3), of_epoch(batch(2, 9), 4))
     assert bench.owner.told == [("uncertain", 2, 3)]
-    assert (bench.cursor.mark, bench.cursor.known_epoch, bench.parcels) == (Mark(2, 2, 2), 3, [])
+    assert (bench.cursor.mark, bench.cursor.known_epoch, bench.outgoing_batches) == (Mark(2, 2, 2), 3, [])
 
 
 def test_what_an_election_replaced_is_reported_and_the_new_records_are_copied() -> None:
@@ -194,7 +196,7 @@ def test_what_an_election_replaced_is_reported_and_the_new_records_are_copied() 
     assert bench.owner.told[1:] == [("replaced", 2, 3, True)]
     assert bench.offsets() == list(range(2, 11))
     bench.ack(5)
-    assert (bench.cursor.mark, bench.parcels[0].at) == (Mark(11, 14, 14), 5)
+    assert (bench.cursor.mark, bench.outgoing_batches[0].at) == (Mark(11, 14, 14), 5)
     bench.fetch(of_epoch(batch(11, 1), 4))
     assert bench.cursor.known_epoch == 4
 
@@ -225,7 +227,7 @@ def test_where_replaced_records_are_to_stop_the_partition_nothing_behind_them_is
     bench.fetch(new)
     answered(bench, range(100, 105))
     bench.fetch(new, of_epoch(batch(9, 1), 4))
-    assert (bench.parcels, bench.cursor.mark, bench.cursor.skip) == ([], Mark(0, 0, 0), 5)
+    assert (bench.outgoing_batches, bench.cursor.mark, bench.cursor.skip) == ([], Mark(0, 0, 0), 5)
 
 
 def test_with_holes_which_offsets_the_replaced_records_had_is_not_known() -> None:
@@ -267,7 +269,7 @@ def test_the_first_record_that_is_not_found_is_new() -> None:
     assert (bench.offsets(), bench.cursor.records, bench.cursor.skip) == ([4, 5], 4, 0)
     bench.ack(4)
     assert (bench.cursor.mark, bench.cursor.foreign) == (Mark(6, 6, 6), 0)
-    assert bench.parcels[0].at == 4
+    assert bench.outgoing_batches[0].at == 4
     assert bench.cursor.match is None
 
 
@@ -276,7 +278,7 @@ def test_survivors_only() -> None:
     bench.fetch(batch(12, 1))
     answered(bench, range(10, 15))
     bench.fetch(batch(12, 1), batch(14, 1))
-    assert (bench.parcels, bench.cursor.mark) == ([], Mark(15, -1, 105))
+    assert (bench.outgoing_batches, bench.cursor.mark) == ([], Mark(15, -1, 105))
     bench.fetch(batch(15, 1))
     bench.ack(5)
     assert (bench.offsets(), bench.cursor.mark) == ([15], Mark(16, 6, 106))
@@ -347,7 +349,7 @@ def test_equal_records_are_found_one_by_one() -> None:
     bench.cursor.match.pop()
     bench.cursor.held = False
     bench.fetch(data)
-    assert [parcel.count for parcel in bench.parcels] == [1]
+    assert [outgoing.count for outgoing in bench.outgoing_batches] == [1]
     assert bench.cursor.records == 2
 
 

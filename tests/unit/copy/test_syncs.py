@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mm2.copy.executor.outbox import Outbox, Parcel
+from mm2.copy.executor.outbox import Outbox, OutgoingBatch
 from mm2.copy.executor.syncs import Syncs, sync_record
 from mm2.kafka.records.batch import iter_batches
 from mm2.kafka.records.record import Record, decode_batch
@@ -41,28 +41,28 @@ class RecordRule:
 
 
 class Desk:
-    """What `Syncs` needs of a sink: outboxes, and parcels that stay until they are acknowledged."""
+    """What `Syncs` needs of a sink: outboxes, and outgoing batches that stay until they are acknowledged."""
 
     def __init__(self) -> None:
-        self.parcels: list[tuple[Outbox, Parcel]] = []
+        self.outgoing_batches: list[tuple[Outbox, OutgoingBatch]] = []
 
     def outbox(self, partition: TopicPartition, *, idempotent: bool) -> Outbox:
         assert not idempotent
         return Outbox(partition, None)
 
-    def put(self, outbox: Outbox, parcel: Parcel) -> None:
-        outbox.queue.append(parcel)
-        self.parcels.append((outbox, parcel))
+    def put(self, outbox: Outbox, outgoing: OutgoingBatch) -> None:
+        outbox.queue.append(outgoing)
+        self.outgoing_batches.append((outbox, outgoing))
 
     def ack(self) -> list[tuple[TopicPartition, Record]]:
         """Acknowledge all that waits; what it was."""
-        parcels, self.parcels = self.parcels, []
+        outgoing_batches, self.outgoing_batches = self.outgoing_batches, []
         found = []
-        for outbox, parcel in parcels:
-            outbox.queue.remove(parcel)
-            (view,) = iter_batches(parcel.data)
+        for outbox, outgoing in outgoing_batches:
+            outbox.queue.remove(outgoing)
+            (view,) = iter_batches(outgoing.data)
             found += [(outbox.partition, record) for record in decode_batch(view)]
-            parcel.acked(0)
+            outgoing.acked(0)
         return found
 
 
@@ -101,7 +101,7 @@ def test_what_follows_closely_waits_for_the_commit() -> None:
     syncs.acked(T, 0, 2, 0, 3)
     desk.ack()
     syncs.acked(T, 3, 5, 3, 3)
-    assert (desk.parcels, syncs.idle) == ([], False)
+    assert (desk.outgoing_batches, syncs.idle) == ([], False)
     syncs.commit()
     assert syncs_of(desk) == [(5, 5)]
     assert syncs.idle
@@ -113,7 +113,7 @@ def test_a_batch_far_from_the_last_sync_is_due() -> None:
     syncs.acked(T, 0, 0, 0, 1)
     desk.ack()
     syncs.acked(T, 1, 9, 1, 9)
-    assert desk.parcels == []
+    assert desk.outgoing_batches == []
     syncs.acked(T, 10, 11, 10, 2)
     assert syncs_of(desk) == [(11, 11)]
 

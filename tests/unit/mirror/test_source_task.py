@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from mm2.connect.api import ConnectError, SourceTaskContext, WorkerView
 from mm2.copy.executor.positions import offset_value
 from mm2.copy.ledger import Ledger, LedgerLog, Pause, entry_record, pause_record, paused
-from mm2.copy.session import Before, Entry, Lease, Mark, PositionHeader, Session, Start, WrittenPosition
+from mm2.copy.session import Entry, Lease, Mark, PositionHeader, PreviousCommit, Session, Start, WrittenPosition
 from mm2.kafka.errors import AuthenticationFailure, BrokerFailure, DisconnectedFailure, KafkaFailure, TlsFailure
 from mm2.kafka.structs import ProducerIdentity, TopicPartition
 from mm2.mirror.promotions import Promotion, withdrawn
@@ -212,7 +212,7 @@ def test_nor_is_it_when_exactly_once_has_been_switched_on_meanwhile() -> None:
     assert (start.position, start.moved, start.entry and start.entry.session) == (50, False, ENTRY.session)
 
 
-AFTER_TRANSACTIONS = ENTRY.replace(session=None, before=Before(Mark(20, 30, 20), {}, 0, (0, 0, 0), 0))
+AFTER_TRANSACTIONS = ENTRY.replace(session=None, before=PreviousCommit(Mark(20, 30, 20), {}, 0, (0, 0, 0), 0))
 
 
 def test_an_open_transaction_is_aborted_once_before_positions_are_read_without_exactly_once() -> None:

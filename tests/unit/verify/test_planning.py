@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from mm2.copy.ledger import Ledger, Verified, chunk_record, entry_record
 from mm2.copy.segments import Chunk, Gap, Segment
-from mm2.copy.session import Before, Entry, Mark
+from mm2.copy.session import Entry, Mark, PreviousCommit
 from mm2.kafka.errors import BrokerFailure
 from mm2.kafka.structs import PartitionInfo, TopicInfo, TopicPartition
 from mm2.verify.passes import Pass
@@ -65,7 +65,7 @@ def test_the_end_is_where_the_copying_was_and_not_where_the_logs_end() -> None:
 
 
 def test_a_transaction_that_is_still_open_is_left_for_later() -> None:
-    before = Before(Mark(52, 50, 50), {"control": 2}, 0, (1, 1, 0), 0)
+    before = PreviousCommit(Mark(52, 50, 50), {"control": 2}, 0, (1, 1, 0), 0)
     ledger = ledger_of(ENTRY.replace(before=before, previous=52), CHUNK)
     still_open = planned(ledger, side("t", "s", 0, 100), side("A.t", "r", 0, 50))
     assert (still_open.after, ranges(still_open)) == (52, [(0, 52, 0, 50)])
