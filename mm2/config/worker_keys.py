@@ -154,7 +154,14 @@ INTERNAL_REST_CONFIG: Final = (
 
 REST_CONFIG: Final = (
     ConfigDef(INTERNAL_REST_CONFIG)
-    .define("rest.extension.classes", Type.LIST, [], distinct(), LOW, "Java REST extensions; no effect here.")
+    .define(
+        "rest.extension.classes",
+        Type.LIST,
+        [],
+        distinct(),
+        LOW,
+        "Classes of REST extensions: Python classes, or BasicAuthSecurityRestExtension by its Java name.",
+    )
     .define(
         "admin.listeners",
         Type.LIST,
