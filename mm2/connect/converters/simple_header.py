@@ -38,6 +38,6 @@ class SimpleHeaderConverter(HeaderConverter):
             return NULL
         try:
             return parse_string(data.decode("utf-8", "replace"))
-        except Exception as error:  # noqa: BLE001 - whatever is wrong with it, the bytes are still there
+        except Exception as error:  # noqa: BLE001 - fall back to the bytes after any error
             log.warning("a header could not be read and stays bytes", header=key, topic=topic, reason=str(error))
             return SchemaAndValue(BYTES_SCHEMA, data)

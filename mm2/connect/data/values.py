@@ -139,7 +139,7 @@ def _escaped(text: str) -> str:
 
 
 def _parsed_value(text: str) -> Any:
-    from mm2.connect.data.values_parser import parse_string  # noqa: PLC0415 - a parser that aligns needs conversions
+    from mm2.connect.data.values_parser import parse_string  # noqa: PLC0415 - circular import: the parser needs conversions
 
     return parse_string(text).value
 

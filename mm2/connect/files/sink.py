@@ -72,7 +72,7 @@ class FileStreamSinkTask(SinkTask):
         if self._filename is None:
             return
         try:
-            self._output = Path(self._filename).open("a", encoding="utf-8", errors="surrogateescape", newline="\n")  # noqa: SIM115 - the task's
+            self._output = Path(self._filename).open("a", encoding="utf-8", errors="surrogateescape", newline="\n")  # noqa: SIM115 - closed by the task
         except OSError as error:
             raise ConnectError(
                 f"Couldn't find or create file '{self._filename}' for FileStreamSinkTask: {error.strerror}"

@@ -147,7 +147,7 @@ class FileStreamSourceTask(SourceTask):
     def _open(self, filename: str) -> bool:
         """Open the file and seek to the last position; False when the file does not exist yet."""
         try:
-            opened = Path(filename).open("rb", buffering=0)  # noqa: SIM115 - kept open
+            opened = Path(filename).open("rb", buffering=0)  # noqa: SIM115 - closed by the task
         except FileNotFoundError:
             if not self._said_missing:
                 log.warning("Couldn't find file, waiting for it to be created", file=filename)

@@ -123,7 +123,7 @@ class ZombieFencing:
     def _run(self, due: FencingRound, done: Future[None]) -> None:
         try:
             self._fence(due.connector, due.fence)
-        except Exception as error:  # noqa: BLE001 - whoever waits is told
+        except Exception as error:  # noqa: BLE001 - reported through the future
             self._finish(due, done, error)
             return
         written = self._leadership.later(
@@ -141,7 +141,7 @@ class ZombieFencing:
             if configs.task_config_generations.get(due.connector, -1) != due.generation:
                 raise _conflict(due.connector)
             self._leadership.write_task_count(due.connector, due.record)
-        except Exception as error:  # noqa: BLE001 - whoever waits is told
+        except Exception as error:  # noqa: BLE001 - reported through the future
             self._finish(due, done, error)
         else:
             log.info("older tasks are fenced", connector=due.connector, older=due.fence, tasks=due.record)

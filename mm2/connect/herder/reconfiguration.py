@@ -109,7 +109,7 @@ class TaskReconfiguration:
         except TooManyTasks as error:
             self._publisher.too_many_tasks(name, error)
             self._end(name, this)
-        except Exception as error:  # noqa: BLE001 - whatever a plugin raises, it is asked again
+        except Exception as error:  # noqa: BLE001 - retried after any error of a plugin
             self._try_again(name, this, error)
         else:
             stage = f"publishing {len(made)} task configs of connector {name}"
@@ -131,7 +131,7 @@ class TaskReconfiguration:
         log.info("task configs changed", connector=name, tasks=len(made), before=configs.task_counts.get(name, 0))
         try:
             written = self._publisher.publish_task_configs(name, made)
-        except Exception as error:  # noqa: BLE001 - tried again
+        except Exception as error:  # noqa: BLE001 - retried
             self._try_again(name, this, error)
             return
         written.add_done_callback(lambda done: self._on_written(name, this, done))

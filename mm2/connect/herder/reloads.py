@@ -36,7 +36,7 @@ class Reloads:
             return
         try:
             ttls = self._worker.ttls(raw)
-        except Exception as error:  # noqa: BLE001 - the start meets the same, and says it in the connector's status
+        except Exception as error:  # noqa: BLE001 - the start fails with the same error and writes it to the status
             log.debug("no time to live of a configuration", connector=name, reason=str(error))
             return
         if not ttls:

@@ -93,7 +93,7 @@ class RequestQueue:
         with self._stages.during(request.stage):
             try:
                 result = request.action()
-            except Exception as error:  # noqa: BLE001 - goes to whoever asked
+            except Exception as error:  # noqa: BLE001 - reported through the future
                 log.info("request failed", stage=request.stage, reason=str(error))
                 request.future.set_exception(error)
             else:

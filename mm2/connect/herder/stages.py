@@ -98,7 +98,7 @@ class Steps(Generic[T]):
         def on_done(done: Future[S]) -> None:
             try:
                 then(done.result())
-            except Exception as error:  # noqa: BLE001 - goes to whoever asked
+            except Exception as error:  # noqa: BLE001 - reported through the future
                 self.fail(error)
 
         step.add_done_callback(on_done)
@@ -130,7 +130,7 @@ def run_apart(action: Callable[[StageTracker], T], name: str, waiting_for: str) 
         stages.complete()
         try:
             result = action(stages)
-        except Exception as error:  # noqa: BLE001 - goes to whoever asked
+        except Exception as error:  # noqa: BLE001 - reported through the future
             with suppress(InvalidStateError):  # the caller no longer waits
                 future.set_exception(error)
         else:

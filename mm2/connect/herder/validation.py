@@ -177,7 +177,7 @@ class ConnectorValidation:
                 own = {"converter.type": converter_type, **_under(f"{key}.", props)}
                 with stages.during(f"performing config validation for the connector's {what}"):
                     found = definition.config_values(own)
-        except Exception as error:  # noqa: BLE001 - whatever a plugin raises
+        except Exception as error:  # noqa: BLE001 - plugins may raise any exception
             value.errors.append(f"Failed to perform config validation for {what}: {error}")
             return None
         finally:

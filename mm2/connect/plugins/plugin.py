@@ -98,6 +98,6 @@ def version_of(python_class: type[Any], loader: PluginLoader | None) -> str:
     try:
         with swap(loader):
             told = python_class().version()
-    except Exception:  # noqa: BLE001 - a plugin that cannot tell is listed all the same
+    except Exception:  # noqa: BLE001 - a plugin without a version is still listed
         return UNDEFINED
     return told if isinstance(told, str) and told else UNDEFINED

@@ -389,7 +389,7 @@ def _loadable(plugin: Plugin) -> bool:
         return True
     try:
         _ = plugin.python_class
-    except Exception as error:  # noqa: BLE001 - one bad plugin is no reason to go without the others
+    except Exception as error:  # noqa: BLE001 - one invalid plugin must not affect the others
         log.debug("plugin cannot be loaded and is not listed", plugin=plugin.name, reason=str(error))
         return False
     return True

@@ -64,7 +64,7 @@ class Guard:
             if length.isdigit() and int(length) > limits.max_body_bytes:
                 raise self._too_large()
             await self._app(scope, guarded_receive, watched_send)
-        except Exception as error:  # noqa: BLE001 - this is where they end
+        except Exception as error:  # noqa: BLE001 - the outermost handler
             if started:
                 # The application has already responded, or the rest of its response is lost.
                 log.debug("What was raised came after the answer.", reason=repr(error))

@@ -141,7 +141,7 @@ class _Building:
         self._props = props
         self._loader = loader
         self._on_failure = on_failure
-        self._worker = builder._config  # noqa: SLF001 - the builder's own second half
+        self._worker = builder._config  # noqa: SLF001 - part of the builder
         self._worker_props = builder._props  # noqa: SLF001
         self._plugins = builder._plugins  # noqa: SLF001
         self._clients = builder._clients  # noqa: SLF001

@@ -143,7 +143,7 @@ class Peer:
                 self._send(answer)
             except PeerGone:
                 raise
-            except BaseException as error:  # noqa: BLE001 - whatever it is, the caller gets it
+            except BaseException as error:  # noqa: BLE001 - passed to the caller
                 self._send([number, RAISE, error])
         except PeerGone:
             # The other side has ended; the reader detects it, too.

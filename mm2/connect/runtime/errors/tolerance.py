@@ -171,7 +171,7 @@ class RetryWithToleranceOperator(Generic[T]):
             if self.tolerance.retry_timeout_ms == 0:
                 self._failed(context, error)
                 return None
-        except Exception as error:  # noqa: BLE001 - plugins raise what they like
+        except Exception as error:  # noqa: BLE001 - plugins may raise any exception
             self._failed(context, error)
             return None
         return self._repeat(context, operation)
@@ -224,7 +224,7 @@ class RetryWithToleranceOperator(Generic[T]):
                     return None
                 if self._stopping.is_set():
                     raise Interrupted from error
-            except Exception as error:  # noqa: BLE001 - plugins raise what they like
+            except Exception as error:  # noqa: BLE001 - plugins may raise any exception
                 self._failed(context, error)
                 return None
 

@@ -221,7 +221,7 @@ class WorkerSinkTask(WorkerTask):
         if self._start_called:
             try:
                 self.task.stop()
-            except Exception:  # noqa: BLE001 - it has to end all the same
+            except Exception:  # noqa: BLE001 - the task must end anyway
                 self._log.exception("stop() of the task failed")
         self._figures.partitions = 0
         self._consumer.close()
@@ -275,7 +275,7 @@ class WorkerSinkTask(WorkerTask):
             value = converters.value.to_connect_data(topic, record.headers, record.value)
             stage = Stage.HEADER_CONVERTER
             headers = self._headers(topic, record) if record.headers else NO_HEADERS
-        except Exception as error:  # noqa: BLE001 - plugins raise what they like
+        except Exception as error:  # noqa: BLE001 - plugins may raise any exception
             return self._convert_again(record, Failed(stage, error))
         made = self._made(record, key, value, headers)
         if not self._transformations.stages:
@@ -491,7 +491,7 @@ class WorkerSinkTask(WorkerTask):
         """The offsets that the task allows to commit; None when the task raised an exception."""
         try:
             return self.task.pre_commit(dict(offsets))
-        except Exception as error:  # noqa: BLE001 - a commit that fails is no end of a task
+        except Exception as error:  # noqa: BLE001 - a failed commit does not end the task
             if closing:
                 self._log.warning("Offset commit failed during close", reason=repr(error))
             else:

@@ -513,7 +513,7 @@ class AbstractWorkerSourceTask(WorkerTask):
             return
         try:
             self._final_commit(failed=True)
-        except Exception:  # noqa: BLE001 - the failure that ended the task is the one to be told
+        except Exception:  # noqa: BLE001 - the first failure of the task is reported
             self._log.exception("offsets of the failed task were not committed")
 
     def _disconnect(self, timeout_s: float) -> None:
@@ -532,7 +532,7 @@ class AbstractWorkerSourceTask(WorkerTask):
         try:
             with structlog.contextvars.bound_contextvars(**self._log_context), self._as_plugin():
                 self.task.stop()
-        except Exception:  # noqa: BLE001 - it has to end all the same
+        except Exception:  # noqa: BLE001 - the task must end anyway
             self._log.exception("stop() of the task failed")
         finally:
             self._stop_done.set()
