@@ -31,8 +31,8 @@ class ErrantRecordReporter(Protocol):
     def report(self, record: SinkRecord, error: BaseException) -> Future[None]:
         """Log the record and write it to the dead letter queue, as configured by ``errors.*``.
 
-        The future completes when the record is written; it fails if ``errors.tolerance=none`` makes the error fatal.
-        Until then, no offset at or after the record is committed.
+        The future completes when the record is written. Until then, no offset at or after the record is committed.
+        Raises ConnectError if the error is not tolerated (``errors.tolerance=none``).
         """
 
 

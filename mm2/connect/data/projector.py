@@ -16,8 +16,9 @@ _PROMOTABLE: Final = (*WIDTHS, Type.FLOAT32, Type.FLOAT64)
 
 
 def project(source: Schema, value: Any, target: Schema) -> Any:
-    """Project a value of ``source`` to ``target``; missing fields are dropped or set to their default.
+    """Project a value of ``source`` to ``target``; fields are matched by name.
 
+    Fields that ``target`` does not have are dropped; fields that ``source`` does not have get their default.
     Raises SchemaProjectorError when the schemas are not compatible.
     """
     _check(source, target)

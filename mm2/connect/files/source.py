@@ -106,7 +106,7 @@ class FileStreamSourceConnector(SourceConnector):
 
 
 class FileStreamSourceTask(SourceTask):
-    """Keeps the file open: a file that is renamed is read further, like ``tail -f``. Waits for a missing file."""
+    """Keeps the file open: reading continues after a rename, like ``tail -f``. Waits for a missing file."""
 
     def version(self) -> str:
         return __version__

@@ -54,7 +54,7 @@ class Lease:
                 self._awaiting = True
 
     def answer_failed(self, grace_s: float) -> None:
-        """The request failed: the lease ends after ``grace_s``.
+        """The request failed: the lease is valid for ``grace_s`` or the rest of the session.
 
         Another coordinator may already be counting down the session timeout.
         """

@@ -48,7 +48,7 @@ _KINDS: Final = (
 
 @dataclass(frozen=True)
 class _TypeValidator:
-    """Validates the class of an alias by instantiating it."""
+    """Validates the class of an alias by reading the keys that it defines."""
 
     check: Callable[[str, object], None]
     text: str

@@ -47,7 +47,7 @@ class ConfigStore(ABC):
 
     @abstractmethod
     def claim_write_privileges(self) -> None:
-        """Become the only leader that can write; does nothing without transactions. Raises ConnectError."""
+        """Become the only leader that can write; does nothing standalone or without transactions. Raises ConnectError."""
 
     @abstractmethod
     def put_connector_config(self, connector: str, props: Props, target_state: TargetState | None = None) -> None:

@@ -254,7 +254,7 @@ class RemoteSinkConnector(_RemoteConnector, SinkConnector):
 
 class _RemoteTask(_Remote, Task):
     def start(self, props: dict[str, str]) -> None:
-        # The process belongs to the thread that starts the task; when the thread has ended, so has the task.
+        # The task ends with the thread that starts it; then the process is closed.
         runner, process = threading.current_thread(), self._finalizer
         threading.Thread(
             target=_close_after, args=(runner, process), name=f"plugin-{self.pid}-end", daemon=True

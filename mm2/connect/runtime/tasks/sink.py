@@ -161,7 +161,7 @@ class WorkerSinkTask(WorkerTask):
 
     def _cut_off(self) -> None:
         # It may be waiting for brokers. While the plugin is busy the task stays in the group until
-        # max.poll.interval.ms, as in Java: its partitions must not be reassigned before.
+        # max.poll.interval.ms, as in Java: its partitions are not reassigned before that.
         self._consumer.give_up()
         # It may also be waiting for the brokers of the dead letter queue.
         self._operator.abandon()
