@@ -52,7 +52,7 @@ class ClusterConfigState:
     #: The connector configuration with which the current task configs were committed.
     applied_connector_configs: Mapping[str, Props] = field(default_factory=dict)
     task_count_records: Mapping[str, int] = field(default_factory=dict)
-    #: Number of committed sets of task configs per connector, the first being 0.
+    #: Generation of the committed task configs per connector, starting at 0.
     task_config_generations: Mapping[str, int] = field(default_factory=dict)
     pending_fencing: frozenset[str] = frozenset()
     #: Connectors whose committed task configs are incomplete, because compaction removed a part of them.
