@@ -1,4 +1,4 @@
-"""What a herder refuses a request with, and the HTTP status that says so (spec connect C).
+"""Errors with which a herder rejects a request, and their HTTP status.
 
 ConnectError                    500
 └─ RequestError                 its own status; each message is one sentence for the user
@@ -8,7 +8,7 @@ ConnectError                    500
    ├─ AlreadyExists             409
    ├─ Conflict                  409
    │  ├─ RebalanceNeeded        409   this worker's view is stale
-   │  └─ RequestTarget          409   only at the last hop: another worker has to do it
+   │  └─ RequestTarget          409   only at the last hop: another worker must handle it
    │     ├─ NotLeader
    │     └─ NotAssigned
    ├─ RequestTimedOut           500   names the stage in progress
@@ -24,41 +24,41 @@ from mm2.connect.api import ConnectError
 
 
 class RequestError(ConnectError):
-    """A request was refused; ``status`` is the HTTP status that says so."""
+    """A request was rejected; ``status`` is the HTTP status of the response."""
 
     status: ClassVar[int] = 500
 
 
 class BadRequest(RequestError):
-    """The request itself is wrong: its body, its parameters, or the connector's configuration in it."""
+    """The request itself is invalid: its body, its parameters, or the connector configuration in it."""
 
     status = 400
 
 
 class Forbidden(RequestError):
-    """The worker does not do this, or not for this caller: a feature that is off, a signature that is wrong."""
+    """The worker does not allow this request: the feature is disabled, or the signature is invalid."""
 
     status = 403
 
 
 class NotFound(RequestError):
-    """There is no such connector, task, plugin, logger or status."""
+    """The connector, task, plugin, logger or status does not exist."""
 
     status = 404
 
 
 class Conflict(RequestError):
-    """It cannot be done right now, because something else is going on; the same request may succeed later."""
+    """The request conflicts with an operation in progress; it may succeed later."""
 
     status = 409
 
 
 class AlreadyExists(Conflict):
-    """A connector of that name exists and was not to be replaced."""
+    """A connector of that name exists and must not be replaced."""
 
 
 class RebalanceNeeded(Conflict):
-    """The worker knows of a change that the group has not rebalanced for yet, so it cannot tell who has to do it."""
+    """The worker knows of a change for which the group has not rebalanced yet, so it cannot determine the owner."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class RebalanceNeeded(Conflict):
 
 
 class RequestTarget(Conflict):
-    """Another worker has to do it. ``forward_url`` is its REST URL, None when it is not known at the moment."""
+    """Another worker must handle the request. ``forward_url`` is its REST URL, None when it is currently unknown."""
 
     def __init__(self, message: str, forward_url: str | None) -> None:
         super().__init__(message)
@@ -77,26 +77,26 @@ class RequestTarget(Conflict):
 
 
 class NotLeader(RequestTarget):
-    """Only the leader of the group can do this."""
+    """Only the leader of the group can handle this request."""
 
 
 class NotAssigned(RequestTarget):
-    """Only the worker that owns the connector or task can do this."""
+    """Only the worker that owns the connector or task can handle this request."""
 
 
 class RequestTimedOut(RequestError):
-    """The herder did not get to it, or through with it, in time; the message ends with the stage in progress."""
+    """The herder did not start or complete the request in time; the message ends with the stage in progress."""
 
 
 class NotSupported(RequestError):
-    """The herder, or the connector, cannot do it at all."""
+    """The herder or the connector does not support the request."""
 
 
 class MalformedBody(RequestError):
-    """The body is not of the shape that the request needs; Java answers 500 to that, too."""
+    """The body does not have the shape that the request needs; Java responds with 500, too."""
 
 
 class NotReady(RequestError):
-    """The worker has not started up so far that it could tell."""
+    """The worker's startup has not progressed far enough to answer."""
 
     status = 503

@@ -1,7 +1,7 @@
-"""Metrics of Connect workers, written down for a scrape (spec connect F).
+"""Metrics of Connect workers for a scrape.
 
-Rates are over the last minute or so, taken between scrapes, and missing before there is something to compare with; averages and
-greatest values are since the task or worker began, where Java's are of a sampling window.
+Rates cover about the last minute, measured between scrapes, and are missing before there is an earlier scrape. Averages
+and maxima are since the task or worker started, where Java's are over a sampling window.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _STATES: Final = tuple(state.value.lower() for state in State)
 
 @dataclass(frozen=True)
 class ObservedWorker:
-    """A worker of this process; ``labels`` tell it from others in the same process."""
+    """A worker of this process; ``labels`` distinguish it from others in the same process."""
 
     herder: AbstractHerder
     labels: Mapping[str, str]
 
 
 class ConnectMetrics:
-    """Writes the metrics of the workers that ``workers`` tells of. Thread-safe."""
+    """Writes the metrics of the workers that ``workers`` returns. Thread-safe."""
 
     def __init__(self, workers: Callable[[], Iterable[ObservedWorker]]) -> None:
         self._workers = workers
@@ -46,7 +46,7 @@ class ConnectMetrics:
         self._rates: dict[object, deque[tuple[float, float]]] = {}
 
     def __call__(self, sheet: Sheet) -> None:
-        """All of them, as they are now."""
+        """All current metrics."""
         with self._lock:
             now_s = time.monotonic()
             seen: set[object] = set()
@@ -58,7 +58,7 @@ class ConnectMetrics:
         seen.add(key)
         samples = self._rates.setdefault(key, deque())
         if samples and total < samples[-1][1]:
-            samples.clear()  # another task of the same name
+            samples.clear()  # a different task with the same name
         while len(samples) > 1 and now_s - samples[1][0] > _OVER_S:
             samples.popleft()
         rate = None
@@ -70,7 +70,7 @@ class ConnectMetrics:
 
 
 class _Page:
-    """One worker's part of a sheet."""
+    """The metrics of one worker."""
 
     def __init__(self, sheet: Sheet, worker: ObservedWorker, rate: Callable[[object, float], float | None]) -> None:
         self._sheet = sheet
@@ -87,7 +87,7 @@ class _Page:
         self._starts("connector", herder.connector_starts)
         self._starts("task", herder.task_starts)
         for name in herder.connectors():
-            with contextlib.suppress(NotFound):  # it is so new that nobody has said anything of it
+            with contextlib.suppress(NotFound):  # it is so new that it has no status yet
                 self._connector(herder.connector_status(name))
         for task, counted in sorted(counters.items()):
             self._task(task, counted)
@@ -108,7 +108,7 @@ class _Page:
             self._worker(f"{kind}_startup_{name}_percentage", count / attempts if attempts else 0.0)
 
     def _connector(self, status: ConnectorStateInfo) -> None:
-        """From the statuses, so tasks on other workers and failed ones are there, too."""
+        """From the statuses, so tasks on other workers and failed ones are included."""
         states = [task.work.state for task in status.tasks]
         metrics = names.WORKER_CONNECTOR
         self._add(metrics["connector_total_task_count"], len(states), status.name)

@@ -1,4 +1,4 @@
-"""Putting a worker together from its settings: clusters, stores, worker, herder (ConnectDistributed of Java)."""
+"""Creates a worker from its settings: clusters, stores, worker, herder (ConnectDistributed of Java)."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from mm2.connect.stores.memory_status_store import MemoryStatusStore
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.settings import ClientSettings
 
-#: How long internal topics may take to be created and read (Java's default.api.timeout.ms).
+#: Timeout for creating and reading internal topics (Java's default.api.timeout.ms).
 START_TIMEOUT_S = 60.0
 
 
 class Node:
-    """A worker with its herder and connections. ``herder`` is the way in."""
+    """A worker with its herder and connections. ``herder`` is the entry point."""
 
     def __init__(
         self,
@@ -50,8 +50,8 @@ class Node:
     ) -> None:
         """Nothing connects before :meth:`check` or ``herder.start()``. Raises ConfigException or ConnectError.
 
-        ``cluster_name`` is what messages call the cluster behind ``bootstrap.servers``; ``rest_namespace`` is what the paths
-        of other workers' REST interfaces begin with.
+        ``cluster_name`` is the name of the cluster behind ``bootstrap.servers`` in messages; ``rest_namespace`` is the
+        path prefix of other workers' REST interfaces.
         """
         support = ExactlyOnceSupport.of(config)
         props = {key: str(value) for key, value in config.originals.items()}
@@ -70,9 +70,10 @@ class Node:
             for name, client_id in client_ids.items()
         }
         leader_cluster = self._clusters.get("leader")
-        # As in Java the config topic is read read_committed from "enabled" on only: members that see different records
-        # at its end could never agree on an assignment. The offsets topic always is, unlike in Java: after a switch to
-        # "disabled" it may hold positions of transactions that were never committed.
+        # As in Java the config topic is read with read_committed only if exactly-once support is "enabled": members
+        # that see different records at its end could never agree on an assignment. Unlike in Java, the offsets topic is
+        # always read with read_committed: after a switch to "disabled" it may contain offsets of transactions that were
+        # never committed.
         read_committed = support is ExactlyOnceSupport.ENABLED
         config_store, status_store, offset_store = (
             KafkaConfigStore(
@@ -125,7 +126,10 @@ class Node:
         )
 
     def check(self, timeout_s: float) -> str:
-        """Connect and return the id of the Kafka cluster. Raises KafkaFailure when it cannot be reached or refuses us."""
+        """Connect and return the id of the Kafka cluster.
+
+        Raises KafkaFailure when the cluster is unreachable or rejects the client.
+        """
         cluster = self._clusters["group"]
         cluster.preflight(timeout_s)
         self._cluster_id = cluster.metadata((), timeout_s=timeout_s).cluster_id or ""
@@ -139,7 +143,7 @@ class Node:
 
 
 class StandaloneNode:
-    """A worker that is alone, with its herder. ``herder`` is the way in."""
+    """A standalone worker with its herder. ``herder`` is the entry point."""
 
     def __init__(
         self,
@@ -180,7 +184,10 @@ class StandaloneNode:
         )
 
     def check(self, timeout_s: float) -> str:
-        """Connect and return the id of the Kafka cluster. Raises KafkaFailure when it cannot be reached or refuses us."""
+        """Connect and return the id of the Kafka cluster.
+
+        Raises KafkaFailure when the cluster is unreachable or rejects the client.
+        """
         self._cluster.preflight(timeout_s)
         self._cluster_id = self._cluster.metadata((), timeout_s=timeout_s).cluster_id or ""
         return self._cluster_id

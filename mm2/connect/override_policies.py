@@ -1,4 +1,4 @@
-"""What connectors may change of their clients by ``producer.override.*`` and the like (KIP-458, KIP-1188).
+"""Which client settings connectors may change with ``producer.override.*`` and the like (KIP-458, KIP-1188).
 
 A policy is a plugin, named by the worker's ``connector.client.config.override.policy``.
 """
@@ -32,7 +32,7 @@ class ClientType(Enum):
 
 @dataclass(frozen=True)
 class ConnectorClientConfigRequest:
-    """What a connector wants of one of its clients."""
+    """The overrides that a connector requests for one of its clients."""
 
     connector: str
     #: ``source`` or ``sink``.
@@ -44,7 +44,7 @@ class ConnectorClientConfigRequest:
 
 
 class ConnectorClientConfigOverridePolicy(ABC):
-    """Judges overrides. A plugin: made without arguments, then configured once with the worker's configuration."""
+    """Validates overrides. A plugin: created without arguments, configured once with the worker's settings."""
 
     def configure(self, props: Mapping[str, str]) -> None:
         """Called once. Raises ConfigException."""
@@ -52,7 +52,7 @@ class ConnectorClientConfigOverridePolicy(ABC):
 
     @abstractmethod
     def validate(self, request: ConnectorClientConfigRequest) -> list[ConfigValue]:
-        """One value for each key of the request, with errors where it is refused."""
+        """One value for each key of the request, with errors where it is rejected."""
 
     def close(self) -> None:
         """Called once when the worker stops."""
@@ -60,7 +60,7 @@ class ConnectorClientConfigOverridePolicy(ABC):
 
 
 class _ByKey(ConnectorClientConfigOverridePolicy):
-    """Looks at the key alone."""
+    """Decides by the key alone."""
 
     policy_name: ClassVar[str]
 
@@ -84,7 +84,7 @@ class _ByKey(ConnectorClientConfigOverridePolicy):
 
 
 class AllConnectorClientConfigOverridePolicy(_ByKey):
-    """Everything may be overridden."""
+    """Allows all overrides."""
 
     policy_name = "All"
 
@@ -93,7 +93,7 @@ class AllConnectorClientConfigOverridePolicy(_ByKey):
 
 
 class NoneConnectorClientConfigOverridePolicy(_ByKey):
-    """Nothing may be overridden."""
+    """Allows no overrides."""
 
     policy_name = "None"
 
@@ -102,7 +102,7 @@ class NoneConnectorClientConfigOverridePolicy(_ByKey):
 
 
 class PrincipalConnectorClientConfigOverridePolicy(_ByKey):
-    """Only what says who the connector is."""
+    """Allows only the keys that define the connector's principal."""
 
     policy_name = "Principal"
     _ALLOWED: Final = frozenset({"sasl.jaas.config", "sasl.mechanism", "security.protocol"})
@@ -112,7 +112,7 @@ class PrincipalConnectorClientConfigOverridePolicy(_ByKey):
 
 
 class AllowlistConnectorClientConfigOverridePolicy(_ByKey):
-    """Only the keys of ``connector.client.config.override.allowlist``."""
+    """Allows only the keys of ``connector.client.config.override.allowlist``."""
 
     policy_name = "Allowlist"
     _DEFINITION: Final = ConfigDef().define(

@@ -1,6 +1,6 @@
-"""Session keys and signatures of worker-to-worker requests (KIP-507, spec connect B.5).
+"""Session keys and signatures of worker-to-worker requests (KIP-507).
 
-The leader distributes a random key through the config topic; whoever can read that topic may sign requests with it.
+The leader distributes a random key through the config topic; any client that can read that topic can sign requests.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mm2.connect.errors import BadRequest
 SIGNATURE_HEADER: Final = "X-Connect-Authorization"
 ALGORITHM_HEADER: Final = "X-Connect-Request-Signature-Algorithm"
 
-# Java finds them whatever the case of their names. Key sizes are what its KeyGenerator yields when no size is asked for.
+# Java accepts these names in any case. Key sizes are the defaults of its KeyGenerator.
 _DIGESTS = {
     "HmacMD5": ("md5", 64),
     "HmacSHA1": ("sha1", 64),
@@ -35,7 +35,7 @@ _NAMES = {name.lower(): name for name in _DIGESTS}
 
 @dataclass(frozen=True)
 class SessionKey:
-    """A key as the config topic holds it."""
+    """A session key as stored in the config topic."""
 
     key: bytes = field(repr=False)
     algorithm: str
@@ -51,7 +51,7 @@ class SessionKey:
 
     @classmethod
     def from_json(cls, value: Any) -> SessionKey:
-        """Read the value of a ``session-key`` record. Raises ConnectError naming the bad field."""
+        """Read the value of a ``session-key`` record. Raises ConnectError naming the invalid field."""
         if not isinstance(value, dict):
             raise ConnectError("A session key record must hold a map")
         key, algorithm, created = value.get("key"), value.get("algorithm"), value.get("creation-timestamp")
@@ -77,7 +77,7 @@ def _java_name(algorithm: str) -> str:
 
 
 def generate_key(algorithm: str, size_bits: int | None, now_ms: int) -> SessionKey:
-    """A new random key, which has Java's name of the algorithm. ``size_bits`` None takes the algorithm's default.
+    """A new random key with Java's name of the algorithm. ``size_bits`` None selects the algorithm's default.
 
     Raises ConnectError when the algorithm is unknown.
     """
@@ -87,10 +87,10 @@ def generate_key(algorithm: str, size_bits: int | None, now_ms: int) -> SessionK
 
 
 def key_is_due(current: SessionKey | None, *, algorithm: str, size_bits: int | None, ttl_ms: int, now_ms: int) -> bool:
-    """Whether the leader has to distribute a new key: none, expired, or not of the configured kind.
+    """Whether the leader has to distribute a new key: none, expired, or not of the configured algorithm.
 
-    ``ttl_ms`` 0 disables rotation by age. A name in another case is the same algorithm; Java, which compares what the user wrote
-    with its own name, would write a new key in every tick.
+    ``ttl_ms`` 0 disables rotation by age. Algorithm names are compared case-insensitively. Java compares the user's
+    spelling with its own and would write a new key in every tick.
     """
     if current is None:
         return True
@@ -102,7 +102,7 @@ def key_is_due(current: SessionKey | None, *, algorithm: str, size_bits: int | N
 
 
 def sign(key: bytes, body: bytes, algorithm: str = "HmacSHA256") -> bytes:
-    """The MAC of the exact bytes of a request's body; of nothing when it has none."""
+    """The MAC of the exact bytes of a request's body; of no bytes when there is no body."""
     digest, _ = _DIGESTS[_java_name(algorithm)]
     return hmac.new(key, body, getattr(hashlib, digest)).digest()
 
@@ -114,13 +114,13 @@ def signature_headers(key: SessionKey, body: bytes | None, algorithm: str = "Hma
 
 
 def verify(key: bytes, body: bytes, signature: bytes, algorithm: str = "HmacSHA256") -> bool:
-    """Whether the signature is right; takes the same time for every wrong one."""
+    """Whether the signature is valid; compares in constant time."""
     return hmac.compare_digest(sign(key, body, algorithm), signature)
 
 
 @dataclass(frozen=True)
 class RequestSignature:
-    """The signature that a request came with, and the bytes that it signs."""
+    """The signature of a received request, and the bytes that it signs."""
 
     body: bytes = field(repr=False)
     algorithm: str
@@ -130,8 +130,8 @@ class RequestSignature:
     def from_headers(cls, body: bytes, headers: Mapping[str, str]) -> RequestSignature | None:
         """The signature of a request, None when it has none.
 
-        ``headers`` must find its names whatever their case, as those of Starlette do. Raises BadRequest for an unknown
-        algorithm, or what is not base64.
+        ``headers`` must be case-insensitive, like those of Starlette. Raises BadRequest for an unknown algorithm and
+        for invalid base64.
         """
         algorithm, encoded = headers.get(ALGORITHM_HEADER), headers.get(SIGNATURE_HEADER)
         if algorithm is None or encoded is None:

@@ -20,20 +20,20 @@ _CLIENT_AUTH: Final = {
 
 
 def server_context(props: Mapping[str, str], prefix: str, client_auth: str) -> ssl.SSLContext:
-    """What an https listener shows and asks for. Raises ConfigException naming key and file."""
+    """The TLS context of an https listener. Raises ConfigException naming key and file."""
     settings = tls_settings(props, prefix)
-    # Within the prefix the key of the client's certificate belongs to the whole.
+    # A prefixed ssl.client.auth takes precedence over ``client_auth``.
     wanted = props.get(f"{prefix}ssl.client.auth", client_auth).strip().lower()
     return build_server_ssl_context(settings, _CLIENT_AUTH[wanted])
 
 
 def client_context(props: Mapping[str, str]) -> ssl.SSLContext:
-    """What a request to the https listener of another worker shows and trusts. Raises ConfigException."""
+    """The TLS context of requests to the https listener of another worker. Raises ConfigException."""
     return build_ssl_context(tls_settings(props, LISTENERS_PREFIX))
 
 
 def tls_settings(props: Mapping[str, str], prefix: str) -> Tls:
-    """All or nothing: as soon as one key has the prefix, only those with it count, else the worker's own ``ssl.*``."""
+    """TLS settings: keys with the prefix if there is at least one, otherwise the worker's own ``ssl.*``."""
     own = {key.removeprefix(prefix): value for key, value in props.items() if key.startswith(prefix)}
     chosen = own or {key: value for key, value in props.items() if key.startswith("ssl.")}
     known = {key: value for key, value in chosen.items() if key != "ssl.client.auth"}

@@ -1,19 +1,19 @@
 """What plugin authors implement and use: Kafka Connect's plugin API (the packages of Java's connect-api).
 
-    connector       Connector, Task, ConnectorContext
-    source          SourceConnector, SourceTask and their contexts
-    sink            SinkConnector, SinkTask and their contexts
-    converter       Converter, HeaderConverter
-    transformation  Transformation
-    predicate       Predicate
+  connector       Connector, Task, ConnectorContext
+  source          SourceConnector, SourceTask and their contexts
+  sink            SinkConnector, SinkTask and their contexts
+  converter       Converter, HeaderConverter
+  transformation  Transformation
+  predicate       Predicate
 
-Records, schemas, values and errors are those of `mm2.connect.data`; `mm2.connect.data.schema` tells what values are in
-Python. Everything is importable from here.
+Records, schemas, values and errors are those of `mm2.connect.data`; `mm2.connect.data.schema` lists the Python type of
+each schema type. Everything is importable from here.
 
 Threads: a connector's methods run on its ``connector-thread-<name>``, one at a time. A task's methods run on its
-``task-thread-<connector>-<n>``, with three exceptions of source tasks: :meth:`SourceTask.commit` is called by the offset
-committer, :meth:`SourceTask.commit_record` by the thread that got the acknowledgement (both on the task's thread with exactly-once),
-and :meth:`Task.stop` may be called from the herder's threads **while** ``poll`` runs (see there).
+``task-thread-<connector>-<n>``, with three exceptions. The offset committer calls :meth:`SourceTask.commit`. The thread
+that received the acknowledgement calls :meth:`SourceTask.commit_record`. (With exactly-once support, both run on the
+task's thread.) The herder's threads may call :meth:`Task.stop` of a source task **while** ``poll`` runs (see there).
 """
 
 from mm2.connect.api.connector import UNDEFINED_VERSION, Connector, ConnectorContext, Task

@@ -1,4 +1,4 @@
-"""What connectors and tasks of both directions have (org.apache.kafka.connect.connector)."""
+"""The API that source and sink connectors and their tasks share (org.apache.kafka.connect.connector)."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ UNDEFINED_VERSION: Final = "undefined"
 
 
 class ConnectorContext(Protocol):
-    """What a running connector may ask of the runtime. Safe to call from any thread."""
+    """What a running connector may request from the runtime. Thread-safe."""
 
     def request_task_reconfiguration(self) -> None:
-        """Have ``task_configs`` called again soon; tasks restart only if the answer differs from the stored one."""
+        """Request another call of ``task_configs``; tasks restart only if the result has changed."""
 
     def stored_task_configs(self) -> list[dict[str, str]]:
-        """The task configs that were published last, by whichever worker; empty when there are none."""
+        """The task configs published last, by any worker; empty when there are none."""
 
     def raise_error(self, exc: Exception) -> None:
         """Fail the connector (state FAILED, the exception as trace); its tasks keep running."""
 
 
 class Connector(ABC):
-    """Decides what has to be done and cuts it into task configurations; does not move data itself."""
+    """Divides the work into task configurations; does not copy data itself."""
 
     context: ConnectorContext
 
@@ -45,7 +45,7 @@ class Connector(ABC):
 
     @abstractmethod
     def stop(self) -> None:
-        """Stop and release everything. A stopped instance is not started again."""
+        """Stop and release all resources. A stopped instance is not started again."""
 
     @abstractmethod
     def task_class(self) -> type[Task]:
@@ -53,19 +53,19 @@ class Connector(ABC):
 
     @abstractmethod
     def task_configs(self, max_tasks: int) -> list[dict[str, str]]:
-        """One map per task, at most ``max_tasks`` of them. Must be the same again when nothing has changed."""
+        """One map per task, at most ``max_tasks`` of them. The result must be equal as long as nothing has changed."""
 
     @abstractmethod
     def config(self) -> ConfigDef:
-        """The definition of the configuration this connector reads."""
+        """The definition of the connector's configuration."""
 
     def validate(self, props: Mapping[str, str]) -> list[tuple[str, str]]:
-        """Everything wrong with ``props`` as (key, message) pairs; empty when it can be started."""
+        """All errors in ``props`` as (key, message) pairs; empty when the connector can be started."""
         return [(name, message) for name, messages in self.config().validate(dict(props)) for message in messages]
 
 
 class Task(ABC):
-    """One unit of a connector's work, run by a thread of its own."""
+    """One unit of a connector's work, run by its own thread."""
 
     @abstractmethod
     def version(self) -> str:
@@ -77,9 +77,9 @@ class Task(ABC):
 
     @abstractmethod
     def stop(self) -> None:
-        """Make ``poll`` return soon, and give up what the task holds.
+        """Make ``poll`` return soon, and release the task's resources.
 
-        Called exactly once after ``start`` was called. Unlike in Java, which calls it on the task's own thread after
-        the last ``poll``, it is called from the thread that stops the task when ``poll`` is in progress, so that a
-        blocking ``poll`` can end early. What must not happen under a running ``poll`` belongs behind its return.
+        Called exactly once after ``start`` was called. Java calls it on the task's own thread after the last ``poll``.
+        Here, if ``poll`` is in progress, the thread that stops the task calls it, so that a blocking ``poll`` can end
+        early. Anything that must not happen during ``poll`` belongs after its return.
         """

@@ -1,4 +1,4 @@
-"""From a record's values to the bytes on the topic and back (org.apache.kafka.connect.storage; spec connect G.4)."""
+"""Conversion between a record's values and the bytes in the topic (org.apache.kafka.connect.storage)."""
 
 from __future__ import annotations
 
@@ -17,59 +17,65 @@ KafkaHeaders = Sequence[tuple[str, bytes | None]]
 
 
 class Converter(ABC):
-    """Serialises keys or values of one task; used by one thread at a time."""
+    """Serializes keys or values of one task; used by one thread at a time."""
 
     def version(self) -> str:
         """Version shown in plugin lists."""
         return UNDEFINED_VERSION
 
     def config(self) -> ConfigDef | None:
-        """The definition of the keys behind the converter's prefix; None: it has none."""
+        """The definition of the keys after the converter's prefix, or None."""
         return None
 
     def configure(self, props: Mapping[str, Any], *, is_key: bool) -> None:
-        """Called once with the keys behind the converter's prefix. Raises ConnectError or ConfigException when they are bad."""
+        """Called once with the keys after the converter's prefix.
+
+        Raises ConnectError or ConfigException if they are invalid.
+        """
         return
 
     @abstractmethod
     def from_connect_data(self, topic: str, headers: KafkaHeaders, schema: Schema | None, value: Any) -> bytes | None:
-        """Bytes for a value. Raises DataError when it cannot be said.
+        """Serialize a value. Raises DataError if it cannot be converted.
 
-        ``headers`` are the record's, already converted. A converter that wants to add some has them as a mutable list.
+        ``headers`` are the record's, already converted. The list is mutable, so a converter may add headers.
         """
 
     @abstractmethod
     def to_connect_data(self, topic: str, headers: KafkaHeaders, data: bytes | None) -> SchemaAndValue:
-        """The value in some bytes. Raises DataError when they are not what this converter writes."""
+        """Deserialize a value. Raises DataError if the bytes do not have this converter's format."""
 
     def close(self) -> None:
-        """Called once when the task is over."""
+        """Called once when the task has stopped."""
         return
 
 
 class HeaderConverter(ABC):
-    """Serialises headers of one task; used by one thread at a time."""
+    """Serializes headers of one task; used by one thread at a time."""
 
     def version(self) -> str:
         """Version shown in plugin lists."""
         return UNDEFINED_VERSION
 
     def config(self) -> ConfigDef | None:
-        """The definition of the keys behind ``header.converter.``; None: it has none."""
+        """The definition of the keys after ``header.converter.``, or None."""
         return None
 
     def configure(self, props: Mapping[str, Any]) -> None:
-        """Called once with the keys behind ``header.converter.``. Raises ConnectError or ConfigException when they are bad."""
+        """Called once with the keys after ``header.converter.``.
+
+        Raises ConnectError or ConfigException if they are invalid.
+        """
         return
 
     @abstractmethod
     def from_connect_header(self, topic: str, key: str, schema: Schema | None, value: Any) -> bytes | None:
-        """Bytes for the value of the header ``key``. Raises DataError when it cannot be said."""
+        """Serialize the value of the header ``key``. Raises DataError if it cannot be converted."""
 
     @abstractmethod
     def to_connect_header(self, topic: str, key: str, data: bytes | None) -> SchemaAndValue:
-        """The value in the bytes of a header. Raises DataError when they are not what this converter writes."""
+        """Deserialize a header's value. Raises DataError if the bytes do not have this converter's format."""
 
     def close(self) -> None:
-        """Called once when the task is over."""
+        """Called once when the task has stopped."""
         return

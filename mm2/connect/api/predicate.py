@@ -1,4 +1,4 @@
-"""What decides whether a transformation applies to a record (org.apache.kafka.connect.transforms.predicates; KIP-585)."""
+"""Conditions for applying a transformation (org.apache.kafka.connect.transforms.predicates; KIP-585)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Predicate(ABC):
-    """Asked about one record at a time, for one task, on that task's thread."""
+    """Tests one record at a time, for one task, on that task's thread."""
 
     def version(self) -> str:
         """Version shown in plugin lists."""
@@ -22,16 +22,19 @@ class Predicate(ABC):
 
     @abstractmethod
     def config(self) -> ConfigDef:
-        """The definition of the keys behind ``predicates.<alias>.``."""
+        """The definition of the keys after ``predicates.<alias>.``."""
 
     @abstractmethod
     def configure(self, props: Mapping[str, Any]) -> None:
-        """Called once with the keys behind ``predicates.<alias>.``. Raises ConnectError or ConfigException when they are bad."""
+        """Called once with the keys after ``predicates.<alias>.``.
+
+        Raises ConnectError or ConfigException if they are invalid.
+        """
 
     @abstractmethod
     def test(self, record: ConnectRecord) -> bool:
-        """Whether the transformation applies; ``negate`` turns the answer around."""
+        """Whether the transformation applies; ``negate`` inverts the result."""
 
     def close(self) -> None:
-        """Called once when the task is over."""
+        """Called once when the task has stopped."""
         return

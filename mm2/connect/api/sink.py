@@ -1,4 +1,4 @@
-"""What a sink connector's author implements, and what the runtime gives to it (org.apache.kafka.connect.sink; spec G.1)."""
+"""What a sink connector implements, and what the runtime provides to it (org.apache.kafka.connect.sink)."""
 
 from __future__ import annotations
 
@@ -14,59 +14,61 @@ from mm2.kafka.structs import OffsetAndMetadata, TopicPartition
 
 
 class SinkConnector(Connector):
-    """A connector whose tasks take data out of Kafka."""
+    """A connector whose tasks export data from Kafka."""
 
     def alter_offsets(self, props: Mapping[str, str], offsets: Mapping[TopicPartition, int | None]) -> bool:
-        """Take over offsets that a user wants (None = remove), before those of the consumer group change (KIP-875).
+        """Apply requested offsets (None removes one) before the consumer group's offsets change (KIP-875).
 
-        A connector that keeps offsets in its own system changes them here. True = done, False = this connector has
-        nothing to do with it. Raise to refuse.
+        A connector that keeps offsets in its own system changes them here. True: applied; False: the connector keeps no
+        offsets of its own. Raise to reject the request.
         """
         return False
 
 
 class ErrantRecordReporter(Protocol):
-    """Takes records that a task could not deliver (KIP-610)."""
+    """Accepts records that a task could not deliver (KIP-610)."""
 
     def report(self, record: SinkRecord, error: BaseException) -> Future[None]:
-        """Have a record logged and written to the dead letter queue, as ``errors.*`` say.
+        """Log the record and write it to the dead letter queue, as configured by ``errors.*``.
 
-        Done when it is written; raises what ``errors.tolerance=none`` makes of it. No offset at or behind the record is
-        committed before that.
+        The future completes when the record is written. Until then, no offset at or after the record is committed.
+        Raises ConnectError if the error is not tolerated (``errors.tolerance=none``).
         """
 
 
 class SinkTaskContext(Protocol):
-    """What a sink task may ask of the runtime, on its own thread (org.apache.kafka.connect.sink.SinkTaskContext)."""
+    """What a sink task may request from the runtime, on its own thread (SinkTaskContext of Java)."""
 
     def configs(self) -> Mapping[str, str]:
-        """The task's configuration, provider references resolved anew at each call."""
+        """The task's configuration; provider references are resolved again on each call."""
 
     def offset(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Go on reading these partitions at these offsets, after the present call into the task. For tasks that keep
-        offsets in their own system; typically from ``open``."""
+        """Seek these partitions to these offsets after the current call into the task.
+
+        For tasks that keep offsets in their own system; typically called from ``open``.
+        """
 
     def timeout(self, timeout_ms: int) -> None:
-        """How long to wait before ``put`` is tried again after a RetriableError; once."""
+        """How long to wait before the next retry of ``put`` after a RetriableError; applies once."""
 
     def assignment(self) -> AbstractSet[TopicPartition]:
-        """The partitions that the task has at the moment."""
+        """The partitions that are currently assigned to the task."""
 
     def pause(self, *partitions: TopicPartition) -> None:
-        """Read nothing from these for a while. Raises IllegalWorkerStateError for one that is not assigned."""
+        """Pause these partitions. Raises IllegalWorkerStateError for a partition that is not assigned."""
 
     def resume(self, *partitions: TopicPartition) -> None:
-        """Read from these again. Raises IllegalWorkerStateError for one that is not assigned."""
+        """Resume these partitions. Raises IllegalWorkerStateError for a partition that is not assigned."""
 
     def request_commit(self) -> None:
-        """Have offsets committed soon, without waiting for the interval."""
+        """Request an offset commit without waiting for the interval."""
 
     def errant_record_reporter(self) -> ErrantRecordReporter | None:
-        """Where to give records that cannot be delivered; None when neither a dead letter queue nor a log is configured."""
+        """The reporter of undeliverable records; None without a dead letter queue and without logging."""
 
 
 class SinkTask(Task):
-    """A task that takes data out of Kafka. All its methods run on its own thread."""
+    """A task that exports data from Kafka. All its methods run on its own thread."""
 
     context: SinkTaskContext
 
@@ -76,26 +78,26 @@ class SinkTask(Task):
 
     @abstractmethod
     def put(self, records: Collection[SinkRecord]) -> None:
-        """Take the next records, perhaps none, in order within each partition; may only buffer them.
+        """Take the next records (possibly none), in order within each partition; may only buffer them.
 
-        RetriableError: the same records come again; any other exception fails the task.
+        On RetriableError the same records are delivered again; any other exception fails the task.
         """
 
     def flush(self, current_offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Deliver all that ``put`` was given; ``current_offsets`` are those behind the last records."""
+        """Deliver all records passed to ``put``; ``current_offsets`` are the positions after the last records."""
         return
 
     def pre_commit(
         self, current_offsets: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> Mapping[TopicPartition, OffsetAndMetadata]:
-        """The offsets that may be committed: flushes and answers ``current_offsets`` unless overridden; empty: none."""
+        """The offsets that may be committed; empty for none. By default, flushes and returns ``current_offsets``."""
         self.flush(current_offsets)
         return current_offsets
 
     def open(self, partitions: Collection[TopicPartition]) -> None:
-        """These partitions are the task's from now on; called before their first record."""
+        """These partitions have been assigned to the task; called before their first record."""
         return
 
     def close(self, partitions: Collection[TopicPartition]) -> None:
-        """These partitions are no longer the task's; called after their last commit, and before ``stop``."""
+        """These partitions have been revoked from the task; called after their last commit, and before ``stop``."""
         return

@@ -1,4 +1,4 @@
-"""What a source connector's author implements, and what the runtime gives to it (org.apache.kafka.connect.source; spec G.2)."""
+"""What a source connector implements, and what the runtime provides to it (org.apache.kafka.connect.source)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class SourceConnector(Connector):
-    """A connector whose tasks bring data into Kafka."""
+    """A connector whose tasks import data into Kafka."""
 
     def exactly_once_support(self, props: Mapping[str, str]) -> bool | None:
-        """Whether exactly-once works with this configuration; None = not known (KIP-618)."""
+        """Whether exactly-once works with this configuration; None if unknown (KIP-618)."""
         return None
 
     def can_define_transaction_boundaries(self, props: Mapping[str, str]) -> bool:
@@ -29,9 +29,9 @@ class SourceConnector(Connector):
     def alter_offsets(
         self, props: Mapping[str, str], offsets: Sequence[tuple[dict[str, Any], dict[str, Any] | None]]
     ) -> bool:
-        """Check offsets that a user wants to write (None = remove) before they are stored (KIP-875).
+        """Check the offsets that a user requests (None removes one) before they are stored (KIP-875).
 
-        True = checked, False = this connector has no check. Raise to refuse.
+        True: checked; False: this connector has no check. Raise to reject the request.
         """
         return False
 
@@ -40,29 +40,29 @@ class OffsetReader(Protocol):
     """A task's view of the offsets its connector has committed."""
 
     def offsets(self, partitions: Iterable[Mapping[str, Any]]) -> list[dict[str, Any] | None]:
-        """The last committed offset of each partition, in the order asked; None where there is none.
+        """The last committed offset of each partition, in the order of ``partitions``; None where there is none.
 
-        Reads the offsets topic to its end first, so it sees what a predecessor has just committed. Raises
-        ConnectError when that is not possible (never an empty answer instead).
+        Reads the offsets topic to its end first, so the result includes the last commit of the previous task instance.
+        Raises ConnectError when the topic cannot be read (never returns an empty result instead).
         """
 
 
 @dataclass(frozen=True)
 class WorkerView:
-    """What a task may know of the worker it runs on. Contains secrets: not for logs."""
+    """What a task may know of the worker it runs on. Contains secrets: do not log."""
 
     #: The worker's configuration, provider references resolved.
     worker_props: Mapping[str, str] = field(repr=False)
     group_id: str
     offset_storage_topic: str
-    #: Exactly what the worker gives to this task's producer, Java-style keys, bootstrap and security included; with
-    #: exactly-once also ``enable.idempotence`` and ``transactional.id``.
+    #: Exactly what the worker passes to this task's producer, with Java's keys, bootstrap servers and security
+    #: included; with exactly-once support also ``enable.idempotence`` and ``transactional.id``.
     producer_props: Mapping[str, str] = field(repr=False)
-    #: Records and their offsets are to be written in one transaction (KIP-618).
+    #: Records and their offsets are written in one transaction (KIP-618).
     exactly_once: bool
     #: ``<group.id>-<connector>-<task>`` with exactly-once, else None.
     transactional_id: str | None = None
-    #: What ends a transaction: "poll" or "interval"; meaningful with exactly-once only, as is the next.
+    #: What ends a transaction: "poll" or "interval"; used with exactly-once support only, as is the next field.
     transaction_boundary: str = "poll"
     transaction_interval_ms: int = 60_000
 
@@ -76,18 +76,21 @@ def _always_owner() -> None:
 
 
 class TransactionContext(Protocol):
-    """How a source task says where its transactions end (KIP-618). To be called on the task's thread, from ``poll``."""
+    """Lets a source task define its transaction boundaries (KIP-618). Call it on the task's thread, from ``poll``."""
 
     def commit_transaction(self, record: SourceRecord | None = None) -> None:
-        """Commit after this poll's records; with ``record``, which that poll has to return, right behind it."""
+        """Commit after this poll's records; with ``record``, which that poll must return, right after it."""
 
     def abort_transaction(self, record: SourceRecord | None = None) -> None:
-        """Discard this poll's records and what is open; with ``record``, up to and with it. Their offsets count all the same."""
+        """Discard this poll's records and the open transaction; with ``record``, up to and including it.
+
+        The offsets of the discarded records are still committed.
+        """
 
 
 @dataclass(frozen=True)
 class SourceTaskContext:
-    """Handed to :meth:`SourceTask.initialize`."""
+    """Passed to :meth:`SourceTask.initialize`."""
 
     connector: str
     task_id: int
@@ -95,27 +98,28 @@ class SourceTaskContext:
     configs: Mapping[str, str] = field(repr=False)
     offset_reader: OffsetReader
     worker: WorkerView
-    #: Process-wide things that the embedding program gave to the Worker, by name.
+    #: Process-wide objects that the embedding program passed to the Worker, by name.
     resources: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}), repr=False)
     #: With exactly-once and ``transaction.boundary=connector`` only, else None.
     transaction_context: TransactionContext | None = None
     #: ``report(detail)`` publishes JSON-able details of the task for status pages; the last call wins. Any thread.
     report: Callable[[dict[str, Any]], None] = field(default=_ignore_detail, repr=False)
-    #: With exactly-once, for tasks that produce by themselves: to be called after each InitProducerId and before
-    #: anything is read or written with its outcome. Returns when the task still belongs to this worker and its
-    #: connector has no newer task configs, and raises ConnectError otherwise: then the id has to be given up, because
-    #: its rightful owner has been fenced. Waits for the end of a rebalance under way. Not on the herder's thread.
+    #: With exactly-once support, for tasks that produce by themselves: call it after each InitProducerId, before
+    #: reading or writing anything that depends on it. Returns if the task is still assigned to this worker and its
+    #: connector has no newer task configs. Raises ConnectError otherwise; the task must then stop using the
+    #: transactional id, because it has fenced the producer of the current owner. Waits until a rebalance in progress
+    #: has completed. Not for the herder's thread.
     confirm_ownership: Callable[[], None] = field(default=_always_owner, repr=False)
-    #: How many tasks the connector has, this one included; another number of them means a new context.
+    #: How many tasks the connector has, this one included; when the number changes, a new context is created.
     task_count: int = 1
 
 
 class SourceTask(Task):
-    """A task that brings data into Kafka."""
+    """A task that imports data into Kafka."""
 
-    #: True: it writes its data and offsets without the runtime, and ``poll`` returns None always. With exactly-once the
-    #: runtime then fences older tasks before ``start`` but leaves the transactional id to the task: see
-    #: `SourceTaskContext.confirm_ownership`.
+    #: True: the task writes its data and offsets without the runtime, and ``poll`` always returns None. With
+    #: exactly-once support the runtime then fences older tasks before ``start`` but leaves the transactional id to the
+    #: task: see `SourceTaskContext.confirm_ownership`.
     produces_by_itself: ClassVar[bool] = False
 
     context: SourceTaskContext
@@ -126,29 +130,32 @@ class SourceTask(Task):
 
     @abstractmethod
     def poll(self) -> list[SourceRecord] | None:
-        """The next records, or None when there are none right now.
+        """The next records, or None when there are none at present.
 
-        May block, but not for ever; a task that moves its data by other means may return None always. RetriableError
-        is logged and followed by another poll; any other exception fails the task. With exactly-once and the boundary
-        "interval" a transaction stays open meanwhile, so a poll should take much less than ``transaction.timeout.ms``.
+        May block, but not indefinitely; a task that copies its data by other means may always return None. A
+        RetriableError is logged and followed by another poll; any other exception fails the task. With exactly-once
+        support and the boundary "interval" a transaction stays open during the poll, so a poll should take much less
+        than ``transaction.timeout.ms``.
         """
 
     def pause(self) -> None:
-        """Called when the connector is paused and no ``poll`` will come for a while: for tasks that go on by themselves.
+        """Called when the connector is paused and ``poll`` is suspended, for tasks that copy data by themselves.
 
         On the task's thread, as is `resume`.
         """
         return
 
     def resume(self) -> None:
-        """Called when a pause is over, before the next ``poll``."""
+        """Called when the connector is resumed, before the next ``poll``."""
         return
 
     def commit(self) -> None:
-        """Called after each commit of offsets; with exactly-once, of a transaction. What it raises is only logged."""
+        """Called after each commit of offsets (with exactly-once, of a transaction). Exceptions are only logged."""
         return
 
     def commit_record(self, record: SourceRecord, metadata: RecordMetadata | None) -> None:
-        """Called when a record was acknowledged, with exactly-once when its transaction was committed; ``metadata`` is
-        None when it was filtered. What it raises is only logged."""
+        """Called when a record was acknowledged; with exactly-once support, when its transaction was committed.
+
+        ``metadata`` is None when the record was filtered. Exceptions are only logged.
+        """
         return

@@ -1,4 +1,4 @@
-"""What changes or drops single records on their way (org.apache.kafka.connect.transforms.Transformation; spec connect G.5)."""
+"""Transformations of single records (org.apache.kafka.connect.transforms.Transformation)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Record = TypeVar("Record", bound=ConnectRecord)
 
 
 class Transformation(ABC):
-    """Works on one record at a time, for one task, on that task's thread."""
+    """Transforms one record at a time, for one task, on that task's thread."""
 
     def version(self) -> str:
         """Version shown in plugin lists."""
@@ -24,16 +24,19 @@ class Transformation(ABC):
 
     @abstractmethod
     def config(self) -> ConfigDef:
-        """The definition of the keys behind ``transforms.<alias>.``."""
+        """The definition of the keys after ``transforms.<alias>.``."""
 
     @abstractmethod
     def configure(self, props: Mapping[str, Any]) -> None:
-        """Called once with the keys behind ``transforms.<alias>.``. Raises ConnectError or ConfigException when they are bad."""
+        """Called once with the keys after ``transforms.<alias>.``.
+
+        Raises ConnectError or ConfigException if they are invalid.
+        """
 
     @abstractmethod
     def apply(self, record: Record) -> Record | None:
-        """The record to go on with, made by `ConnectRecord.new_record`; None drops it. Raises DataError when it cannot be done."""
+        """The transformed record, made by `ConnectRecord.new_record`; None drops it. Raises DataError on failure."""
 
     def close(self) -> None:
-        """Called once when the task is over."""
+        """Called once when the task has stopped."""
         return

@@ -1,4 +1,4 @@
-"""The converters that ship with Kafka 4.3.0 (spec connect G.4)."""
+"""The converters that ship with Kafka 4.3.0."""
 
 from mm2.connect.converters.byte_array import ByteArrayConverter
 from mm2.connect.converters.fixed_width import (

@@ -1,4 +1,4 @@
-"""Bytes as they are (org.apache.kafka.connect.converters.ByteArrayConverter)."""
+"""Bytes without conversion (org.apache.kafka.connect.converters.ByteArrayConverter)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mm2.connect.data.schema import OPTIONAL_BYTES_SCHEMA, Schema, SchemaAndValu
 
 
 class ByteArrayConverter(Converter, HeaderConverter):
-    """Passes bytes through untouched; reads optional bytes."""
+    """Passes bytes through unchanged; deserialized values have the optional bytes schema."""
 
     def version(self) -> str:
         return __version__

@@ -1,4 +1,4 @@
-"""Numbers and booleans in a fixed number of bytes, the highest first (org.apache.kafka.connect.converters)."""
+"""Numbers and booleans in a fixed number of bytes, big-endian (org.apache.kafka.connect.converters)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from mm2.connect.data.struct import validate_value
 
 
 class FixedWidthConverter(Converter, HeaderConverter):
-    """Writes values of one type and reads them as optional ones; None is None."""
+    """Serializes values of one type and deserializes them with the optional schema; None stays None."""
 
     layout: ClassVar[struct.Struct]
     schema: ClassVar[Schema]
@@ -124,7 +124,7 @@ class BooleanConverter(FixedWidthConverter):
     schema = OPTIONAL_BOOLEAN_SCHEMA
 
     def from_connect_data(self, topic: str, headers: KafkaHeaders, schema: Schema | None, value: Any) -> bytes | None:
-        # As in Java it is the only one that minds the schema of nothing.
+        # As in Java, only this converter checks the schema of a null value.
         if value is None and schema is not None and schema.type is not Type.BOOLEAN:
             raise DataError(f"BooleanConverter takes BOOLEAN only, not {schema.type.value} (topic {topic})")
         return super().from_connect_data(topic, headers, schema, value)

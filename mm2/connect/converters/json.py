@@ -1,4 +1,4 @@
-"""JSON with or without its schema (org.apache.kafka.connect.json.JsonConverter; spec connect G.4)."""
+"""JSON with or without its schema (org.apache.kafka.connect.json.JsonConverter)."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class _Settings:
 
 
 class _Node:
-    """A piece of JSON as the key of a cache: equal when it says the same."""
+    """A JSON value as a cache key; nodes are equal when their contents are equal."""
 
     __slots__ = ("_said", "value")
 
@@ -128,7 +128,7 @@ class _Node:
 
 
 class JsonConverter(Converter, HeaderConverter):
-    """With ``schemas.enable`` an envelope of schema and payload, else the payload alone."""
+    """With ``schemas.enable`` an envelope of schema and payload, otherwise the payload only."""
 
     def __init__(self) -> None:
         self._use({})
@@ -140,7 +140,7 @@ class JsonConverter(Converter, HeaderConverter):
         return JSON_CONVERTER_CONFIG
 
     def configure(self, props: Mapping[str, Any], *, is_key: bool = False) -> None:
-        """Raises ConfigException for a bad key, DataError for a ``schema.content`` that is no schema."""
+        """Raises ConfigException for an invalid key, DataError if ``schema.content`` is not a schema."""
         self._use(with_type(props, is_key=is_key))
 
     def _use(self, props: Mapping[str, Any]) -> None:
@@ -203,7 +203,7 @@ class _Writer:
         self._settings = settings
 
     def text(self, schema: Schema | None, value: Any) -> str:
-        """JSON of a value. Raises DataError when it does not fit the schema, or has none in Connect."""
+        """JSON of a value. Raises DataError when the value does not fit the schema or has no Connect type."""
         if value is None:
             return self._null(schema)
         if schema is None:
@@ -285,7 +285,7 @@ class _Writer:
 
 
 def _name(key: str) -> str:
-    """A key of an object; null becomes text."""
+    """The name of an object's member; the text of a key that is not a string (null) is quoted."""
     return key if key.startswith('"') else quoted(key)
 
 
@@ -294,7 +294,7 @@ def _base64(data: bytes | bytearray | memoryview) -> str:
 
 
 class _Reader:
-    """JSON's values as those of a schema; what is of another kind becomes 0, false or null, as Jackson has it."""
+    """Converts JSON values to those of a schema; as in Jackson, a value of another kind becomes 0, false or null."""
 
     def __init__(self, settings: _Settings) -> None:
         self._settings = settings
@@ -381,7 +381,7 @@ class _Reader:
 
 
 def _kind(node: Any) -> str:
-    """Jackson's name for what a node is."""
+    """Jackson's name for a node's type."""
     match node:
         case None:
             return "NULL"

@@ -1,4 +1,4 @@
-"""Schemas as JSON, the "schema" of JsonConverter's envelope (org.apache.kafka.connect.json.JsonSchema; spec connect G.4)."""
+"""Schemas as JSON, the "schema" of JsonConverter's envelope (org.apache.kafka.connect.json.JsonSchema)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _TYPES: Final = {name: type_ for type_, name in _NAMES.items()}
 
 
 def write_schema(schema: Schema | None, write_value: Callable[[Schema, Any], str]) -> str:
-    """Text of a schema; ``write_value`` writes defaults."""
+    """The JSON text of a schema; ``write_value`` serializes default values."""
     if schema is None:
         return "null"
     parts = [f'"type":"{_NAMES[schema.type]}"']
@@ -61,7 +61,7 @@ def write_schema(schema: Schema | None, write_value: Callable[[Schema, Any], str
 
 
 def read_schema(node: Any, read_value: Callable[[Schema, Any], Any]) -> Schema | None:
-    """The schema in a piece of JSON; None for null. Raises DataError. ``read_value`` reads defaults."""
+    """The schema in a JSON value; None for null. Raises DataError. ``read_value`` deserializes default values."""
     if node is None:
         return None
     name = node.get("type") if isinstance(node, dict) else None

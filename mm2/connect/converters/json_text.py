@@ -1,6 +1,6 @@
-"""JSON as Jackson reads and writes it (as Kafka's JsonSerializer and JsonDeserializer have it configured).
+"""JSON as Jackson reads and writes it (as configured in Kafka's JsonSerializer and JsonDeserializer).
 
-Read numbers are int, or Decimal when they have a point or an exponent; nothing is rounded.
+Numbers are read as int, or as Decimal when they have a decimal point or an exponent; nothing is rounded.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _NAMED: Final = {"\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"
 _ESCAPED: Final = re.compile(r'[\x00-\x1f"\\\U00010000-\U0010ffff]')
 _BLANKS: Final = " \t\r\n"
 _LONGEST_NUMBER: Final = 1000
-# A string, to be left alone, or zeros that lead a number.
+# Matches a string, which is left unchanged, or leading zeros of a number.
 _LEADING_ZEROS: Final = re.compile(r'("(?:[^"\\]|\\.)*")|(?<![\w.+])(-?)0+(?=[0-9])', re.ASCII)
 
 
 def quoted(text: str) -> str:
-    """A string of JSON. Escaped is what must be, and what is beyond 16 bits: Jackson writes its two halves."""
+    """A JSON string. Escapes what must be escaped, and characters above U+FFFF as two surrogates, as Jackson does."""
     return f'"{_ESCAPED.sub(_escape, text) if _ESCAPED.search(text) else text}"'
 
 
@@ -36,7 +36,7 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def encoded(text: str) -> bytes:
-    """UTF-8. Raises DataError for half of a surrogate pair, which has none."""
+    """UTF-8 bytes. Raises DataError for an unpaired surrogate, which cannot be encoded."""
     try:
         return text.encode()
     except UnicodeEncodeError as error:
@@ -63,7 +63,7 @@ _DECODER: Final = json.JSONDecoder(parse_int=_integer, parse_float=_fraction, pa
 
 
 def read(data: bytes) -> Any:
-    """The first value in some bytes, or `MISSING`. What follows is not looked at, as in Jackson. Raises DataError."""
+    """The first JSON value in the bytes, or `MISSING`. As in Jackson, the rest is ignored. Raises DataError."""
     try:
         text = data.decode(json.detect_encoding(data)).lstrip(_BLANKS)
         if not text:
@@ -88,7 +88,7 @@ def _first(text: str) -> Any:
 
 
 def _runs_on(value: Any, after: str) -> bool:
-    """Whether a number or a word goes on where it should have ended."""
+    """Whether a number or a literal is followed by a character that makes it invalid."""
     if isinstance(value, bool) or value is None:
         return after.isalnum() or after in "_$"
     return isinstance(value, int | Decimal) and after not in _BLANKS

@@ -1,4 +1,4 @@
-"""The key that all configured converters have (org.apache.kafka.connect.storage.ConverterConfig)."""
+"""The key that all configured converters share (org.apache.kafka.connect.storage.ConverterConfig)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TYPE: Final = "converter.type"
 
 
 def converter_config() -> ConfigDef:
-    """A definition that begins with ``converter.type``; the runtime gives its value."""
+    """A definition that begins with ``converter.type``, which the runtime sets."""
     return ConfigDef().define(
         TYPE,
         Type.STRING,
@@ -22,5 +22,5 @@ def converter_config() -> ConfigDef:
 
 
 def with_type(props: Mapping[str, Any], *, is_key: bool) -> dict[str, Any]:
-    """The settings of a converter with what it is used for; a header converter's are told that already."""
+    """A converter's settings with ``converter.type``; a header converter's settings already have it."""
     return {TYPE: "key" if is_key else "value", **props}

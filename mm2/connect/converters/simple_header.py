@@ -1,4 +1,4 @@
-"""Headers as text that tells its type (org.apache.kafka.connect.storage.SimpleHeaderConverter)."""
+"""Headers as text from which the type can be inferred (org.apache.kafka.connect.storage.SimpleHeaderConverter)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = structlog.get_logger(__name__)
 
 
 class SimpleHeaderConverter(HeaderConverter):
-    """Writes values as `convert_to_string` does, reads them as `parse_string` does, and as bytes what that fails on."""
+    """Writes values with `convert_to_string` and reads them with `parse_string`, or as bytes where that fails."""
 
     def version(self) -> str:
         return __version__
@@ -38,6 +38,6 @@ class SimpleHeaderConverter(HeaderConverter):
             return NULL
         try:
             return parse_string(data.decode("utf-8", "replace"))
-        except Exception as error:  # noqa: BLE001 - whatever is wrong with it, the bytes are still there
+        except Exception as error:  # noqa: BLE001 - fall back to the bytes after any error
             log.warning("a header could not be read and stays bytes", header=key, topic=topic, reason=str(error))
             return SchemaAndValue(BYTES_SCHEMA, data)

@@ -26,7 +26,7 @@ STRING_CONVERTER_CONFIG: Final = converter_config().define(
 
 
 class StringConverter(Converter, HeaderConverter):
-    """Writes any value as Java's toString does, whatever its schema; reads an optional string."""
+    """Writes any value as Java's toString does, regardless of its schema; reads an optional string."""
 
     def __init__(self) -> None:
         self._encoding = "utf-8"
@@ -49,7 +49,7 @@ class StringConverter(Converter, HeaderConverter):
             return None
         text = java_text(schema, value)
         if self._encoding == "utf-16":
-            # Java begins a text with the byte order and has the higher byte first.
+            # Java writes a byte order mark and big-endian code units.
             return codecs.BOM_UTF16_BE + text.encode("utf-16-be", "replace") if text else b""
         return text.encode(self._encoding, "replace")
 

@@ -1,1 +1,1 @@
-"""What records are made of: schemas, structs, values with their schema, headers (org.apache.kafka.connect.data and .header)."""
+"""Connect's data model: schemas, structs, values, headers (org.apache.kafka.connect.data and .header)."""

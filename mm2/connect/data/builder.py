@@ -1,4 +1,4 @@
-"""Making schemas (org.apache.kafka.connect.data.SchemaBuilder)."""
+"""Builder of schemas (org.apache.kafka.connect.data.SchemaBuilder)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from mm2.connect.data.struct import validate_value
 
 
 class SchemaBuilder:
-    """Collects what a schema shall be: ``SchemaBuilder.struct().name("x").field("id", INT64_SCHEMA).build()``.
+    """Builds a schema: ``SchemaBuilder.struct().name("x").field("id", INT64_SCHEMA).build()``.
 
-    A thing that was said may not be said differently again: SchemaBuilderError, a DataError.
+    A property that is already set cannot be set to another value: SchemaBuilderError, a DataError.
     """
 
     def __init__(self, type_: Type, *, key_schema: Schema | None = None, value_schema: Schema | None = None) -> None:
@@ -67,18 +67,20 @@ class SchemaBuilder:
 
     @classmethod
     def array(cls, value_schema: Schema) -> Self:
-        """Of items of this schema."""
+        """An array of items of this schema."""
         return cls(Type.ARRAY, value_schema=value_schema)
 
     @classmethod
     def map(cls, key_schema: Schema, value_schema: Schema) -> Self:
-        """Of keys and values of these schemas."""
+        """A map with keys and values of these schemas."""
         return cls(Type.MAP, key_schema=key_schema, value_schema=value_schema)
 
     @classmethod
     def like(cls, source: Schema, type_: Type | None = None) -> Self:
-        """Name, version, doc and parameters of another schema, and its type unless told otherwise; no fields, no default,
-        and not whether it is optional (SchemaUtil.copySchemaBasics)."""
+        """Copies name, version, doc and parameters of another schema, and its type unless ``type_`` is given.
+
+        Does not copy fields, the default value or whether the schema is optional (SchemaUtil.copySchemaBasics).
+        """
         builder = cls(type_ or source.type)
         if builder._type is source.type:
             builder._key_schema, builder._value_schema = source.key_schema, source.value_schema
@@ -96,15 +98,15 @@ class SchemaBuilder:
         return self
 
     def optional(self) -> Self:
-        """Values may be missing."""
+        """Values may be None."""
         return self._say("optional", True)
 
     def required(self) -> Self:
-        """Values may not be missing; so it is when nothing is said."""
+        """Values may not be None; this is the default."""
         return self._say("optional", False)
 
     def default(self, value: Any) -> Self:
-        """What a missing value means. Raises SchemaBuilderError when it does not fit what was said so far."""
+        """The default value. Raises SchemaBuilderError when it does not fit the schema built so far."""
         try:
             validate_value(self.build(), value)
         except DataError as error:
@@ -112,29 +114,29 @@ class SchemaBuilder:
         return self._say("default", value)
 
     def name(self, name: str | None) -> Self:
-        """What the type is called, e.g. to make it a logical one."""
+        """The name of the type, e.g. of a logical type."""
         return self._say("name", name)
 
     def version(self, version: int | None) -> Self:
-        """Of what the name stands for."""
+        """The version of the named type."""
         return self._say("version", version)
 
     def doc(self, doc: str | None) -> Self:
-        """Words for people."""
+        """Documentation."""
         return self._say("doc", doc)
 
     def parameter(self, name: str, value: str) -> Self:
-        """A further fact."""
+        """Add a parameter."""
         self._parameters[name] = value
         return self
 
     def parameters(self, parameters: Mapping[str, str]) -> Self:
-        """Further facts."""
+        """Add parameters."""
         self._parameters.update(parameters)
         return self
 
     def field(self, name: str, schema: Schema) -> Self:
-        """The next field of a struct."""
+        """Add a field to a struct."""
         if self._type is not Type.STRUCT:
             raise SchemaBuilderError(f"Cannot create fields on type {self._type.value}")
         if not name:
@@ -145,7 +147,7 @@ class SchemaBuilder:
         return self
 
     def has_field(self, name: str) -> bool:
-        """Whether a field of this name is there."""
+        """Whether a field of this name exists."""
         return name in self._fields
 
     def build(self) -> Schema:

@@ -1,4 +1,4 @@
-"""What Java's toString makes of a value: the text that StringConverter and Cast write."""
+"""The text that Java's toString returns for a value; StringConverter and Cast write it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _DATE: Final = SimpleDateFormat("EEE MMM dd HH:mm:ss zzz yyyy")
 
 
 def java_text(schema: Schema | None, value: Any) -> str:
-    """Text of a value; the schema tells floats of single precision from others.
+    """Text of a value; the schema distinguishes single-precision from double-precision floats.
 
-    Raises DataError for bytes: Java writes where they lie in memory, which nobody can want.
+    Raises DataError for bytes: Java prints the identity of the array object, which is of no use.
     """
     match value:
         case None:

@@ -1,12 +1,12 @@
-"""Logical types: a name on a schema that gives its values another form (org.apache.kafka.connect.data; spec connect G.3).
+"""Logical types: a schema name that gives the stored values another type (org.apache.kafka.connect.data).
 
-    name        stored as                                  in Python
-    Decimal     bytes: unscaled integer; parameter scale   decimal.Decimal with that scale
-    Date        int32: days since the epoch                datetime.date
-    Time        int32: milliseconds since midnight         datetime.time
-    Timestamp   int64: milliseconds since the epoch        datetime.datetime with a timezone
+  name        stored as                                  in Python
+  Decimal     bytes: unscaled integer; parameter scale   decimal.Decimal with that scale
+  Date        int32: days since the epoch                datetime.date
+  Time        int32: milliseconds since midnight         datetime.time
+  Timestamp   int64: milliseconds since the epoch        datetime.datetime with a timezone
 
-Java has one class for the last three, and years beyond 9999 and before 1; here these raise DataError.
+Java uses one class for the last three, and supports years after 9999 and before 1; here these raise DataError.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ Moment = dt.date | dt.time | dt.datetime
 
 
 def decimal_schema(scale: int, *, optional: bool = False) -> Schema:
-    """Of decimals with so many digits behind the point."""
+    """The schema of decimals with this scale (digits after the decimal point)."""
     return Schema(Type.BYTES, optional, name=DECIMAL, version=1, parameters={SCALE: str(scale)})
 
 
 def decimal_scale(schema: Schema) -> int:
-    """The scale that a Decimal's schema tells. Raises DataError when it tells none."""
+    """The scale in a Decimal's schema. Raises DataError when it has none."""
     text = schema.parameters.get(SCALE)
     if text is None:
         raise DataError("Invalid Decimal schema: scale parameter not found.")
@@ -70,14 +70,14 @@ def decimal_to_bytes(schema: Schema, value: Decimal) -> bytes:
 
 
 def decimal_from_bytes(schema: Schema, data: bytes) -> Decimal:
-    """Raises DataError for no bytes at all."""
+    """Raises DataError for empty bytes."""
     if not data:
         raise DataError("A Decimal needs a byte at least")
     return numbers.from_unscaled(int.from_bytes(data, "big", signed=True), decimal_scale(schema))
 
 
 def date_from_days(days: int) -> dt.date:
-    """Raises DataError beyond the years 1 to 9999."""
+    """Raises DataError outside of the years 1 to 9999."""
     try:
         return EPOCH_DAY + dt.timedelta(days=days)
     except OverflowError as error:
@@ -90,14 +90,14 @@ def days_of(value: dt.date) -> int:
 
 
 def time_from_ms(ms: int) -> dt.time:
-    """Raises DataError when it is not within a day."""
+    """Raises DataError when it is not within one day."""
     if not 0 <= ms < MS_PER_DAY:
         raise DataError(f"Time values must use number of milliseconds from 0 to 86399999, not {ms}")
     return (EPOCH + dt.timedelta(milliseconds=ms)).time()
 
 
 def timestamp_from_ms(ms: int) -> dt.datetime:
-    """In UTC. Raises DataError beyond the years 1 to 9999."""
+    """In UTC. Raises DataError outside of the years 1 to 9999."""
     try:
         return EPOCH + dt.timedelta(milliseconds=ms)
     except OverflowError as error:
@@ -105,9 +105,9 @@ def timestamp_from_ms(ms: int) -> dt.datetime:
 
 
 def ms_of(value: Moment) -> int:
-    """Milliseconds since the epoch, what is below them cut off: what Java's Date of the same value holds.
+    """Milliseconds since the epoch, rounded down: the content of Java's Date of the same value.
 
-    Raises DataError for a datetime without a timezone, which is no moment.
+    Raises DataError for a datetime without a timezone, which is not a point in time.
     """
     if isinstance(value, dt.datetime):
         if value.tzinfo is None:
@@ -119,7 +119,7 @@ def ms_of(value: Moment) -> int:
 
 
 def to_number(schema: Schema, value: Any) -> int:
-    """How a Date, Time or Timestamp is stored. Raises DataError when the value is of another kind than the schema."""
+    """The stored form of a Date, Time or Timestamp. Raises DataError when the value does not match the schema."""
     match schema.name, value:
         case "org.apache.kafka.connect.data.Date", dt.date() if not isinstance(value, dt.datetime):
             return days_of(value)
@@ -133,7 +133,7 @@ def to_number(schema: Schema, value: Any) -> int:
 
 
 def from_number(schema: Schema, number: int) -> Moment:
-    """The value of a Date, Time or Timestamp that is stored like this. Raises DataError when there is none."""
+    """The Date, Time or Timestamp of a stored value. Raises DataError when there is none."""
     match schema.name:
         case "org.apache.kafka.connect.data.Date":
             return date_from_days(number)

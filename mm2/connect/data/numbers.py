@@ -1,4 +1,4 @@
-"""Java's numbers: widths that wrap, single precision, and how floating point is written (java.lang.Double.toString)."""
+"""Java's numbers: integers that wrap, single precision, and the text of floating point (java.lang.Double.toString)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LONG_MAX: Final = 2**63 - 1
 
 
 class Float32(float):
-    """A float of single precision. Only needed where no schema says so: Java writes 0.1f as 0.1, Python has no such float."""
+    """A single-precision float, for values without a schema: Java prints 0.1f as 0.1, and Python has no such type."""
 
     __slots__ = ()
 
@@ -22,12 +22,13 @@ class Float32(float):
 
 
 def single(value: float | Decimal) -> float:
-    """The nearest float of single precision, ties to even; infinite beyond its range, as a cast in Java is."""
+    """The nearest single-precision float, ties to even; infinite outside of its range, like a cast in Java."""
     double = nearest_double(value)
     if math.isinf(double) or math.isnan(double):
         return double
     if isinstance(value, int | Decimal) and double != 0 and Fraction(value) != Fraction(double):
-        # Rounding twice may go wrong where the double is a tie: keep the last bit odd, then it is none.
+        # Rounding twice can give a wrong result if the double is a tie between two floats. Setting the last bit avoids
+        # the tie.
         if abs(Fraction(double)) > abs(Fraction(value)):
             double = math.nextafter(double, 0.0)
         bits = struct.unpack(">q", struct.pack(">d", double))[0]
@@ -40,7 +41,7 @@ def single(value: float | Decimal) -> float:
 
 
 def nearest_double(value: float | Decimal) -> float:
-    """The nearest double; infinite beyond its range."""
+    """The nearest double; infinite outside of its range."""
     if isinstance(value, int):
         try:
             return float(value)
@@ -50,15 +51,15 @@ def nearest_double(value: float | Decimal) -> float:
 
 
 def wrap(value: int, bits: int) -> int:
-    """The lowest bits of an integer as a signed number, as casts between Java's integers do."""
+    """The lowest bits of an integer as a signed number, like casts between Java's integer types."""
     half = 1 << (bits - 1)
     return ((value + half) & ((1 << bits) - 1)) - half
 
 
 def to_integer(value: float, bits: int) -> int:
-    """A cast from floating point in Java: towards zero, the nearest end of the range beyond it, 0 for NaN.
+    """A cast from floating point in Java: truncates, saturates outside of the range, returns 0 for NaN.
 
-    Ranges below 32 bits go through those of 32, then wrap.
+    Types narrower than 32 bits are cast to 32 bits first and then wrap.
     """
     if math.isnan(value):
         return 0
@@ -72,27 +73,27 @@ def whole(value: Decimal) -> int:
     """The 64 lowest bits of a decimal's integer part (BigDecimal.longValue)."""
     if value.adjusted() < 0 or not value:
         return 0
-    # From 2**64 on, and 10**64 is a multiple of it, nothing of the number is left.
+    # 10**64 is a multiple of 2**64, so the lowest 64 bits are 0.
     return 0 if scale(value) <= -64 else wrap(int(value), 64)
 
 
 def fits(value: int, bits: int) -> bool:
-    """Whether an integer is one of this width."""
+    """Whether an integer fits this width."""
     return -(1 << (bits - 1)) <= value < (1 << (bits - 1))
 
 
 def double_text(value: float) -> str:
-    """As Double.toString of Java 19 and later: the fewest digits that say it, at least one after the point."""
+    """As Double.toString of Java 19 and later: the shortest unique decimal, with at least one digit after the point."""
     return _java_text(value, _digits(value, float))
 
 
 def single_text(value: float) -> str:
-    """As Float.toString of Java 19 and later, for a float of single precision."""
+    """As Float.toString of Java 19 and later, for a single-precision float."""
     return _java_text(value, _digits(value, single))
 
 
 def _digits(value: float, read: type[float] | object) -> tuple[str, int]:
-    """Shortest digits, and the power of ten of the first one. Two digits at least are tried, as Java does."""
+    """Shortest digits, and the power of ten of the first one. As in Java, at least two digits are tried."""
     if value == 0 or math.isinf(value) or math.isnan(value):
         return "0", 0
     positive = abs(value)
@@ -129,7 +130,7 @@ def unscaled(value: Decimal) -> int:
 
 
 def scale(value: Decimal) -> int:
-    """Digits behind the point; negative: zeros before it (BigDecimal.scale). The value has to be finite."""
+    """Digits after the decimal point; negative for zeros before it (BigDecimal.scale). The value must be finite."""
     exponent = value.as_tuple().exponent
     if not isinstance(exponent, int):
         raise TypeError(f"{value} is no number")
@@ -137,11 +138,11 @@ def scale(value: Decimal) -> int:
 
 
 def from_unscaled(number: int, digits_behind: int) -> Decimal:
-    """The decimal with these digits, exactly, whatever the context's precision."""
+    """The exact decimal with these digits, independent of the context's precision."""
     sign, digits, _ = Decimal(number).as_tuple()
     return Decimal((sign, digits, -digits_behind))
 
 
 def twos_complement(number: int) -> bytes:
-    """Big-endian, as few bytes as possible, at least one (BigInteger.toByteArray)."""
+    """Big-endian with the fewest bytes possible, at least one (BigInteger.toByteArray)."""
     return number.to_bytes((number if number >= 0 else ~number).bit_length() // 8 + 1, "big", signed=True)

@@ -1,4 +1,4 @@
-"""Values of one schema told in another, e.g. an older one (org.apache.kafka.connect.data.SchemaProjector)."""
+"""Projection of values to another schema, e.g. an older one (org.apache.kafka.connect.data.SchemaProjector)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from mm2.connect.data.numbers import Float32
 from mm2.connect.data.schema import Schema, Type
 from mm2.connect.data.struct import WIDTHS, Struct
 
-#: A number may become one of a type that comes later.
+#: A number may be promoted to a type that comes later in this list.
 _PROMOTABLE: Final = (*WIDTHS, Type.FLOAT32, Type.FLOAT64)
 
 
 def project(source: Schema, value: Any, target: Schema) -> Any:
-    """The value, which is one of ``source``, as one of ``target``; fields that are not there are left out or defaults.
+    """Project a value of ``source`` to ``target``; fields are matched by name.
 
-    Raises SchemaProjectorError when the schemas are too different.
+    Fields that ``target`` does not have are dropped; fields that ``source`` does not have get their default.
+    Raises SchemaProjectorError when the schemas are not compatible.
     """
     _check(source, target)
     if source.optional and not target.optional:

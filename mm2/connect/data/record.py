@@ -1,4 +1,4 @@
-"""Records on their way through Connect (org.apache.kafka.connect.connector.ConnectRecord; spec connect G.3)."""
+"""Records in Connect (org.apache.kafka.connect.connector.ConnectRecord)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mm2.connect.data.schema import Schema
 
 
 class ConnectRecord:
-    """What records of both directions have. Immutable; `new_record` gives a changed one."""
+    """The fields that source and sink records share. Immutable; `new_record` returns a changed copy."""
 
     topic: str
     #: None: chosen by the key's hash as Java's default partitioner does.
@@ -20,18 +20,18 @@ class ConnectRecord:
     key: Any
     value: Any
     headers: Headers
-    #: Milliseconds since the epoch; None: there is none, for a source record the time of producing.
+    #: Milliseconds since the epoch. None: no timestamp; a source record then gets the time of producing.
     timestamp: int | None
     #: None: the key, or the value, has no schema.
     key_schema: Schema | None
     value_schema: Schema | None
 
     def new_record(self, **changes: Any) -> Self:
-        """A copy with other contents; where it came from stays the same."""
+        """A copy with other contents; the origin stays the same."""
         return replace(self, **changes)  # type: ignore[type-var]
 
     def _settle_headers(self) -> None:
-        """Pairs of key and value will do where a record is made."""
+        """Convert headers that were given as (key, value) pairs."""
         given: object = self.headers
         if not isinstance(given, Headers):
             object.__setattr__(self, "headers", Headers.of(self.headers))
@@ -41,8 +41,8 @@ class ConnectRecord:
 class SourceRecord(ConnectRecord):
     """A record to be written to Kafka (org.apache.kafka.connect.source.SourceRecord)."""
 
-    #: Where it comes from and how far that source has been read with it; string keys, primitive values. None: there is no
-    #: such thing, and a task that starts again finds no offset.
+    #: The source partition and the source's position after this record; string keys, primitive values. None: no
+    #: position is stored, and a restarted task finds no offset.
     source_partition: dict[str, Any] | None
     source_offset: dict[str, Any] | None
     topic: str
@@ -67,7 +67,7 @@ class SourceRecord(ConnectRecord):
         key_schema: Schema | None = None,
         value_schema: Schema | None = None,
     ) -> None:
-        # As dataclass would write it, field by field, it takes three times as long.
+        # The assignments that dataclass would generate, field by field, take three times as long.
         object.__setattr__(
             self,
             "__dict__",
@@ -91,7 +91,7 @@ class SourceRecord(ConnectRecord):
 
 
 class TimestampType(Enum):
-    """Who gave a record its timestamp."""
+    """The origin of a record's timestamp."""
 
     NO_TIMESTAMP_TYPE = "NoTimestampType"
     CREATE_TIME = "CreateTime"
@@ -112,7 +112,8 @@ class SinkRecord(ConnectRecord):
     timestamp_type: TimestampType = TimestampType.NO_TIMESTAMP_TYPE
     key_schema: Schema | None = None
     value_schema: Schema | None = None
-    #: Where it was read, whatever transformations have made of topic and partition (KIP-793). Given by the runtime.
+    #: Where the record was consumed, independent of transformations of topic and partition (KIP-793). Set by the
+    #: runtime.
     original_topic: str = ""
     original_kafka_partition: int = -1
     original_kafka_offset: int = -1

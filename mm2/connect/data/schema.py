@@ -1,19 +1,19 @@
-"""Schemas of keys, values and headers (org.apache.kafka.connect.data.Schema; spec connect G.3).
+"""Schemas of keys, values and headers (org.apache.kafka.connect.data.Schema).
 
-What values are in Python, by type:
+Python types of values, by schema type:
 
-    int8 int16 int32 int64   int within the type's range (never a bool)
-    float32 float64          float
-    boolean                  bool
-    string                   str
-    bytes                    bytes
-    array                    list
-    map                      dict
-    struct                   mm2.connect.data.struct.Struct
+  int8 int16 int32 int64   int within the type's range (never a bool)
+  float32 float64          float
+  boolean                  bool
+  string                   str
+  bytes                    bytes
+  array                    list
+  map                      dict
+  struct                   mm2.connect.data.struct.Struct
 
-and of the logical types, which are one of these with a name: Decimal is decimal.Decimal, Date datetime.date, Time
-datetime.time, Timestamp an aware datetime.datetime (`mm2.connect.data.logical`). A value without schema (``None``) is any
-of these by itself.
+Logical types are one of these with a name: Decimal is decimal.Decimal, Date datetime.date, Time datetime.time,
+Timestamp an aware datetime.datetime (`mm2.connect.data.logical`). A value without schema (``None``) may have any of
+these types.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NO_PARAMETERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class Type(Enum):
-    """Types of values; the member's value is the name that error messages of Kafka use."""
+    """Types of values; the member's value is the name used in Kafka's error messages."""
 
     INT8 = "INT8"
     INT16 = "INT16"
@@ -47,13 +47,13 @@ class Type(Enum):
 
     @property
     def is_primitive(self) -> bool:
-        """Whether its values are not made of others."""
+        """Whether values of this type do not contain other values."""
         return self not in {Type.ARRAY, Type.MAP, Type.STRUCT}
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field of a struct; ``index`` is its place."""
+    """One field of a struct; ``index`` is its position."""
 
     name: str
     index: int
@@ -62,22 +62,22 @@ class Field:
 
 @dataclass(frozen=True, eq=False)
 class Schema:
-    """The type of a value and what is known about it. Immutable; equal when everything in it is. Made by SchemaBuilder."""
+    """The type of a value and its properties. Immutable, compared by value. Built by SchemaBuilder."""
 
     type: Type
     optional: bool = False
-    #: The value that a missing one means; None: there is no default.
+    #: The value that replaces a missing one; None: there is no default.
     default: Any = None
     name: str | None = None
     version: int | None = None
     doc: str | None = None
-    #: Further facts, e.g. the scale of a Decimal.
+    #: Further properties, e.g. the scale of a Decimal.
     parameters: Mapping[str, str] = field(default_factory=lambda: _NO_PARAMETERS)
-    #: Of a struct.
+    #: Fields of a struct.
     fields: tuple[Field, ...] = ()
-    #: Of the keys of a map.
+    #: Schema of a map's keys.
     key_schema: Schema | None = None
-    #: Of the values of a map, of the items of an array.
+    #: Schema of a map's values or of an array's items.
     value_schema: Schema | None = None
     _by_name: Mapping[str, Field] = field(init=False, repr=False)
     _hash: int = field(init=False, repr=False)
@@ -95,7 +95,7 @@ class Schema:
             self.version,
             self.doc,
             self.default,
-            type(self.default),  # 1, 1.0 and True are equal in Python
+            type(self.default),  # in Python 1, 1.0 and True are equal
             dict(self.parameters),
             self.fields,
             self.key_schema,
@@ -113,19 +113,19 @@ class Schema:
         return self._hash
 
     def field_named(self, name: str) -> Field | None:
-        """The field of a struct with this name. Raises DataError when it is no struct."""
+        """The field of a struct with this name. Raises DataError when this is not a struct."""
         if self.type is not Type.STRUCT:
             raise DataError("Cannot look up fields on non-struct type")
         return self._by_name.get(name)
 
     def element_schema(self) -> Schema:
-        """Of the items of an array, of the values of a map. Raises DataError for anything else."""
+        """The schema of an array's items or of a map's values. Raises DataError for other types."""
         if self.value_schema is None:
             raise DataError(f"Cannot look up value schema on type {self.type.value}, which is no array and no map")
         return self.value_schema
 
     def as_optional(self) -> Schema:
-        """The same, but values may be missing."""
+        """The same schema, but optional."""
         return self if self.optional else replace(self, optional=True)
 
     def __str__(self) -> str:
@@ -133,7 +133,7 @@ class Schema:
 
 
 class SchemaAndValue(NamedTuple):
-    """A value and its schema; a schema of None says that it has none."""
+    """A value and its schema; the schema is None if the value has none."""
 
     schema: Schema | None
     value: Any

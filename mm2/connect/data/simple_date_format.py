@@ -1,8 +1,9 @@
 """Dates as text in Java's patterns (java.text.SimpleDateFormat, lenient, in UTC and English).
 
-Formatting knows every letter. Parsing knows those of year, month, day, hour, minute, second, millisecond, AM/PM, day of the
-year, names of months and weekdays, and zones as offsets or as UTC and GMT; patterns with weeks cannot be parsed.
-As in Java numbers may exceed their field (month 13 is January), and dates before 15 October 1582 are Julian ones.
+Formatting supports every letter. Parsing supports year, month, day, hour, minute, second, millisecond, AM/PM, day of
+the year, names of months and weekdays, and zones as offsets or as UTC and GMT; patterns with weeks cannot be parsed. As
+in Java, numbers may exceed the range of their field (month 13 is January), and dates before 15 October 1582 are in the
+Julian calendar.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _MONTHS: Final = (
     *("July", "August", "September", "October", "November", "December"),
 )
 _DAYS: Final = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
-# The first day of the Gregorian calendar, in days since 1970, and how to say so.
+# The first day of the Gregorian calendar, in days since 1970 and as a date.
 _CUTOVER_DAYS: Final = -141427
 _CUTOVER: Final = (1582, 10, 15)
 _OFFSET: Final = re.compile(r"(?:GMT|UTC)?([+-])(\d{1,2}):?(\d{2})?")
@@ -30,7 +31,7 @@ _NUMBER: Final = re.compile(r"-?\d+")
 
 
 class PatternError(ValueError):
-    """The pattern is none of SimpleDateFormat's."""
+    """The pattern is not valid for SimpleDateFormat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ def _compile(pattern: str) -> list[_Item]:
 
 
 class SimpleDateFormat:
-    """One pattern. Raises PatternError when it is none."""
+    """One pattern. Raises PatternError when it is invalid."""
 
     def __init__(self, pattern: str) -> None:
         self.pattern = pattern
@@ -92,17 +93,17 @@ class SimpleDateFormat:
 
     @property
     def can_parse(self) -> bool:
-        """Whether `parse` knows all its letters."""
+        """Whether `parse` supports all letters of the pattern."""
         return not any(isinstance(item, _Letters) and item.letter in _UNPARSED for item in self._items)
 
     def format(self, ms: int) -> str:
-        """A moment in ms since the epoch."""
+        """Format a timestamp in ms since the epoch."""
         days, within = divmod(ms, MS_PER_DAY)
         moment = _Moment(days, within)
         return "".join(item if isinstance(item, str) else _format(item, moment) for item in self._items)
 
     def parse(self, text: str) -> int | None:
-        """The moment, in ms since the epoch, that ``text`` begins with; None when it does not begin with any."""
+        """Parse the beginning of ``text`` to ms since the epoch; None when it does not match."""
         fields = _Fields()
         at = 0
         for place, item in enumerate(self._items):
@@ -121,7 +122,7 @@ class SimpleDateFormat:
 
 @dataclass(frozen=True)
 class _Moment:
-    """Days since 1970 and ms within the day, told in all ways a pattern may ask for."""
+    """Days since 1970 and ms within the day, and the calendar fields that a pattern may contain."""
 
     days: int
     within_ms: int
@@ -135,7 +136,7 @@ class _Moment:
         return self.days - _days_of(year, 1, 1) + 1
 
     def week_year(self) -> tuple[int, int]:
-        """Year and week; weeks begin on Sunday, and the first one holds 1 January."""
+        """Year and week; weeks begin on Sunday, and the first week contains 1 January."""
         year = self.date()[0]
         for candidate in (year + 1, year):
             begin = _week_begin(_days_of(candidate, 1, 1))
@@ -191,7 +192,7 @@ def _format(item: _Letters, moment: _Moment) -> str:
 
 
 class _Fields:
-    """What a text has told so far."""
+    """The fields parsed so far."""
 
     def __init__(self) -> None:
         self.bc = False
@@ -221,7 +222,7 @@ class _Fields:
 
 
 def _parse(item: _Letters, text: str, at: int, fields: _Fields, *, adjacent: bool) -> int | None:
-    """Where the text goes on behind a field; None when the field is not there."""
+    """The position in the text after a field; None when the field does not match."""
     begin = at
     while at < len(text) and text[at] in " \t":
         at += 1
@@ -283,7 +284,7 @@ def _set(fields: _Fields, item: _Letters, value: int, digits: str) -> None:
 
 
 def _century(two_digits: int) -> int:
-    """A year of two digits is at most 20 years ahead, at most 80 ago."""
+    """A two-digit year is at most 20 years in the future and at most 80 years in the past."""
     first = dt.datetime.now(dt.UTC).year - 80
     year = first - first % 100 + two_digits
     return year + 100 if two_digits < first % 100 else year

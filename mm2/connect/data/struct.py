@@ -1,4 +1,4 @@
-"""Values with named fields, and whether a value fits a schema (org.apache.kafka.connect.data.Struct, ConnectSchema.validateValue)."""
+"""Structs, and validation of values against schemas (Struct and ConnectSchema.validateValue of Java)."""
 
 from __future__ import annotations
 
@@ -33,12 +33,15 @@ _LOGICAL: Final[Mapping[str | None, type]] = {
 
 
 class Struct:
-    """A value of a struct schema. Fields are checked when they are put; all of them with :meth:`validate`."""
+    """A value of a struct schema. ``put`` checks a single field; :meth:`validate` checks all of them."""
 
     __slots__ = ("_values", "schema")
 
     def __init__(self, schema: Schema, values: Mapping[str, Any] | None = None) -> None:
-        """Empty, or with fields; raises DataError for a schema of another type, unknown fields and wrong values."""
+        """Create a struct, empty or with fields.
+
+        Raises DataError for a schema of another type, unknown fields and invalid values.
+        """
         if schema.type is not Type.STRUCT:
             raise DataError(f"Not a struct schema: {schema}")
         self.schema = schema
@@ -53,7 +56,7 @@ class Struct:
         return found
 
     def get(self, name: str) -> Any:
-        """The field's value, its default when that is missing. Raises DataError for an unknown field."""
+        """The field's value, or its default when it is missing. Raises DataError for an unknown field."""
         field = self._field(name)
         value = self._values[field.index]
         return field.schema.default if value is None else value
@@ -90,7 +93,7 @@ class Struct:
         return self.schema == other.schema and self._values == other._values
 
     def __hash__(self) -> int:
-        # As in Java a struct may be the key of a map, and must not change then.
+        # As in Java a struct may be the key of a map; it must not be changed then.
         return hash((self.schema, repr(self._values)))
 
     def __repr__(self) -> str:
@@ -99,7 +102,7 @@ class Struct:
 
 
 def validate_value(schema: Schema, value: Any, field: str | None = None) -> None:
-    """Raises DataError, saying where (``field``), when ``value`` does not fit ``schema``, at any depth."""
+    """Raises DataError naming the location (``field``) when ``value`` does not fit ``schema``, at any depth."""
     _validate(schema, value, "value" if field is None else f'field: "{field}"')
 
 

@@ -1,6 +1,6 @@
-"""Values as text and from one type to another (org.apache.kafka.connect.data.Values; spec connect G.4).
+"""Conversion of values to text and between types (org.apache.kafka.connect.data.Values).
 
-`convert_to_string` is what SimpleHeaderConverter writes, `mm2.connect.data.values_parser` is what it reads.
+SimpleHeaderConverter writes with `convert_to_string` and reads with `mm2.connect.data.values_parser`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NUMBER_PATTERN: Final = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,1
 
 
 def infer_schema(value: Any) -> Schema | None:
-    """The schema of a value without one; None when it does not tell. Integers are int64, as Python's have no width."""
+    """Infer a value's schema; None when that is not possible. Integers are int64: Python's have no width."""
     match value:
         case str():
             return STRING_SCHEMA
@@ -62,7 +62,7 @@ def infer_schema(value: Any) -> Schema | None:
 
 
 def _common(values: Any) -> Schema | None:
-    """The schema that all values have, optional when some are None; None when they differ or there are none."""
+    """The common schema of all values, optional when some are None; None when they differ or there are none."""
     found: Schema | None = None
     optional = False
     for value in values:
@@ -77,9 +77,9 @@ def _common(values: Any) -> Schema | None:
 
 
 def moment_text(value: logical.Moment) -> str:
-    """A date, time or timestamp as ISO text, the way Java chooses it: by the number of ms alone.
+    """A date, time or timestamp as ISO text; as in Java the number of ms alone determines the format.
 
-    What is before 2 January 1970 is taken for a time of day, what is at midnight for a date.
+    Values before 2 January 1970 are formatted as a time of day, values at midnight as a date.
     """
     ms = logical.ms_of(value)
     if ms < logical.MS_PER_DAY:
@@ -88,7 +88,7 @@ def moment_text(value: logical.Moment) -> str:
 
 
 def number_text(schema: Schema | None, value: float | Decimal) -> str:
-    """A number as Java prints it; the schema tells whether a float is of single precision."""
+    """A number as Java prints it; the schema shows whether a float is of single precision."""
     if isinstance(value, float):
         if isinstance(value, Float32) or (schema is not None and schema.type is Type.FLOAT32):
             return numbers.single_text(numbers.single(value))
@@ -97,7 +97,7 @@ def number_text(schema: Schema | None, value: float | Decimal) -> str:
 
 
 def convert_to_string(schema: Schema | None, value: Any) -> str | None:
-    """Text of any value; None stays None. Raises DataError for what is no value of Connect."""
+    """Text of any value; None stays None. Raises DataError when the value has no Connect type."""
     return None if value is None else _text(schema, value, embedded=False)
 
 
@@ -139,20 +139,20 @@ def _escaped(text: str) -> str:
 
 
 def _parsed_value(text: str) -> Any:
-    from mm2.connect.data.values_parser import parse_string  # noqa: PLC0415 - a parser that aligns needs conversions
+    from mm2.connect.data.values_parser import parse_string  # noqa: PLC0415 - circular import: the parser needs conversions
 
     return parse_string(text).value
 
 
 def big_decimal(text: str) -> Decimal:
-    """What Java's BigDecimal makes of a text. Raises ValueError."""
+    """Parse a text like Java's BigDecimal. Raises ValueError."""
     if not _NUMBER_PATTERN.fullmatch(text):
         raise ValueError(f"{text!r} is no number")
     return Decimal(text)
 
 
 def as_long(value: Any, schema: Schema | None) -> int:
-    """The number in a value, cut to 64 bits as Java's casts do. Raises DataError when there is none."""
+    """The number in a value, truncated to 64 bits like a cast in Java. Raises DataError when there is none."""
     match value:
         case bool():
             pass
@@ -186,7 +186,7 @@ def as_double(value: Any, schema: Schema | None) -> float:
 
 
 def convert_to_boolean(schema: Schema | None, value: Any) -> bool | None:
-    """True for every number but 0, and for the text true. Raises DataError."""
+    """True for every number except 0, and for the text true. Raises DataError."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -197,22 +197,22 @@ def convert_to_boolean(schema: Schema | None, value: Any) -> bool | None:
 
 
 def convert_to_integer(schema: Schema | None, value: Any, bits: int) -> int | None:
-    """A number of this width; larger ones lose their higher bits. Raises DataError."""
+    """An integer of this width; higher bits of larger numbers are dropped. Raises DataError."""
     return None if value is None else numbers.wrap(as_long(value, schema), bits)
 
 
 def convert_to_float(schema: Schema | None, value: Any) -> float | None:
-    """Of single precision. Raises DataError."""
+    """A single-precision float. Raises DataError."""
     return None if value is None else Float32(as_double(value, schema))
 
 
 def convert_to_double(schema: Schema | None, value: Any) -> float | None:
-    """Of double precision. Raises DataError."""
+    """A double-precision float. Raises DataError."""
     return None if value is None else as_double(value, schema)
 
 
 def convert_to(to: Schema, value: Any) -> Any:
-    """A value without schema as one of a schema (Values.convertTo). Raises DataError when it cannot be."""
+    """Convert a value without schema to a schema (Values.convertTo). Raises DataError when that is not possible."""
     if value is None:
         if to.optional:
             return None

@@ -1,6 +1,6 @@
-"""Values out of text by looking at it (Values.parseString; spec connect G.4), corner cases of Java included.
+"""Values inferred from text (Values.parseString), including Java's corner cases.
 
-What cannot be anything else is a string, all of it: quotes and brackets stay.
+Text that cannot be parsed as another type is a string, unchanged: quotes and brackets stay.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from mm2.connect.data.simple_date_format import SimpleDateFormat
 from mm2.connect.data.values import DATE_FORMAT, TIME_FORMAT, TIMESTAMP_FORMAT, big_decimal, convert_to
 
 _INTEGERS: Final = ((8, INT8_SCHEMA), (16, INT16_SCHEMA), (32, INT32_SCHEMA), (64, INT64_SCHEMA))
-#: Numbers in the order of what they can hold: what comes later holds what comes before.
+#: Number types in order of range: each can hold the values of those before it.
 _WIDER: Final = (Type.INT8, Type.INT16, Type.INT32, Type.INT64, Type.FLOAT32, Type.FLOAT64)
 _MOMENTS: Final = {
     13: (logical.TIME, TIME_FORMAT),
@@ -41,7 +41,7 @@ _FALSE: Final = SchemaAndValue(BOOLEAN_SCHEMA, False)
 
 
 def parse_string(text: str | None) -> SchemaAndValue:
-    """The value that a text is, with its schema. No schema and None for None and for the text null."""
+    """The value of a text, with its schema. For None and the text null, both are None."""
     if text is None:
         return NULL
     if not text:
@@ -50,7 +50,7 @@ def parse_string(text: str | None) -> SchemaAndValue:
 
 
 class _Tokens:
-    """Text cut at delimiters that no backslash precedes; blanks may be passed over."""
+    """Tokens of a text, split at unescaped delimiters; blanks can be skipped."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -80,7 +80,7 @@ class _Tokens:
         return self.previous
 
     def next_joined(self, count: int) -> str | None:
-        """The next tokens as one text; None, and nothing is passed over, when there are fewer."""
+        """The next tokens as one text; None, without consuming any, when there are fewer."""
         begin = self.mark()
         for _ in range(count):
             if not self.has_next():
@@ -90,7 +90,7 @@ class _Tokens:
         return self.text[begin : self._at]
 
     def can_consume(self, expected: str) -> bool:
-        """Pass over a token if it is this one, and over blanks before it."""
+        """Consume the next token if it is ``expected``, together with blanks before it."""
         if self._next is None:
             if not self.has_next():
                 return False
@@ -119,7 +119,7 @@ class _Tokens:
 
 
 class _Common:
-    """The schema that fits all elements seen, if there is one."""
+    """The common schema of all elements so far, if there is one."""
 
     def __init__(self) -> None:
         self.schema: Schema | None = None
@@ -197,7 +197,7 @@ class _Parser:
         return SchemaAndValue(STRING_SCHEMA, self._tokens.text)
 
     def _moment(self, token: str) -> SchemaAndValue | None:
-        """A time has unescaped colons in it, so it is five tokens."""
+        """Parse a moment that may span five tokens, because a time contains unescaped colons."""
         position = self._tokens.mark()
         rest = self._tokens.next_joined(4)
         if rest is not None:
@@ -278,7 +278,7 @@ class _Parser:
 
 
 def _number(token: str) -> SchemaAndValue:
-    """Raises ValueError when it is none."""
+    """Raises ValueError when the text is not a number."""
     decimal = big_decimal(token)
     if not decimal or decimal.adjusted() < 400:
         whole = int(decimal) if decimal.adjusted() > -400 else 0
@@ -296,9 +296,9 @@ def _number(token: str) -> SchemaAndValue:
 
 
 def _moment_of(token: str) -> SchemaAndValue | None:
-    """A date, time or timestamp in ISO form; its length tells which.
+    """A date, time or timestamp in ISO form; its length determines which.
 
-    Raises DataError when Python's dates do not hold it.
+    Raises DataError when Python's dates cannot represent it.
     """
     token = token.replace("\\:", ":")
     name, form = _MOMENTS.get(len(token), ("", SimpleDateFormat("")))

@@ -1,4 +1,4 @@
-"""Lines of files into Kafka and out of it: the FileStream connectors that ship with Kafka (org.apache.kafka.connect.file)."""
+"""The FileStream connectors that ship with Kafka: lines of files to and from topics (org.apache.kafka.connect.file)."""
 
 from mm2.connect.files.sink import FileStreamSinkConnector, FileStreamSinkTask
 from mm2.connect.files.source import FileStreamSourceConnector, FileStreamSourceTask

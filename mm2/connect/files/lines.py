@@ -1,4 +1,4 @@
-"""Lines out of bytes that come piece by piece."""
+"""Splitting of a byte stream into lines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _END: Final = re.compile(rb"\r\n|\n|\r")
 
 
 class LineSplitter:
-    """Lines end with LF, CR LF or CR, as for Java's readers. A line that has not ended yet is kept."""
+    """Lines end with LF, CR LF or CR, as for Java's readers. An incomplete line is buffered."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
@@ -18,11 +18,11 @@ class LineSplitter:
         self._lines: deque[tuple[bytes, int]] = deque()
 
     def feed(self, data: bytes) -> None:
-        """The next bytes."""
+        """Add the next bytes."""
         if b"\r" in data or self._rest.endswith(b"\r"):
             self._feed(data)
             return
-        # Nothing but LF, as in most files: splitting takes a third of the time of searching.
+        # With LF only, as in most files, splitting takes a third of the time of searching.
         head, end, tail = data.partition(b"\n")
         self._rest += head
         if end:
@@ -41,10 +41,10 @@ class LineSplitter:
             self._lines.append((bytes(self._rest[at : end.start()]), end.end() - at))
             at = start = end.end()
         del self._rest[:at]
-        # What has been looked at is not looked at again, but for a last CR.
+        # Scanned bytes are not scanned again, except for a last CR.
         self._searched = max(0, len(self._rest) - self._rest.endswith(b"\r"))
 
     def take(self, limit: int) -> list[tuple[bytes, int]]:
-        """The next whole lines without their ends, up to so many, and how many bytes each took with it."""
+        """The next complete lines without their ends, at most this many, and how many bytes each of them took."""
         popleft = self._lines.popleft
         return [popleft() for _ in range(min(limit, len(self._lines)))]

@@ -1,4 +1,4 @@
-"""Writes each record's value as a line to a file, or to the standard output (FileStreamSinkConnector and its task)."""
+"""Writes each record's value as a line to a file or to standard output (FileStreamSinkConnector and its task)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CONFIG: Final = ConfigDef().define(
 
 
 class FileStreamSinkConnector(SinkConnector):
-    """As many tasks as tasks.max; they share the file."""
+    """Runs as many tasks as tasks.max; they share the file."""
 
     def version(self) -> str:
         return __version__
@@ -56,12 +56,12 @@ class FileStreamSinkConnector(SinkConnector):
         return CONFIG
 
     def alter_offsets(self, props: Mapping[str, str], offsets: Mapping[TopicPartition, int | None]) -> bool:
-        """The consumer group has them all."""
+        """The consumer group holds all offsets."""
         return True
 
 
 class FileStreamSinkTask(SinkTask):
-    """Appends; what a `put` brought is with the operating system when it returns."""
+    """Appends to the file; when `put` returns, its records have been passed to the operating system."""
 
     def version(self) -> str:
         return __version__
@@ -72,7 +72,7 @@ class FileStreamSinkTask(SinkTask):
         if self._filename is None:
             return
         try:
-            self._output = Path(self._filename).open("a", encoding="utf-8", errors="surrogateescape", newline="\n")  # noqa: SIM115 - the task's
+            self._output = Path(self._filename).open("a", encoding="utf-8", errors="surrogateescape", newline="\n")  # noqa: SIM115 - closed by the task
         except OSError as error:
             raise ConnectError(
                 f"Couldn't find or create file '{self._filename}' for FileStreamSinkTask: {error.strerror}"
@@ -81,7 +81,7 @@ class FileStreamSinkTask(SinkTask):
     def put(self, records: Collection[SinkRecord]) -> None:
         if not records:
             return
-        # One write for all lines, so that those of several tasks do not mix within a line.
+        # One write for all lines, so that lines of several tasks do not interleave.
         self._output.write("".join(f"{as_text(record.value)}\n" for record in records))
         self._output.flush()
 
@@ -94,7 +94,7 @@ class FileStreamSinkTask(SinkTask):
 
 
 def as_text(value: Any) -> str:
-    """As Java prints a value of that kind."""
+    """The text that Java prints for a value of this type."""
     if value is None:
         return "null"
     if isinstance(value, str):

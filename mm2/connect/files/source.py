@@ -1,8 +1,8 @@
-"""Follows a file, or the standard input, and makes a record of each line (FileStreamSourceConnector and its task).
+"""Follows a file or standard input and creates a record for each line (FileStreamSourceConnector and its task).
 
-Deviation from Java: the position counts bytes, which is what Java takes it for when it resumes; but it counts characters, and
-so reads some text again behind anything that is not ASCII. And lines that did not fit into a batch come with the next poll,
-not only when the file grows.
+Deviations from Java: the position counts bytes. Java counts characters but resumes as if they were bytes, so it reads
+some text again after any non-ASCII character. Lines that did not fit into a batch are returned by the next poll, not
+only when the file grows.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ CONFIG: Final = (
 
 
 class FileStreamSourceConnector(SourceConnector):
-    """One task, whatever tasks.max is: a file has one reader."""
+    """One task, regardless of tasks.max: a file has one reader."""
 
     def version(self) -> str:
         return __version__
@@ -76,13 +76,13 @@ class FileStreamSourceConnector(SourceConnector):
         return CONFIG
 
     def exactly_once_support(self, props: Mapping[str, str]) -> bool:
-        """For a file that only grows; how far the standard input was read nobody knows."""
+        """Exactly-once works for a file that only grows; the position in standard input is not tracked."""
         return bool(AbstractConfig(CONFIG, props).get("file"))
 
     def alter_offsets(
         self, props: Mapping[str, str], offsets: Sequence[tuple[dict[str, Any], dict[str, Any] | None]]
     ) -> bool:
-        """Whether the positions are there in the file is for the task to find out."""
+        """Checks the offsets' form; the task checks whether the positions exist in the file."""
         if not AbstractConfig(CONFIG, props).get("file"):
             raise ConnectError(
                 "Offsets cannot be modified if the 'file' configuration is unspecified. This is because stdin is used for input "
@@ -90,7 +90,7 @@ class FileStreamSourceConnector(SourceConnector):
             )
         for partition, offset in offsets:
             if offset is None:
-                continue  # whatever is there may be removed
+                continue  # any offset may be removed
             if POSITION not in offset:
                 raise ConnectError(f"Offset objects should either be null or contain the key '{POSITION}'")
             position = offset[POSITION]
@@ -106,7 +106,7 @@ class FileStreamSourceConnector(SourceConnector):
 
 
 class FileStreamSourceTask(SourceTask):
-    """Keeps the file open: one that is moved away is read on, as ``tail -f`` does it. Waits for one that is not there."""
+    """Keeps the file open: reading continues after a rename, like ``tail -f``. Waits for a missing file."""
 
     def version(self) -> str:
         return __version__
@@ -119,7 +119,7 @@ class FileStreamSourceTask(SourceTask):
         self._stopping = threading.Event()
         self._lines = LineSplitter()
         self._file: BinaryIO | None = None
-        #: Behind the last line that was handed out; None: not tracked.
+        #: After the last line that was returned; None: not tracked.
         self._position: int | None = None
         self._said_missing = False
 
@@ -145,9 +145,9 @@ class FileStreamSourceTask(SourceTask):
             self._file.close()
 
     def _open(self, filename: str) -> bool:
-        """Open the file and go where it was read to; False when it is not there yet."""
+        """Open the file and seek to the last position; False when the file does not exist yet."""
         try:
-            opened = Path(filename).open("rb", buffering=0)  # noqa: SIM115 - kept open
+            opened = Path(filename).open("rb", buffering=0)  # noqa: SIM115 - closed by the task
         except FileNotFoundError:
             if not self._said_missing:
                 log.warning("Couldn't find file, waiting for it to be created", file=filename)
@@ -187,7 +187,7 @@ class FileStreamSourceTask(SourceTask):
             )
 
     def _read(self, *, wait: bool) -> bytes:
-        """The next bytes; empty when there are none, after a while of waiting for some."""
+        """The next bytes; empty when there are none after waiting briefly for some."""
         if self._file is None:
             return _read_stdin(_WAIT_S if wait else 0.0)
         try:
@@ -220,7 +220,7 @@ class FileStreamSourceTask(SourceTask):
 
 
 def _read_stdin(wait_s: float) -> bytes:
-    """What there is on the standard input; a worker without one has nothing there."""
+    """Available bytes on standard input; none if the worker has no standard input."""
     try:
         number = sys.stdin.fileno()
         readable, _, _ = select.select([number], [], [], wait_s)
@@ -229,5 +229,5 @@ def _read_stdin(wait_s: float) -> bytes:
         data = b""
         readable = [0]
     if readable and not data:
-        time.sleep(wait_s)  # its end is always readable
+        time.sleep(wait_s)  # at its end it is always readable
     return data

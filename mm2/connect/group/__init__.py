@@ -1,1 +1,1 @@
-"""Membership in the Connect group: the protocol of Connect (spec connect B.4), the membership itself, the assignors."""
+"""Membership in the Connect group: the embedded protocol, the membership itself, the assignors."""

@@ -1,7 +1,7 @@
-"""Who does what: the leader's assignment of connectors and tasks to members (spec connect D.6).
+"""The leader's assignment of connectors and tasks to members.
 
-Pure logic: no clock, no I/O. The same decisions as Java's EagerAssignor and IncrementalCooperativeAssignor, so that
-leadership can pass between Java and Python members of one group.
+Pure logic: no clock, no I/O. Makes the same decisions as Java's EagerAssignor and IncrementalCooperativeAssignor, so
+that leadership can pass between Java and Python members of one group.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _REVOCATION_BACKOFF_FACTOR = 40
 
 
 class Configured(Protocol):
-    """What the assignors need to know of the config topic."""
+    """What the assignors need from the config topic."""
 
     @property
     def offset(self) -> int:
@@ -38,7 +38,7 @@ class Configured(Protocol):
         """Names of all configured connectors."""
 
     def tasks(self, connector: str) -> Sequence[ConnectorTaskId]:
-        """Its tasks; empty when their configs are inconsistent."""
+        """The connector's tasks; empty when their configs are inconsistent."""
 
 
 @dataclass
@@ -50,11 +50,11 @@ class Load:
 
     @property
     def empty(self) -> bool:
-        """Whether it holds nothing at all."""
+        """Whether it contains neither connectors nor tasks."""
         return not self.connectors and not self.tasks
 
     def copy(self) -> Load:
-        """A copy that can be changed on its own."""
+        """An independent copy."""
         return Load(list(self.connectors), list(self.tasks))
 
 
@@ -96,27 +96,30 @@ class _Work:
 
 @dataclass(frozen=True)
 class GroupAssignment:
-    """Outcome of a round: bytes-ready assignments, and who owns what afterwards (for redirects)."""
+    """Result of a round: assignments to encode, and the owners after the round (for redirects)."""
 
     assignments: dict[str, Assignment]
     owners: dict[str, Load]
 
 
 def agreed_offset(members: Mapping[str, WorkerState], snapshot_offset: int) -> int:
-    """The highest config offset that any member has seen, the leader's own included."""
+    """The highest config offset that any member has read, the leader's own included."""
     return max([snapshot_offset, *(state.config_offset for state in members.values())])
 
 
 def mismatch(members: Mapping[str, WorkerState], leader: str, max_offset: int, version: int) -> GroupAssignment:
-    """Everybody gets nothing, the offset to read up to, and joins again: the leader is behind, or work has to end first."""
+    """Assign nothing: every member reads to the offset and rejoins.
+
+    Used when the leader's view is behind, or when work has to stop first.
+    """
     told = Assignment(CONFIG_MISMATCH, leader, members[leader].url, max_offset, version=version)
     return GroupAssignment(dict.fromkeys(members, told), {})
 
 
 def assign_eagerly(members: Mapping[str, WorkerState], leader: str, configured: Configured) -> GroupAssignment:
-    """Deal everything round-robin: first all connectors, then each one's tasks, over the sorted members.
+    """Assign everything round-robin: first all connectors, then each connector's tasks, over the sorted members.
 
-    Where no member has a URL all connectors go to the leader instead, see :class:`CooperativeAssignor`.
+    If no member has a URL, all connectors go to the leader instead, see :class:`CooperativeAssignor`.
     """
     loads = {member: Load() for member in sorted(members)}
     dealer = itertools.cycle(loads.values())
@@ -138,14 +141,14 @@ def assign_eagerly(members: Mapping[str, WorkerState], leader: str, configured: 
 
 
 class CooperativeAssignor:
-    """Keeps what runs where it runs, revokes only the excess, and waits for departed workers to come back (KIP-415).
+    """Keeps work where it runs, revokes only the excess, and waits for departed workers to return (KIP-415).
 
-    Holds state from round to round; a new leader starts with none. ``now_ms`` is a clock.
+    Keeps state between rounds; a new leader starts without state. ``now_ms`` is a clock.
 
     Deviation for MirrorMaker's dedicated mode: when no member has a REST URL, a connector on a follower could never
-    publish its task configs (KAFKA-9981: only the leader writes them, and there is no way to reach it). Then this
-    assignor places every *connector* on the leader; those that run elsewhere are revoked and move. Tasks are balanced
-    as ever. The bytes on the wire stay those of the protocol, so Java members simply obey.
+    publish its task configs (KAFKA-9981: only the leader writes them, and the follower cannot reach it). In this case
+    the assignor places every *connector* on the leader; connectors on other members are revoked and move. Tasks are
+    balanced as usual. The wire format does not change, so Java members follow the assignment.
     """
 
     def __init__(self, max_delay_ms: int, now_ms: Callable[[], int]) -> None:
@@ -171,7 +174,10 @@ class CooperativeAssignor:
         last_completed_generation: int,
         version: int,
     ) -> GroupAssignment:
-        """One round: the assignment for ``generation``, whose predecessor as far as this leader knows is the other."""
+        """One round: the assignment for ``generation``.
+
+        ``last_completed_generation`` is the previous generation as far as this leader knows.
+        """
         current = {
             member: Load(list(state.allocation.connectors), list(state.allocation.tasks))
             if state.allocation is not None
@@ -209,19 +215,19 @@ class CooperativeAssignor:
     def _round(
         self, current: dict[str, Load], configured: Configured, last_completed_generation: int, home: str | None
     ) -> tuple[dict[str, Load], dict[str, Load]]:
-        """What each member shall hold after this round, and what it shall give up in it."""
+        """The work of each member after this round, and the work that each member must revoke in it."""
         if self._previous_generation != last_completed_generation:
-            # Nobody knows whether the last assignment was ever delivered.
+            # It is unknown whether the last assignment was ever delivered.
             self._previous_assignment = _Work()
         names = sorted(configured.connectors())
         wanted = _Work.of(names, itertools.chain.from_iterable(configured.tasks(name) for name in names))
         active = _Work.all_of(current.values())
         if self._previous_revocation.meets(active):
-            # Somebody never heard of the last revocation.
+            # Some member did not receive the last revocation.
             self._previous_assignment = active
         previous = self._previous_assignment
 
-        # Java forgets what runs, is not configured and was placed by another leader, until the round after this.
+        # In Java, work that runs, is not configured and was placed by another leader is revoked one round later.
         deleted = previous.plus(active).minus(wanted)
         lost = previous.minus(active, deleted)
         created = wanted.minus(previous, active)
@@ -231,7 +237,7 @@ class CooperativeAssignor:
         _revoke(following, {member: deleted.plus(_duplicated(current)) for member in following}, revoked)
         if home is not None:
             _revoke(following, {m: _Work.of(load.connectors) for m, load in following.items() if m != home}, revoked)
-            # Nobody but the leader could take them, so there is nobody to wait for.
+            # No other member could take these connectors, so there is no member to wait for.
             created = created.plus(_Work.of(lost.connectors))
             lost = _Work.of((), lost.tasks)
 
@@ -252,12 +258,12 @@ class CooperativeAssignor:
         return following, revoked
 
     def _handle_lost(self, lost: _Work, following: dict[str, Load]) -> _Work:
-        """Decide about work whose worker vanished: what to place now. May put some on candidates right away."""
+        """Returns the lost work to place now; after the delay, assigns it directly to candidates."""
         if lost.empty and not self._revoked_in_previous:
             self._reset_delay()
             return lost
         if self._scheduled_ms <= 0 and self._previous_members <= set(following):
-            # Nobody left: some worker failed to receive its last assignment.
+            # No member left: some worker failed to receive its last assignment.
             return lost
         if self.max_delay_ms == 0:
             return lost
@@ -287,7 +293,7 @@ class CooperativeAssignor:
         self.delay_ms = 0
 
     def _balance(self, following: dict[str, Load], wanted: _Work, revoked: dict[str, Load], home: str | None) -> None:
-        """Take the excess from overloaded members, unless the last round did so too: then only after a back-off."""
+        """Revoke the excess of overloaded members. If the last round revoked too, wait for a back-off first."""
         connectors = _excess(following, lambda load: load.connectors, len(wanted.connectors)) if home is None else {}
         tasks = _excess(following, lambda load: load.tasks, len(wanted.tasks))
         excess = {
@@ -310,12 +316,12 @@ class CooperativeAssignor:
 
 
 def _only_home(members: Mapping[str, WorkerState], leader: str) -> str | None:
-    """Where connectors have to be, None when anywhere will do."""
+    """The member that must run all connectors; None when any member can."""
     return leader if all(state.url == URL_NOT_USED for state in members.values()) else None
 
 
 def _duplicated(current: Mapping[str, Load]) -> _Work:
-    """Work that more than one member says it runs."""
+    """Work that more than one member reports as running."""
     connectors = [c for load in current.values() for c in load.connectors]
     tasks = [t for load in current.values() for t in load.tasks]
     return _Work.of(
@@ -325,7 +331,7 @@ def _duplicated(current: Mapping[str, Load]) -> _Work:
 
 
 def _revoke(following: dict[str, Load], wanted: Mapping[str, _Work], revoked: dict[str, Load]) -> None:
-    """Take work from members as far as they hold it, and add it to what they are told to give up."""
+    """Remove work from members that hold it, and add it to what they must revoke."""
     for member, work in wanted.items():
         load = following[member]
         connectors = [c for c in load.connectors if c in work.connectors]
@@ -340,7 +346,7 @@ def _revoke(following: dict[str, Load], wanted: Mapping[str, _Work], revoked: di
 
 
 def _excess(following: Mapping[str, Load], held: Callable[[Load], list[T]], total: int) -> dict[str, list[T]]:
-    """What has to be taken from whom so that no member is above its fair share of ``total``."""
+    """What has to be revoked from which member so that none exceeds its fair share of ``total``."""
     sizes = [len(held(load)) for load in following.values()]
     floor, extras = divmod(total, len(following))
     if total == 0 or not any(sizes):
@@ -362,7 +368,7 @@ def _excess(following: Mapping[str, Load], held: Callable[[Load], list[T]], tota
 
 
 def _fill(following: Mapping[str, Load], held: Callable[[Load], list[T]], work: Iterable[T]) -> None:
-    """Give each piece to the least loaded members, level by level, ties by member id."""
+    """Assign each piece to the least loaded member; ties are broken by member id."""
     order = sorted(following, key=lambda member: (len(held(following[member])), member))
     pieces = iter(work)
     while True:

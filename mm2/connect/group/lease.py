@@ -1,10 +1,11 @@
-"""How long a worker may believe that what the group has assigned to it is still its own.
+"""A lease on group membership: how long a worker may assume that its assignment is still valid.
 
-A process that is frozen (SIGSTOP, a virtual machine that is moved, a laptop that sleeps) does not notice. The coordinator hears
-no heartbeat, and after ``session.timeout.ms`` the group gives the work to others. When the process wakes up, its tasks would go
-on until the first answer tells it. So membership is held like a lease here: each answer of the coordinator renews it, counted
-from when the question was *sent*, and whoever is about to do something asks `is_valid` first. Java has no such thing; there a
-task may run twice until the next rebalance is over.
+A frozen process (SIGSTOP, live migration of a virtual machine, a suspended laptop) does not notice. The coordinator
+receives no heartbeat, and after ``session.timeout.ms`` the group reassigns the work. After the process resumes, its
+tasks would continue until the first response reports the lost membership. Membership is therefore held as a lease: each
+response of the coordinator renews it, counted from when the request was *sent*, and every step with effects outside of
+the process checks `is_valid` first. Java has no lease; a task may run twice there until the next rebalance has
+completed.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from collections.abc import Callable
 
 
 def now_s() -> float:
-    """Seconds on a clock that goes on while the process, or the machine, sleeps."""
+    """Seconds on a clock that continues while the process or the machine is suspended."""
     clock = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if clock is None else time.clock_gettime(clock)
 
 
 class Lease:
-    """Thread-safe. Once lost it stays lost until `begin`."""
+    """Thread-safe. A lost lease stays lost until `begin`."""
 
     def __init__(self, session_s: float, clock: Callable[[], float] = now_s) -> None:
         self._session_s = session_s
@@ -30,51 +31,55 @@ class Lease:
         self._held = False
         self._lost = False
         self._until_s = 0.0
-        #: While the coordinator owes us an answer it keeps us a member, as long as we take the answer in time.
+        #: While a response is outstanding the coordinator keeps this member, as long as the response is received in
+        #: time.
         self._awaiting = False
         self._awake_s = clock()
 
     def begin(self) -> None:
-        """The group has just taken us in, or confirmed us: the coordinator's answer has come since the last `tick`."""
+        """The group has accepted or confirmed this member; the response has arrived since the last `tick`."""
         with self._lock:
             self._held, self._lost, self._awaiting = True, False, False
             self._until_s = self._awake_s + self._session_s
 
     def renew(self, asked_s: float) -> None:
-        """The coordinator has answered a question sent at ``asked_s`` (of `now_s`) and knows us."""
+        """The coordinator has accepted a request of this member that was sent at ``asked_s`` (of `now_s`)."""
         with self._lock:
             self._until_s = max(self._until_s, asked_s + self._session_s)
 
     def await_answer(self) -> None:
-        """A question is on its way that the coordinator may take its time for: it keeps us meanwhile."""
+        """A request is in flight whose response the coordinator may delay; it keeps this member until it responds."""
         with self._lock:
             if self._is_valid():
                 self._awaiting = True
 
     def answer_failed(self, grace_s: float) -> None:
-        """No answer to that; another coordinator may count already, so little time is left."""
+        """The request failed: the lease is valid for ``grace_s`` or the rest of the session.
+
+        Another coordinator may already be counting down the session timeout.
+        """
         with self._lock:
             if self._awaiting:
                 self._until_s = max(self._until_s, self._awake_s + grace_s)
             self._awaiting = False
 
     def lose(self) -> None:
-        """The group has gone on without this worker."""
+        """The group has removed this worker."""
         with self._lock:
             self._lost = self._held
 
     def end(self) -> None:
-        """There is nothing to lose: this worker has no work, or stops it in order."""
+        """There is nothing to lose: this worker has no work, or stops it in an orderly way."""
         with self._lock:
             self._held = self._lost = self._awaiting = False
 
     def is_valid(self) -> bool:
-        """Whether what this worker has is still its own. Cheap; to be asked before each step that others would notice."""
+        """Whether this worker's assignment is still valid. Cheap; check it before each step with external effects."""
         with self._lock:
             return self._is_valid()
 
     def tick(self) -> bool:
-        """To be called several times per session; whether the lease is lost."""
+        """Whether the lease is lost. Call it several times per session."""
         with self._lock:
             valid = self._is_valid()
             self._awake_s = self._clock()

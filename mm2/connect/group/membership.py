@@ -1,9 +1,9 @@
-"""Membership in the group of workers (spec connect D.5, WorkerCoordinator and WorkerGroupMember).
+"""Membership in the group of workers (WorkerCoordinator and WorkerGroupMember).
 
-Two threads meet here: the *membership thread* of :mod:`mm2.kafka.classic_member`, and the *herder thread*, which comes by
-through :meth:`GroupMember.ensure_active` and :meth:`GroupMember.poll`; only there are the listener's callbacks run, so
-whatever they start or stop is ordered with the rest of the herder's work. Until the herder has dealt with one outcome the
-membership thread does not join again: a member never offers what it was told to give up and still runs.
+Two threads meet here: the *membership thread* of :mod:`mm2.kafka.classic_member`, and the *herder thread*, which calls
+:meth:`GroupMember.ensure_active` and :meth:`GroupMember.poll`. The listener's callbacks run only inside these two
+calls, so they are ordered with the rest of the herder's work. The membership thread does not rejoin before the herder
+has handled the last outcome: a member never reports work as its own that it must revoke and that still runs.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from mm2.kafka.errors import BrokerFailure, KafkaFailure
 
 
 class RebalanceListener(Protocol):
-    """What happens to the work of this member. Called on the herder's thread only."""
+    """Changes to this member's assignment. Called on the herder's thread only."""
 
     def on_assigned(self, assignment: Assignment, generation: int) -> None:
-        """The complete assignment after a rebalance; its revoked lists say what was just taken away."""
+        """The complete assignment after a rebalance; its revoked lists contain what was just revoked."""
 
     def on_revoked(self, leader: str, connectors: Sequence[str], tasks: Sequence[ConnectorTaskId]) -> None:
-        """Stop these now: when this returns they may start elsewhere."""
+        """Stop this work: after this returns, other members may start it."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class _Rebalanced:
 
 @dataclass(frozen=True)
 class _Dropped:
-    """Give up everything: because the coordinator is gone, or because an eager rebalance begins."""
+    """All work is revoked: the coordinator is unreachable, or an eager rebalance begins."""
 
     reason: str
 
@@ -69,7 +69,7 @@ class _Fatal:
 
 
 class GroupMember(ClassicMember):
-    """A worker's place in its group. Public methods except :meth:`wakeup` belong to the herder's thread."""
+    """A worker's membership in its group. Public methods except :meth:`wakeup` belong to the herder's thread."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class GroupMember(ClassicMember):
 
         # Guarded by the condition.
         self._woken = False
-        self._on_leave = False  # left the group; not to be joined again before the herder polls
+        self._on_leave = False  # left the group; rejoin only after the herder polls
         self._event: _Rebalanced | _Dropped | _Fatal | None = None
         self._allocation: Assignment | None = None
         self._protocol = self._offered[0]
@@ -113,16 +113,16 @@ class GroupMember(ClassicMember):
         self._last_completed_generation = NO_GENERATION
         self._joined = False
         self._owner_urls: dict[str | ConnectorTaskId, str] = {}
-        self._lost = False  # the lease: others may have our work already
+        self._lost = False  # the lease is lost: other members may already run our work
 
-        # Only the membership thread touches this.
+        # Only the membership thread uses this.
         self._unreachable_since_s: float | None = None
 
     # -- the herder's side
 
     @property
     def member_id(self) -> str:
-        """Id that the coordinator gave us; empty before the first join."""
+        """Id assigned by the coordinator; empty before the first join."""
         with self._changed:
             return self._member_id
 
@@ -134,16 +134,16 @@ class GroupMember(ClassicMember):
 
     @property
     def signs_requests(self) -> bool:
-        """Whether members sign what they ask of one another over REST (KIP-507)."""
+        """Whether members sign their internal REST requests (KIP-507)."""
         return self.protocol_version >= version_of(SESSIONED)
 
     def owner_url(self, work: str | ConnectorTaskId) -> str | None:
-        """REST URL of the member that this one, when it last led, gave a connector or task to."""
+        """REST URL of the member to which this one, when it was last the leader, assigned a connector or task."""
         with self._changed:
             return self._owner_urls.get(work)
 
     def start(self) -> None:
-        """Begin to look for the group. The first assignment comes out of :meth:`ensure_active`."""
+        """Start to join the group. :meth:`ensure_active` delivers the first assignment."""
         self._herder_left_poll_s = time.monotonic()
         super().start()
         watch = contextvars.copy_context()
@@ -152,11 +152,11 @@ class GroupMember(ClassicMember):
         ).start()
 
     def is_ours(self) -> bool:
-        """Whether what this member has been assigned is still its own, as far as can be known. Any thread; cheap."""
+        """Whether this member's assignment is still valid, as far as can be known. Any thread; cheap."""
         return self._lease.is_valid()
 
     def wakeup(self) -> None:
-        """End the herder's present or next wait. Any thread."""
+        """End the herder's current or next wait. Any thread."""
         with self._changed:
             self._woken = True
             self._changed.notify_all()
@@ -164,7 +164,7 @@ class GroupMember(ClassicMember):
     def ensure_active(self) -> bool:
         """Wait until this worker is a member with a valid assignment; False when woken before that.
 
-        Runs callbacks. Raises ConnectError when the group refuses this worker for good.
+        Runs callbacks. Raises ConnectError when the group permanently rejects this worker.
         """
         with self._herder_present():
             while True:
@@ -179,9 +179,9 @@ class GroupMember(ClassicMember):
                     self._changed.wait()
 
     def poll(self, timeout_s: float | None) -> None:
-        """Wait for news of the group, for a wake-up or for ``timeout_s`` (None: for ever), and run callbacks.
+        """Wait for a rebalance, a wake-up or ``timeout_s`` (None: no limit), and run callbacks.
 
-        Raises ConnectError when the group refuses this worker for good.
+        Raises ConnectError when the group permanently rejects this worker.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         with self._herder_present():
@@ -194,14 +194,14 @@ class GroupMember(ClassicMember):
             self._handle_event()
 
     def request_rejoin(self, reason: str) -> None:
-        """Have the group rebalance; the membership thread sees to it at once."""
+        """Request a rebalance; the membership thread rejoins immediately."""
         self._log.debug("rejoin requested", reason=reason)
         with self._changed:
             self._rejoin = True
             self._changed.notify_all()
 
     def clear_revocations(self) -> bool:
-        """Forget the revoked lists of the present assignment; whether there were any."""
+        """Clear the revoked lists of the current assignment; returns whether there were any."""
         with self._changed:
             held = self._allocation
             if held is None or not (held.revoked_connectors or held.revoked_tasks):
@@ -210,7 +210,7 @@ class GroupMember(ClassicMember):
             return True
 
     def revoke_all(self, reason: str) -> None:
-        """Give up everything, as when the group were lost. Runs the callback."""
+        """Revoke all work, as if the membership were lost. Runs the callback."""
         with self._changed:
             held, self._allocation = self._allocation, None
         if held is not None:
@@ -219,7 +219,7 @@ class GroupMember(ClassicMember):
         self._lease.end()
 
     def leave(self, reason: str) -> None:
-        """Leave the group, keeping what runs; joins again when the herder polls the next time."""
+        """Leave the group without stopping work; the next poll of the herder rejoins."""
         with self._changed:
             member_id = self._forget_membership()
             self._on_leave = True
@@ -227,7 +227,7 @@ class GroupMember(ClassicMember):
         self._send_leave(member_id, reason)
 
     def stop(self) -> None:
-        """Leave the group and end the thread. Work has to be stopped before."""
+        """Leave the group and end the thread. Stop all work first."""
         with self._changed:
             self._stopping = True
             member_id = self._forget_membership()
@@ -258,7 +258,7 @@ class GroupMember(ClassicMember):
         return self._joined and not self._rejoin and self._allocation is not None
 
     def _handle_event(self) -> None:
-        """Run the callbacks of what has happened. Only afterwards may the membership thread join again."""
+        """Run the callbacks of the pending event. Only afterwards may the membership thread rejoin."""
         with self._changed:
             lost = self._lost
             event = self._event
@@ -269,12 +269,12 @@ class GroupMember(ClassicMember):
             return
         if isinstance(event, _Fatal):
             raise ConnectError(event.reason)
-        # Callbacks take their time; they count as time outside of poll.
+        # The time that callbacks take counts as time outside of poll.
         self._leave_poll()
         following: Assignment | None = None
         try:
             if isinstance(event, _Dropped):
-                # Also after a round that failed: what was kept over it runs all the same.
+                # Also after a failed round: the work kept during it is still running.
                 if held is not None:
                     self._log.info("giving up all work", reason=event.reason)
                     self._listener.on_revoked(held.leader, held.connectors, held.tasks)
@@ -283,7 +283,8 @@ class GroupMember(ClassicMember):
                 told = event.told
                 if version_of(event.protocol) == 0:
                     if held is not None:
-                        # Eager: who is told what to run is not told what to stop, and work is held only where the group just became so.
+                        # Eager: an assignment lists no revocations. Work is still held only if the group has just
+                        # become eager.
                         self._listener.on_revoked(held.leader, held.connectors, held.tasks)
                     following = told
                 else:
@@ -314,7 +315,7 @@ class GroupMember(ClassicMember):
                 self._lose()
             join = self._rejoin and self._event is None and not self._on_leave and not self._lost
             if join and self._protocol == EAGER and self._holds_work():
-                # Eager: nobody may run anything while the group rebalances.
+                # Eager: no member may run work while the group rebalances.
                 self._event = _Dropped("the group rebalances eagerly")
                 self._changed.notify_all()
                 return
@@ -364,7 +365,7 @@ class GroupMember(ClassicMember):
         return offers
 
     def _assign(self, joined: Any) -> dict[str, bytes]:
-        """As leader, decide who does what."""
+        """Compute the assignment as leader."""
         version = version_of(joined.protocol_name)
         members = {str(member.member_id): decode_worker_state(bytes(member.metadata)) for member in joined.members}
         leader = str(joined.member_id)
@@ -377,8 +378,9 @@ class GroupMember(ClassicMember):
             self._log.info("behind another member's view of the configs", mine=configured.offset, newest=newest)
             outcome = mismatch(members, leader, newest, version)
         elif downgraded:
-            # What each member ran was kept over this join, and nobody says what it was. So nothing is dealt until, in the
-            # next round, all have come with empty hands: else a task starts at one member before it has ended at another.
+            # Each member kept its work during this join, but an eager join does not report it. Assign nothing until all
+            # members have rejoined without work in the next round; otherwise a task could start on one member before it
+            # has stopped on another.
             self._log.info("the group has become eager; all work ends before it is dealt anew")
             outcome = mismatch(members, leader, newest, version)
         elif version == 0:
@@ -411,7 +413,7 @@ class GroupMember(ClassicMember):
     def _forget_generation(self, code: int) -> None:
         super()._forget_generation(code)
         if code == ErrorCode.UNKNOWN_MEMBER_ID and self._assignor.max_delay_ms == 0 and self._holds_work():
-            # The group has gone on without us, and waits for nobody to come back.
+            # The group has removed this member and, with a delay of 0, does not wait for it to return.
             self._lose()
 
     def _is_final(self, failure: KafkaFailure) -> bool:
@@ -423,7 +425,7 @@ class GroupMember(ClassicMember):
         return answer
 
     def _on_silence(self, failure: KafkaFailure, asked_s: float) -> None:
-        """When the coordinator cannot be reached for a heartbeat interval, all work is given up."""
+        """Revoke all work when the coordinator has been unreachable for a heartbeat interval."""
         if self._unreachable_since_s is None:
             self._unreachable_since_s = asked_s
             self._log.warning("the coordinator cannot be reached", reason=str(failure))
@@ -440,7 +442,7 @@ class GroupMember(ClassicMember):
             self._changed.notify_all()
 
     def _watch_lease(self) -> None:
-        """Notice when the session has ended while this process was frozen, or while nobody answered."""
+        """Detect that the session has ended while this process was frozen or the coordinator did not respond."""
         pause_s = min(1.0, self._timings.session_timeout_ms / 10_000)
         while True:
             with self._changed:
@@ -453,7 +455,7 @@ class GroupMember(ClassicMember):
             self._log.warning("the session has ended; all work stops, since others may have it")
 
     def _lose(self) -> None:
-        """What runs here may be somebody else's; an answer that is under way is void. Hold the lock."""
+        """Other members may run our work; ignore a response in flight. Hold the lock."""
         self._lost = self._rejoin = True
         self._joined = False
         self._membership += 1
@@ -478,7 +480,7 @@ class GroupMember(ClassicMember):
 
 
 class _Presence:
-    """Marks the time that the herder spends in poll."""
+    """Measures the time that the herder spends in poll."""
 
     def __init__(self, enter: Callable[[], None], leave: Callable[[], None]) -> None:
         self._enter = enter
@@ -492,7 +494,7 @@ class _Presence:
 
 
 def _merge(held: Assignment | None, told: Assignment) -> Assignment:
-    """What a cooperative member has after a rebalance: what it kept, and what is new."""
+    """A cooperative member's work after a rebalance: what it kept, and what was added."""
     if held is None:
         return told
     connectors = dict.fromkeys(told.connectors)

@@ -1,12 +1,12 @@
-"""Bytes of the embedded group protocol: what members of group type ``connect`` tell each other (spec connect B.4).
+"""The embedded protocol of groups of type ``connect``: what members exchange in JoinGroup and SyncGroup.
 
-    worker state  = version:int16 url:string config-offset:int64 [allocation:nullable bytes, v1+]
-    assignment    = version:int16 error:int16 leader:string leader-url:string config-offset:int64
-                    assigned:array [revoked:array delay:int32, v1+]
-    array element = connector:string tasks:array of int32, where task -1 is the connector instance itself
+  worker state  = version:int16 url:string config-offset:int64 [allocation:nullable bytes, v1+]
+  assignment    = version:int16 error:int16 leader:string leader-url:string config-offset:int64
+                  assigned:array [revoked:array delay:int32, v1+]
+  array element = connector:string tasks:array of int32, where task -1 is the connector instance itself
 
-Big-endian; string = int16 length + UTF-8; array = int32 count + elements (-1 = null). v2 has v1's bytes and says that
-internal requests are signed. In v1 and v2 ``assigned`` holds only what is new for the member.
+Big-endian; string = int16 length + UTF-8; array = int32 count + elements (-1 = null). v2 has the same format as v1 and
+means that internal requests are signed. In v1 and v2 ``assigned`` contains only what is new for the member.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ConnectorTaskId(NamedTuple):
 
 @dataclass(frozen=True)
 class Assignment:
-    """What one member is told by the leader, or (as allocation) what it tells the leader it is running."""
+    """What the leader assigns to one member or, as allocation, what a member reports as running."""
 
     error: int
     leader: str
@@ -65,7 +65,7 @@ class Assignment:
 
 @dataclass(frozen=True)
 class WorkerState:
-    """What a member says of itself when it joins."""
+    """What a member reports when it joins."""
 
     url: str
     config_offset: int
@@ -73,7 +73,7 @@ class WorkerState:
 
 
 def version_of(protocol_name: str) -> int:
-    """Version number behind a protocol name chosen by the broker. Raises ConnectError for a foreign one."""
+    """Version number of a protocol name chosen by the broker. Raises ConnectError for an unknown one."""
     try:
         return _VERSIONS[protocol_name]
     except KeyError:
@@ -81,7 +81,7 @@ def version_of(protocol_name: str) -> int:
 
 
 def offered_protocols(connect_protocol: str) -> tuple[str, ...]:
-    """Names to offer in JoinGroup for a value of ``connect.protocol``, preferred first."""
+    """Names to offer in JoinGroup for a value of ``connect.protocol``, in order of preference."""
     offers = {
         "sessioned": (SESSIONED, COMPATIBLE, EAGER),
         "compatible": (COMPATIBLE, EAGER),
@@ -158,7 +158,7 @@ def _put_string(out: bytearray, text: str) -> None:
 
 
 def _put_work(out: bytearray, connectors: Iterable[str], tasks: Iterable[ConnectorTaskId]) -> None:
-    # One element per connector; the connector instance comes first in it. Same order as Java's LinkedHashMap.
+    # One element per connector, the connector instance first. Same order as Java's LinkedHashMap.
     by_connector: dict[str, list[int]] = {}
     for connector in connectors:
         by_connector.setdefault(connector, []).append(_CONNECTOR_TASK)

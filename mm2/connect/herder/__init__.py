@@ -1,1 +1,1 @@
-"""Herders: what decides what a worker runs (spec connect D), and what herders say to one another."""
+"""Herders, which decide what a worker runs, and the communication between them."""

@@ -1,4 +1,4 @@
-"""The keys that a connector's transformations and predicates add to its configuration (ConnectorConfig.enrich of Java)."""
+"""The keys that transformations and predicates add to a connector's configuration (ConnectorConfig.enrich of Java)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mm2.connect.plugins.kinds import PluginType
 from mm2.connect.plugins.loader import PluginLoader
 from mm2.connect.plugins.recommended import refusal
 
-#: Keys that every transformation has, whatever it defines itself.
+#: Keys that every transformation has in addition to its own.
 _STAGE: Final = (
     ConfigDef()
     .define(
@@ -31,7 +31,7 @@ _STAGE: Final = (
 
 @dataclass(frozen=True)
 class _Kind:
-    """Transformations, or predicates."""
+    """Whether the plugins are transformations or predicates."""
 
     key: str
     group: str
@@ -48,7 +48,7 @@ _KINDS: Final = (
 
 @dataclass(frozen=True)
 class _TypeValidator:
-    """Judges the class of an alias by trying it out."""
+    """Validates the class of an alias by reading the keys that it defines."""
 
     check: Callable[[str, object], None]
     text: str
@@ -66,8 +66,8 @@ def with_aliased_plugins(
 ) -> ConfigDef:
     """``base`` and, for each alias in ``transforms`` and ``predicates``, its ``type`` and the keys of that class.
 
-    A class that cannot be used is an error at its ``type`` and adds no keys. Classes are looked up in the connector's ``loader``
-    first.
+    A class that cannot be used is reported as an error of its ``type`` and adds no keys. Classes are looked up in the
+    connector's ``loader`` first.
     """
     definition = ConfigDef(base)
     for kind in _KINDS:
@@ -115,7 +115,7 @@ def _embed(
     def versions() -> Sequence[str]:
         return plugins.versions(str(props.get(type_key) or ""), kind.base)
 
-    if type_key in definition:  # a key of the connector's own that looks the same
+    if type_key in definition:  # a key of the connector with the same name
         return
     definition.define(
         type_key,

@@ -1,4 +1,4 @@
-"""What herders answer; ``to_json`` gives the shapes that REST prints (spec connect C)."""
+"""Results of herder requests; ``to_json`` returns the JSON of the REST API."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ UNDEFINED_VERSION: Final = "undefined"
 
 
 class ConnectorType(StrEnum):
-    """What kind of connector a class is; UNKNOWN when the class cannot be loaded here."""
+    """Type of a connector class; UNKNOWN when the class cannot be loaded on this worker."""
 
     SOURCE = "source"
     SINK = "sink"
@@ -29,7 +29,7 @@ def task_id_json(task: ConnectorTaskId) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class ConnectorInfo:
-    """A connector as it is configured; the configuration is raw (provider references are not resolved)."""
+    """A connector's configuration as stored: provider references are not resolved."""
 
     name: str
     config: Mapping[str, str | None] = field(repr=False)
@@ -48,16 +48,16 @@ class ConnectorInfo:
 
 @dataclass(frozen=True)
 class Created:
-    """Outcome of a write of a connector's configuration."""
+    """Result of writing a connector's configuration."""
 
-    #: False when there was such a connector already.
+    #: False when the connector already existed.
     created: bool
     info: ConnectorInfo
 
 
 @dataclass(frozen=True)
 class TaskInfo:
-    """A task as it is configured, raw."""
+    """A task's configuration as stored: provider references are not resolved."""
 
     id: ConnectorTaskId
     config: Mapping[str, str | None] = field(repr=False)
@@ -74,11 +74,11 @@ class WorkState:
     state: str
     worker_id: str
     trace: str | None = None
-    #: Of the plugin; "undefined" when it has none, None when the worker that reported is older than 4.0.
+    #: Version of the plugin; "undefined" when it has none, None when the reporting worker is older than 4.0.
     version: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """``{"state", "worker_id"[, "version"][, "trace"]}``: no trace that is empty, no version "undefined"."""
+        """``{"state", "worker_id"[, "version"][, "trace"]}``; omits an empty trace and the version "undefined"."""
         shown: dict[str, Any] = {"state": self.state, "worker_id": self.worker_id}
         if self.version != UNDEFINED_VERSION:
             shown["version"] = self.version
@@ -95,13 +95,13 @@ class TaskState:
     work: WorkState
 
     def to_json(self) -> dict[str, Any]:
-        """``{"id", …}`` and what :meth:`WorkState.to_json` shows."""
+        """``{"id", …}`` and the fields of :meth:`WorkState.to_json`."""
         return {"id": self.id, **self.work.to_json()}
 
 
 @dataclass(frozen=True)
 class ConnectorStateInfo:
-    """States of a connector and its tasks, those in order of their numbers."""
+    """States of a connector and its tasks, ordered by task number."""
 
     name: str
     connector: WorkState
@@ -120,7 +120,7 @@ class ConnectorStateInfo:
 
 @dataclass(frozen=True)
 class ActiveTopicsInfo:
-    """Topics that a connector's tasks have been seen to use (KIP-558)."""
+    """Topics that a connector's tasks have used (KIP-558)."""
 
     connector: str
     topics: tuple[str, ...]
@@ -132,7 +132,7 @@ class ActiveTopicsInfo:
 
 @dataclass(frozen=True)
 class ConnectorOffset:
-    """How far one partition of a connector has got; both maps are the connector's own. ``offset`` None removes it."""
+    """The offset of one source partition; both maps are defined by the connector. An ``offset`` of None removes it."""
 
     partition: Mapping[str, Any] | None
     offset: Mapping[str, Any] | None
@@ -160,7 +160,7 @@ class ConnectorOffsets:
     def from_json(cls, body: Any) -> ConnectorOffsets:
         """Read the body of a PATCH.
 
-        Raises MalformedBody for what is not of this shape, BadRequest when there are no offsets in it.
+        Raises MalformedBody when the body does not have this shape, BadRequest when it contains no offsets.
         """
         if not isinstance(body, Mapping):
             raise MalformedBody("The body must be a JSON object with the field 'offsets'")
@@ -188,7 +188,7 @@ def _offset(entry: Any) -> ConnectorOffset:
 
 @dataclass(frozen=True)
 class Message:
-    """An answer that is a sentence."""
+    """An answer that is one sentence."""
 
     message: str
 
@@ -201,14 +201,14 @@ class Message:
 class PluginInfo:
     """One plugin of the worker."""
 
-    #: The class by its Java name if it has one.
+    #: The class, by its Java name if it has one.
     name: str
     #: source, sink, transformation, predicate, converter, header_converter.
     type: str
     version: str | None
 
     def to_json(self) -> dict[str, Any]:
-        """``{"class", "type"[, "version"]}``: no version "undefined"."""
+        """``{"class", "type"[, "version"]}``; omits the version "undefined"."""
         shown: dict[str, Any] = {"class": self.name, "type": self.type}
         if self.version != UNDEFINED_VERSION:
             shown["version"] = self.version
@@ -217,7 +217,7 @@ class PluginInfo:
 
 @dataclass(frozen=True)
 class LoggerLevel:
-    """Level of a logger and when it was set by request, None = never (KIP-976)."""
+    """Level of a logger and when it was last set by request; None: never (KIP-976)."""
 
     level: str
     #: Milliseconds since the epoch.
@@ -230,7 +230,7 @@ class LoggerLevel:
 
 @dataclass(frozen=True)
 class HealthInfo:
-    """Answer to a health check (KIP-1017); ``http_status`` is the status that goes with it."""
+    """Result of a health check (KIP-1017); ``http_status`` is the matching HTTP status."""
 
     status: str
     message: str
@@ -242,21 +242,21 @@ class HealthInfo:
 
     @classmethod
     def healthy(cls) -> HealthInfo:
-        """The herder answered."""
+        """The herder responded."""
         return cls("healthy", "Worker has completed startup and is ready to handle requests.", 200)
 
     @classmethod
     def starting(cls, details: str) -> HealthInfo:
-        """The herder did not answer since it has not started yet; ``details`` say what it is doing."""
+        """The herder has not responded because it has not started yet; ``details`` name the stage in progress."""
         return cls("starting", f"Worker is still starting up. {details}".rstrip(), 503)
 
     @classmethod
     def unhealthy(cls, details: str) -> HealthInfo:
-        """The herder had started and does not answer; ``details`` say what it is doing."""
+        """The herder has started but does not respond; ``details`` name the stage in progress."""
         sentence = "Worker was unable to handle this request and may be unable to handle other requests."
         return cls("unhealthy", f"{sentence} {details}".rstrip(), 500)
 
 
 def sorted_task_states(tasks: Iterable[TaskState]) -> tuple[TaskState, ...]:
-    """In order of their numbers, as answers show them."""
+    """Task states ordered by task number, as responses show them."""
     return tuple(sorted(tasks, key=lambda task: task.id))

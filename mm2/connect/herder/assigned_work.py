@@ -1,4 +1,4 @@
-"""What the group has assigned to this worker, and what of it has been started."""
+"""The work that the group has assigned to this worker, and the part of it that has been started."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _START_THREADS: Final = 8
 
 
 class AssignedWork:
-    """Starts what is new and stops what is revoked, side by side. On the herder's thread."""
+    """Starts assigned work and stops revoked work, in parallel. On the herder's thread."""
 
     def __init__(
         self, worker: Worker, starts: Starts, stages: StageTracker, *, name: str, log_context: Mapping[str, str]
@@ -37,7 +37,7 @@ class AssignedWork:
         )
 
     def start(self, assignment: Assignment, *, eager: bool) -> None:
-        """Start what the assignment has and does not run yet. ``eager``: all of it will be revoked before the next one."""
+        """Start assigned work that is not running yet. ``eager``: all of it is revoked before the next assignment."""
         self.tasks -= self._to_restart
         self._to_restart.clear()
         connectors = [name for name in assignment.connectors if name not in self.connectors]
@@ -48,7 +48,7 @@ class AssignedWork:
         self.tasks = set() if eager else set(assignment.tasks)
 
     def start_all(self, connectors: Iterable[str], tasks: Iterable[ConnectorTaskId], stage: str) -> None:
-        """Start these, and wait until each has a thread of its own."""
+        """Start this work, and wait until each item has its own thread."""
         jobs: list[Callable[[], object]] = [lambda name=name: self._starts.connector(name) for name in connectors]  # type: ignore[misc]
         jobs += [lambda task=task: self._starts.task(task) for task in tasks]  # type: ignore[misc]
         if not jobs:
@@ -59,7 +59,7 @@ class AssignedWork:
                 future.result()
 
     def revoke(self, connectors: Collection[str], tasks: Collection[ConnectorTaskId]) -> None:
-        """Stop these for good: when this returns they have stopped or are cancelled."""
+        """Stop this work permanently: when this returns it has stopped or is cancelled."""
         with self._stages.during(f"stopping {len(connectors)} revoked connector(s) and {len(tasks)} task(s)"):
             self._worker.stop_connectors(connectors)
             self._worker.stop_tasks(tasks)
@@ -67,7 +67,7 @@ class AssignedWork:
         self.tasks.difference_update(tasks)
 
     def stop_reconfigured(self, tasks: Collection[ConnectorTaskId]) -> None:
-        """Stop tasks that have newer configurations; they start again with the next assignment that has them."""
+        """Stop tasks that have newer configurations; the next assignment that contains them starts them again."""
         if not tasks:
             return
         with self._stages.during(f"stopping {len(tasks)} reconfigured tasks"):
@@ -76,5 +76,5 @@ class AssignedWork:
         self._to_restart.update(tasks)
 
     def close(self) -> None:
-        """Start nothing any more."""
+        """Do not start any more work."""
         self._pool.shutdown(wait=False, cancel_futures=True)

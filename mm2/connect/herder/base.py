@@ -1,4 +1,4 @@
-"""What distributed and standalone herders have in common (org.apache.kafka.connect.runtime.AbstractHerder)."""
+"""What distributed and standalone herders share (org.apache.kafka.connect.runtime.AbstractHerder)."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ T = TypeVar("T")
 
 
 class AbstractHerder(Herder):
-    """Answers what follows from the stores alone, and takes the steps of requests that are the same for one worker and for
-    many. What is different is asked of the subclass: who may do something (``_require_…``), and how it is done.
+    """Answers requests that need only the stores, and runs the common steps of all other requests.
 
-    ``cluster_id`` is asked when somebody wants to know.
+    Subclasses implement what differs between one worker and a group: who may perform a request (``_require_…``) and how
+    it is performed. ``cluster_id`` is called when the id is needed.
     """
 
     def __init__(
@@ -112,16 +112,16 @@ class AbstractHerder(Herder):
         """Starts of tasks on this worker."""
         return self._reports.task_starts
 
-    # -- what the two are asked for
+    # -- implemented by subclasses
 
     @property
     @abstractmethod
     def generation(self) -> int:
-        """What statuses are written with: the group's generation."""
+        """The group's generation, which is part of each status."""
 
     @abstractmethod
     def configs(self) -> ClusterConfigState:
-        """The view of the configurations that this herder acts on. Any thread."""
+        """The configurations that this herder acts on. Any thread."""
 
     @abstractmethod
     def publish_task_configs(self, connector: str, configs: Sequence[Props]) -> Future[None]:
@@ -129,17 +129,17 @@ class AbstractHerder(Herder):
 
     @abstractmethod
     def _wakeup(self) -> None:
-        """Something has come for the herder's thread. Any thread."""
+        """Wake the herder's thread: there is work for it. Any thread."""
 
     @abstractmethod
     def _ping(self) -> StagedFuture[None]:
-        """Done when the herder has come by."""
+        """Completes when the herder's thread has handled it."""
 
     @abstractmethod
     def _put(
         self, steps: Steps[Created], name: str, config: Props, *, allow_replace: bool, target_state: TargetState | None
     ) -> None:
-        """Store a configuration that is valid, and end ``steps``. Any thread."""
+        """Store a valid configuration and complete ``steps``. Any thread."""
 
     @abstractmethod
     def _put_target_state(self, name: str, state: TargetState) -> StagedFuture[None]:
@@ -147,28 +147,28 @@ class AbstractHerder(Herder):
 
     @abstractmethod
     def _stopped_config(self, name: str) -> StagedFuture[Props]:
-        """The configuration of a connector whose offsets may be modified from now on. Fails with what says that they may not."""
+        """The configuration of a connector whose offsets may now be modified. Fails with the reason if they may not."""
 
     def require_leader(self, what: str) -> None:
-        """Raises NotLeader where another worker has to do it. On the herder's thread."""
+        """Raises NotLeader unless this worker is the leader. On the herder's thread."""
 
     def _require_own_connector(self, name: str) -> None:
-        """Raises NotFound, or what says which worker can restart a connector. On the herder's thread."""
+        """Raises NotFound, or an error that names the worker that can restart the connector. On the herder's thread."""
         self._known(name)
 
     @abstractmethod
     def _require_own_task(self, task: ConnectorTaskId) -> None:
-        """Raises NotFound, or what says which worker can restart a task. On the herder's thread."""
+        """Raises NotFound, or an error that names the worker that can restart the task. On the herder's thread."""
 
     def _guard(self, _task: ConnectorTaskId, _generation: int | None) -> OwnershipGuard | None:
-        """What a task's start asks before it produces; arguments: task, generation of its configs."""
+        """What a task's start checks before it produces; arguments: task, generation of its configs."""
         return None
 
     def _is_ours(self) -> bool:
-        """Whether what runs here is still this worker's own. Any thread."""
+        """Whether this worker's assignment is still valid. Any thread."""
         return True
 
-    # -- life
+    # -- lifecycle
 
     @property
     def is_ready(self) -> bool:
@@ -183,12 +183,12 @@ class AbstractHerder(Herder):
         return self._cluster_id()
 
     def later(self, action: Callable[[], T], stage: str, *, delay_s: float = 0.0) -> StagedFuture[T]:
-        """Have ``action`` run on the herder's thread; in a group, while this worker is a member of it. Any thread."""
+        """Run ``action`` on the herder's thread; in a group, while this worker is a member of it. Any thread."""
         return self._requests.submit(action, stage, delay_s=delay_s)
 
     @staticmethod
     def _stop_all(*steps: Callable[[], object]) -> None:
-        """Take steps of stopping one after another; one that fails keeps none of the others from being taken."""
+        """Run the stop steps one after another; a failed step does not prevent the others."""
         for step in steps:
             try:
                 step()
@@ -254,15 +254,17 @@ class AbstractHerder(Herder):
         return self.later(look_up, f"looking up the task configs of connector {name}")
 
     def _known(self, name: str, otherwise: str | None = None) -> ClusterConfigState:
-        """What has been read, which may be more than what the herder acts on, when it has the connector. Raises NotFound,
-        for which Java has several sentences."""
+        """The state as read, which may be newer than what the herder acts on, if it has the connector.
+
+        Raises NotFound; ``otherwise`` replaces its message, because Java uses several.
+        """
         configs = self._config_store.snapshot()
         if name not in configs:
             raise NotFound(otherwise or f"Connector {name} not found")
         return configs
 
     def connector_type(self, raw: Props | None) -> ConnectorType:
-        """What kind of connector a configuration is of; UNKNOWN when its class is not known here."""
+        """Type of the connector with this configuration; UNKNOWN when this worker cannot load its class."""
         return self._plugin_infos.connector_type(raw or {})
 
     def connector_status(self, name: str) -> ConnectorStateInfo:
@@ -295,7 +297,7 @@ class AbstractHerder(Herder):
         steps: Steps[Created] = Steps(f"looking up the config of connector {name}")
 
         def patched() -> dict[str, str | None]:
-            # Followers have it done before the configuration is looked up, so that there are fewer races.
+            # Followers reject the request before the configuration is looked up, which makes races less likely.
             self.require_leader("set connector configs")
             merged = {**self.known_connector_info(name).config, **patch}
             return {key: value for key, value in merged.items() if patch.get(key, "") is not None}
@@ -325,7 +327,7 @@ class AbstractHerder(Herder):
         steps.after(self.validate_connector_config(named), then)
 
     def _is_new(self, name: str, *, allow_replace: bool) -> bool:
-        """Whether a configuration is that of a new connector. Raises AlreadyExists when it may not be another one."""
+        """Whether the connector does not exist yet. Raises AlreadyExists if it exists and must not be replaced."""
         exists = name in self._config_store.snapshot()
         if exists and not allow_replace:
             raise AlreadyExists(f"Connector {name} already exists")
@@ -353,7 +355,7 @@ class AbstractHerder(Herder):
         return steps.outcome
 
     def _start_connector(self, steps: Steps[T], name: str, result: Callable[[], T]) -> None:
-        """Start it; ``steps`` end with ``result()`` when it has reached its state, or fail with why it has not."""
+        """Start it; ``steps`` complete with ``result()`` when it has reached its state, or fail with the reason."""
 
         def on_started(error: Exception | None) -> None:
             if error is None:
@@ -373,7 +375,7 @@ class AbstractHerder(Herder):
         return self.later(restart, f"restarting task {task}")
 
     def too_many_tasks(self, connector: str, error: TooManyTasks) -> None:
-        """The connector fails; its tasks run on."""
+        """The connector fails; its tasks keep running."""
         self._reports.on_failure(connector, error, None)
 
     # -- offsets

@@ -1,4 +1,4 @@
-"""What comes through the config topic, from its announcement to what becomes of it on this worker (spec connect D.3)."""
+"""Changes in the config topic, from their announcement to their effect on this worker."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class Changes:
-    """Changes that one tick sees to."""
+    """Changes to apply in one tick."""
 
     connectors: frozenset[str] = frozenset()
     tasks: frozenset[ConnectorTaskId] = frozenset()
     targets: frozenset[str] = frozenset()
-    #: Whether the group has to rebalance for them.
+    #: Whether they require a rebalance of the group.
     rebalance: bool = False
 
     def __bool__(self) -> bool:
@@ -39,10 +39,10 @@ class Changes:
 
 @dataclass
 class PendingChanges:
-    """Collects what comes from the config log's thread until the herder's thread takes it.
+    """Collects changes from the config log's thread until the herder's thread takes them.
 
-    ``known`` says whether the herder knows a connector already: one that it does not, and the removal of one that it does, need
-    a rebalance; a change of one needs a restart where it runs.
+    ``known`` returns whether the herder knows a connector. A new connector, and the removal of a known one, require a
+    rebalance. A change of a known connector requires a restart where it runs.
     """
 
     known: Callable[[str], bool]
@@ -55,7 +55,7 @@ class PendingChanges:
 
     @property
     def need_rebalance(self) -> bool:
-        """Whether a rebalance is to be expected, so that who owns what is not known."""
+        """Whether a rebalance is expected, so that owners are not known."""
         with self._lock:
             return self._rebalance
 
@@ -78,19 +78,19 @@ class PendingChanges:
             self._tasks.update(tasks)
 
     def target_changed(self, connector: str) -> None:
-        """A connector shall be in another state."""
+        """A connector's target state was changed."""
         with self._lock:
             self._targets.add(connector)
 
     def restart_requested(self, request: RestartRequest) -> None:
-        """Of several requests for one connector the one with the higher impact wins."""
+        """Of several requests for one connector the one with the higher impact is kept."""
         with self._lock:
             other = self._restarts.get(request.connector)
             if other is None or request.impact > other.impact:
                 self._restarts[request.connector] = request
 
     def take(self) -> Changes:
-        """What there is, restart requests excepted; from now on it is the caller's to see to."""
+        """Take all changes except restart requests; the caller must apply them."""
         with self._lock:
             changes = Changes(
                 frozenset(self._connectors), frozenset(self._tasks), frozenset(self._targets), self._rebalance
@@ -106,7 +106,7 @@ class PendingChanges:
 
 
 class ConfigChanges:
-    """Two steps of the tick, on the herder's thread. ``states`` is what statuses say of a connector; it raises NotFound."""
+    """Two steps of the tick, on the herder's thread. ``states`` returns a connector's statuses or raises NotFound."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class ConfigChanges:
     # -- restart requests
 
     def process_restarts(self) -> None:
-        """Restart what has been requested since the last tick."""
+        """Process the restart requests since the last tick."""
         for request in self._pending.take_restarts():
             with self._stages.during(f"handling restart request for connector {request.connector}"):
                 try:
@@ -142,7 +142,7 @@ class ConfigChanges:
                     log.exception("restart failed", connector=request.connector)
 
     def _restart(self, request: RestartRequest) -> None:
-        """Restart what the request means and this worker owns."""
+        """Restart the requested work that this worker owns."""
         name = request.connector
         try:
             plan = restart_plan(request, self._states(name))
@@ -165,7 +165,7 @@ class ConfigChanges:
     # -- configurations and target states
 
     def apply(self) -> bool:
-        """See to what the config topic has announced; True = a rebalance comes first."""
+        """Apply the changes announced in the config topic; True: a rebalance comes first."""
         changes = self._pending.take()
         if not changes:
             return False
@@ -173,7 +173,7 @@ class ConfigChanges:
         if changes.rebalance:
             self._member.request_rejoin("connectors or tasks have changed")
             if self._member.protocol_version == 0:
-                # Everything restarts in an eager rebalance, so nothing is left to be done one by one.
+                # An eager rebalance restarts all work, so there is nothing to restart individually.
                 return True
         mine = self._rebalances.assignment
         if changes.connectors and mine is not None:

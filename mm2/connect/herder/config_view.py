@@ -1,4 +1,4 @@
-"""The view of the config topic that a worker of a group acts on, and how it catches up with the topic (spec connect D.7)."""
+"""The view of the config topic that a worker of a group acts on, and how it catches up with the topic."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from mm2.kafka.errors import KafkaFailure
 log = structlog.get_logger(__name__)
 
 _BACKOFF_RETRIES: Final = 5
-#: The least pause between two tries to read the config topic; some failures come at once.
+#: The minimum pause between two attempts to read the config topic; some failures return immediately.
 _BACKOFF_FLOOR_S = 1.0
 
 
 class ConfigView:
-    """`configs` is looked at by any thread, all else belongs to the herder's.
+    """Any thread may read `configs`; all other methods belong to the herder's thread.
 
-    What the config log has read already is more than what the herder acts on: between two ticks nothing changes.
+    The config log may have read further than what the herder acts on: the view does not change between two ticks.
     """
 
     def __init__(
@@ -47,27 +47,27 @@ class ConfigView:
         self._retries = _BACKOFF_RETRIES
 
     def take(self) -> None:
-        """Act on what has been read."""
+        """Act on what has been read so far."""
         self.configs = self._store.snapshot()
 
     def refresh(self) -> None:
-        """Act on all that is written. Raises KafkaFailure when that cannot be read in ``worker.sync.timeout.ms``."""
+        """Read to the end of the topic and act on it. Raises KafkaFailure after ``worker.sync.timeout.ms``."""
         with self._stages.during("reading to the end of the config topic"):
             self._store.refresh(self._sync_timeout_s)
             self.take()
 
     def doubt(self) -> None:
-        """The config topic could not be read or written: nothing goes on before it has been read to its end."""
+        """The config topic could not be read or written; no further changes are made before it is read to its end."""
         self._is_readable = False
 
     def catch_up(self) -> bool:
-        """Where there is doubt, read to the end; False when that failed, and a pause has been made."""
+        """Read to the end if the view is in doubt; False when that failed, after a pause."""
         if not self._is_readable and self.read_to_end():
             self._is_readable = True
         return self._is_readable
 
     def read_to_end(self) -> bool:
-        """`refresh`; False when that failed, and a pause has been made."""
+        """Same as `refresh`; False when that failed, after a pause."""
         try:
             self.refresh()
         except KafkaFailure as failure:
@@ -79,10 +79,11 @@ class ConfigView:
         return True
 
     def back_off(self) -> None:
-        """Pause before the config topic is read again, out of the group where that lets the others go on.
+        """Pause before the config topic is read again, outside of the group if that lets the other members continue.
 
-        Work goes on meanwhile, for which the group has to wait for us. With a delay of 0 it does not: it would give the
-        work to others while it still runs here. Then we leave only when everything has been stopped.
+        Work continues during the pause, and the group has to wait for this member. With a delay of 0 the group does not
+        wait: it would reassign work that still runs here. In that case the member leaves only when all work has
+        stopped.
         """
         reason = "taking too long to read the config topic"
         pause_s = _BACKOFF_FLOOR_S

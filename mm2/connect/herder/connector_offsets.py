@@ -1,7 +1,8 @@
-"""Looking at and changing how far a connector has got (KIP-875, spec connect D.11).
+"""Reading and changing a connector's offsets (KIP-875).
 
-Sources: the offsets that the runtime keeps for them. Sinks: those of their consumer group, by an admin client. Everything here
-waits for the network and for plugins; it runs on threads of its own. Who may ask, and when, the herder decides.
+For sources: the offsets that the runtime stores. For sinks: those of their consumer group, through an admin client.
+Everything here waits for the network and for plugins and runs on its own threads. The herder decides which requests are
+allowed, and when.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ log = structlog.get_logger(__name__)
 TOPIC: Final = "kafka_topic"
 PARTITION: Final = "kafka_partition"
 OFFSET: Final = "kafka_offset"
-#: What a coordinator says of a group that has members yet.
+#: Error codes of a coordinator for a group that still has members.
 _HAS_MEMBERS: Final = frozenset(
     {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.NON_EMPTY_GROUP, ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC}
 )
@@ -47,17 +48,17 @@ _Offset = tuple[Mapping[str, Any], Mapping[str, Any] | None]
 
 
 class SourceOffsets(Protocol):
-    """The offsets of one source connector, wherever it keeps them."""
+    """The offsets of one source connector, independent of where they are stored."""
 
     def all(self, timeout_s: float) -> list[tuple[dict[str, Any], dict[str, Any]]]:
         """Every partition with its offset. Raises ConnectError."""
 
     def write(self, offsets: Sequence[SourceOffset], timeout_s: float) -> None:
-        """Store these, None removing one; done when they are safe. Raises ConnectError."""
+        """Store these offsets (None removes one); returns when they are durable. Raises ConnectError."""
 
 
 class ConnectorOffsetsAccess:
-    """``source_offsets(name, props)`` opens the offsets of a source connector for the time of a with-block."""
+    """``source_offsets(name, props)`` opens the offsets of a source connector for the duration of a with-block."""
 
     def __init__(
         self,
@@ -71,7 +72,7 @@ class ConnectorOffsetsAccess:
         self._cluster_name = cluster_name
 
     def read(self, name: str, raw: Props, stages: StageTracker) -> ConnectorOffsets:
-        """Where a connector is now. Raises ConnectError."""
+        """The current offsets of a connector. Raises ConnectError."""
         props = self._worker.resolve(raw)
         with stages.during(f"reading the offsets of connector {name}"):
             try:
@@ -150,7 +151,7 @@ class ConnectorOffsetsAccess:
             else:
                 wanted = parse_sink_offsets(offsets)
                 if any(offset is not None and offset < 0 for offset in wanted.values()):
-                    # A broker takes it for the removal of what is committed.
+                    # A broker treats a negative offset as the removal of the committed one.
                     raise ConnectError(f"Failed to modify offsets for sink connector {name}: Invalid negative offset")
             checked = _ask(name, connector, lambda: connector.alter_offsets(props, wanted))
             _require_time(deadline, f"Timed out while calling the 'alterOffsets' method for sink connector {name}")
@@ -183,7 +184,7 @@ class ConnectorOffsetsAccess:
 
 
 def require_stopped(name: str, configs: ClusterConfigState) -> None:
-    """Raises BadRequest unless the connector is STOPPED and its tasks are gone."""
+    """Raises BadRequest unless the connector is STOPPED and has no tasks."""
     if configs.target_state(name) is not TargetState.STOPPED or configs.task_counts.get(name, 0):
         raise BadRequest(
             "Connectors must be in the STOPPED state before their offsets can be modified. This can be done for the specified "
@@ -192,7 +193,10 @@ def require_stopped(name: str, configs: ClusterConfigState) -> None:
 
 
 def parse_sink_offsets(offsets: ConnectorOffsets) -> dict[TopicPartition, int | None]:
-    """The offsets of a request for a sink (SinkUtils of Java). Raises BadRequest for what is no Kafka partition or offset."""
+    """The offsets in a request for a sink (SinkUtils of Java).
+
+    Raises BadRequest if a partition or offset is not valid for Kafka.
+    """
     parsed: dict[TopicPartition, int | None] = {}
     for entry in offsets.offsets:
         if entry.partition is None:
@@ -228,7 +232,7 @@ def parse_sink_offsets(offsets: ConnectorOffsets) -> dict[TopicPartition, int | 
 
 
 def _integer(value: object, largest: int) -> int | None:
-    """Numbers may come as text; 1.0 is none, nor is true."""
+    """Numbers may be given as text; 1.0 and true are rejected."""
     if isinstance(value, bool) or not isinstance(value, int | str):
         return None
     text = str(value)
@@ -240,7 +244,7 @@ def _integer(value: object, largest: int) -> int | None:
 
 
 def _normalized(offsets: ConnectorOffsets) -> list[_Offset]:
-    """As the connector will read them back. Raises BadRequest for what no source offset can be."""
+    """The offsets as the connector will read them back. Raises BadRequest if one cannot be stored."""
     normalized: list[_Offset] = []
     for entry in offsets.offsets:
         try:

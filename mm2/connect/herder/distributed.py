@@ -1,14 +1,14 @@
-"""The herder of a cluster of workers: one thread through which everything that changes this worker's part goes (spec connect D).
+"""The herder of a cluster of workers: one thread makes all changes to this worker's work.
 
-What each tick does, and in which order, is that of org.apache.kafka.connect.runtime.distributed.DistributedHerder 4.3.0. The
-order is here, with the requests that it runs; the steps have modules of their own:
+Each tick performs the same steps in the same order as DistributedHerder of Kafka 4.3.0. This module contains the order
+and the requests; the steps have their own modules:
 
-config_view      reading the config topic to its end, and what happens while that fails
-rebalances       what the group has assigned, from the answer to the work that runs
-privileges       the leader's right to write the config topic
-session_keys     what internal requests are signed with
-config_changes   restart requests, new configurations, target states
-fencing          rounds of fencing that this worker begins as the leader
+  config_view      reading the config topic to its end, and what happens while that fails
+  rebalances       the assignment, from the response of the group to the work that runs
+  privileges       the leader's right to write to the config topic
+  session_keys     the key that signs internal requests
+  config_changes   restart requests, new configurations, target states
+  fencing          fencing rounds that this worker begins as the leader
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ class DistributedHerder(AbstractHerder):
     """One worker of a Connect cluster.
 
     Deviation from Java in MirrorMaker's dedicated mode without internal REST (``rest_url`` NOTUSED everywhere): there a
-    follower has no way to hand task configs to the leader (KAFKA-9981), so the leader's assignor keeps the connectors
-    for itself; see :class:`mm2.connect.group.assignor.CooperativeAssignor`.
+    follower cannot send task configs to the leader (KAFKA-9981), so the leader's assignor places all connectors on the
+    leader; see :class:`mm2.connect.group.assignor.CooperativeAssignor`.
 
     ``on_leader_ready`` is called on the herder's thread after each rebalance in which this worker became the leader; it
-    may look at :meth:`configs` and queue requests. ``cluster_id`` is asked when somebody wants to know,
-    ``loading`` how far the source offsets are read while it starts.
+    may read :meth:`configs` and queue requests. ``cluster_id`` is called when the id is needed, ``loading`` for the
+    progress of reading the source offsets during startup.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class DistributedHerder(AbstractHerder):
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=f"herder-{self.group_id}", daemon=True)
 
-        # What happens to these happens on the herder's thread.
+        # These are accessed on the herder's thread only.
         self._view = ConfigView(config_store, self._member, self._stages, self._stopping, config)
         self._pending = PendingChanges(lambda name: name in self._view.configs)
         self._privileges = LeaderPrivileges(config_store, self._stages, self._stopping)
@@ -152,7 +152,7 @@ class DistributedHerder(AbstractHerder):
             self.connector_status,
         )
 
-    # -- life
+    # -- lifecycle
 
     def start(self) -> None:
         self._thread.start()
@@ -160,10 +160,10 @@ class DistributedHerder(AbstractHerder):
     def stop(self) -> None:
         self._stopping.set()
         self._member.wakeup()
-        # The herder may be waiting for a write to the config topic; nothing is written to it from now on.
+        # The herder may be waiting for a write to the config topic; from here on nothing is written to it.
         self._config_store.stop()
         if not self._ready.is_set():
-            # Start-up may be waiting for a broker.
+            # Startup may be waiting for a broker.
             self._status_store.stop(0.0)
             self.worker.stop()
         if self._thread.is_alive():
@@ -190,18 +190,18 @@ class DistributedHerder(AbstractHerder):
 
     @property
     def assigned(self) -> tuple[tuple[str, ...], tuple[ConnectorTaskId, ...]]:
-        """Connectors and tasks that the group has given to this worker."""
+        """Connectors and tasks that the group has assigned to this worker."""
         assignment = self._rebalances.assignment
         return ((), ()) if assignment is None else (tuple(assignment.connectors), tuple(assignment.tasks))
 
     @property
     def rebalance_counters(self) -> RebalanceCounters:
-        """Rebalances that this worker has gone through."""
+        """Counters of this worker's rebalances."""
         return self._rebalances.counters
 
     @property
     def leader_url(self) -> str | None:
-        """REST URL of the leader, None when it is not known."""
+        """REST URL of the leader, None when it is unknown."""
         return self._rebalances.leader_url
 
     @property
@@ -218,7 +218,7 @@ class DistributedHerder(AbstractHerder):
         return self._rebalances.owns(work)
 
     def status(self) -> dict[str, Any]:
-        """A snapshot for pages and logs: JSON-able, without any configuration."""
+        """A snapshot for pages and logs: JSON-compatible, without any configuration."""
         assignment, configs = self._rebalances.assignment, self.configs()
         details = self.worker.task_details()
         connectors: dict[str, Any] = {}
@@ -297,7 +297,7 @@ class DistributedHerder(AbstractHerder):
         def stop() -> None:
             self._known(name, f"Unknown connector {name}")
             self.require_leader("transition connectors to the STOPPED state")
-            # Should we fail in between, a running connector without tasks is better than a stopped one that has some.
+            # If the second write fails, a running connector without tasks is better than a stopped one with tasks.
             self._write_task_configs(name, [])
             with self._stages.during(f"writing the STOPPED target state for connector {name} to the config topic"):
                 self._config_store.put_target_state(name, TargetState.STOPPED)
@@ -351,7 +351,7 @@ class DistributedHerder(AbstractHerder):
         return self._signed(signature, lambda: self.begin_fencing(name))
 
     def begin_fencing(self, name: str) -> StagedFuture[None]:
-        """`fence_zombies` for those who need no signature: this worker's own tasks."""
+        """`fence_zombies` without a signature, for this worker's own tasks."""
         return self._fencing.begin(name)
 
     def _signed(self, signature: RequestSignature | None, then: Callable[[], StagedFuture[None]]) -> StagedFuture[None]:
@@ -378,7 +378,7 @@ class DistributedHerder(AbstractHerder):
             return raw
 
         def look_again(_fenced: None) -> None:
-            # Fencing takes its time, and the connector may have been resumed meanwhile.
+            # Fencing takes time, and the connector may have been resumed meanwhile.
             steps.after(self.later(look_up, what), steps.end)
 
         def fence(raw: Props) -> None:
@@ -406,7 +406,7 @@ class DistributedHerder(AbstractHerder):
     # -- task configs of connectors that run here (Publisher)
 
     def publish_task_configs(self, connector: str, configs: Sequence[Props]) -> Future[None]:
-        """On the herder's thread: write them as the leader, or hand them to the leader without waiting for it."""
+        """On the herder's thread: write them as the leader, or send them to the leader without waiting for it."""
         done: Future[None] = Future()
         if self.is_leader:
             self._write_task_configs(connector, configs)
@@ -427,11 +427,11 @@ class DistributedHerder(AbstractHerder):
         )
 
     def ask_leader_to_fence(self, leader_url: str, connector: str) -> None:
-        """Have the leader fence a connector's older tasks; waits. Raises RequestRefused."""
+        """Request the leader to fence a connector's older tasks; waits. Raises RequestRefused."""
         self._internal_requests.fence(leader_url, connector, self._key_for(leader_url))
 
     def _key_for(self, url: str) -> SessionKey | None:
-        """The key to sign a request with, None in a group that does not sign."""
+        """The key to sign a request with; None in a group that does not sign."""
         key = self._session_keys.current
         if key is None and self._member.signs_requests:
             raise RequestRefused(f"There is no session key yet to sign a request to {url} with", 503)
@@ -514,7 +514,7 @@ class DistributedHerder(AbstractHerder):
         self._rebalances.complete()
 
     def _rotate_session_key(self) -> bool:
-        """As leader of a group that signs its requests, see that there is a fresh key. False: writing one failed."""
+        """As leader of a group that signs requests, replace an expired key. False: writing the new key failed."""
         if not self.is_leader or not self._member.signs_requests:
             return True
         key = self._session_keys.replacement()
@@ -559,7 +559,7 @@ class DistributedHerder(AbstractHerder):
             )
 
     def _require_stable(self) -> None:
-        """Whom to forward to is not known while a rebalance is to be expected."""
+        """While a rebalance is expected, the worker to forward to is unknown."""
         if self._pending.need_rebalance:
             raise RebalanceNeeded
 

@@ -1,8 +1,9 @@
-"""Zombie fencing: no task of an older generation can write once tasks of a newer one run (KIP-618, spec connect D.12).
+"""Zombie fencing: once tasks of a new generation run, no task of an older one can write (KIP-618).
 
-Only the leader fences. It is asked by tasks that are about to start: on the leader directly, on other workers through
-its REST interface, ``PUT /connectors/{connector}/fence``. In a group without one (MirrorMaker's dedicated mode) it
-begins by itself whenever a rebalance is over, and the others wait until the config topic tells that it is done.
+Only the leader fences. Tasks that are about to start request a round: on the leader directly, on other workers through
+its REST interface, ``PUT /connectors/{connector}/fence``. In a group without REST (MirrorMaker's dedicated mode) the
+leader begins a round after every rebalance, and the other members wait until the config topic shows that it is
+complete.
 """
 
 from __future__ import annotations
@@ -31,28 +32,28 @@ log = structlog.get_logger(__name__)
 
 
 class FencingConflict(ConnectError):
-    """New task configs came while older tasks were being fenced; those have to be fenced, too. HTTP status 409."""
+    """New task configs were committed during a round; their tasks must be fenced, too. HTTP status 409."""
 
 
 @dataclass(frozen=True)
 class FencingRound:
-    """What is to be done before tasks of a generation may run."""
+    """The steps required before tasks of a generation may run."""
 
     connector: str
     generation: int
-    #: Producers of tasks 0 up to this number are fenced; 0 when none has to be.
+    #: The producers of tasks 0 to ``fence`` - 1 are fenced; 0 when none has to be.
     fence: int
-    #: How many tasks are then written down as running, which is how many the next round will fence.
+    #: The number of tasks that is then recorded as running; the next round fences that many.
     record: int
 
 
 def due_round(configs: ClusterConfigState, connector: str) -> FencingRound | None:
-    """The round that a connector's tasks need before they run, None when it has been done."""
+    """The round that a connector's tasks need before they run; None when it has been completed."""
     if connector not in configs.pending_fencing:
         return None
     tasks = configs.task_counts.get(connector, 0)
     before = configs.task_count_records.get(connector)
-    # A single task is fenced by its successor, which has the same id.
+    # A single task is fenced by its successor, which has the same transactional id.
     alone = before == 1 and tasks == 1
     return FencingRound(
         connector,
@@ -63,23 +64,23 @@ def due_round(configs: ClusterConfigState, connector: str) -> FencingRound | Non
 
 
 class Leadership(Protocol):
-    """What a round needs of the herder. All but `later` on the herder's thread."""
+    """What a round needs from the herder. Everything except `later` runs on the herder's thread."""
 
     def require_leader(self) -> None:
         """Raises NotLeader."""
 
     def refreshed(self) -> ClusterConfigState:
-        """The config topic as it is now. Raises ConnectError or KafkaFailure."""
+        """The current state of the config topic. Raises ConnectError or KafkaFailure."""
 
     def write_task_count(self, connector: str, count: int) -> None:
         """Write a tasks-fencing record. Raises ConnectError."""
 
     def later(self, action: Callable[[], None], stage: str) -> Future[None]:
-        """Have the herder's thread do something; the future fails when it is refused. Any thread."""
+        """Run an action on the herder's thread; the future fails when it is rejected. Any thread."""
 
 
 class ZombieFencing:
-    """Rounds of fencing, at most one per connector at a time. ``fence(connector, count)`` blocks, and raises."""
+    """Fencing rounds, at most one per connector at a time. ``fence(connector, count)`` blocks, and raises."""
 
     def __init__(self, leadership: Leadership, fence: Callable[[str, int], None]) -> None:
         self._leadership = leadership
@@ -88,7 +89,7 @@ class ZombieFencing:
         self._active: dict[str, Future[None]] = {}
 
     def begin(self, connector: str) -> Future[None]:
-        """Begin a round unless it has been done; who comes while it runs shares it. On the herder's thread.
+        """Begin a round unless it has been completed; a round in progress is shared. On the herder's thread.
 
         The future fails with NotLeader, FencingConflict, ConnectError or KafkaFailure. Raises the same.
         """
@@ -113,7 +114,7 @@ class ZombieFencing:
         return done
 
     def abort(self, connector: str) -> None:
-        """New task configs were committed: a round under way comes too late for them. Any thread."""
+        """New task configs were committed: a round in progress is outdated. Any thread."""
         with self._lock:
             running = self._active.pop(connector, None)
         if running is not None:
@@ -122,7 +123,7 @@ class ZombieFencing:
     def _run(self, due: FencingRound, done: Future[None]) -> None:
         try:
             self._fence(due.connector, due.fence)
-        except Exception as error:  # noqa: BLE001 - whoever waits is told
+        except Exception as error:  # noqa: BLE001 - reported through the future
             self._finish(due, done, error)
             return
         written = self._leadership.later(
@@ -131,7 +132,7 @@ class ZombieFencing:
         written.add_done_callback(lambda refused: self._give_up(due, done, refused))
 
     def _record(self, due: FencingRound, done: Future[None]) -> None:
-        """Second half of a round, on the herder's thread."""
+        """Second part of a round, on the herder's thread."""
         try:
             if done.done():
                 return
@@ -140,7 +141,7 @@ class ZombieFencing:
             if configs.task_config_generations.get(due.connector, -1) != due.generation:
                 raise _conflict(due.connector)
             self._leadership.write_task_count(due.connector, due.record)
-        except Exception as error:  # noqa: BLE001 - whoever waits is told
+        except Exception as error:  # noqa: BLE001 - reported through the future
             self._finish(due, done, error)
         else:
             log.info("older tasks are fenced", connector=due.connector, older=due.fence, tasks=due.record)
@@ -163,7 +164,7 @@ def _conflict(connector: str) -> FencingConflict:
 
 
 def _settle(done: Future[None], error: Exception | None) -> None:
-    with contextlib.suppress(InvalidStateError):  # an abort and the end of a round may come at the same time
+    with contextlib.suppress(InvalidStateError):  # an abort and the end of a round can coincide
         if error is None:
             done.set_result(None)
         else:
@@ -171,11 +172,11 @@ def _settle(done: Future[None], error: Exception | None) -> None:
 
 
 class Leader(Protocol):
-    """The herder as its fencing sees it."""
+    """What leader fencing needs from the herder."""
 
     @property
     def is_leader(self) -> bool:
-        """Whether this worker leads."""
+        """Whether this worker is the leader."""
 
     def require_leader(self, what: str) -> None:
         """Raises NotLeader."""
@@ -184,12 +185,14 @@ class Leader(Protocol):
         """Raises NotFound."""
 
     def later(self, action: Callable[[], None], stage: str, *, delay_s: float = 0.0) -> StagedFuture[None]:
-        """Have the herder's thread do something."""
+        """Run an action on the herder's thread."""
 
 
 class LeaderFencing:
-    """Begins rounds for tasks that ask, on this worker or through REST, and where nobody can ask. It is what a round sees of
-    the herder, too (Leadership)."""
+    """Begins rounds on request of tasks, local or through REST, and automatically in groups without REST.
+
+    Also implements Leadership for the rounds.
+    """
 
     def __init__(
         self, leader: Leader, worker: Worker, store: ConfigStore, view: ConfigView, privileges: LeaderPrivileges
@@ -202,7 +205,7 @@ class LeaderFencing:
         self._rounds = ZombieFencing(self, self._fence_producers)
 
     def begin(self, name: str) -> StagedFuture[None]:
-        """Fence a connector's older tasks. Any thread. Fails as `Herder.fence_zombies`."""
+        """Fence a connector's older tasks. Any thread. Fails like `Herder.fence_zombies`."""
         steps: Steps[None] = Steps(f"fencing older tasks of connector {name}")
 
         def pass_on(done: Future[None]) -> None:
@@ -223,21 +226,24 @@ class LeaderFencing:
         return steps.outcome
 
     def begin_unasked(self, configs: ClusterConfigState) -> None:
-        """For a group without REST, when a rebalance is over: all members have stopped their older tasks, so it hits zombies
-        only. While exactly-once is being prepared, too: members that have it enabled already would wait in vain."""
+        """Begin rounds after a rebalance, for a group without REST.
+
+        All members have stopped their older tasks by then, so only zombies are fenced. Also needed while exactly-once
+        support is "preparing": members that have already enabled it would otherwise wait indefinitely.
+        """
         for name in configs.pending_fencing:
             if configs.tasks(name):
                 self._begin_unasked(name, 0)
 
     def _begin_unasked(self, name: str, attempts: int) -> None:
-        """Begin a round, again and again while it fails: no follower can ask for another one."""
+        """Begin a round and retry it while it fails: no follower can request another one."""
         if not self._leader.is_leader or not self._store.is_pending_fencing(name):
             return
 
         def on_done(done: Future[None]) -> None:
             error = done.exception()
             if error is None or isinstance(error, NotLeader | NotFound | FencingConflict):
-                return  # what comes next brings a rebalance, and with it another round
+                return  # the next change causes a rebalance, and with it another round
             delay_s = backoff_s(attempts)
             log.warning("older tasks not fenced", connector=name, reason=str(error), again_in_s=delay_s)
             self._leader.later(

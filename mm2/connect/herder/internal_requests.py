@@ -1,4 +1,4 @@
-"""Requests from one worker to another over REST, signed with the session key (KIP-507, spec connect B.5)."""
+"""Requests from one worker to another over REST, signed with the session key (KIP-507)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TIMEOUT_S = 100.0
 
 
 class RequestRefused(ConnectError):
-    """Another worker answered with an error. ``status`` is that of HTTP, None when there was no answer."""
+    """Another worker responded with an error. ``status`` is the HTTP status, None when there was no response."""
 
     def __init__(self, message: str, status: int | None) -> None:
         super().__init__(message)
@@ -28,10 +28,10 @@ class RequestRefused(ConnectError):
 
 
 class InternalRequests:
-    """What a worker may ask the leader for. Thread-safe; nothing is kept open.
+    """Requests of a worker to the leader. Thread-safe; connections are not kept open.
 
-    ``namespace`` is what a leader's paths begin with: source and target alias in MirrorMaker's dedicated mode.
-    ``props`` are the worker's, for the TLS settings with which a leader's https is checked (:mod:`mm2.connect.tls`).
+    ``namespace`` is the prefix of the leader's paths: source and target alias in MirrorMaker's dedicated mode.
+    ``props`` are the worker's, for the TLS settings that verify a leader's https (:mod:`mm2.connect.tls`).
     """
 
     def __init__(self, props: Mapping[str, str], *, namespace: Sequence[str] = (), algorithm: str) -> None:
@@ -40,13 +40,13 @@ class InternalRequests:
         self._algorithm = algorithm
 
     def fence(self, leader_url: str, connector: str, key: SessionKey | None) -> None:
-        """Have the leader fence older tasks of a connector; returns when it has. Raises RequestRefused."""
+        """Request the leader to fence older tasks of a connector; returns when it has. Raises RequestRefused."""
         self._send("PUT", leader_url, ["connectors", connector, "fence"], None, key)
 
     def put_task_configs(
         self, leader_url: str, connector: str, configs: Sequence[Props], key: SessionKey | None
     ) -> None:
-        """Have the leader publish the task configs of a connector that runs here. Raises RequestRefused."""
+        """Request the leader to publish the task configs of a connector that runs here. Raises RequestRefused."""
         body = json.dumps([dict(props) for props in configs], ensure_ascii=False, separators=(",", ":")).encode()
         self._send("POST", leader_url, ["connectors", connector, "tasks"], body, key)
 

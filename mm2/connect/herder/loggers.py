@@ -1,6 +1,6 @@
-"""Levels of loggers, shown and changed while the program runs (KIP-495, KIP-976; Java's Loggers).
+"""Levels of loggers, shown and changed at runtime (KIP-495, KIP-976; Java's Loggers).
 
-Names are those of Python's loggers, ``mm2.connect…``; levels are Log4j's, which is what users and tools send.
+Names are those of Python's loggers, ``mm2.connect…``; levels are Log4j's, which users and tools send.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ log = structlog.get_logger(__name__)
 
 ROOT: Final = "root"
 TRACE: Final = 5
-#: Log4j's names, and the numbers that they have in Python.
+#: Log4j's names, and their numbers in Python.
 LEVELS: Final = {
     "OFF": logging.CRITICAL + 10,
     "FATAL": logging.CRITICAL,
@@ -33,14 +33,14 @@ LEVELS: Final = {
 
 
 class Loggers:
-    """The loggers of this process and when their levels were changed through here. Thread-safe."""
+    """The loggers of this process and when their levels were changed by request. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._modified_ms: dict[str, int] = {}
 
     def level(self, name: str) -> LoggerLevel | None:
-        """The effective level of a logger; None when nobody has asked for such a logger yet."""
+        """The effective level of a logger; None when no such logger has been created yet."""
         logger = _known(name)
         if logger is None:
             return None
@@ -48,7 +48,7 @@ class Loggers:
             return LoggerLevel(_name(logger.getEffectiveLevel()), self._modified_ms.get(logger.name))
 
     def all_levels(self) -> dict[str, LoggerLevel]:
-        """Loggers that have a level of their own, by name, sorted."""
+        """Loggers with their own level, sorted by name."""
         with self._lock:
             return {
                 logger.name: LoggerLevel(_name(logger.level), self._modified_ms.get(logger.name))
@@ -57,9 +57,9 @@ class Loggers:
             }
 
     def set_level(self, namespace: str, level: str) -> list[str]:
-        """Set the level of a logger and of all whose names begin with its name; which those are, sorted.
+        """Set the level of a logger and of all loggers whose names begin with its name; returns them, sorted.
 
-        The logger is made when it does not exist; "root" means all. Raises NotFound for a level that does not exist.
+        The logger is created when it does not exist; "root" means all. Raises NotFound for an unknown level.
         """
         number = require_level(level)
         log.info("log level changes", namespace=namespace, level=level.upper())
@@ -79,7 +79,7 @@ class Loggers:
 
 
 def require_level(level: str) -> int:
-    """Python's number for one of Log4j's levels, in whatever case. Raises NotFound."""
+    """Python's number for one of Log4j's levels; case-insensitive. Raises NotFound."""
     number = LEVELS.get(level.strip().upper())
     if number is None:
         raise NotFound(f"invalid log level '{level}'.")
@@ -87,7 +87,7 @@ def require_level(level: str) -> int:
 
 
 def _all() -> list[logging.Logger]:
-    # A copy: other threads make loggers meanwhile.
+    # Iterate over a copy: other threads may create loggers meanwhile.
     named = [logger for logger in list(logging.root.manager.loggerDict.values()) if isinstance(logger, logging.Logger)]
     return [logging.root, *named]
 
@@ -100,5 +100,5 @@ def _known(name: str) -> logging.Logger | None:
 
 
 def _name(number: int) -> str:
-    """The name of a level; of one that Log4j does not have, the next finer one that it has."""
+    """The name of a level; for a level that Log4j does not have, the next finer one."""
     return next(name for name, known in LEVELS.items() if known <= max(number, LEVELS["ALL"]))

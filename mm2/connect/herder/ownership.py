@@ -1,4 +1,4 @@
-"""What an exactly-once task asks before it produces: are its predecessors fenced, is it still ours (spec connect D.12)."""
+"""What an exactly-once task checks before it produces: its predecessors are fenced, and it is still assigned here."""
 
 from __future__ import annotations
 
@@ -22,42 +22,42 @@ from mm2.kafka.errors import KafkaFailure
 
 log = structlog.get_logger(__name__)
 
-#: How long a task waits for its predecessors to be fenced; longer than a round of it may take.
+#: How long a task waits until its predecessors are fenced; longer than a fencing round may take.
 _FENCING_PATIENCE_S = FENCING_S + 30.0
 _LOOK_S = 0.1
-#: HTTP answers to a signed request after which it is sent again: no answer, our key is old, the leader has none yet.
+#: HTTP results of a signed request that are retried: no response, our key is outdated, the leader has no key yet.
 _ASK_AGAIN: Final = (None, 403, 503)
 _CONFLICT: Final = 409
 
 
 class Group(Protocol):
-    """The herder as its tasks see it. Any thread."""
+    """What task guards need from the herder. Any thread."""
 
     group_id: str
 
     @property
     def is_leader(self) -> bool:
-        """Whether this worker leads."""
+        """Whether this worker is the leader."""
 
     @property
     def leader_url(self) -> str | None:
-        """REST URL of the leader, None when it has none."""
+        """REST URL of the leader, None when there is none."""
 
     def begin_fencing(self, connector: str) -> Future[None]:
         """As leader, fence a connector's older tasks."""
 
     def ask_leader_to_fence(self, leader_url: str, connector: str) -> None:
-        """Have the leader fence them; waits. Raises RequestRefused."""
+        """Request the leader to fence them; waits. Raises RequestRefused."""
 
     def owns(self, task: ConnectorTaskId) -> bool:
         """Whether the task is assigned to this worker."""
 
     def later(self, action: Callable[[], None], stage: str, *, delay_s: float = 0.0) -> StagedFuture[None]:
-        """Have the herder's thread do something."""
+        """Run an action on the herder's thread."""
 
 
 class TaskOwnership:
-    """Guards of this worker's tasks. What they do, they do on the tasks' threads."""
+    """Guards of this worker's tasks. They run on the tasks' threads."""
 
     def __init__(self, group: Group, store: ConfigStore, sync_timeout_s: float) -> None:
         self._group = group
@@ -65,21 +65,21 @@ class TaskOwnership:
         self._sync_timeout_s = sync_timeout_s
 
     def guard(self, task: ConnectorTaskId, generation: int | None) -> OwnershipGuard:
-        """The guard of a task that was made with task configs of ``generation``."""
+        """The guard of a task that was created with task configs of ``generation``."""
         return OwnershipGuard(
             fence=lambda stopping: self.await_fencing(task, stopping),
             confirm=lambda stopping: self.confirm(task, generation, stopping),
         )
 
     def await_fencing(self, task: ConnectorTaskId, stopping: Callable[[], bool]) -> None:
-        """Return when the task's predecessors are fenced, or at once when it is to stop. Raises ConnectError."""
+        """Wait until the task's predecessors are fenced or the task must stop. Raises ConnectError."""
         name, deadline = task.connector, time.monotonic() + _FENCING_PATIENCE_S
         outdated = False
         while not stopping() and self._store.is_pending_fencing(name):
             leader_url = self._group.leader_url
             try:
                 if outdated:
-                    pass  # newer task configs are on their way to us, and this task is about to be stopped
+                    pass  # newer task configs are on their way, and this task will be stopped
                 elif self._group.is_leader:
                     if wait_for(self._group.begin_fencing(name), stopping):
                         return
@@ -89,7 +89,7 @@ class TaskOwnership:
             except ConnectError as error:
                 refused = error.status if isinstance(error, RequestRefused) else None
                 outdated = isinstance(error, FencingConflict) or refused == _CONFLICT
-                # The leader may have changed, or is about to; then somebody else has to be asked.
+                # The leader may have changed or be about to change; then the request goes to the new one.
                 moved = isinstance(error, NotLeader) or self._group.leader_url != leader_url
                 passing = isinstance(error, RequestRefused) and refused in _ASK_AGAIN
                 if not (moved or passing or outdated) or time.monotonic() > deadline:
@@ -103,7 +103,7 @@ class TaskOwnership:
             time.sleep(_LOOK_S)
 
     def confirm(self, task: ConnectorTaskId, generation: int | None, stopping: Callable[[], bool]) -> None:
-        """Raises ConnectError when the task is not this worker's any more or has newer configs."""
+        """Raises ConnectError when the task is no longer assigned to this worker or has newer configs."""
         while not stopping():
             try:
                 self._store.refresh(self._sync_timeout_s)
@@ -123,12 +123,12 @@ class TaskOwnership:
             if not self._group.owns(task):
                 raise ConnectError(f"Task {task} was not started: it is no longer assigned to this worker")
 
-        # The herder's thread answers requests only while it is a member of its group.
+        # The herder's thread handles requests only while it is a member of its group.
         wait_for(self._group.later(check, f"confirming that task {task} is still ours"), stopping)
 
 
 def wait_for(future: Future[None], stopping: Callable[[], bool]) -> bool:
-    """False when it is to stop first. Raises what the future fails with, as ConnectError."""
+    """Wait for the future; False when the task must stop first. Raises the future's error as ConnectError."""
     while not stopping():
         try:
             future.result(_LOOK_S)

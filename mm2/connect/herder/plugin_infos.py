@@ -1,4 +1,4 @@
-"""What REST says of the plugins that are installed: which there are, of what kind, and how they are configured (spec connect C)."""
+"""What REST reports about installed plugins: names, kinds and configuration keys."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from mm2.connect.plugins.kinds import LISTED
 
 
 class PluginInfos:
-    """Thread-safe. The kind of a connector class is looked up once."""
+    """Thread-safe. The kind of each connector class is looked up once."""
 
     def __init__(self, plugins: Plugins) -> None:
         self._plugins = plugins
         self._types: dict[tuple[str, str | None], ConnectorType] = {}
 
     def connector_type(self, props: Mapping[str, str | None]) -> ConnectorType:
-        """What kind of connector a configuration is of; UNKNOWN when its class is not known here."""
+        """Type of the connector with this configuration; UNKNOWN when this worker cannot load its class."""
         name, version = props.get("connector.class"), props.get("connector.plugin.version")
         if not name:
             return ConnectorType.UNKNOWN
@@ -69,7 +69,7 @@ class PluginInfos:
             raise BadRequest(f"{version} is no version and no range of versions: {error}") from error
         kinds = (SinkConnector, SourceConnector, Converter, HeaderConverter, Transformation, Predicate)
         plugin: object = None
-        # By kind, since an alias may mean a connector and its task.
+        # By kind, since an alias may match a connector and its task.
         for kind in (*kinds, object):
             with contextlib.suppress(ConnectError):
                 plugin = self._plugins.new(name, kind, key="plugin", version=version)

@@ -1,4 +1,4 @@
-"""The leader's right to write the config topic, which with exactly-once only one worker has (KIP-618)."""
+"""The leader's right to write to the config topic; with exactly-once support only one worker has it (KIP-618)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CLAIM_AGAIN_S: Final = 0.25
 
 
 class LeaderPrivileges:
-    """Writes as the leader, and gets the right to do so back when a zombie of an older leader took it. Herder's thread."""
+    """Writes as the leader, and reclaims the right to do so after being fenced. Herder's thread."""
 
     def __init__(self, store: ConfigStore, stages: StageTracker, stopping: threading.Event) -> None:
         self._store = store
@@ -27,7 +27,7 @@ class LeaderPrivileges:
         self.fenced = False
 
     def write(self, stage: str, write: Callable[[], None]) -> None:
-        """Write what only a leader may; when another one has fenced us, `reclaim` sees to it in the next tick.
+        """Perform a write reserved to the leader; if another worker has fenced this one, the next tick calls `reclaim`.
 
         Raises ConnectError.
         """
@@ -40,7 +40,7 @@ class LeaderPrivileges:
                 raise
 
     def claim(self) -> bool:
-        """Become the only one that may write."""
+        """Claim the exclusive right to write."""
         try:
             self._store.claim_write_privileges()
         except ConnectError as error:
@@ -51,7 +51,7 @@ class LeaderPrivileges:
         return True
 
     def reclaim(self, *, is_leader: bool) -> bool:
-        """After having been fenced: by a zombie that has led before us, or rightly, by a newer leader."""
+        """Claim the right again if this worker was fenced by a zombie leader; give up if a newer leader fenced it."""
         if not self.fenced:
             return True
         if not is_leader:

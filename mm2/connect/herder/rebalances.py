@@ -1,4 +1,4 @@
-"""What a rebalance means for this worker: what it was given, what it gives up, and when it may begin (spec connect D.4)."""
+"""The effect of a rebalance on this worker: assigned work, revoked work, and when work may start."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ _STATUS_FLUSH_S: Final = 5.0
 
 
 class Rebalances:
-    """The assignment of this worker as of the last rebalance, and the tick's part in it. Written by the herder's thread only.
+    """The worker's assignment as of the last rebalance, and the tick's part in it.
 
-    ``on_started`` is called when the work of an assignment runs, ``on_leading`` when this worker has become the leader.
+    Written by the herder's thread only. ``on_started`` is called when the work of an assignment runs, ``on_leading``
+    when this worker has become the leader.
     """
 
     def __init__(
@@ -54,9 +55,9 @@ class Rebalances:
         self._on_leading = on_leading
 
         self.assignment: Assignment | None = None
-        #: Of the group, -1 before the first rebalance.
+        #: Generation of the group, -1 before the first rebalance.
         self.generation = -1
-        #: Of this worker.
+        #: Rebalances of this worker.
         self.counters = RebalanceCounters()
         self._resolved = True
         self._scheduled_s = NEVER
@@ -71,7 +72,7 @@ class Rebalances:
 
     @property
     def leader_url(self) -> str | None:
-        """REST URL of the leader, None when it is not known."""
+        """REST URL of the leader, None when it is unknown."""
         url = "" if self.assignment is None else self.assignment.leader_url
         return None if url in {"", URL_NOT_USED} else url
 
@@ -85,7 +86,7 @@ class Rebalances:
     # -- RebalanceListener
 
     def on_assigned(self, assignment: Assignment, generation: int) -> None:
-        """See RebalanceListener. Work starts later, in `complete`, where it may take its time."""
+        """See RebalanceListener. Work starts later, in `complete`, because starting may take time."""
         log.info(
             "assigned",
             generation=generation,
@@ -111,7 +112,7 @@ class Rebalances:
         self._work.revoke(connectors, tasks)
         configured = self._config_store.snapshot().connectors()
         self._reports.forget_topics({*connectors, *(task.connector for task in tasks)} - configured)
-        # What is written after the rebalance must not be overtaken by what was said before it.
+        # Statuses written before the rebalance must not arrive after those written after it.
         self._status_store.flush(_STATUS_FLUSH_S)
 
     def _note_protocol(self) -> None:
@@ -130,13 +131,13 @@ class Rebalances:
     # -- the tick's part
 
     def due_s(self) -> float:
-        """Monotonic time of the scheduled rebalance (`NEVER`: there is none); the tick then looks at the assignment again."""
+        """Monotonic time of the scheduled rebalance, or `NEVER`; the tick then checks the assignment again."""
         if self._scheduled_s < NEVER:
             self._resolved = False
         return self._scheduled_s
 
     def complete(self) -> bool:
-        """Catch up with the configs the assignment was made from, then start what is new. False: rejoin first."""
+        """Catch up with the configs that the assignment is based on, then start new work. False: rejoin first."""
         if self._resolved:
             return True
         assignment = self.assignment
@@ -166,14 +167,14 @@ class Rebalances:
         self._resolved = True
         self.announce_leadership()
         if self._member.clear_revocations():
-            # Second half of the hand-over: what was given up can now be given to others.
+            # Second step of cooperative rebalancing: revoked work can now be reassigned.
             self._member.request_rejoin("work was revoked")
             return False
         return True
 
     def announce_leadership(self) -> None:
-        """Tell of it when this worker leads and has not led as this member."""
-        # By member id: a leader that fell out of the group and leads it again may have missed what it had to do.
+        """Call ``on_leading`` if this worker has become the leader under its current member id."""
+        # By member id: a leader that left the group and leads again may have missed its duties meanwhile.
         led_as, self._led_as = self._led_as, self._member.member_id if self.is_leader else ""
         if self._led_as not in {"", led_as}:
             log.info("this worker is now the leader")

@@ -1,4 +1,4 @@
-"""Asking a connector for its task configs and publishing those that have changed (spec connect D.8)."""
+"""Requests a connector's task configs and publishes those that have changed."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ log = structlog.get_logger(__name__)
 _BACKOFF_S: Final = 0.25
 _BACKOFF_MAX_S: Final = 60.0
 _FORBIDDEN: Final = 403
-#: For so many tries a refused signature is more likely an old key of ours than anything else (a minute, as in Java).
+#: For this many attempts a rejected signature is most likely caused by an outdated key (a minute, as in Java).
 _KEY_TRIES: Final = 8
 
 
 def backoff_s(attempts: int) -> float:
-    """How long after the ``attempts``-th failure (from 0) it is tried again."""
+    """The delay after the ``attempts``-th failure (from 0)."""
     return min(_BACKOFF_MAX_S, _BACKOFF_S * 2.0 ** min(attempts, 30))
 
 
 class Publisher(Protocol):
-    """What a reconfiguration needs of its herder."""
+    """What a reconfiguration needs from its herder."""
 
     def configs(self) -> ClusterConfigState:
         """The herder's view. Any thread."""
 
     def later(self, action: Callable[[], None], stage: str, *, delay_s: float = 0.0) -> StagedFuture[None]:
-        """Have the herder's thread do something. Any thread."""
+        """Run an action on the herder's thread. Any thread."""
 
     def publish_task_configs(self, connector: str, configs: Sequence[Props]) -> Future[None]:
-        """Write them, or hand them to who may; on the herder's thread, which does not wait for the outcome."""
+        """Write the task configs or send them to the leader, on the herder's thread; does not wait for the result."""
 
     def too_many_tasks(self, connector: str, error: TooManyTasks) -> None:
-        """The connector cannot be run as it is configured. Any thread."""
+        """The connector cannot run with its configuration. Any thread."""
 
 
 @dataclass
@@ -53,18 +53,18 @@ class _Round:
     """One connector's reconfiguration in progress."""
 
     attempts: int = 0
-    #: Asked for again while it was under way.
+    #: Requested again while it was in progress.
     again: bool = False
-    #: The next try, when it waits for that.
+    #: The next attempt, while waiting for it.
     waiting: StagedFuture[None] | None = None
-    #: To be called when it has ended, or failed for the first time.
+    #: Called when the round has ended, or has failed for the first time.
     callers: list[Callable[[], None]] = field(default_factory=list)
 
 
 class TaskReconfiguration:
-    """At most one round per connector at a time, repeated with exponential back-off until it succeeds.
+    """At most one round per connector at a time, retried with exponential back-off until it succeeds.
 
-    Unlike in Java the connector is asked on a thread of its own, so one that takes its time holds up nobody.
+    Unlike in Java, ``task_configs`` runs on its own thread, so a slow connector does not block others.
     """
 
     def __init__(self, worker: Worker, publisher: Publisher) -> None:
@@ -74,10 +74,10 @@ class TaskReconfiguration:
         self._rounds: dict[str, _Round] = {}
 
     def request(self, name: str, *, fresh: bool = False, then: Callable[[], None] | None = None) -> None:
-        """Ask a connector that runs here for its task configs, and publish them if they have changed. Any thread.
+        """Request task configs of a connector that runs here, and publish them if they have changed. Any thread.
 
-        ``fresh``: its instance is a new one; what an older one is still being asked counts no more. ``then`` is called when that
-        is done, or has failed once and will be tried again.
+        ``fresh``: the connector's instance is new; results of an older instance are ignored. ``then`` is called when
+        the round is complete, or has failed once and will be retried.
         """
         callers = [] if then is None else [then]
         with self._lock:
@@ -109,7 +109,7 @@ class TaskReconfiguration:
         except TooManyTasks as error:
             self._publisher.too_many_tasks(name, error)
             self._end(name, this)
-        except Exception as error:  # noqa: BLE001 - whatever a plugin raises, it is asked again
+        except Exception as error:  # noqa: BLE001 - retried after any error of a plugin
             self._try_again(name, this, error)
         else:
             stage = f"publishing {len(made)} task configs of connector {name}"
@@ -122,7 +122,7 @@ class TaskReconfiguration:
             return
         configs = self._publisher.configs()
         if configs.connector_config(name) != raw:
-            this.again = True  # the connector restarts, and what it said counts no more
+            this.again = True  # the connector restarts, so this result is outdated
             self._end(name, this)
             return
         if not self._is_due(name) or not changed(configs, name, made):
@@ -131,7 +131,7 @@ class TaskReconfiguration:
         log.info("task configs changed", connector=name, tasks=len(made), before=configs.task_counts.get(name, 0))
         try:
             written = self._publisher.publish_task_configs(name, made)
-        except Exception as error:  # noqa: BLE001 - tried again
+        except Exception as error:  # noqa: BLE001 - retried
             self._try_again(name, this, error)
             return
         written.add_done_callback(lambda done: self._on_written(name, this, done))
@@ -199,8 +199,10 @@ class TaskReconfiguration:
 
 
 def changed(configs: ClusterConfigState, name: str, made: Sequence[Props]) -> bool:
-    """Whether task configs differ from the stored ones, or the connector's from the one those were made for: what only
-    the runtime reads, converters and transformations, may have changed as well."""
+    """Whether task configs differ from the stored ones, or the connector's config from the one they were made for.
+
+    The latter detects changes that only the runtime reads, such as converters and transformations.
+    """
     if configs.applied_connector_configs.get(name) != configs.connector_config(name):
         return True
     if len(made) != configs.task_counts.get(name, 0) or name in configs.inconsistent:

@@ -1,4 +1,4 @@
-"""Restarting connectors whose secrets expire (KIP-297, spec connect D.16; WorkerConfigTransformer of Java)."""
+"""Restarts connectors whose secrets expire (KIP-297; WorkerConfigTransformer of Java)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = structlog.get_logger(__name__)
 
 
 class Reloads:
-    """``restart(connector, delay_s)`` has a connector restarted; its future is cancelled when another one takes its place."""
+    """``restart(connector, delay_s)`` schedules a restart; its future is cancelled when another one replaces it."""
 
     def __init__(self, worker: Worker, restart: Callable[[str, float], Future[None]]) -> None:
         self._worker = worker
@@ -24,7 +24,7 @@ class Reloads:
         self._scheduled: dict[str, Future[None]] = {}
 
     def schedule(self, name: str, raw: Props) -> None:
-        """A connector starts with this configuration: see that it is restarted when the first of its values expires.
+        """Schedule a restart for the time when the first value of this configuration expires.
 
         Does nothing with ``config.action.reload=none``. Any thread.
         """
@@ -36,7 +36,7 @@ class Reloads:
             return
         try:
             ttls = self._worker.ttls(raw)
-        except Exception as error:  # noqa: BLE001 - the start meets the same, and says it in the connector's status
+        except Exception as error:  # noqa: BLE001 - the start fails with the same error and writes it to the status
             log.debug("no time to live of a configuration", connector=name, reason=str(error))
             return
         if not ttls:

@@ -1,4 +1,4 @@
-"""What is asked of the herder's thread, in the order in which it is due (DistributedHerder.DistributedHerderRequest)."""
+"""The queue of the herder's thread, ordered by due time (DistributedHerder.DistributedHerderRequest)."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-#: Due time of what is never due.
+#: Due time of a request that is never due.
 NEVER: Final = float("inf")
-#: How long requests may keep the herder from its group, the last one's own time excluded.
+#: How long requests may keep the herder from polling its group, excluding the last request's own time.
 _TURN_S = 5.0
 
 
@@ -37,7 +37,8 @@ class _Request:
 class RequestQueue:
     """Requests ordered by (due time, sequence). Any thread submits, the herder's thread runs them.
 
-    ``wakeup`` ends the herder's wait for its group. A request that waits says what the herder's thread does meanwhile.
+    ``wakeup`` ends the herder's wait for its group. The stage of a waiting request is what the herder's thread is doing
+    meanwhile.
     """
 
     def __init__(self, stages: StageTracker, wakeup: Callable[[], None]) -> None:
@@ -49,7 +50,7 @@ class RequestQueue:
         self._accepting = True
 
     def submit(self, action: Callable[[], T], stage: str, *, delay_s: float = 0.0) -> StagedFuture[T]:
-        """Have ``action`` run on the herder's thread; ``stage`` is what it is then doing. Cancel the future to withdraw it."""
+        """Run ``action`` on the herder's thread; ``stage`` describes it. Cancel the future to withdraw it."""
         future: StagedFuture[T] = StagedFuture(lambda: self._stages.current)
         with self._lock:
             accepted = self._accepting
@@ -63,9 +64,9 @@ class RequestQueue:
         return future
 
     def run_due(self, interrupted: Callable[[], bool]) -> float:
-        """Run what is due; monotonic time at which the next one is (`NEVER`: there is none).
+        """Run due requests; returns the monotonic time at which the next one is due, or `NEVER`.
 
-        After slow ones the group is looked at first, and ``interrupted`` says that something else comes first, too.
+        Returns early after slow requests, so that the group is polled, and when ``interrupted()`` is true.
         """
         enough_s = time.monotonic() + _TURN_S
         while True:
@@ -80,7 +81,7 @@ class RequestQueue:
                 self._run(request)
 
     def close(self) -> None:
-        """Refuse what waits and all that comes."""
+        """Reject all waiting and future requests."""
         with self._lock:
             self._accepting = False
             refused, self._requests = self._requests, []
@@ -92,7 +93,7 @@ class RequestQueue:
         with self._stages.during(request.stage):
             try:
                 result = request.action()
-            except Exception as error:  # noqa: BLE001 - goes to whoever asked
+            except Exception as error:  # noqa: BLE001 - reported through the future
                 log.info("request failed", stage=request.stage, reason=str(error))
                 request.future.set_exception(error)
             else:

@@ -1,4 +1,4 @@
-"""Which parts of a connector a restart request means (KIP-745)."""
+"""Selects the parts of a connector that a restart request affects (KIP-745)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mm2.connect.stores.statuses import State
 
 @dataclass(frozen=True)
 class RestartPlan:
-    """``states`` are the present ones, except that what shall be restarted is RESTARTING."""
+    """``states`` are the current ones, except that everything to be restarted is RESTARTING."""
 
     states: ConnectorStateInfo
     #: Whether the connector's instance is restarted.
@@ -21,7 +21,7 @@ class RestartPlan:
 
 
 def restart_plan(request: RestartRequest, states: ConnectorStateInfo) -> RestartPlan:
-    """The plan that all workers make from the same statuses, each for what it owns."""
+    """The plan, which all workers compute from the same statuses; each applies it to the work it owns."""
     tasks = tuple(
         ConnectorTaskId(request.connector, task.id)
         for task in states.tasks

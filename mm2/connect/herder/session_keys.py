@@ -1,4 +1,4 @@
-"""The key that workers sign requests to one another with: who makes it, when it is replaced, what it proves (KIP-507)."""
+"""The session key that signs requests between workers: creation, rotation and verification (KIP-507)."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from mm2.connect.herder.requests import NEVER
 from mm2.connect.request_signing import RequestSignature, SessionKey
 from mm2.connect.stores.status_store import now_ms
 
-#: Version of the group's protocol from which on requests are signed.
+#: First version of the embedded protocol in which requests are signed.
 _SESSIONED: Final = 2
 
 
 class SessionKeys:
-    """The key in force on this worker. ``stored`` is that of the herder's view of the config topic. Thread-safe."""
+    """The worker's current key. ``stored`` returns that of the herder's view of the config topic. Thread-safe."""
 
     def __init__(self, config: AbstractConfig, stored: Callable[[], SessionKey | None]) -> None:
         self._algorithm = config.str("inter.worker.key.generation.algorithm")
@@ -32,17 +32,17 @@ class SessionKeys:
 
     @property
     def current(self) -> SessionKey | None:
-        """The key in force, None before there is one."""
+        """The current key, None before there is one."""
         with self._lock:
             return self._newest or self._stored()
 
     def accept(self, key: SessionKey) -> None:
-        """Use a key that came through the config topic, or was written to it."""
+        """Use a key that was read from the config topic, or written to it."""
         with self._lock:
             self._newest = key
 
     def replacement(self) -> SessionKey | None:
-        """For the leader: a new key if one is due, to be written and then accepted."""
+        """For the leader: a new key if one is due. Write it, then call `accept`."""
         now = now_ms()
         due = request_signing.key_is_due(
             self.current, algorithm=self._algorithm, size_bits=self._size_bits, ttl_ms=self._ttl_ms, now_ms=now
@@ -50,7 +50,7 @@ class SessionKeys:
         return request_signing.generate_key(self._algorithm, self._size_bits, now) if due else None
 
     def due_s(self) -> float:
-        """Monotonic time at which the key in force expires."""
+        """Monotonic time at which the current key expires."""
         key = self.current
         if key is None or self._ttl_ms <= 0:
             return NEVER

@@ -1,4 +1,4 @@
-"""The offsets of one source connector, for those who look at them or change them from outside (KIP-875)."""
+"""The offsets of one source connector, for reading and changing them from outside of its tasks (KIP-875)."""
 
 from __future__ import annotations
 
@@ -26,8 +26,11 @@ _START_S: Final = 60.0
 
 
 class StoredOffsets:
-    """Offsets in the store of the worker, or of the connector. ``writer`` writes them in a transaction, as the tasks do with
-    exactly-once; it has the transactional id of the first task, so whatever that one left open is aborted."""
+    """Offsets in the worker's or the connector's offset store.
+
+    ``writer`` writes them in a transaction, as the tasks do with exactly-once support. It has the transactional id of
+    the first task, so a transaction that this task left open is aborted.
+    """
 
     def __init__(self, store: OffsetStore, connector: str, writer: TransactionalProducer | None = None) -> None:
         self._store = store
@@ -39,14 +42,17 @@ class StoredOffsets:
         return self._store.all_offsets(self._connector, timeout_s)
 
     def write(self, offsets: Sequence[SourceOffset], timeout_s: float) -> None:
-        """Store these, None removing one under every key that it has by now; done when they are safe. Raises ConnectError."""
+        """Store these offsets; returns when they are durable. Raises ConnectError.
+
+        None removes an offset under every key that it currently has.
+        """
         deadline = time.monotonic() + timeout_s
         if self._writer is None:
             self._store.refresh(timeout_s)
             self._store.write(self._connector, offsets, _left(deadline))
             return
         try:
-            # First of all: what a task has left open would keep the reader waiting.
+            # Initialize first: a transaction that a task left open would block the reader.
             self._writer.init()
             self._store.refresh(_left(deadline))
             self._store.before_commit(self._connector, offsets, _left(deadline))
@@ -64,8 +70,11 @@ class StoredOffsets:
 
 
 class KafkaSourceOffsets:
-    """Opens the offsets of connectors of a distributed worker: those in its ``store``, and where a connector has a topic of its
-    own, those over them (see `own_topic`)."""
+    """Opens the offsets of connectors of a distributed worker.
+
+    Reads those in its ``store``; for a connector with its own offsets topic, that topic takes precedence (see
+    `own_topic`).
+    """
 
     def __init__(self, worker: Worker, store: OffsetStore, *, cluster_name: str) -> None:
         self._worker = worker
@@ -74,7 +83,7 @@ class KafkaSourceOffsets:
 
     @contextmanager
     def __call__(self, name: str, props: Mapping[str, str]) -> Iterator[StoredOffsets]:
-        """Everything that is opened for it is closed at the end of the with-block. Raises ConnectError or KafkaFailure."""
+        """Its clients are closed at the end of the with-block. Raises ConnectError or KafkaFailure."""
         first = ConnectorTaskId(name, 0)
         with ExitStack() as closing:
             producer_props = self._worker.producer_props(first, props)

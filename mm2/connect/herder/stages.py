@@ -1,4 +1,4 @@
-"""What a herder is doing, so that a request that waits for it can say what it waits for (Java's Stage, KAFKA-15563)."""
+"""What a herder is doing, so that a waiting request can report what it waits for (Java's Stage, KAFKA-15563)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ S = TypeVar("S")
 
 @dataclass(frozen=True)
 class Stage:
-    """One thing that a thread is or was doing; ``description`` goes on after "The worker is currently"."""
+    """One action that a thread performs or has performed; ``description`` continues "The worker is currently"."""
 
     description: str
     #: Milliseconds since the epoch.
@@ -27,7 +27,7 @@ class Stage:
     completed_ms: int | None = None
 
     def summary(self) -> str:
-        """One sentence for messages: what is in progress since when, or what was done last and when."""
+        """One sentence for messages: the action in progress and its start, or the last one and its end."""
         began = f"{self.description}, which began at {_instant(self.started_ms)}"
         if self.completed_ms is None:
             return f"The worker is currently {began}."
@@ -35,7 +35,7 @@ class Stage:
 
 
 class StagedFuture(Future[T]):
-    """The outcome of a request, which can tell what it waits for: ``stage()``, thread-safe."""
+    """The result of a request; ``stage()`` (thread-safe) reports what the request waits for."""
 
     def __init__(self, stage: Callable[[], Stage]) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class StagedFuture(Future[T]):
 
 
 class StageTracker:
-    """What one thread does: the innermost stage in progress, or the one completed last. Read from any thread."""
+    """The actions of one thread: the innermost stage in progress, or the one completed last. Read from any thread."""
 
     def __init__(self, description: str) -> None:
         self._lock = threading.Lock()
@@ -52,7 +52,7 @@ class StageTracker:
 
     @property
     def current(self) -> Stage:
-        """The stage now."""
+        """The current stage."""
         with self._lock:
             stage, detail = self._stage, self._detail
         if detail is None or not (more := detail()):
@@ -61,9 +61,9 @@ class StageTracker:
 
     @contextmanager
     def during(self, description: str, detail: Callable[[], str] | None = None) -> Iterator[None]:
-        """A stage for the time of a with-block; an outer one that is in progress goes on afterwards.
+        """A stage for the duration of a with-block; an enclosing stage in progress resumes afterwards.
 
-        ``detail`` is asked how far it is whenever somebody wants to know.
+        ``detail`` is called for the progress whenever the stage is read.
         """
         with self._lock:
             outer, outer_detail = self._stage, self._detail
@@ -78,13 +78,13 @@ class StageTracker:
                 self._detail = None if ended else outer_detail
 
     def complete(self) -> None:
-        """End the stage that the tracker was made with."""
+        """End the stage that the tracker was created with."""
         with self._lock:
             self._stage = replace(self._stage, completed_ms=_now_ms())
 
 
 class Steps(Generic[T]):
-    """A request that several parties work on, one after another; ``outcome`` says what the present one is doing."""
+    """A request that several parties process in turn; ``outcome`` reports the stage of the current one."""
 
     def __init__(self, description: str) -> None:
         first = Stage(description, _now_ms())
@@ -92,13 +92,13 @@ class Steps(Generic[T]):
         self.outcome: StagedFuture[T] = StagedFuture(self._present)
 
     def after(self, step: StagedFuture[S], then: Callable[[S], None]) -> None:
-        """Go on with ``then`` on the thread that ends ``step``; when that fails, or ``then`` raises, so does the outcome."""
+        """Call ``then`` on the thread that completes ``step``; a failure of either fails the outcome."""
         self._stage = step.stage
 
         def on_done(done: Future[S]) -> None:
             try:
                 then(done.result())
-            except Exception as error:  # noqa: BLE001 - goes to whoever asked
+            except Exception as error:  # noqa: BLE001 - reported through the future
                 self.fail(error)
 
         step.add_done_callback(on_done)
@@ -107,20 +107,20 @@ class Steps(Generic[T]):
         return self._stage()
 
     def end(self, result: T) -> None:
-        """That is the outcome; only the first one counts."""
+        """Complete the outcome; only the first call has an effect."""
         with suppress(InvalidStateError):
             self.outcome.set_result(result)
 
     def fail(self, error: BaseException) -> None:
-        """It failed."""
+        """Fail the outcome."""
         with suppress(InvalidStateError):
             self.outcome.set_exception(error)
 
 
 def run_apart(action: Callable[[StageTracker], T], name: str, waiting_for: str) -> StagedFuture[T]:
-    """Run ``action`` on a thread of its own, which it may block for as long as it likes, and tell its stages.
+    """Run ``action`` on its own thread, where it may block indefinitely, and report its stages.
 
-    Not on a pool: as many as hang may hang, none keeps another from running, nor the process from ending.
+    Not on a pool: hanging actions must not prevent others from running or the process from exiting.
     """
     stages = StageTracker(waiting_for)
     future: StagedFuture[T] = StagedFuture(lambda: stages.current)
@@ -130,8 +130,8 @@ def run_apart(action: Callable[[StageTracker], T], name: str, waiting_for: str) 
         stages.complete()
         try:
             result = action(stages)
-        except Exception as error:  # noqa: BLE001 - goes to whoever asked
-            with suppress(InvalidStateError):  # who waited has given up
+        except Exception as error:  # noqa: BLE001 - reported through the future
+            with suppress(InvalidStateError):  # the caller no longer waits
                 future.set_exception(error)
         else:
             with suppress(InvalidStateError):
@@ -142,14 +142,14 @@ def run_apart(action: Callable[[StageTracker], T], name: str, waiting_for: str) 
 
 
 def done(result: T, stage: Callable[[], Stage]) -> StagedFuture[T]:
-    """A future that is done."""
+    """A completed future."""
     future: StagedFuture[T] = StagedFuture(stage)
     future.set_result(result)
     return future
 
 
 def failed(error: BaseException, stage: Callable[[], Stage]) -> StagedFuture[Any]:
-    """A future that has failed."""
+    """A failed future."""
     future: StagedFuture[Any] = StagedFuture(stage)
     future.set_exception(error)
     return future

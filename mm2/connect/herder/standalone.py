@@ -1,4 +1,4 @@
-"""The herder of a worker that is alone: nobody to agree with, nothing kept but offsets (StandaloneHerder, spec connect D.15)."""
+"""The herder of a standalone worker: no group, and only offsets are persistent (StandaloneHerder)."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _STOP_S: Final = 30.0
 
 
 class StandaloneHerder(AbstractHerder):
-    """All changes go through one thread. ``cluster_id`` is asked when somebody wants to know.
+    """All changes go through one thread. ``cluster_id`` is called when the id is needed.
 
-    `start` loads the offsets and returns when that is done; `ready` says that the connectors of the command line are there,
-    and only then is the worker healthy.
+    `start` loads the offsets and returns when they are loaded; call `ready` when the connectors of the command line
+    have been created. The worker is healthy only from then on.
     """
 
     def __init__(
@@ -55,10 +55,10 @@ class StandaloneHerder(AbstractHerder):
         self._on_ready: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, name="standalone-herder", daemon=True)
 
-    # -- life
+    # -- lifecycle
 
     def start(self) -> None:
-        """Load the offsets, then answer requests. Raises ConnectError or KafkaFailure."""
+        """Load the offsets, then accept requests. Raises ConnectError or KafkaFailure."""
         with self._stages.during("initializing and reading the source offsets"):
             self.worker.start()
             self._status_store.start()
@@ -88,11 +88,11 @@ class StandaloneHerder(AbstractHerder):
 
     @property
     def generation(self) -> int:
-        """There is no group."""
+        """A standalone worker has no group."""
         return 0
 
     def configs(self) -> ClusterConfigState:
-        """What is configured."""
+        """The current configurations."""
         return self._config_store.snapshot()
 
     def _wakeup(self) -> None:
@@ -255,13 +255,13 @@ class StandaloneHerder(AbstractHerder):
     # -- ConfigListener, on the thread that writes, which is the herder's
 
     def on_connector_config_update(self, connector: str) -> None:
-        """See ConfigListener; who wrote it sees to it."""
+        """See ConfigListener; the writer applies the change."""
 
     def on_connector_config_remove(self, connector: str) -> None:
-        """See ConfigListener; who removed it sees to it."""
+        """See ConfigListener; the writer applies the change."""
 
     def on_task_config_update(self, tasks: list[ConnectorTaskId]) -> None:
-        """See ConfigListener; who wrote them sees to it."""
+        """See ConfigListener; the writer applies the change."""
 
     def on_target_state_change(self, connector: str) -> None:
         """See ConfigListener."""
@@ -270,10 +270,10 @@ class StandaloneHerder(AbstractHerder):
             self.worker.set_target_state(connector, state, self._starts.on_transition(connector))
 
     def on_session_key_update(self, key: SessionKey) -> None:
-        """See ConfigListener; nobody signs here."""
+        """See ConfigListener; requests are not signed here."""
 
     def on_restart_request(self, request: RestartRequest) -> None:
-        """See ConfigListener; restarts go the short way here."""
+        """See ConfigListener; restarts do not use the config topic here."""
 
     def on_logging_level_update(self, namespace: str, level: str) -> None:
-        """See ConfigListener; levels go the short way here."""
+        """See ConfigListener; levels do not use the config topic here."""

@@ -1,4 +1,4 @@
-"""Starting connectors and tasks on this worker, in the state that their configurations ask for."""
+"""Starts connectors and tasks on this worker, in the target state of their configurations."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from mm2.connect.stores.config_state import ClusterConfigState
 
 log = structlog.get_logger(__name__)
 
-#: What a task's start asks before it produces; None where nothing is asked. Arguments: task, generation of its configs.
+#: Creates what a task's start checks before it produces, or None. Arguments: task, generation of its configs.
 NewGuard = Callable[[ConnectorTaskId, int | None], OwnershipGuard | None]
 
 
 def ignore_outcome(_error: Exception | None) -> None:
-    """The status says it."""
+    """For callers that rely on the status instead."""
 
 
 class Reconfiguration(Protocol):
-    """Asks connectors for their task configs; see TaskReconfiguration."""
+    """Requests task configs of connectors; see TaskReconfiguration."""
 
     def request(self, name: str, *, fresh: bool = False, then: Callable[[], None] | None = None) -> None:
-        """``fresh``: the connector's instance is a new one."""
+        """``fresh``: the connector's instance is new."""
 
 
 @dataclass(frozen=True)
 class Starts:
-    """``configs`` is the herder's view, ``reloads`` is told which values of a configuration expire. Any thread."""
+    """``configs`` returns the herder's view; ``reloads`` schedules restarts for expiring values. Any thread."""
 
     worker: Worker
     reports: StatusReports
@@ -44,11 +44,11 @@ class Starts:
     reconfiguration: Reconfiguration
     guard: NewGuard
     reloads: Reloads
-    #: Whether what runs on this worker is still its own.
+    #: Whether this worker's assignment is still valid.
     is_ours: Callable[[], bool]
 
     def connector(self, name: str, done: OnTransition = ignore_outcome) -> None:
-        """Start a connector; ``done`` hears when it has reached its state, or why it has not."""
+        """Start a connector; ``done`` is called when it has reached its state, or with the error."""
         configs = self.configs()
         raw, state = configs.connector_config(name), configs.target_state(name)
         if raw is None or state is None:
@@ -67,9 +67,9 @@ class Starts:
         )
 
     def on_transition(self, name: str, done: OnTransition = ignore_outcome) -> OnTransition:
-        """What a change of a connector's state leads to: once it is started it is asked for its task configs.
+        """The callback for a connector's change of state: once it is running, its task configs are requested.
 
-        ``done`` hears of it when these are published, or could not be published at once.
+        ``done`` is called when these are published, or when the first attempt has failed.
         """
 
         def on_transition(error: Exception | None) -> None:
@@ -81,7 +81,7 @@ class Starts:
         return on_transition
 
     def task(self, task: ConnectorTaskId) -> bool:
-        """Start a task; False when that failed, which its status says."""
+        """Start a task; False when that failed. The status shows the reason."""
         configs = self.configs()
         connector_raw, task_raw = configs.connector_config(task.connector), configs.task_config(task)
         state = configs.target_state(task.connector)

@@ -1,4 +1,4 @@
-"""What this worker says of the connectors and tasks it runs: the listener of their life-cycles (AbstractHerder's on…)."""
+"""Writes statuses of this worker's connectors and tasks; listens to their lifecycle (AbstractHerder's on… methods)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mm2.connect.stores.statuses import State, Status, TopicStatus
 
 
 class StatusReports:
-    """Writes statuses in the name of ``worker_id`` and of the group's present ``generation``. Any thread."""
+    """Writes statuses with ``worker_id`` and the group's current ``generation``. Any thread."""
 
     def __init__(
         self, store: StatusStore, worker_id: str, generation: Callable[[], int], *, track_topics: bool
@@ -23,7 +23,7 @@ class StatusReports:
         self._worker_id = worker_id
         self._generation = generation
         self._track_topics = track_topics
-        #: What came of the starts of connectors and of tasks.
+        #: Results of the starts of connectors and of tasks.
         self.connector_starts, self.task_starts = StartCounters(), StartCounters()
         self._started: set[WorkId] = set()
 
@@ -55,7 +55,7 @@ class StatusReports:
     def on_failure(self, work: WorkId, error: BaseException, version: str | None) -> None:
         """See StatusListener."""
         if work in self._started:
-            self._started.discard(work)  # it had run: what has failed is not its start
+            self._started.discard(work)  # it was running, so this is not a failed start
         else:
             self._starts(work).failed += 1
         trace = "".join(traceback.format_exception(error))
@@ -64,15 +64,15 @@ class StatusReports:
     # -- for herders
 
     def restarting(self, work: WorkId) -> None:
-        """It was stopped to be started again."""
+        """Work was stopped and will be started again."""
         self._put(work, State.RESTARTING, None)
 
     def destroyed(self, work: WorkId) -> None:
-        """It is no longer configured."""
+        """Work is no longer configured."""
         self._put(work, State.DESTROYED, None)
 
     def clean_up(self, configs: ClusterConfigState) -> None:
-        """Take away the statuses of what is no longer configured. For the leader."""
+        """Remove the statuses of everything that is no longer configured. For the leader."""
         for name in self._store.connectors():
             tasks = set(configs.tasks(name))
             for status in self._store.tasks(name):
@@ -87,7 +87,7 @@ class StatusReports:
             self._store.put_topic(TopicStatus(topic, task.connector, task.task, now_ms()))
 
     def forget_topics(self, connectors: Iterable[str]) -> None:
-        """Forget which topics connectors have used."""
+        """Remove the record of topics that connectors have used."""
         if not self._track_topics:
             return
         for name in connectors:

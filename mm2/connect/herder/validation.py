@@ -1,4 +1,4 @@
-"""Everything that can be said of a connector's configuration before it is stored (AbstractHerder.validateConnectorConfig)."""
+"""Validation of a connector's configuration before it is stored (AbstractHerder.validateConnectorConfig)."""
 
 from __future__ import annotations
 
@@ -38,8 +38,11 @@ _CONVERTERS: Final = (
 
 
 class ConnectorValidation:
-    """Asks every plugin of a configuration. Calls may take for ever, so they belong on threads of their own; the tracker says
-    whose turn it is. ``group_id`` is None for a standalone worker."""
+    """Validates a configuration with every plugin in it.
+
+    Calls may block indefinitely, so run them on separate threads; the tracker names the plugin in progress.
+    ``group_id`` is None for a standalone worker.
+    """
 
     def __init__(self, worker: Worker, group_id: str | None) -> None:
         config = worker.config
@@ -55,11 +58,14 @@ class ConnectorValidation:
         self._policy.configure({key: str(value) for key, value in config.originals.items()})
 
     def close(self) -> None:
-        """The policy is needed no more."""
+        """Close the override policy."""
         self._policy.close()
 
     def validate(self, raw: Props, stages: StageTracker) -> ConfigInfos:
-        """What ``config/validate`` answers. Raises BadRequest when there is nothing to validate against, else what plugins raise."""
+        """The result of ``config/validate``.
+
+        Raises BadRequest when validation is not possible, and otherwise what plugins raise.
+        """
         with stages.during("resolving transformed configuration properties for the connector"):
             props = self._worker.resolve(raw)
         name = props.get(_CLASS)
@@ -104,9 +110,9 @@ class ConnectorValidation:
         if problems is None:
             raise BadRequest(f"{type(connector).__qualname__}.validate() must return a Config that is not null.")
         for value in own.config_values(props):
-            value.errors = []  # what is wrong, the connector has said
+            value.errors = []  # the connector's own validation has reported these errors
             values[value.name] = value
-        # Of a key that the connector complains of without declaring it Java's connectors tell no value.
+        # As in Java, an error for a key that the connector does not declare is reported without the key's value.
         _add(values, {}, problems)
 
         parts = [self._converter_part(props, values, loader, stages, *converter) for converter in _CONVERTERS]
@@ -151,7 +157,7 @@ class ConnectorValidation:
         what: str,
         converter_type: str,
     ) -> ConfigInfos | None:
-        """Keys of a converter that the connector names itself; None when there are none, or it cannot be asked."""
+        """Keys of the connector's own converter; None when it has none, or the converter cannot be used."""
         class_name, value = props.get(key), values.get(key)
         if class_name is None or value is None or value.errors:
             return None
@@ -171,7 +177,7 @@ class ConnectorValidation:
                 own = {"converter.type": converter_type, **_under(f"{key}.", props)}
                 with stages.during(f"performing config validation for the connector's {what}"):
                     found = definition.config_values(own)
-        except Exception as error:  # noqa: BLE001 - whatever a plugin raises
+        except Exception as error:  # noqa: BLE001 - plugins may raise any exception
             value.errors.append(f"Failed to perform config validation for {what}: {error}")
             return None
         finally:
@@ -181,7 +187,7 @@ class ConnectorValidation:
     # -- clients
 
     def _roles(self, sink: bool, props: Mapping[str, str]) -> list[ClientType]:
-        """Which clients a connector has."""
+        """The clients that a connector uses."""
         dead_letters = sink and bool(props.get(_DLQ, "").strip())
         own_offsets = not sink and (
             self._support is ExactlyOnceSupport.ENABLED or bool(props.get("offsets.storage.topic", "").strip())
@@ -226,7 +232,7 @@ def require_valid(infos: ConfigInfos) -> None:
 
 
 def _unusable(name: str, props: Mapping[str, str], error: ConnectError) -> ConfigInfos:
-    """The connector cannot be asked: only what all connectors have is judged, and why it cannot be used."""
+    """The connector cannot be used: report the reason, and validate the keys that all connectors share."""
     values = {value.name: value for value in CONNECTOR_CONFIG.config_values(props)}
     values[_CLASS].errors.append(str(error))
     return ConfigInfos.of(name, CONNECTOR_CONFIG.keys, values.values(), CONNECTOR_CONFIG.groups)
@@ -258,7 +264,7 @@ def _matches(pattern: str, topic: str) -> bool:
     try:
         return compile_java(pattern).fullmatch(topic) is not None
     except ValueError:
-        return False  # the key's own validator says so
+        return False  # the key's own validator reports it
 
 
 def _under(prefix: str, props: Mapping[str, str]) -> dict[str, str]:

@@ -1,12 +1,12 @@
-"""Plugins: what they are, where they are found, and how those of different locations are kept apart.
+"""Plugins: what they are, how they are found, and how those of different locations are isolated.
 
 registry     Plugins, the look-up by name, alias and version
-builtin      what ships with Kafka, under Java's names
+builtin      the plugins that ship with Kafka, under Java's names
 kinds        the kinds of plugins
-plugin       one plugin as the registry knows it
-locations    what plugin.path points at
+plugin       one plugin in the registry
+locations    the locations that plugin.path names
 scan         manifests and scanning
-loader       modules of a plugin location, apart from those of others
+loader       modules of a plugin location, isolated from those of others
 extensions   compiled modules in plugin locations
 """
 

@@ -1,6 +1,6 @@
-"""What every worker has: the plugins that ship with Kafka 4.3.0 under Java's names, and the classes here that they mean.
+"""The plugins that ship with Kafka 4.3.0, under Java's names, and the classes that implement them.
 
-Nothing is imported before somebody asks for it.
+Classes are imported on first use.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ _EXTENSIONS: Final = {
 
 
 def built_in() -> list[Plugin]:
-    """A registry's own entries for all of the table."""
+    """Registry entries for the whole table."""
     return [
         Plugin(
             name,

@@ -1,8 +1,8 @@
-"""Compiled modules in plugin locations: loaded, unless the same one is in this process already and cannot be there twice.
+"""Compiled modules in plugin locations: loaded, unless the process has one that cannot be loaded twice.
 
-CPython says of an extension module whether its state is in the module (PEP 489: multi-phase initialisation) or in C globals.
-The former may be loaded once per location. Of the latter a second copy would corrupt the first, or refuse; it is refused here,
-with the one sentence that tells what to do.
+CPython knows whether an extension module keeps its state in the module (PEP 489: multi-phase initialization) or in C
+globals. The former may be loaded once per location. A second copy of the latter would corrupt the first or fail to
+load; it is rejected here, with an error that tells the operator how to continue.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ISOLATION_KEY: Final = "plugin.isolation"
 
 
 class LoadedElsewhere(ImportError):
-    """A compiled module that cannot be in this process a second time; the text says what to do."""
+    """A compiled module that cannot be loaded into this process a second time; the message names the remedy."""
 
     def __init__(self, module: str, location: Path, reason: object) -> None:
         super().__init__(
@@ -52,7 +52,7 @@ _lock = threading.Lock()
 
 
 class ExtensionLoader(Loader):
-    """Loads one compiled module of a plugin location; ``name`` is what its own code calls it."""
+    """Loads one compiled module of a plugin location; ``name`` is its name in the location's own code."""
 
     def __init__(self, name: str, location: Path, found: ExtensionFileLoader) -> None:
         self._name = name
@@ -87,7 +87,8 @@ class ExtensionLoader(Loader):
         return None if path == self._found.path else module
 
     def _explained(self, error: Exception, other: ModuleType | None) -> Exception:
-        # "cannot load module more than once per process" and the like; without another copy it is its own trouble.
+        # "cannot load module more than once per process" and the like; without another copy the error has another
+        # cause.
         return error if other is None else LoadedElsewhere(self._name, self._location, error)
 
 
@@ -100,7 +101,7 @@ def _has_own_state(module: ModuleType) -> bool:
     try:
         address = get_def(module)
     except SystemError:
-        # Not a module object: the extension has put something else into sys.modules.
+        # Not a module object: the extension has put another object into sys.modules.
         return False
     if not address:
         return False
@@ -109,7 +110,7 @@ def _has_own_state(module: ModuleType) -> bool:
 
 
 def not_loadable_twice(error: BaseException | None) -> LoadedElsewhere | None:
-    """The reason behind an error, when it is a compiled module that is loaded elsewhere; packages wrap it in their own words."""
+    """Find the LoadedElsewhere in an error's chain of causes; packages wrap it in their own errors."""
     seen = set()
     while error is not None and id(error) not in seen:
         if isinstance(error, LoadedElsewhere):

@@ -1,4 +1,4 @@
-"""The kinds of plugins there are (org.apache.kafka.connect.runtime.isolation.PluginType; spec connect G.6)."""
+"""The kinds of plugins (org.apache.kafka.connect.runtime.isolation.PluginType)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class PluginType(Enum):
-    """A kind of plugin, in the order in which REST lists them; the member's value is the name REST shows."""
+    """A kind of plugin, in the order in which REST lists them; the member's value is the name that REST shows."""
 
     SINK = "sink"
     SOURCE = "source"
@@ -24,14 +24,14 @@ class PluginType(Enum):
 
     @property
     def base(self) -> type[Any]:
-        """What classes of this kind derive from."""
+        """The base class of plugins of this kind."""
         module, _, name = _BASES[self].partition(":")
         base: type[Any] = getattr(importlib.import_module(module), name)
         return base
 
     @property
     def suffix(self) -> str:
-        """What the short alias of a class leaves out."""
+        """The suffix that the short alias of a class omits."""
         if self in {PluginType.SINK, PluginType.SOURCE}:
             return "Connector"
         return _BASES[self].partition(":")[2]
@@ -68,7 +68,7 @@ LISTED = (
 
 
 def types_of(python_class: type[Any]) -> list[PluginType]:
-    """The kinds a class is of; a class may be a converter and a header converter at once."""
+    """The kinds of a class; a class may be a converter and a header converter at the same time."""
     found = []
     for type_ in PluginType:
         try:

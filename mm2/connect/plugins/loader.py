@@ -1,16 +1,16 @@
-"""Isolation of plugins: every plugin location has modules of its own (org.apache.kafka.connect.runtime.isolation).
+"""Isolation of plugins: every plugin location has its own modules (org.apache.kafka.connect.runtime.isolation).
 
-A loader knows the folders and archives of one plugin location. What lies there is loaded from there first (child first), so
-two locations may bring different versions of the same package. All else, and always the standard library and ``mm2``, is
-shared with the worker.
+A loader knows the folders and archives of one plugin location. Modules that exist there are loaded from there first
+(child first), so two locations may contain different versions of the same package. All other modules, and always the
+standard library and ``mm2``, are shared with the worker.
 
-How it works. A module ``acme.source`` of the location ``acme-1.0`` is loaded under the name
-``mm2_plugins.acme_1_0_4f1c9e.acme.source``, so that ``sys.modules`` and all that looks there (dataclasses, typing, pickle)
-can tell it from another location's. Its ``__builtins__`` is a table of the loader's, in which ``__import__`` is the loader's:
-the interpreter looks ``__import__`` up in the globals of the function that imports. So every import follows the code it
-stands in, in whatever thread and however late it is executed, and no import of anybody else is slowed down.
-
-What goes through ``importlib.import_module`` and ``importlib.metadata`` follows the nearest caller of a plugin location.
+A module ``acme.source`` of the location ``acme-1.0`` is loaded under the name
+``mm2_plugins.acme_1_0_4f1c9e.acme.source``, so that ``sys.modules`` and its users (dataclasses, typing, pickle) can
+distinguish it from another location's. Its ``__builtins__`` is a table of the loader with the loader's ``__import__``:
+the interpreter looks ``__import__`` up in the globals of the importing function. So every import is resolved for the
+code that contains it, in any thread and at any time, and other imports are not slowed down. Imports through
+``importlib.import_module`` and look-ups through ``importlib.metadata`` are resolved for the nearest caller in a plugin
+location.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ _installing = threading.Lock()
 class PluginLoader:
     """The modules of one plugin location. Thread-safe; lives as long as the process.
 
-    ``location`` is the folder or file the plugins came from, ``paths`` what of it is searched for modules, in order.
+    ``location`` is the folder or file that contains the plugins, ``paths`` the parts of it that are searched for
+    modules, in order.
     """
 
     def __init__(self, location: Path, paths: Sequence[Path] | None = None) -> None:
@@ -67,7 +68,7 @@ class PluginLoader:
         return f"PluginLoader({str(self.location)!r})"
 
     def owns(self, top_level: str) -> bool:
-        """Whether a package or module of that top-level name comes from here."""
+        """Whether a package or module of that top-level name is in this location."""
         known = self._own.get(top_level)
         if known is None:
             known = top_level not in SHARED and PathFinder.find_spec(top_level, self.paths) is not None
@@ -75,14 +76,14 @@ class PluginLoader:
         return known
 
     def load_module(self, name: str) -> ModuleType:
-        """The module ``name`` as code of this location sees it. Raises what its import raises."""
+        """The module ``name`` as code of this location sees it. Raises the errors of its import."""
         return _original_import_module(self.internal_name(name))
 
     def load_class(self, path: str) -> type[Any]:
-        """The class with the dotted path ``path`` (``package.module.Class`` or ``package.module:Class``) from here.
+        """The class ``path`` (``package.module.Class`` or ``package.module:Class``) of this location.
 
-        Raises ModuleNotFoundError when its module is not of this location, AttributeError or TypeError when there is no such
-        class in it.
+        Raises ModuleNotFoundError when its module is not in this location, AttributeError or TypeError when the module
+        has no such class.
         """
         module_name, _, attribute = path.partition(":") if ":" in path else path.rpartition(".")
         if not module_name or not self.owns(module_name.partition(".")[0]):
@@ -95,7 +96,7 @@ class PluginLoader:
         return found
 
     def internal_name(self, name: str) -> str:
-        """The name a module has in ``sys.modules``, where ``name`` is what code of this location calls it."""
+        """The name in ``sys.modules`` of a module that code of this location calls ``name``."""
         return f"{self.name}.{name}" if self.owns(name.partition(".")[0]) else name
 
     def public_name(self, name: str) -> str:
@@ -119,12 +120,12 @@ class PluginLoader:
         return sys.modules[f"{self.name}.{name.partition('.')[0]}"]
 
     def prepare(self, module: ModuleType) -> None:
-        """Make a module that is about to be executed one of this location's."""
+        """Set up a module of this location before it is executed."""
         module.__dict__["__builtins__"] = self._builtins
 
 
 class _PreparingLoader(Loader):
-    """A module that another loader finds, of a file or an archive: made the location's before it is executed."""
+    """Wraps the loader of a file or an archive; sets the module up for the location before it is executed."""
 
     def __init__(
         self, plugin_loader: PluginLoader, found: SourceFileLoader | SourcelessFileLoader | zipimporter
@@ -140,12 +141,12 @@ class _PreparingLoader(Loader):
         exec(code, module.__dict__)  # noqa: S102 - what importing means
 
     def __getattr__(self, name: str) -> Any:
-        # get_data, get_source, get_resource_reader, is_package: as the other has them.
+        # Forward get_data, get_source, get_resource_reader and is_package to the wrapped loader.
         return getattr(self._found, name)
 
 
 class _Finder(MetaPathFinder):
-    """Answers for everything below `ROOT`, and for the metadata of the distributions that a plugin sees."""
+    """Finds everything below `ROOT`, and the metadata of the distributions that a plugin sees."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -165,7 +166,7 @@ class _Finder(MetaPathFinder):
     def find_distributions(
         context: importlib.metadata.DistributionFinder.Context,
     ) -> Iterable[importlib.metadata.Distribution]:
-        """What ``importlib.metadata`` finds first when a plugin asks, e.g. for the version of its dependency."""
+        """Searched first by ``importlib.metadata`` when a plugin uses it, e.g. for the version of its dependency."""
         loader = current_loader()
         if loader is None or "path" in vars(context):
             return ()
@@ -201,13 +202,13 @@ def _package(name: str) -> ModuleType:
 
 
 def _import_module(name: str, package: str | None = None) -> ModuleType:
-    """``importlib.import_module`` for everybody; a plugin that calls it, also by way of the standard library, gets its own."""
+    """Replaces ``importlib.import_module``; isolated for plugins, also through the standard library."""
     loader = None if name.startswith(".") else _calling_loader(inspect.currentframe())
     return _original_import_module(name if loader is None else loader.internal_name(name), package)
 
 
 def _calling_loader(own: FrameType | None) -> PluginLoader | None:
-    """The loader of the nearest caller that is not the standard library; None when that is no isolated code."""
+    """The loader of the nearest caller outside of the standard library; None when that code is not isolated."""
     frame = None if own is None else own.f_back
     while frame is not None:
         name = str(frame.f_globals.get("__name__", ""))
@@ -225,13 +226,13 @@ def loader_of_module(name: str) -> PluginLoader | None:
 
 
 def loader_of(thing: object) -> PluginLoader | None:
-    """The loader of a class, or of an object's class; None when the worker itself loaded it."""
+    """The loader of a class, or of an object's class; None when it is not from a plugin location."""
     python_class = thing if isinstance(thing, type) else type(thing)
     return loader_of_module(python_class.__module__)
 
 
 def current_loader() -> PluginLoader | None:
-    """Whose code is running: the nearest isolated caller's loader, else what :func:`swap` says of this thread."""
+    """The loader of the running code: the nearest isolated caller's, otherwise the one set by :func:`swap`."""
     frame = inspect.currentframe()
     while frame is not None:
         name = frame.f_globals.get("__name__")
@@ -242,14 +243,14 @@ def current_loader() -> PluginLoader | None:
 
 
 def context_loader() -> PluginLoader | None:
-    """The loader that this thread works for (``Thread.getContextClassLoader``)."""
+    """The loader set for this thread (``Thread.getContextClassLoader``)."""
     loader: PluginLoader | None = getattr(_context, "loader", None)
     return loader
 
 
 @contextmanager
 def swap(loader: PluginLoader | None) -> Iterator[None]:
-    """Let this thread work for ``loader`` within the block, and for whom it worked before afterwards (Java's LoaderSwap)."""
+    """Set ``loader`` for this thread within the block and restore the previous one afterwards (Java's LoaderSwap)."""
     before = context_loader()
     _context.loader = loader
     try:
@@ -259,7 +260,7 @@ def swap(loader: PluginLoader | None) -> Iterator[None]:
 
 
 def in_loader(loader: PluginLoader | None, call: Callable[[], Any]) -> Callable[[], Any]:
-    """``call`` as something that swaps to ``loader`` first, for bodies of threads."""
+    """Wrap ``call``, such as the body of a thread, so that it swaps to ``loader`` first."""
 
     def run() -> Any:
         with swap(loader):

@@ -1,8 +1,9 @@
-"""What ``plugin.path`` points at (spec connect G.6; Java's ``PluginUtils.pluginLocations``).
+"""The plugin locations that ``plugin.path`` names (Java's ``PluginUtils.pluginLocations``).
 
-An entry is an archive (``.whl`` or ``.zip``), which is one plugin location, or a folder. In a folder every child that is an
-archive, or a folder with modules, packages, archives or ``*.dist-info`` of its own, is one plugin location. A folder that has
-modules, packages or ``*.dist-info`` itself, as ``pip install --target`` leaves it, is one location as a whole.
+An entry is an archive (``.whl`` or ``.zip``), which is one plugin location, or a folder. In a folder, every child that
+is an archive, or a folder that contains modules, packages, archives or ``*.dist-info``, is one plugin location. A
+folder that itself contains modules, packages or ``*.dist-info``, as created by ``pip install --target``, is one
+location as a whole.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _ARCHIVES: Final = frozenset({".whl", ".zip"})
 
 @dataclass(frozen=True)
 class PluginLocation:
-    """One plugin location and what of it is searched for modules."""
+    """One plugin location and the parts of it that are searched for modules."""
 
     path: Path
     search: tuple[Path, ...]
@@ -59,7 +60,7 @@ def _locations(entry: Path) -> list[PluginLocation]:
 
 
 def is_archive(path: Path) -> bool:
-    """Whether it is a file that modules can be imported from."""
+    """Whether it is a file from which modules can be imported."""
     return path.suffix.lower() in _ARCHIVES and path.is_file()
 
 

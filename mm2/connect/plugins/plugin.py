@@ -1,4 +1,4 @@
-"""One plugin as the registry knows it (org.apache.kafka.connect.runtime.isolation.PluginDesc)."""
+"""One plugin in the registry (org.apache.kafka.connect.runtime.isolation.PluginDesc)."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ CLASSPATH = "classpath"
 
 @dataclass
 class Plugin:
-    """A class under the name that configurations use, perhaps not loaded yet.
+    """A class under the name that configurations use; it may not be loaded yet.
 
-    ``kind`` is the base it is looked up as. ``path`` is its dotted path ``module:Class``. ``needs_process``: it can run in a
-    process of its own only; why, that is what the text says.
+    ``kind`` is the base class for look-ups. ``path`` is its dotted path ``module:Class``. ``needs_process``: the reason
+    why the plugin can run only in its own process.
     """
 
     name: str
@@ -34,12 +34,12 @@ class Plugin:
     built_in: bool = False
     needs_process: str | None = None
     _class: type[Any] | None = field(default=None, repr=False)
-    #: What it says of itself; None: nobody has asked yet.
+    #: The version that the plugin reports; None: not queried yet.
     told_version: str | None = field(default=None, repr=False)
 
     @classmethod
     def of_class(cls, name: str, python_class: type[Any], kind: type[Any]) -> Plugin:
-        """A class that is there already."""
+        """A class that is already loaded."""
         loader = loader_of(python_class)
         path = f"{python_class.__module__}:{python_class.__qualname__}"
         types = tuple(types_of(python_class))
@@ -48,7 +48,7 @@ class Plugin:
 
     @property
     def python_class(self) -> type[Any]:
-        """The class. Raises what importing its module raises, and AttributeError when there is none of that name in it."""
+        """The class. Raises the errors of importing its module, and AttributeError when the class is missing."""
         if self._class is None:
             self._class = self._load()
         return self._class
@@ -66,24 +66,24 @@ class Plugin:
 
     @property
     def version(self) -> str:
-        """What an instance says, or the class when instances say nothing; "undefined" when that fails."""
+        """The version of an instance, or of the class when instances have none; "undefined" when that fails."""
         if self.told_version is None:
             self.told_version = version_of(self.python_class, self.loader)
         return self.told_version
 
     @property
     def order(self) -> tuple[Version, bool]:
-        """The newest plugin of a name is used; of equal ones that of ``plugin.path``."""
+        """The newest plugin of a name is used; among equal versions the one in ``plugin.path``."""
         return Version(self.version), self.loader is not None
 
     @property
     def simple_name(self) -> str:
-        """The name without its package; nested classes keep the outer class away, as in Java."""
+        """The name without its package; as in Java, nested classes are without their outer class."""
         return self.name.rsplit(".", 1)[-1].rsplit("$", 1)[-1]
 
     @property
     def aliases(self) -> tuple[str, ...]:
-        """Short names, the simple name first, then without what its kinds end with."""
+        """Short names: the simple name first, then without the suffix of its kinds."""
         simple = self.simple_name
         suffixes = dict.fromkeys(type_.suffix for type_ in self.types)
         pruned = [simple[:place] for suffix in suffixes if (place := simple.rfind(suffix)) > 0]
@@ -91,13 +91,13 @@ class Plugin:
 
 
 def version_of(python_class: type[Any], loader: PluginLoader | None) -> str:
-    """The version of a plugin class, from an instance made for the purpose, as in Java."""
+    """The version of a plugin class, from a temporary instance, as in Java."""
     method: Callable[..., Any] | None = getattr(python_class, "version", None)
     if method is None:
         return UNDEFINED
     try:
         with swap(loader):
             told = python_class().version()
-    except Exception:  # noqa: BLE001 - a plugin that cannot tell is listed all the same
+    except Exception:  # noqa: BLE001 - a plugin without a version is still listed
         return UNDEFINED
     return told if isinstance(told, str) and told else UNDEFINED

@@ -1,5 +1,7 @@
-"""The keys of a connector that name plugins, with what only a registry knows (KIP-891; Java's ``enrichedConfigDef``): which there
-are, in which versions, which the worker has by default, and whether a class is there at all."""
+"""Adds to a connector's keys that name plugins what the registry knows (KIP-891; Java's ``enrichedConfigDef``).
+
+These are the available plugins and versions, the worker's defaults, and a check that the class exists.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ _CONVERTERS: Final[Sequence[tuple[str, PluginType, type[Any]]]] = (
 
 @dataclass(frozen=True)
 class _IsClass:
-    """A validator: the class is there, and is what it has to be. Texts are Kafka's."""
+    """A validator: the class exists and is of the required kind. Messages are Kafka's."""
 
     plugins: Plugins
     kind: type[Any]
@@ -44,7 +46,7 @@ class _IsClass:
 def refusal(
     plugins: Plugins, name: str, kind: type[Any], key: str, loader: PluginLoader | None, error: ConnectError
 ) -> ConfigException:
-    """What validation says of the class ``name`` at ``key``, where looking it up gave ``error``; in Kafka's words."""
+    """Kafka's validation message for the class ``name`` at ``key`` whose look-up failed with ``error``."""
     if isinstance(error, VersionedPluginError):
         return ConfigException(str(error))
     try:
@@ -63,8 +65,10 @@ def with_plugins(
     worker: Mapping[str, object],
     loader: PluginLoader | None = None,
 ) -> ConfigDef:
-    """The keys of a connector for its configuration ``props``, where ``worker`` has the worker's typed settings and ``loader``
-    is the connector's: converters are those that the connector names, else the worker's, in the newest version there is.
+    """The keys of a connector with the configuration ``props``, its converters' defaults included.
+
+    ``worker`` contains the worker's typed settings; ``loader`` is the connector's. Converters are those that the
+    connector names, otherwise the worker's, in the newest available version.
     """
     definition = ConfigDef(base)
     newest = plugins.versions(props.get("connector.class") or "", Connector)[::-1]

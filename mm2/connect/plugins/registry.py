@@ -1,4 +1,4 @@
-"""Finding the class behind a name in a configuration (org.apache.kafka.connect.runtime.isolation.Plugins)."""
+"""Finds the class for a name in a configuration (org.apache.kafka.connect.runtime.isolation.Plugins)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PROCESS: Final = "process"
 
 
 class VersionedPluginError(ConnectError):
-    """A plugin is there, but in no version that was asked for; ``available`` are those there are."""
+    """A plugin exists, but not in a requested version; ``available`` lists the existing versions."""
 
     def __init__(self, sentence: str, available: list[str]) -> None:
         super().__init__(sentence)
@@ -44,19 +44,20 @@ class VersionedPluginError(ConnectError):
 
 
 class PluginLoadError(ConnectError):
-    """A plugin's class is there, but importing it raised an exception."""
+    """A plugin's class exists, but importing it raised an exception."""
 
 
 class Plugins:
-    """A registry of plugin classes. Filled at start-up, only read afterwards; safe to read from any thread.
+    """A registry of plugin classes. Filled at startup, only read afterwards; safe to read from any thread.
 
-    Names may be a class name (of Java for what ships with Kafka, else the dotted path), its simple name, or that without the
-    suffix of its kind (``MirrorSource``), as far as these mean one class only. Without ``props`` the registry holds what comes
-    with this package; with the worker's, also what ``plugin.path`` and the entry points of the environment bring.
+    A name may be a class name (Java's for plugins that ship with Kafka, otherwise the dotted path), its simple name, or
+    that without the suffix of its kind (``MirrorSource``), if it matches only one class. Without ``props`` the registry
+    contains the plugins of this package; with the worker's, also those of ``plugin.path`` and of the environment's
+    entry points.
     """
 
     def __init__(self, props: Mapping[str, object] | None = None) -> None:
-        """Raises ConnectError under ``plugin.discovery=hybrid_fail`` when a plugin is in no manifest."""
+        """Raises ConnectError under ``plugin.discovery=hybrid_fail`` when a plugin has no manifest."""
         self._plugins: dict[str, list[Plugin]] = {}
         self._aliases: dict[str, Sequence[str]] | None = None
         self._default_isolation = str((props or {}).get(ISOLATION_KEY) or "loader")
@@ -70,9 +71,9 @@ class Plugins:
             self._report_ambiguous()
 
     def register(self, java_name: str, python_class: type[C], *, kind: type[Any]) -> None:
-        """Make a class known under a name; ``kind`` is the base it is looked up as. What had the name before gives way.
+        """Register a class under a name; ``kind`` is the base class for look-ups.
 
-        Raises ConnectError when the class is not of that kind.
+        Replaces an earlier class of that name. Raises ConnectError when the class is not of that kind.
         """
         if not issubclass(python_class, kind):
             raise ConnectError(f"{python_class.__qualname__} is registered as {kind.__name__} but is none")
@@ -98,12 +99,12 @@ class Plugins:
         version: str | None = None,
         loader: PluginLoader | None = None,
     ) -> type[C]:
-        """The class that ``name`` means, where ``key`` is the configuration key it stands at.
+        """The class for ``name``, where ``key`` is the configuration key that contains the name.
 
-        ``version`` is what the key's ``….plugin.version`` says. ``loader`` is looked in first: a connector's, for the converters
-        and transformations of its configuration. Raises ConnectError, one sentence naming class and key, when there is none,
-        when an alias means several, when the class is of another kind, or when it cannot be loaded; VersionedPluginError when
-        there are other versions only.
+        ``version`` is the value of the key's ``….plugin.version``. ``loader`` is searched first: a connector's, for the
+        converters and transformations of its configuration. Raises ConnectError, one sentence naming class and key,
+        when there is no such class, when an alias is ambiguous, when the class is of another kind, or when it cannot be
+        loaded; VersionedPluginError when there are only other versions.
         """
         return self._load(self.plugin(name, kind, key=key, version=version, loader=loader), kind, key)
 
@@ -116,7 +117,7 @@ class Plugins:
         version: str | None = None,
         loader: PluginLoader | None = None,
     ) -> Plugin:
-        """What :meth:`find` finds, with version, location and loader. Raises as that."""
+        """The plugin that :meth:`find` finds, with version, location and loader. Raises the same."""
         name = name.strip()
         if not name:
             raise ConnectError(f"Configuration {key} names no class")
@@ -161,12 +162,12 @@ class Plugins:
     def _report_ambiguous(self) -> None:
         self._names_of_alias("")
         for alias, names in (self._aliases or {}).items():
-            # $Key and $Value of the built-in transformations say nothing to anybody.
+            # Aliases that are ambiguous only among built-in plugins, such as Key and Value, are not logged.
             if len(names) > 1 and any(not plugin.built_in for name in names for plugin in self._plugins[name]):
                 log.info("ambiguous plugin alias is ignored", alias=alias, classes=sorted(names))
 
     def _imported(self, name: str, kind: type[Any], key: str) -> Plugin:
-        """A Python class of the environment that nobody registered."""
+        """A Python class of the environment that is not registered."""
         missing = f"Class {name} of configuration {key} could not be found"
         module_name, _, attribute = name.rpartition(".")
         if not module_name:
@@ -194,7 +195,7 @@ class Plugins:
     def _load(plugin: Plugin, kind: type[C], key: str) -> type[C]:
         try:
             with loaders.swap(plugin.loader):
-                # For who asks what kind it is, or for its keys; new_connector() refuses it where it is not wanted so.
+                # For callers that need its kind or its keys; new_connector() rejects it without process isolation.
                 found = plugin.python_class if plugin.needs_process is None else remote_class(plugin)
         except Exception as error:
             reason = not_loadable_twice(error) or error
@@ -216,13 +217,14 @@ class Plugins:
         version: str | None = None,
         loader: PluginLoader | None = None,
     ) -> C:
-        """An instance of the class that ``name`` means. Raises as :meth:`find`, also when constructing fails."""
+        """An instance of the class for ``name``. Raises like :meth:`find`, also when constructing fails."""
         python_class = self.find(name, kind, key=key, version=version, loader=loader)
         return self._made(lambda: python_class, name, key)
 
     def new_connector(self, props: Mapping[str, str]) -> Connector:
-        """An instance of ``connector.class`` in the version of ``connector.plugin.version``; in a process of its own when
-        ``plugin.isolation`` says so. Raises as :meth:`new`.
+        """An instance of ``connector.class`` in the version of ``connector.plugin.version``.
+
+        Runs in its own process with ``plugin.isolation=process``. Raises like :meth:`new`.
         """
         plugin = self._connector(props)
         if self._isolation(props) == PROCESS:
@@ -233,8 +235,9 @@ class Plugins:
         return self._made(lambda: self._load(plugin, Connector, CONNECTOR_KEY), plugin.name, CONNECTOR_KEY)
 
     def new_task(self, name: str, connector_props: Mapping[str, str]) -> Task:
-        """An instance of the task class ``name`` of the connector with these ``connector_props``, in a process of its own when
-        that is. Raises as :meth:`new`.
+        """An instance of the task class ``name`` of the connector with these ``connector_props``.
+
+        Runs in its own process if the connector does. Raises like :meth:`new`.
         """
         connector = self._connector(connector_props)
         if self._isolation(connector_props) != PROCESS:
@@ -254,7 +257,7 @@ class Plugins:
             raise ConfigException(key, name, str(error)) from error
 
     def connector_loader(self, props: Mapping[str, str]) -> PluginLoader | None:
-        """Whose modules a connector with this configuration uses; what to give to :meth:`new` and :meth:`swap` for it.
+        """The loader of a connector's modules, to be passed to :meth:`new` and :meth:`swap`.
 
         Raises ConnectError when there is no such connector.
         """
@@ -279,18 +282,21 @@ class Plugins:
 
     @staticmethod
     def swap(loader: PluginLoader | None) -> AbstractContextManager[None]:
-        """A block in which this thread works for ``loader`` (A49): to be put around every call into a plugin's code."""
+        """Set ``loader`` for this thread within a block; use it around every call into a plugin's code."""
         return loaders.swap(loader)
 
     @staticmethod
     def loader_of(plugin: object) -> PluginLoader | None:
-        """The loader of a plugin's class or instance, None when the worker itself brought it."""
+        """The loader of a plugin's class or instance; None when it is not from a plugin location."""
         return loaders.loader_of(plugin)
 
-    # -- what there is
+    # -- available plugins
 
     def list(self, *types: PluginType) -> Sequence[Plugin]:
-        """The plugins of the given kinds, by default of those that REST lists, in its order; what cannot be loaded is left out."""
+        """The plugins of the given kinds, by default those that REST lists, in its order.
+
+        Plugins that cannot be loaded are omitted.
+        """
         listed = []
         for type_ in types or LISTED:
             of_type = [plugin for plugin in self if type_ in plugin.types and _loadable(plugin)]
@@ -311,7 +317,7 @@ class Plugins:
         return entries
 
     def versions(self, name: str, kind: type[Any]) -> Sequence[str]:
-        """The versions there are of a class, given by name or alias, oldest first; empty for an unknown one."""
+        """The available versions of a class, given by name or alias, oldest first; empty for an unknown one."""
         try:
             full = self._full_name(name.strip(), kind, "")
         except ConnectError:
@@ -320,7 +326,7 @@ class Plugins:
         return list(dict.fromkeys(plugin.version for plugin in sorted(plugins, key=lambda plugin: plugin.order)))
 
     def name_of(self, python_class: type[Any], kind: type[Any]) -> str:
-        """The name to store for a class so that every worker finds it: its registered name, else its dotted path."""
+        """The name to store for a class so that every worker finds it: registered name, otherwise dotted path."""
         elsewhere: str | None = getattr(python_class, "plugin_name", None)
         if elsewhere is not None:
             return elsewhere
@@ -383,7 +389,7 @@ def _loadable(plugin: Plugin) -> bool:
         return True
     try:
         _ = plugin.python_class
-    except Exception as error:  # noqa: BLE001 - one bad plugin is no reason to go without the others
+    except Exception as error:  # noqa: BLE001 - one invalid plugin must not affect the others
         log.debug("plugin cannot be loaded and is not listed", plugin=plugin.name, reason=str(error))
         return False
     return True

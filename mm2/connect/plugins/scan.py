@@ -1,8 +1,8 @@
-"""Finding plugins in plugin locations and in the environment (spec connect G.6; Java's scanners).
+"""Finds plugins in plugin locations and in the environment (Java's PluginScanner classes).
 
-Manifests: entry points of the group ``mm2.plugins`` in the ``*.dist-info`` of a location or of the environment, and the file
-``mm2-plugins.txt`` in a location. Scanning: the modules of a location that import ``mm2``, and those that import these, are
-imported and searched for classes that are plugins; nothing else of a location is executed.
+Manifests: entry points of the group ``mm2.plugins`` in the ``*.dist-info`` of a location or of the environment, and the
+file ``mm2-plugins.txt`` in a location. Scanning: the modules of a location that import ``mm2``, and those that import
+these, are imported and searched for plugin classes; nothing else of a location is executed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ log = structlog.get_logger(__name__)
 GROUP: Final = "mm2.plugins"
 """Group of entry points that name plugins: ``any-name = package.module:Class``."""
 
-# Java finds these by manifest only, whatever plugin.discovery says.
+# Java finds these by manifest only, regardless of plugin.discovery.
 _BY_MANIFEST_ONLY: Final = frozenset(
     {
         PluginType.CONFIGPROVIDER,
@@ -53,9 +53,10 @@ class Discovery(Enum):
 
 
 def discover(locations: Iterable[PluginLocation], discovery: Discovery) -> list[Plugin]:
-    """The plugins of all locations, then those of the environment's entry points. What cannot be loaded is logged and skipped.
+    """The plugins of all locations, then those of the environment's entry points.
 
-    Raises ConnectError under ``hybrid_fail`` when a plugin is in no manifest.
+    Plugins that cannot be loaded are logged and skipped. Raises ConnectError under ``hybrid_fail`` when a plugin has no
+    manifest.
     """
     found: list[Plugin] = []
     missing: list[Plugin] = []
@@ -92,7 +93,7 @@ def _environment_entries() -> list[str]:
 
 
 def _listed(location: PluginLocation) -> list[str]:
-    """Dotted paths ``module:Class`` out of the manifests of a location."""
+    """Dotted paths ``module:Class`` from the manifests of a location."""
     paths = [
         entry.value.partition(" ")[0]
         for distribution in importlib.metadata.distributions(path=list(map(str, location.search)))
@@ -152,7 +153,7 @@ def _settled(plugin: Plugin) -> Plugin:
 
 
 def _described(plugin: Plugin, reason: str) -> Plugin | None:
-    """What a process of its own tells about a plugin that this one cannot load."""
+    """Describe, in a separate process, a plugin that this process cannot load."""
     try:
         types, version = describe(plugin)
     except Exception:
@@ -270,7 +271,7 @@ def _imports(name: str, text: str) -> set[str]:
 def _bases(name: str, node: ast.ImportFrom) -> list[str]:
     if not node.level:
         return [node.module or ""]
-    # From the name alone a package cannot be told from a module; both readings make candidates enough.
+    # A package cannot be distinguished from a module by its name, so both possibilities are candidates.
     parts = name.split(".")
     tail = [node.module] if node.module else []
     return [".".join([*parts[: len(parts) - up], *tail]) for up in (node.level, node.level - 1)]

@@ -1,4 +1,4 @@
-"""The predicates that ship with Kafka 4.3.0 (org.apache.kafka.connect.transforms.predicates; spec connect G.5)."""
+"""The predicates that ship with Kafka 4.3.0 (org.apache.kafka.connect.transforms.predicates)."""
 
 from mm2.connect.predicates.predicates import HasHeaderKey, RecordIsTombstone, TopicNameMatches
 

@@ -1,4 +1,4 @@
-"""Which records a transformation is for (KIP-585)."""
+"""Predicates on records, for conditional transformations (KIP-585)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PATTERN: Final = "pattern"
 
 
 class HasHeaderKey(Configured, Predicate):
-    """Records with a header of some name."""
+    """True for records with a header of this name."""
 
     CONFIG = ConfigDef().define(
         NAME, Type.STRING, validator=non_empty(), importance=Importance.MEDIUM, doc="The name of the header."
@@ -31,14 +31,14 @@ class HasHeaderKey(Configured, Predicate):
 
 
 class RecordIsTombstone(Configured, Predicate):
-    """Records without a value."""
+    """True for records without a value."""
 
     def test(self, record: ConnectRecord) -> bool:
         return record.value is None
 
 
 class TopicNameMatches(Configured, Predicate):
-    """Records of topics whose whole name matches."""
+    """True for records whose whole topic name matches."""
 
     CONFIG = ConfigDef().define(
         PATTERN,

@@ -1,1 +1,1 @@
-"""The REST interface of a worker (spec connect C): what is asked, who can answer it, and the server it is asked of."""
+"""The REST interface of a worker: resources, forwarding to the worker that can handle a request, and the server."""

@@ -1,4 +1,4 @@
-"""One line per request: extended NCSA format and the milliseconds it took, as Jetty's CustomRequestLog for Connect."""
+"""One line per request: extended NCSA format and the duration in ms, like Jetty's CustomRequestLog for Connect."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import structlog
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-#: Java's name of the logger that request lines come from.
+#: Java's name of the logger for request lines.
 LOGGER: Final = "org.apache.kafka.connect.runtime.rest.RestServer"
 
 log = structlog.get_logger(LOGGER)
@@ -23,9 +23,9 @@ _ROUTINE: Final = frozenset({"health", "metrics"})
 
 
 class AccessLog:
-    """ASGI middleware that logs when the answer is through, or the connection is gone; a WebSocket when it ends.
+    """ASGI middleware that logs when the response is complete or the connection is closed; a WebSocket when it ends.
 
-    Those who look every few seconds and find nothing wrong (`is_routine`) are logged at DEBUG.
+    Successful periodic requests (`is_routine`) are logged at DEBUG.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -54,15 +54,15 @@ class AccessLog:
 
 
 def is_routine(scope: Mapping[str, Any], status: int) -> bool:
-    """Whether a probe or a scrape (GET or HEAD of ``/metrics``, or of a ``/health``) was answered with what it hoped for."""
+    """Whether this was a successful probe or scrape (GET or HEAD of ``/metrics``, or of a ``/health``)."""
     *before, last = scope["path"].rstrip("/").split("/")
-    # A connector may be called so, too.
+    # A connector may have this name, too.
     asked = last in _ROUTINE and before[-1:] != ["connectors"]
     return asked and scope.get("method") in {"GET", "HEAD"} and _OK <= status < _BAD
 
 
 def request_line(scope: Mapping[str, Any], status: int, sent_bytes: int, took_ms: int) -> str:
-    """``client - user [time] "request" status bytes "referer" "user agent" ms``; status 0 when nothing was answered."""
+    """``client - user [time] "request" status bytes "referer" "user agent" ms``; status 0: no response."""
     headers = Headers(raw=scope["headers"])
     client = scope.get("client")
     target = scope["raw_path"] + (b"?" + scope["query_string"] if scope["query_string"] else b"")
@@ -86,7 +86,7 @@ def request_line(scope: Mapping[str, Any], status: int, sent_bytes: int, took_ms
 
 
 def _safe(text: str) -> str:
-    """What a caller wrote, unable to end the quotes or the line."""
+    """Client input, escaped so that it cannot end the quotes or the line."""
     return (
         text.replace("\\", "\\\\").replace('"', '\\"').encode("ascii", "backslashreplace").decode().translate(_CONTROL)
     )

@@ -1,4 +1,4 @@
-"""The resources of one herder, put together."""
+"""Assembles the REST resources of one herder into an application."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from mm2.connect.rest.version import KAFKA_VERSION
 
 @dataclass(frozen=True)
 class Resources:
-    """What the listeners answer with; ``admin`` None = the admin listeners, if any, have nothing of their own."""
+    """What the listeners serve; ``admin`` None: the admin listeners, if any, have no separate resources."""
 
     main: ASGIApp
     admin: ASGIApp | None
@@ -49,7 +49,7 @@ def worker_resources(
     extensions: Sequence[ConnectRestExtension] = (),
     more: Sequence[APIRouter] = (),
 ) -> Resources:
-    """The whole REST interface of a worker, and ``more``."""
+    """The complete REST interface of a worker, and ``more``."""
     configurable = Configurable()
     context = ConnectRestExtensionContext(configurable, ConnectClusterState(herder, settings.limits.request_timeout_s))
     for extension in extensions:
@@ -67,7 +67,7 @@ def worker_resources(
 def herder_routers(
     herder: Herder, requests: Requests, settings: RestSettings, *, internal: bool = True
 ) -> list[APIRouter]:
-    """Everything about one herder but the loggers, which belong to the process. ``internal``: what workers ask each other."""
+    """All resources of one herder except loggers, which are per process. ``internal``: worker-to-worker requests."""
     routers = [
         root_router(herder, requests, settings.limits.health_timeout_s),
         connectors_router(herder, requests),
@@ -77,7 +77,7 @@ def herder_routers(
 
 
 def application(routers: Sequence[APIRouter], *, prefix: str = "") -> FastAPI:
-    """A FastAPI application whose errors are those of Connect. ``prefix`` is where it is mounted, for its OpenAPI page."""
+    """A FastAPI application with Connect's error responses. ``prefix`` is its mount path, for its OpenAPI page."""
     app = FastAPI(
         title="Kafka Connect REST API",
         version=KAFKA_VERSION,
@@ -94,7 +94,7 @@ def application(routers: Sequence[APIRouter], *, prefix: str = "") -> FastAPI:
     app.add_exception_handler(HTTPException, _framework_answer)
     app.add_exception_handler(RequestValidationError, _validation_answer)
     for router in [*routers, page_router(app)]:
-        # Not include_router: it hides the routes, which Dispatch has to see.
+        # Not include_router: it hides the routes, which Dispatch needs.
         app.routes.extend(router.routes)
     return app
 

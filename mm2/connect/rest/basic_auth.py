@@ -1,15 +1,16 @@
-"""A REST extension that asks for user and password (Kafka's connect-basic-auth-extension).
+"""A REST extension for HTTP basic authentication (Kafka's connect-basic-auth-extension).
 
-It reads Java's login configuration: the file that ``java.security.auth.login.config`` names, in the worker's settings or as
-``-D`` in the environment variable KAFKA_OPTS as with Java's scripts, and in it the entry `KafkaConnect`:
+It reads Java's login configuration: the file that ``java.security.auth.login.config`` names, in the worker's settings
+or, as with Java's scripts, as ``-D`` in the environment variable KAFKA_OPTS. In this file it reads the entry
+`KafkaConnect`:
 
     KafkaConnect {
         org.apache.kafka.connect.rest.basic.auth.extension.PropertyFileLoginModule required
         file="/path/to/credentials.properties";
     };
 
-The file of credentials has one ``user=password`` a line; an empty one lets everybody in, as in Java. It is read when the
-worker starts. Names and passwords are in no log and in no message.
+The credentials file has one ``user=password`` per line; with an empty file all requests are accepted, as in Java. It is
+read when the worker starts. User names and passwords never appear in logs or messages.
 """
 
 from __future__ import annotations
@@ -55,23 +56,23 @@ _UNAUTHORIZED: Final = 401
 
 @dataclass(frozen=True)
 class Credentials:
-    """Who may come in."""
+    """The users that are authenticated."""
 
     passwords: Mapping[str, str] = field(repr=False)
 
     def allow(self, authorization: str | None) -> str | None:
-        """The user of an Authorization header, "-" when nobody has to say who he is, None when he may not come in."""
+        """The user of an Authorization header, "-" when authentication is disabled, None when it fails."""
         if not self.passwords:
             return "-"
         user, password = _user_and_password(authorization)
-        # Compared also for users that do not exist, so that the time tells nothing.
+        # Compared for unknown users, too, so that the response time reveals nothing.
         expected = self.passwords.get(user, "")
         same = hmac.compare_digest(password.encode(), expected.encode())
         return user if same and user in self.passwords else None
 
 
 class BasicAuthSecurityRestExtension(ConnectRestExtension):
-    """Turns away requests without the right ``Authorization: Basic`` with 401."""
+    """Rejects requests without valid ``Authorization: Basic`` credentials with 401."""
 
     def __init__(self) -> None:
         self._credentials = Credentials({})
@@ -86,7 +87,7 @@ class BasicAuthSecurityRestExtension(ConnectRestExtension):
 
     @property
     def authenticates(self) -> bool:
-        """Not when the file of credentials is empty."""
+        """False when the credentials file is empty."""
         return bool(self._credentials.passwords)
 
     def version(self) -> str:
@@ -103,7 +104,7 @@ class BasicAuth:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
-        path = resource_path(scope["raw_path"].decode("latin-1"))  # what will be looked at in the end
+        path = resource_path(scope["raw_path"].decode("latin-1"))  # the path that will be matched
         internal = INTERNAL_PATHS.get(scope.get("method", ""))  # a WebSocket has no method
         if internal is None or not internal.fullmatch(path):
             user = self._credentials.allow(Headers(scope=scope).get("authorization"))
@@ -121,7 +122,7 @@ class BasicAuth:
 
 
 def load_credentials(configs: Mapping[str, str]) -> Credentials:
-    """The credentials that the login configuration leads to. Raises ConfigException naming the file."""
+    """The credentials that the login configuration names. Raises ConfigException naming the file."""
     location = configs.get(LOGIN_CONFIG_KEY) or login_config_of(os.environ.get("KAFKA_OPTS", ""))
     if not location:
         raise ConfigException(
@@ -150,7 +151,7 @@ def load_credentials(configs: Mapping[str, str]) -> Credentials:
 
 
 def login_config_of(options: str) -> str | None:
-    """The file that ``-Djava.security.auth.login.config=FILE`` names among options of a JVM."""
+    """The file in ``-Djava.security.auth.login.config=FILE`` among JVM options."""
     try:
         words = shlex.split(options)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The ports of a worker: bound before anything else is made of it, since its name is made of them."""
+"""The ports of a worker; they are bound first, because the worker's name contains them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class Port:
-    """A socket that listens. ``context`` is that of https, None for http."""
+    """A listening socket. ``context`` is the TLS context of https, None for http."""
 
     listener: Listener
     socket: socket.socket
@@ -27,35 +27,35 @@ class Port:
 
     @property
     def number(self) -> int:
-        """The port that it has got."""
+        """The actual port number."""
         return int(self.socket.getsockname()[1])
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can come in."""
+        """Whether it accepts connections from this machine only."""
         return is_loopback(self.socket.getsockname()[0])
 
     @property
     def demands_certificate(self) -> bool:
-        """Whether nobody comes in without a certificate that the listener trusts (``ssl.client.auth=required``)."""
+        """Whether clients need a certificate that the listener trusts (``ssl.client.auth=required``)."""
         return self.context is not None and self.context.verify_mode is ssl.CERT_REQUIRED
 
     @property
     def url(self) -> str:
-        """As configured, with the port that it has got."""
+        """As configured, with the actual port number."""
         return url_of(self.listener.scheme, self.listener.host, self.number)
 
 
 def exposed(ports: Iterable[Port]) -> list[str]:
-    """URLs of the ports that other machines reach and that let in whoever comes, unless something behind them asks."""
+    """URLs of ports that other machines reach without authentication by the listener."""
     return [port.url for port in ports if not (port.is_loopback or port.demands_certificate)]
 
 
 class Binding:
-    """All listeners of the settings, bound; connections wait until a server takes them."""
+    """All listeners of the settings, bound; connections wait until a server accepts them."""
 
     def __init__(self, settings: RestSettings) -> None:
-        """Raises ConfigException when TLS cannot be set up, ConnectError when a listener cannot be had."""
+        """Raises ConfigException when TLS cannot be set up, ConnectError when a listener cannot be bound."""
         self.settings = settings
         self.main: list[Port] = []
         self.admin: list[Port] = []
@@ -90,17 +90,17 @@ class Binding:
 
     @property
     def advertised_host(self) -> str:
-        """``rest.advertised.host.name``, else that of the advertised listener, else this machine's own address."""
+        """``rest.advertised.host.name``, else that of the advertised listener, else this machine's address."""
         return self.settings.advertised_host or self._advertised.listener.host or own_address()
 
     @property
     def advertised_port(self) -> int:
-        """``rest.advertised.port``, else that of the advertised listener."""
+        """``rest.advertised.port``, otherwise that of the advertised listener."""
         return self.settings.advertised_port or self._advertised.number
 
     @property
     def advertised_url(self) -> str:
-        """What other workers are told: ``http://host:port/``."""
+        """The URL that other workers use: ``http://host:port/``."""
         return url_of(self.settings.advertised_scheme, self.advertised_host, self.advertised_port)
 
     @property
@@ -110,11 +110,11 @@ class Binding:
 
     @property
     def _advertised(self) -> Port:
-        # Without one of that scheme there is a proxy before us, and the first listener is as good as any.
+        # Without a listener of that scheme the worker is behind a proxy; use the first listener.
         same = [port for port in self.main if port.listener.scheme == self.settings.advertised_scheme]
         return (same or self.main)[0]
 
     def close(self) -> None:
-        """Give all ports back. May be called twice."""
+        """Release all ports. May be called twice."""
         for port in [*self.main, *self.admin]:
             port.socket.close()

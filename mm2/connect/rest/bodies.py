@@ -1,5 +1,7 @@
-"""Request bodies, read as Jackson reads them in Java: scalars become strings where strings are wanted, unknown fields and
-other shapes are refused with 500 (spec connect C). No message repeats a value: it may be a secret.
+"""Request bodies, read as Jackson reads them in Java.
+
+Scalars become strings where strings are expected; unknown fields and other shapes are rejected with 500. Messages never
+contain a value: it may be a secret.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from mm2.connect.errors import MalformedBody
 from mm2.connect.herder.answers import ConnectorOffsets
 from mm2.connect.stores.config_state import Props, TargetState
 
-#: ``initial_state`` of a new connector, by the words of KIP-980.
+#: ``initial_state`` of a new connector, by KIP-980's names.
 INITIAL_STATES: Final = {
     "RUNNING": TargetState.STARTED,
     "PAUSED": TargetState.PAUSED,
@@ -57,7 +59,7 @@ def parse_json(body: bytes, *, numbers_as_text: bool = False) -> Any:
 
 
 class _Number(str):
-    """A number as it was written."""
+    """A number in its original notation."""
 
     __slots__ = ()
 
@@ -72,7 +74,7 @@ def parse_create_request(body: bytes) -> CreateConnectorRequest:
 
 
 def create_request_of(value: Any) -> CreateConnectorRequest:
-    """The same of a value that has been parsed with numbers as text. Raises MalformedBody."""
+    """Same as `parse_create_request`, for a value parsed with numbers as text. Raises MalformedBody."""
     if not isinstance(value, Mapping):
         raise MalformedBody(
             f"{_shape(value)} where an object with the fields name, config and initial_state was expected"
@@ -82,14 +84,14 @@ def create_request_of(value: Any) -> CreateConnectorRequest:
     if value.get("config") is None:
         raise MalformedBody("The request has no field config, the map of the connector's settings")
     name = _text(value.get("name"), "name")
-    # Without a name its validator has the word, and that lets an absent one pass.
+    # A missing name is left to its validator, which accepts it.
     return CreateConnectorRequest(
         (name or "").strip(), string_map_of(value["config"], "config"), _initial_state(value.get("initial_state"))
     )
 
 
 def parse_string_map(body: bytes, what: str) -> dict[str, str | None]:
-    """A body that is a map to strings; ``what`` names it in errors. Raises MalformedBody."""
+    """A body that is a map with string values; ``what`` names it in errors. Raises MalformedBody."""
     return string_map_of(parse_json(body, numbers_as_text=True), what)
 
 
@@ -107,7 +109,7 @@ def parse_offsets(body: bytes) -> ConnectorOffsets:
 
 
 def string_map_of(value: Any, what: str) -> dict[str, str | None]:
-    """A map to strings, of a value that has been parsed with numbers as text. Raises MalformedBody."""
+    """A map with string values, from a value parsed with numbers as text. Raises MalformedBody."""
     if not isinstance(value, Mapping):
         raise MalformedBody(f"{_shape(value)} where a map of strings was expected ({what})")
     return {key: _text(item, f"{what}[{key!r}]") for key, item in value.items()}

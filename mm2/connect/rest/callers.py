@@ -1,17 +1,17 @@
-"""Who asks, and whether a page of somebody else's makes a browser ask.
+"""Origin of requests, and protection against cross-origin requests of browsers.
 
-A browser sends what any page tells it to, from inside a firewall and with the user's credentials. So, like
-net/http.CrossOriginProtection of Go 1.25:
+A browser sends requests for any page, from inside a firewall and with the user's credentials. The checks are those of
+net/http.CrossOriginProtection of Go 1.25, and more:
 
-- what may change something, and every WebSocket, is refused with 403 when it comes from a page of another origin: by
-  ``Sec-Fetch-Site``, where the browser sends that, else by ``Origin``, which it always sends then. ``access.control.allow.origin``
-  lets origins in. What sends neither header is no browser;
-- where only this machine can come in, a name that is not this machine's is refused with 421: somebody's DNS leads it here, so
-  that the browser takes this server for theirs ("DNS rebinding"). Names are those of the loopback interface, those of
-  ``listeners`` and ``rest.advertised.host.name``, and those of allowed origins;
-- pages cannot be put into a frame of another page.
+- Requests that may change state, and every WebSocket, are rejected with 403 when they come from a page of another
+  origin. The check uses ``Sec-Fetch-Site`` if the browser sends it, otherwise ``Origin``, which it then always sends.
+  ``access.control.allow.origin`` allows origins. A request with neither header is not from a browser.
+- On listeners that only this machine can reach, a foreign host name is rejected with 421: a DNS entry of an attacker
+  points here, so that the browser takes this server for the attacker's ("DNS rebinding"). Valid names are those of the
+  loopback interface, of ``listeners``, of ``rest.advertised.host.name`` and of allowed origins.
+- Responses cannot be embedded in a frame of another page.
 
-Java has none of it. Clients that are no browsers do not notice.
+Java has none of these checks. They do not affect clients other than browsers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from mm2.connect.rest.listener import HTTP, HTTPS, is_loopback
 
 _KEY: Final = "mm2.caller"
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
-#: What ``Sec-Fetch-Site`` says of one's own pages, and of what a user has typed.
+#: Values of ``Sec-Fetch-Site`` for pages of this server and for URLs entered by the user.
 _OWN_SITES: Final = frozenset({"same-origin", "none"})
 _FORBIDDEN: Final = 403
 _MISDIRECTED: Final = 421
@@ -44,36 +44,36 @@ _PAGE_HEADERS: Final = {
 
 @dataclass(frozen=True)
 class Caller:
-    """Who has sent a request, as far as the connection tells."""
+    """The origin of a request, as far as the connection shows it."""
 
-    #: From this machine, by one of its names.
+    #: From this machine, using one of its names.
     is_local: bool
-    #: The listener lets nobody in without a certificate that it trusts.
+    #: The listener requires a certificate that it trusts.
     is_certified: bool
 
     @classmethod
     def of(cls, scope: Scope) -> Caller:
-        """The one of a request that went through :class:`CallerCheck`."""
+        """The caller of a request that has passed :class:`CallerCheck`."""
         found: Caller = scope[_KEY]
         return found
 
 
 @dataclass(frozen=True)
 class OwnNames:
-    """By which names this server is asked. ``hosts`` are in lower case."""
+    """The names of this server. ``hosts`` are in lower case."""
 
     hosts: frozenset[str]
     origins: Origins
 
     @classmethod
     def of(cls, binding: Binding) -> OwnNames:
-        """Those of the listeners and of what other workers are told."""
+        """The names of the listeners and of the advertised URL."""
         ports = [*binding.main, *binding.admin]
         hosts = {port.listener.host for port in ports} | {binding.advertised_host}
         return cls(frozenset(host.lower() for host in hosts if host), Origins(binding.settings.allowed_origins))
 
     def has(self, authority: str) -> bool:
-        """Whether ``host[:port]`` of a Host header is one of them. The port does not matter: there may be a tunnel."""
+        """Whether ``host[:port]`` of a Host header is one of them. The port is ignored: there may be a tunnel."""
         try:
             host = (urllib.parse.urlsplit(f"//{authority}").hostname or "").rstrip(".")
         except ValueError:
@@ -84,7 +84,7 @@ class OwnNames:
 
 
 class CallerCheck:
-    """ASGI middleware, in front of everything of one port. Raises RestFailure; :class:`Caller` is told to what comes behind."""
+    """ASGI middleware in front of all resources of one port; adds the :class:`Caller`. Raises RestFailure."""
 
     def __init__(self, app: ASGIApp, names: OwnNames, port: Port) -> None:
         self._app = app
@@ -96,7 +96,7 @@ class CallerCheck:
         """See ASGI."""
         headers = Headers(scope=scope)
         authority = headers.get("host", "")
-        # Only HTTP/1.0 goes without the header, and no browser.
+        # Only HTTP/1.0 requests lack this header; browsers never do.
         is_own_name = not authority or self._names.has(authority)
         if self._is_loopback and not is_own_name:
             raise RestFailure(
@@ -129,13 +129,13 @@ class CallerCheck:
             return site not in _OWN_SITES
         if origin is None:
             return False
-        # The scheme says nothing: TLS may end in front of us.
+        # The scheme is not compared: TLS may end at a proxy.
         return origin.partition("://")[2].lower() != authority.lower()
 
 
 def _set_headers(headers: MutableHeaders, *, is_foreign: bool) -> None:
     if is_foreign and "access-control-allow-origin" in headers:
-        # Some library's own idea of who may read; ours is CrossOrigin's, which comes after this.
+        # Some library's own header for allowed readers; CrossOrigin, which comes after this, sets ours.
         del headers["access-control-allow-origin"]
     if headers.get("content-type", "").startswith("text/html"):
         for name, value in _PAGE_HEADERS.items():

@@ -1,4 +1,4 @@
-"""Requests to other workers that a caller's request is passed on with (Kafka's RestClient)."""
+"""Forwards requests to other workers (Kafka's RestClient)."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from mm2.connect.tls import client_context
 
 log = structlog.get_logger(__name__)
 
-#: What the caller has shown that the other worker has to see, too. The signature is over the very bytes that are passed on.
+#: Headers of the caller that are forwarded. The signature covers exactly the bytes that are forwarded.
 PASSED_ON: Final = ("authorization", SIGNATURE_HEADER.lower(), ALGORITHM_HEADER.lower())
 _CONFLICT: Final = 409
 _NO_CONTENT: Final = 204
-#: Beyond the time that the other worker gives itself.
+#: Added to the other worker's own time limit.
 _GRACE_S: Final = 10.0
 
 
 @dataclass(frozen=True)
 class RemoteAnswer:
-    """What another worker answered, a status below 300."""
+    """Another worker's response with a status below 300."""
 
     status: int
     body: Any
 
 
 class RestClient:
-    """Nothing is kept open, so that a worker that moved is never asked at its old place."""
+    """Connections are not kept open, so a worker that has moved is never contacted at its old address."""
 
     def __init__(self, props: Mapping[str, str], timeout_s: float) -> None:
         self._props = dict(props)
         self._timeout_s = timeout_s
 
     async def request(self, method: str, url: str, headers: Mapping[str, str], body: bytes) -> RemoteAnswer:
-        """Raises RestFailure: the other worker's own refusal, 409 when there is nobody at that address, else 500."""
+        """Forward a request. Raises RestFailure: the other worker's error, 409 if it is unreachable, else 500."""
         sent = {
             "Accept": "application/json",
             "User-Agent": "kafka-connect",

@@ -1,7 +1,7 @@
-"""Cross-origin requests, as Jetty's CrossOriginFilter answers them (``access.control.*``).
+"""Cross-origin requests, handled like Jetty's CrossOriginFilter (``access.control.*``).
 
-Starlette's middleware is not used: it answers preflights by itself and refuses foreign origins with 400, where Jetty lets
-the request pass and leaves the refusal to the browser.
+Starlette's middleware is not used: it answers preflights itself and rejects foreign origins with 400, where Jetty
+processes the request and leaves the rejection to the browser.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MAX_AGE_S: Final = "1800"
 
 
 class Origins:
-    """Those of ``access.control.allow.origin``, which may hold ``*`` for any run of characters."""
+    """The origins of ``access.control.allow.origin``; ``*`` matches any sequence of characters."""
 
     def __init__(self, patterns: Sequence[str]) -> None:
         self.includes_any = "*" in patterns
@@ -31,7 +31,7 @@ class Origins:
 
 
 class CrossOrigin:
-    """ASGI middleware. ``origins`` may hold ``*`` for any run of characters."""
+    """ASGI middleware. In ``origins``, ``*`` matches any sequence of characters."""
 
     def __init__(self, app: ASGIApp, origins: Sequence[str], methods: Sequence[str] = DEFAULT_METHODS) -> None:
         self._app = app
@@ -45,7 +45,7 @@ class CrossOrigin:
             return
         asked = Headers(scope=scope)
         origin = asked.get("origin")
-        # The header may name several origins, one blank between them.
+        # The header may contain several origins, separated by single blanks.
         allowed = origin is not None and any(self._origins.allow(one) for one in origin.split(" "))
         method = asked.get("access-control-request-method")
         preflight = scope["method"] == "OPTIONS" and method is not None

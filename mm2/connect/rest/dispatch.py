@@ -1,7 +1,7 @@
-"""From a request to the resource it is for, by the rules of Jetty and Jersey rather than those of Starlette.
+"""Routes requests to resources by the rules of Jetty and Jersey instead of Starlette's.
 
-Paths are matched as they came, percent-encoded, so that a decoded blank or slash never moves a boundary; resources decode
-their parameters themselves (:data:`mm2.connect.rest.parameters.Name`). Order of the checks: path 404, method 405, content
+Paths are matched percent-encoded, so that a decoded blank or slash never moves a boundary; resources decode their
+parameters themselves (:data:`mm2.connect.rest.parameters.Name`). Order of the checks: path 404, method 405, content
 type 415, accepted types 406.
 """
 
@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mm2.connect.rest.failures import RestFailure
 
-#: Tag of resources that take only JSON, whatever they do with it.
+#: Tag of resources that accept only JSON.
 CONSUMES_JSON: Final = "json"
 JSON_TYPE: Final = "application/json"
 _METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE")
@@ -33,7 +33,7 @@ _CONTROL: Final = re.compile(r"%(?:[01][0-9A-Fa-f]|7[Ff])")
 
 
 class Dispatch:
-    """ASGI application around a FastAPI one that holds the resources."""
+    """ASGI application around a FastAPI application with the resources."""
 
     def __init__(self, app: FastAPI) -> None:
         self._app: ASGIApp = app
@@ -64,17 +64,17 @@ class Dispatch:
         if isinstance(route, APIRoute) and _speaks_json(route):
             check_accept(headers)
         if method == "HEAD":
-            scope["method"] = "GET"  # the server leaves the body out
+            scope["method"] = "GET"  # the server omits the body
         await self._app(scope, receive, send)
 
     def _methods(self, scope: Scope) -> dict[str, BaseRoute]:
-        """The methods that there are at a path, and the routes that take them."""
+        """The methods that a path supports, and the routes that handle them."""
         methods: dict[str, BaseRoute] = {}
         for route in self._fastapi.routes:
             found: Iterable[str]
             if isinstance(route, APIRoute):
                 found = route.methods or () if route.path_regex.fullmatch(scope["path"]) else ()
-            else:  # of an extension; what it is made of only it knows
+            else:  # a route of an extension, whose structure is unknown
                 found = [name for name in _METHODS if route.matches({**scope, "method": name})[0] is Match.FULL]
             for name in found:
                 methods.setdefault(name, route)
@@ -84,11 +84,11 @@ class Dispatch:
 def resource_path(raw: str) -> str:
     """The path to match: without matrix parameters, dot segments and a trailing slash, still percent-encoded.
 
-    Raises RestFailure 400 for what Jetty 12 refuses: what decodes to a slash, a backslash, a dot segment or a control
-    character, what is empty between slashes, and escapes that are no UTF-8.
+    Raises RestFailure 400 for what Jetty 12 rejects: an encoded slash, backslash, dot segment or control character, an
+    empty segment, and escapes that are not UTF-8.
     """
     if not raw.startswith("/"):
-        # The form for proxies, or the asterisk.
+        # The absolute form for proxies, or the asterisk.
         raw = urllib.parse.urlsplit(raw).path or "/"
     if _BAD_ESCAPE.search(raw) or _CONTROL.search(raw):
         raise RestFailure(400, "Bad Request")
@@ -120,7 +120,7 @@ def resource_path(raw: str) -> str:
 
 
 def check_content_type(headers: Headers, *, json_only: bool) -> None:
-    """Raises RestFailure: 400 for a content type that is none, 415 for one that the resource does not take."""
+    """Raises RestFailure: 400 for an invalid content type, 415 for one that the resource does not accept."""
     content_type = headers.get("content-type")
     if content_type is None:
         return
@@ -133,7 +133,7 @@ def check_content_type(headers: Headers, *, json_only: bool) -> None:
 
 
 def check_accept(headers: Headers) -> None:
-    """Raises RestFailure 406 when none of the accepted types can be JSON."""
+    """Raises RestFailure 406 when no accepted type is JSON."""
     accepted = headers.getlist("accept")
     if not accepted:
         return
@@ -144,5 +144,5 @@ def check_accept(headers: Headers) -> None:
 
 def _speaks_json(route: APIRoute) -> bool:
     response_class: Any = route.response_class
-    # None is an answer without a body, which Java declares as JSON as well.
+    # None is a response without a body, which Java declares as JSON, too.
     return getattr(getattr(response_class, "value", response_class), "media_type", None) in {None, JSON_TYPE}

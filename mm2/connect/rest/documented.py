@@ -1,4 +1,4 @@
-"""What the OpenAPI page says of a resource beyond its parameters."""
+"""Descriptions of resources for the OpenAPI page."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydantic import TypeAdapter
 
 from mm2.connect.rest import shapes
 
-#: Why a status of C that is not a success is answered.
+#: The reason for each error status of the REST API.
 REASONS: Final = {
     400: "The request or the configuration in it is wrong.",
     403: "Switched off at this worker, or a wrong signature.",
@@ -25,14 +25,14 @@ REASONS: Final = {
 
 
 def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The statuses other than success that a resource answers, with the shape that they all have."""
+    """The error statuses of a resource, with their common shape."""
     return {
         status: {"model": shapes.Error, "description": REASONS[status]} for status in sorted({400, 405, 406, *statuses})
     }
 
 
 def json_body(shape: Any, *, required: bool = True) -> dict[str, Any]:
-    """`openapi_extra` for a body that the resource reads by itself."""
+    """`openapi_extra` for a body that the resource reads itself."""
     schema = TypeAdapter(shape).json_schema(ref_template="#/components/schemas/{model}")
     schema = _inlined(schema, schema.pop("$defs", {}))
     return {"requestBody": {"required": required, "content": {"application/json": {"schema": schema}}}}

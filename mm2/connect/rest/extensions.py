@@ -1,7 +1,7 @@
-"""What plugins of kind `rest extension` implement and are given (KIP-285; org.apache.kafka.connect.rest).
+"""The interfaces of REST extensions (KIP-285; org.apache.kafka.connect.rest).
 
-An extension is named in ``rest.extension.classes``. It is made, configured with the worker's settings, and may then add
-resources and filters to the REST interface and look at the state of the cluster:
+An extension is named in ``rest.extension.classes``. It is created and configured with the worker's settings; it may
+then add resources and filters to the REST interface and read the state of the cluster:
 
     class Hello(ConnectRestExtension):
         def register(self, context):
@@ -27,11 +27,11 @@ from mm2.connect.errors import NotFound, RequestError
 from mm2.connect.herder.answers import WorkState
 from mm2.connect.herder.interface import Herder
 
-if TYPE_CHECKING:  # a registry of plugins needs the base class below, and not what is loaded for REST
+if TYPE_CHECKING:  # the plugin registry imports the base class below and must not load the modules for REST
     from fastapi import APIRouter, FastAPI
     from starlette.types import ASGIApp
 
-    #: Makes an ASGI application of one: what sees each request before the resources do. Starlette's middleware classes do.
+    #: Wraps an ASGI application and sees each request before the resources. Starlette's middleware classes fit.
     Middleware = Callable[[ASGIApp], ASGIApp]
 
 log = structlog.get_logger(__name__)
@@ -39,7 +39,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class AbstractState:
-    """State of a connector or task. ``trace_message`` only when it has failed."""
+    """State of a connector or task. ``trace_message`` is set only when it has failed."""
 
     state: str
     worker_id: str
@@ -60,7 +60,7 @@ class TaskState(AbstractState):
 
 @dataclass(frozen=True)
 class ConnectorHealth:
-    """States of a connector and its tasks, these by their number. ``type`` is source, sink or unknown."""
+    """States of a connector and its tasks, by task number. ``type`` is source, sink or unknown."""
 
     name: str
     connector_state: ConnectorState
@@ -70,13 +70,16 @@ class ConnectorHealth:
 
 @dataclass(frozen=True)
 class ConnectClusterDetails:
-    """What is behind the worker."""
+    """The Kafka cluster of the worker."""
 
     kafka_cluster_id: str
 
 
 class ConnectClusterState:
-    """The cluster as this worker sees it. Its methods block: not for the event loop (an ``async def``) of a resource."""
+    """The cluster as this worker sees it.
+
+    Its methods block: do not call them on the event loop (in an ``async def`` resource).
+    """
 
     def __init__(self, herder: Herder, timeout_s: float) -> None:
         self._herder = herder
@@ -97,23 +100,23 @@ class ConnectClusterState:
         )
 
     def connector_config(self, name: str) -> Mapping[str, str | None]:
-        """The raw configuration. Raises NotFound, TimeoutError."""
+        """The configuration as stored. Raises NotFound, TimeoutError."""
         return dict(self._herder.connector_config(name).result(self._timeout_s))
 
     def cluster_details(self) -> ConnectClusterDetails:
-        """What does not change."""
+        """Details that do not change."""
         return ConnectClusterDetails(self._herder.kafka_cluster_id)
 
 
 @dataclass
 class Configurable:
-    """Where an extension puts its resources and filters (JAX-RS's Configurable)."""
+    """Registers an extension's resources and filters (JAX-RS's Configurable)."""
 
     routers: list[APIRouter] = field(default_factory=list)
     middlewares: list[Middleware] = field(default_factory=list)
 
     def register(self, component: APIRouter | Middleware) -> None:
-        """Add a router, or a middleware: what is registered first sees requests first."""
+        """Add a router or a middleware; middleware that is registered first sees requests first."""
         from fastapi import APIRouter  # noqa: PLC0415
 
         if isinstance(component, APIRouter):
@@ -122,12 +125,12 @@ class Configurable:
             self.middlewares.append(component)
 
     def add_routers(self, app: FastAPI) -> None:
-        """Make the resources part of an application."""
+        """Add the resources to an application."""
         for router in self.routers:
             app.include_router(router)
 
     def around(self, app: ASGIApp) -> ASGIApp:
-        """The application behind all filters."""
+        """The application wrapped in all filters."""
         for middleware in reversed(self.middlewares):
             app = middleware(app)
         return app
@@ -135,37 +138,37 @@ class Configurable:
 
 @dataclass(frozen=True)
 class ConnectRestExtensionContext:
-    """What an extension is given."""
+    """The objects that an extension receives."""
 
     configurable: Configurable
     cluster_state: ConnectClusterState
 
 
 class ConnectRestExtension(ABC):
-    """Base class of REST extensions. Made without arguments."""
+    """Base class of REST extensions. Created without arguments."""
 
     def configure(self, configs: Mapping[str, str]) -> None:  # noqa: B027 - most need nothing
         """The worker's settings, provider references resolved. Raises ConfigException."""
 
     @abstractmethod
     def register(self, context: ConnectRestExtensionContext) -> None:
-        """Add resources and filters; once, before the first request."""
+        """Add resources and filters; called once, before the first request."""
 
     @property
     def authenticates(self) -> bool:
-        """Whether its filters let nobody pass who has not said who he is."""
+        """Whether its filters reject all unauthenticated requests."""
         return False
 
     def close(self) -> None:  # noqa: B027 - most need nothing
         """The server has stopped."""
 
     def version(self) -> str:
-        """As shown in logs."""
+        """Version shown in logs."""
         return "undefined"
 
 
 class Finder(Protocol):
-    """The part of :class:`mm2.connect.plugins.Plugins` that makes extensions."""
+    """The part of :class:`mm2.connect.plugins.Plugins` that creates extensions."""
 
     def new(self, name: str, kind: type[ConnectRestExtension], *, key: str) -> ConnectRestExtension:
         """Raises ConnectError."""
@@ -174,7 +177,7 @@ class Finder(Protocol):
 def load_extensions(
     names: tuple[str, ...], finder: Finder, configs: Mapping[str, str]
 ) -> tuple[ConnectRestExtension, ...]:
-    """Make and configure them in order. Raises ConnectError, ConfigException."""
+    """Create and configure extensions in order. Raises ConnectError, ConfigException."""
     made = []
     for name in names:
         extension = finder.new(name, ConnectRestExtension, key="rest.extension.classes")
@@ -185,7 +188,7 @@ def load_extensions(
 
 
 def close_extensions(extensions: tuple[ConnectRestExtension, ...]) -> None:
-    """Close them; what one raises is logged."""
+    """Close extensions; exceptions are logged."""
     for extension in extensions:
         try:
             extension.close()

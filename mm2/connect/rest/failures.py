@@ -1,4 +1,4 @@
-"""What goes wrong in an HTTP request, as status and the JSON ``{"error_code", "message"}`` (Kafka's ConnectExceptionMapper)."""
+"""Errors of HTTP requests, as status and JSON ``{"error_code", "message"}`` (Kafka's ConnectExceptionMapper)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SERVER_ERROR: Final = 500
 
 
 class RestFailure(Exception):
-    """A request that ends with this status; the message is for the caller. ``headers`` go with the answer."""
+    """Ends a request with this status; the message is for the caller. ``headers`` are added to the response."""
 
     def __init__(self, status: int, message: str, headers: dict[str, str] | None = None) -> None:
         super().__init__(message)
@@ -27,19 +27,19 @@ class RestFailure(Exception):
 
     @classmethod
     def plain(cls, status: int, headers: dict[str, str] | None = None) -> RestFailure:
-        """The sentence that Java's framework says for a status: ``HTTP 404 Not Found``."""
+        """The default message of Java's framework for a status: ``HTTP 404 Not Found``."""
         return cls(status, f"HTTP {status} {http.HTTPStatus(status).phrase}", headers)
 
 
 class JsonAnswer(Response):
-    """JSON as Jackson writes it: compact, non-ASCII as it is, bytes as base64."""
+    """JSON as Jackson writes it: compact, non-ASCII characters unescaped, bytes as base64."""
 
     media_type = "application/json"
 
     def render(self, content: Any) -> bytes:
         """The body."""
         text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain)
-        # What a plugin says may hold half a surrogate pair; it must not cost the whole answer.
+        # A plugin's message may contain an unpaired surrogate, which must not make the whole response fail.
         return text.encode("utf-8", errors="replace")
 
 
@@ -50,7 +50,7 @@ def _plain(value: Any) -> Any:
 
 
 def failure_answer(error: BaseException) -> Response:
-    """The answer that an exception becomes; what nobody has foreseen is logged with its trace."""
+    """The response for an exception; unexpected exceptions are logged with a stack trace."""
     if isinstance(error, RestFailure):
         return error_answer(error.status, str(error), error.headers)
     if isinstance(error, RequestError):

@@ -1,4 +1,4 @@
-"""Bodies that are too large or do not come, answered instead of waited for."""
+"""Limits on size and duration of request bodies."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _CLOSE = {"Connection": "close"}
 
 
 class Guard:
-    """ASGI middleware: 413 for a body above the limit, 408 for one that stalls or takes longer than a request may.
+    """ASGI middleware: 413 for a body above the limit, 408 for one that stalls or exceeds the time limit of requests.
 
-    Whatever an application raises before it has begun to answer becomes a JSON error. WebSockets have no limits of ours, since
-    they may be quiet for as long as they like.
+    An exception of the application before it has started to respond becomes a JSON error. WebSockets have no limits,
+    since they may be idle for any time.
     """
 
     def __init__(self, app: ASGIApp, limits: Limits) -> None:
@@ -38,7 +38,7 @@ class Guard:
 
         async def guarded_receive() -> Message:
             nonlocal read_bytes, complete
-            if complete:  # what comes now is the end of the connection, for which there is no hurry
+            if complete:  # the next message is the end of the connection, which has no time limit
                 return await receive()
             patience_s = min(limits.idle_timeout_s, deadline_s - asyncio.get_running_loop().time())
             try:
@@ -64,9 +64,9 @@ class Guard:
             if length.isdigit() and int(length) > limits.max_body_bytes:
                 raise self._too_large()
             await self._app(scope, guarded_receive, watched_send)
-        except Exception as error:  # noqa: BLE001 - this is where they end
+        except Exception as error:  # noqa: BLE001 - the outermost handler
             if started:
-                # The application has said it already, or the rest of its answer is lost.
+                # The application has already responded, or the rest of its response is lost.
                 log.debug("What was raised came after the answer.", reason=repr(error))
                 return
             await failure_answer(error)(scope, receive, watched_send)

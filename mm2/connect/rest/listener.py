@@ -1,4 +1,4 @@
-"""Where the REST server listens: ``http://host:port``, and the sockets for it (Kafka's RestServer.createConnector)."""
+"""The listeners of the REST server: ``http://host:port``, and their sockets (Kafka's RestServer.createConnector)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Listener:
 
     @classmethod
     def parse(cls, key: str, text: str) -> Listener:
-        """Raises ConfigException naming the key, what stands there and what should."""
+        """Raises ConfigException with the key, its value and the expected form."""
         match = _LISTENER.fullmatch(text.strip())
         if match is None:
             raise ConfigException(key, text, "Listener doesn't have the right format (protocol://hostname:port).")
@@ -45,16 +45,16 @@ class Listener:
         return cls(scheme, host, port)
 
     def bind(self) -> socket.socket:
-        """A socket that listens there. Raises OSError with a sentence that names the listener."""
+        """A listening socket. Raises OSError with a message that names the listener."""
         try:
             bound = _bind_everywhere(self.port) if not self.host else self._bind_to_host()
         except OSError as error:
             reason = error.strerror or str(error)
-            if error.errno == errno.EADDRINUSE:  # of which Python repeats the address
+            if error.errno == errno.EADDRINUSE:  # Python's message for it repeats the address
                 reason = f"{os.strerror(error.errno)}; name another port in listeners, or 0 for any that is free"
             raise OSError(error.errno, f"Cannot listen on {self}: {reason}") from error
-        # Accepted connections inherit it. asyncio sees to it only where a socket says that it is TCP, which these do not; and
-        # without it the body of an answer waits 40 ms for its head to be acknowledged.
+        # Accepted connections inherit TCP_NODELAY. asyncio sets it only on sockets that declare the TCP protocol, which
+        # these do not. Without it the body of a response waits 40 ms for the acknowledgement of its header.
         bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return bound
 
@@ -66,7 +66,7 @@ class Listener:
 
 
 def parse_listeners(key: str, texts: Iterable[str]) -> tuple[Listener, ...]:
-    """All entries of a list. Raises ConfigException."""
+    """All listeners of a list. Raises ConfigException."""
     return tuple(Listener.parse(key, text) for text in texts)
 
 
@@ -81,7 +81,7 @@ def authority_of(host: str, port: int) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a name or an address leads nowhere but to this machine."""
+    """Whether a name or an address refers to this machine only."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:
@@ -92,7 +92,7 @@ def is_loopback(host: str) -> bool:
 
 
 def own_address() -> str:
-    """The address that this machine's own name leads to, as Java's InetAddress.getLocalHost; loopback when to none."""
+    """The address of this machine's host name, like Java's InetAddress.getLocalHost; loopback if there is none."""
     try:
         return socket.gethostbyname(socket.gethostname())
     except OSError:

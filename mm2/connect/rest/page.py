@@ -1,4 +1,4 @@
-"""``/openapi.json``, and a page made of it that needs nothing from anywhere else (``/docs``)."""
+"""``/openapi.json``, and an HTML page of it without external resources (``/docs``)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _STYLE: Final = (
 
 
 def page_router(app: FastAPI) -> APIRouter:
-    """Both, about `app`. Neither is in the description itself."""
+    """Both resources for `app`. They are not part of the description."""
     router = APIRouter()
 
     @router.get("/openapi.json", include_in_schema=False)

@@ -1,4 +1,4 @@
-"""Parameters of requests, converted as Java converts them."""
+"""Request parameters, converted as in Java."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _INT_MIN, _INT_MAX = -(2**31), 2**31 - 1
 
 
 def java_int(text: str) -> int:
-    """As Integer.parseInt. Raises RestFailure 404, as Jersey does for a path parameter that is none."""
+    """As Integer.parseInt. Raises RestFailure 404, like Jersey for an invalid path parameter."""
     number = int(text) if _INT.fullmatch(text) and len(text) <= 11 else None
     if number is None or not _INT_MIN <= number <= _INT_MAX:
         raise RestFailure.plain(404)
@@ -24,11 +24,11 @@ def java_int(text: str) -> int:
 
 
 def java_bool(text: str | None, default: bool | None) -> bool | None:
-    """As Boolean.valueOf: whatever is not "true" is false. Absent or empty gives the default."""
+    """As Boolean.valueOf: anything except "true" is false. If missing or empty, the default."""
     return text.lower() == "true" if text else default
 
 
-#: A name in a path; it comes as it was written, percent-encoded.
+#: A name in a path, percent-encoded as in the request.
 Name = Annotated[str, Path(), AfterValidator(urllib.parse.unquote)]
 TaskNumber = Annotated[str, Path(json_schema_extra={"pattern": "^[0-9]{1,9}$"}), AfterValidator(urllib.parse.unquote)]
 Flag = Annotated[str | None, Query(json_schema_extra={"enum": ["true", "false"]})]

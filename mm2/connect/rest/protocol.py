@@ -1,4 +1,4 @@
-"""HTTP/1.1 as uvicorn speaks it, with what Jetty does beyond: callers that stall are cut off, refusals are JSON and logged."""
+"""HTTP/1.1 of uvicorn with Jetty's additions: stalled connections are closed, protocol errors are JSON and logged."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from mm2.connect.rest.failures import error_answer
 
 #: Of request line and headers together; Jetty's default.
 MAX_HEADER_BYTES: Final = 8 * 1024
-#: Of what comes through a WebSocket.
+#: Of messages on a WebSocket.
 MAX_MESSAGE_BYTES: Final = 1024 * 1024
-#: For a client to end its side of a TLS connection when the server stops. asyncio would wait for half a minute.
+#: Time for a client to end its side of a TLS connection when the server stops. asyncio would wait for 30 s.
 _GOODBYE_S: Final = 1.0
 
 
 def stalling_protocol(idle_timeout_s: float) -> type[H11Protocol]:
-    """A protocol class for uvicorn that closes a connection when half a request, or nobody who reads, is all there is.
+    """A protocol class for uvicorn that closes a connection when a request stays incomplete or a response unread.
 
-    It counts from the last byte. Bodies are not its business: :class:`mm2.connect.rest.guard.Guard` reads them.
+    The time counts from the last byte. Bodies are not included: :class:`mm2.connect.rest.guard.Guard` reads them.
     """
 
     class StallingProtocol(H11Protocol):
@@ -40,7 +40,7 @@ def stalling_protocol(idle_timeout_s: float) -> type[H11Protocol]:
         def data_received(self, data: bytes) -> None:
             try:
                 super().data_received(data)
-            except h11.RemoteProtocolError:  # what follows a refused request
+            except h11.RemoteProtocolError:  # data after a rejected request
                 self.transport.close()
             if self.conn.their_state is h11.IDLE:
                 self._await_bytes()
@@ -66,7 +66,7 @@ def stalling_protocol(idle_timeout_s: float) -> type[H11Protocol]:
             self._forget()
 
         def send_400_response(self, msg: str) -> None:
-            # The answer is no longer free when the error is in the body.
+            # When the error is in the body, a response may have been started already.
             if self.conn.our_state not in {h11.IDLE, h11.SEND_RESPONSE} or self.transport.is_closing():
                 self.transport.close()
                 return
@@ -96,7 +96,7 @@ def stalling_protocol(idle_timeout_s: float) -> type[H11Protocol]:
 
 
 def websocket_protocol(*args: Any, **kwargs: Any) -> asyncio.Protocol:
-    """The protocol (uvicorn's) for a connection that becomes a WebSocket; loaded when there is one."""
+    """The uvicorn protocol for a connection that becomes a WebSocket; imported on first use."""
     from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol  # noqa: PLC0415
 
     class RefusingProtocol(WebSocketsSansIOProtocol):
@@ -107,13 +107,13 @@ def websocket_protocol(*args: Any, **kwargs: Any) -> asyncio.Protocol:
         async def send(self, message: Any) -> None:
             await super().send(message)
             if message["type"] == "websocket.http.response.body" and not message.get("more_body", False):
-                self.handshake_complete = True  # or a refusal that is through is logged as an error of the application
+                self.handshake_complete = True  # or a completed rejection is logged as an application error
 
     return RefusingProtocol(*args, **kwargs)
 
 
 def _cut_off_soon(loop: asyncio.AbstractEventLoop, transport: asyncio.Transport) -> None:
-    # Without TLS nobody is waited for: what is left to be sent, and whoever reads it slowly, has its time.
+    # Without TLS there is no need to wait for the client. Data that is still to be sent keeps its time.
     if transport.is_closing() and transport.get_extra_info("ssl_object") is not None:
         loop.call_later(_GOODBYE_S, transport.abort)
 

@@ -1,5 +1,6 @@
-"""Waiting for a herder without holding up the event loop, and passing on what another worker has to do
-(Kafka's HerderRequestHandler).
+"""Calls to a herder without blocking the event loop, and forwarding to other workers.
+
+Corresponds to Kafka's HerderRequestHandler.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ T = TypeVar("T")
 
 _CONFLICT: Final = 409
 _NO_CONTENT: Final = 204
-#: Calls into a herder that run at the same time; those that wait for its thread do not count.
+#: Concurrent calls into a herder; those that wait for its thread do not count.
 _THREADS: Final = 64
 
 
 class Requests:
-    """The way from event loop to herder. One per server; ``close`` frees its threads."""
+    """Calls a herder from the event loop. One per server; ``close`` releases its threads."""
 
     def __init__(self, client: RestClient, timeout_s: float) -> None:
         self._client = client
@@ -42,22 +43,22 @@ class Requests:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="rest")
 
     def close(self) -> None:
-        """Leave alone what still runs."""
+        """Do not wait for running calls."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def ask(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """The result of a method that answers by itself, on a thread, since a store or a plugin may take its time.
+        """The result of a blocking method, called on a thread, since a store or a plugin may take time.
 
-        Raises what it raises, RequestTimedOut when it takes too long.
+        Raises its exceptions, and RequestTimedOut when it takes too long.
         """
         return await self._outcome(self._threads.submit(functools.partial(call, *args, **kwargs)))
 
     async def complete(self, call: Callable[P, Future[T]], *args: P.args, **kwargs: P.kwargs) -> T:
-        """The outcome of a method that returns a future. Raises what that fails with, or RequestTimedOut."""
+        """The result of a method that returns a future. Raises the future's error, or RequestTimedOut."""
         return await self._outcome(await self.ask(call, *args, **kwargs))
 
     async def health(self, herder: Herder, timeout_s: float) -> HealthInfo:
-        """Whether the herder's thread answers within the time; what it is doing when it does not."""
+        """Whether the herder's thread responds within the time; otherwise the stage in progress."""
         future = await self.ask(herder.health)
         try:
             return await self._outcome(future, timeout_s)
@@ -68,10 +69,10 @@ class Requests:
     async def complete_or_forward(
         self, request: Request, call: Callable[P, Future[T]], *args: P.args, **kwargs: P.kwargs
     ) -> T | RemoteAnswer:
-        """As :meth:`complete`; where another worker has to do it, its answer to the same request.
+        """Like :meth:`complete`; if another worker must handle the request, its response to the same request.
 
-        ``forward`` is absent in what callers send, true at the first hop and false at the second, which goes no further.
-        Raises RestFailure.
+        ``forward`` is absent in requests of clients, true at the first hop and false at the second, which does not
+        forward. Raises RestFailure.
         """
         try:
             return await self.complete(call, *args, **kwargs)
@@ -86,7 +87,7 @@ class Requests:
                 raise RestFailure(
                     _CONFLICT, "Cannot complete request because of a conflicting operation (e.g. worker rebalance)"
                 ) from elsewhere
-            # A process without internal REST says a word in place of its URL.
+            # A process without internal REST advertises a placeholder instead of a URL.
             if not (elsewhere.forward_url or "").startswith("http"):
                 raise RestFailure(
                     _CONFLICT,
@@ -98,7 +99,7 @@ class Requests:
             return await self._client.request(request.method, url, request.headers, await request.body())
 
     async def _outcome(self, future: Future[T], timeout_s: float | None = None) -> T:
-        # Not asyncio.wrap_future: that cancels the future of the herder when the wait is given up.
+        # Not asyncio.wrap_future: on a timeout it cancels the herder's future.
         loop = asyncio.get_running_loop()
         done = asyncio.Event()
 
@@ -117,7 +118,7 @@ class Requests:
 
 
 def forwarded_url(base: str, scope: Mapping[str, Any], *, recursive: bool) -> str:
-    """Where a request goes that arrived here: the same path at another worker, and whether that may pass it on again."""
+    """The URL for forwarding a request: the same path, and whether the other worker may forward it again."""
     query = [
         (key, value)
         for key, value in urllib.parse.parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
@@ -129,8 +130,10 @@ def forwarded_url(base: str, scope: Mapping[str, Any], *, recursive: bool) -> st
 
 
 def relayed(outcome: Any, status: int, shape: Callable[[Any], Any]) -> Response:
-    """The answer to an outcome of :meth:`Requests.complete_or_forward`: ``status`` and ``shape(outcome)``, or what the other
-    worker has answered."""
+    """The response for a result of :meth:`Requests.complete_or_forward`.
+
+    ``status`` and ``shape(outcome)``, or the other worker's response.
+    """
     if isinstance(outcome, RemoteAnswer):
         return (
             JsonAnswer(outcome.body, outcome.status)
@@ -141,5 +144,5 @@ def relayed(outcome: Any, status: int, shape: Callable[[Any], Any]) -> Response:
 
 
 def relayed_nothing(outcome: Any) -> Response:
-    """204, whoever has done it."""
+    """204, from this worker or from the one that handled the request."""
     return Response(status_code=outcome.status if isinstance(outcome, RemoteAnswer) else _NO_CONTENT)

@@ -1,4 +1,4 @@
-"""Headers that every answer gets (``response.http.headers.config``, Jetty's HeaderFilter)."""
+"""Headers of every response (``response.http.headers.config``, Jetty's HeaderFilter)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mm2.connect.rest.settings import HeaderRule
 
 
 class ResponseHeaders:
-    """ASGI middleware that applies the rules to whatever is answered."""
+    """ASGI middleware that applies the rules to all responses."""
 
     def __init__(self, app: ASGIApp, rules: Sequence[HeaderRule]) -> None:
         self._app = app

@@ -1,4 +1,4 @@
-"""The HTTP server of a worker (Kafka's RestServer): it answers before the herder starts, with resources once there is one."""
+"""The HTTP server of a worker (Kafka's RestServer); starts before the herder and gets its resources later."""
 
 from __future__ import annotations
 
@@ -24,28 +24,29 @@ from mm2.connect.rest.response_headers import ResponseHeaders
 
 log = structlog.get_logger(__name__)
 
-#: How long requests under way may take to end when the server stops.
+#: Time for requests in progress to complete when the server stops.
 GRACEFUL_STOP_S: Final = 60.0
 _STARTING: Final = 503
 
 
 class Switch:
-    """ASGI application that is another one, which may come later."""
+    """ASGI application that forwards to another one, which may be set later."""
 
     def __init__(self) -> None:
         self.target: ASGIApp | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See ASGI. Raises RestFailure 503 as long as there is none."""
+        """See ASGI. Raises RestFailure 503 until the application is set."""
         if self.target is None:
             raise RestFailure(_STARTING, "The worker is starting; its resources are not there yet.")
         await self.target(scope, receive, send)
 
 
 class _CalmServer(uvicorn.Server):
-    """uvicorn's server looks ten times a second whether it is to end: a third of the CPU time of a process that does nothing.
+    """The uvicorn server without polling.
 
-    This one is told (`end`), and renews the Date header once a second as uvicorn does.
+    uvicorn checks ten times a second whether it must stop, which takes a third of the CPU time of an idle process. This
+    server waits for `end`, and renews the Date header once a second as uvicorn does.
     """
 
     def __init__(self, config: uvicorn.Config) -> None:
@@ -54,10 +55,10 @@ class _CalmServer(uvicorn.Server):
         self._told = asyncio.Event()
 
     def end(self) -> None:
-        """Stop soon; from any thread."""
+        """Request a stop; any thread."""
         self.should_exit = True
         if self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # the loop has ended already
+            with contextlib.suppress(RuntimeError):  # the loop has already ended
                 self._loop.call_soon_threadsafe(self._told.set)
 
     async def main_loop(self) -> None:
@@ -69,7 +70,7 @@ class _CalmServer(uvicorn.Server):
 
 
 class RestServer:
-    """Answers at bound ports: 503 until :meth:`serve`, until :meth:`stop`. In a thread of its own, where nothing may block."""
+    """Serves bound ports: 503 until :meth:`serve`, ends with :meth:`stop`. Its own thread, which must not block."""
 
     def __init__(self, binding: Binding) -> None:
         self.binding = binding
@@ -91,13 +92,13 @@ class RestServer:
         self._thread.start()
 
     def serve(self, main: ASGIApp, admin: ASGIApp | None = None) -> None:
-        """From now on answer with these resources."""
+        """Respond with these resources from now on."""
         self._admin.target = admin
         self._main.target = main
         log.info("REST resources initialized; server is started and ready to handle requests.")
 
     def stop(self, graceful_s: float = GRACEFUL_STOP_S) -> None:
-        """Take no more requests, let those under way end for so long, then cut them off. May be called twice."""
+        """Stop accepting requests, wait for those in progress, then close their connections. May be called twice."""
         with self._stop_lock:
             thread, self._thread = self._thread, None
             if thread is None:

@@ -1,4 +1,4 @@
-"""The REST part of a worker's settings (spec connect E.1; Kafka's RestServerConfig) and limits of our own."""
+"""The REST settings of a worker (Kafka's RestServerConfig) and additional limits."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from mm2.config.worker_keys import REST_CONFIG, parse_response_headers
 from mm2.connect.herder.interface import HEALTH_TIMEOUT_S, REQUEST_TIMEOUT_S
 from mm2.connect.rest.listener import HTTP, HTTPS, Listener, parse_listeners
 
-#: (action, name, value); action is set, add, setDate or addDate, whose value is milliseconds from now.
+#: (action, name, value); action is set, add, setDate or addDate; the latter two have milliseconds from now as value.
 HeaderRule = tuple[str, str, str]
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How long and how much."""
+    """Limits on durations and sizes."""
 
     request_timeout_s: float = REQUEST_TIMEOUT_S
     health_timeout_s: float = HEALTH_TIMEOUT_S
     max_body_bytes: int = 16 * 1024 * 1024
-    #: Between two bytes of a request or an answer.
+    #: Between two bytes of a request or a response.
     idle_timeout_s: float = 30.0
 
 
 @dataclass(frozen=True)
 class RestSettings:
-    """What the REST server is to do. Made with :meth:`of`."""
+    """The settings of the REST server. Created with :meth:`of`."""
 
     listeners: tuple[Listener, ...]
-    #: None = admin resources are on the other listeners, empty = nowhere.
+    #: None: admin resources are on the other listeners; empty: nowhere.
     admin_listeners: tuple[Listener, ...] | None
     advertised_host: str | None
     advertised_port: int | None

@@ -1,4 +1,4 @@
-"""The JSON of requests and answers, for the OpenAPI page (spec connect C)."""
+"""The JSON of requests and responses, for the OpenAPI page."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class Error(BaseModel):
-    """Every refusal."""
+    """Every error."""
 
     error_code: int = Field(description="the HTTP status")
     message: str | None
@@ -37,7 +37,7 @@ class TaskId(BaseModel):
 
 
 class ConnectorInfo(BaseModel):
-    """A connector as it is configured."""
+    """A connector and its configuration."""
 
     name: str
     config: dict[str, str | None]
@@ -80,14 +80,14 @@ class ConnectorStatus(BaseModel):
 
 
 class TaskInfo(BaseModel):
-    """A task as it is configured."""
+    """A task and its configuration."""
 
     id: TaskId
     config: dict[str, str | None]
 
 
 class Offset(BaseModel):
-    """How far a partition is; an offset of null removes it."""
+    """The offset of a partition; an offset of null removes it."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -104,7 +104,7 @@ class Offsets(BaseModel):
 
 
 class Message(BaseModel):
-    """A sentence."""
+    """A message."""
 
     message: str
 
@@ -120,7 +120,7 @@ class PluginInfo(BaseModel):
 
 
 class ConfigKeyInfo(BaseModel):
-    """What a key is for."""
+    """Definition of a key."""
 
     name: str
     type: str
@@ -136,7 +136,7 @@ class ConfigKeyInfo(BaseModel):
 
 
 class ConfigValueInfo(BaseModel):
-    """What a key is set to, and what is wrong with that."""
+    """Value of a key, and its errors."""
 
     name: str
     value: str | None
@@ -153,7 +153,7 @@ class ConfigInfo(BaseModel):
 
 
 class ConfigInfos(BaseModel):
-    """Outcome of a validation."""
+    """Result of a validation."""
 
     name: str
     error_count: int

@@ -1,4 +1,4 @@
-"""What a worker says it is."""
+"""Version information of a worker."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Any, Final
 
 from mm2 import __version__
 
-#: The Kafka whose behaviour this is; tools look at it before they use what newer workers can do.
+#: The Kafka version whose behaviour this is; tools check it before they use newer features.
 KAFKA_VERSION: Final = "4.3.0"
 
 
 def server_info(kafka_cluster_id: str) -> dict[str, Any]:
-    """``{"version", "commit", "kafka_cluster_id"}``; the commit tells which program it really is."""
+    """``{"version", "commit", "kafka_cluster_id"}``; the commit identifies the actual program."""
     return {"version": KAFKA_VERSION, "commit": f"mm2-{__version__}", "kafka_cluster_id": kafka_cluster_id}

@@ -1,1 +1,1 @@
-"""What runs in a worker: connectors and tasks, each on a thread of its own (spec connect G)."""
+"""The runtime of a worker: connectors and tasks, each on its own thread."""

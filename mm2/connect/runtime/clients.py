@@ -1,7 +1,7 @@
-"""Settings of the clients that work for a connector and its tasks (Worker of Connect; spec connect A3, G.1, G.2).
+"""Settings of the clients of a connector and its tasks (Worker of Connect).
 
-Each is made of what Connect itself sets, the worker's settings for clients of its kind, and the connector's overrides, as far
-as the worker's policy lets it.
+They combine Connect's own settings, the worker's settings for clients of the kind, and the connector's overrides as far
+as the worker's policy allows them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mm2.connect.runtime.exactly_once import task_transactional_id
 
 log = structlog.get_logger(__name__)
 
-# Java's Long.MAX_VALUE and Integer.MAX_VALUE, written as its worker writes them.
+# Java's Long.MAX_VALUE and Integer.MAX_VALUE, as its worker writes them.
 _PRODUCER: Final = {
     "acks": "all",
     "max.block.ms": str(2**63 - 1),
@@ -48,7 +48,7 @@ def sink_group_id(connector: str) -> str:
 
 
 class ClientProps:
-    """``policy`` None: every override is allowed. All methods raise ConnectError for an override that is not."""
+    """``policy`` None: every override is allowed. All methods raise ConnectError for an override that is rejected."""
 
     def __init__(self, config: WorkerConfig, policy: ConnectorClientConfigOverridePolicy | None) -> None:
         self._config = config
@@ -59,7 +59,7 @@ class ClientProps:
     def producer(
         self, connector: str, props: Mapping[str, str], connector_class: type[Any], *, client_id: str
     ) -> dict[str, str]:
-        """Of a producer; ``props`` is the connector's configuration, provider references resolved."""
+        """Settings of a producer; ``props`` is the connector's configuration, provider references resolved."""
         made = self._producer(connector, props, connector_class, client_id=client_id)
         if made["enable.idempotence"].strip().lower() == "true":
             log.warning(
@@ -83,7 +83,7 @@ class ClientProps:
     def exactly_once_producer(
         self, task: ConnectorTaskId, props: Mapping[str, str], connector_class: type[Any]
     ) -> dict[str, str]:
-        """Of a task's producer that writes in transactions; settings that it cannot do without are warned of."""
+        """Settings of a task's transactional producer; overrides of required settings are replaced with a warning."""
         made = self._producer(task.connector, props, connector_class, client_id=f"connector-producer-{task}")
         given = "producer.enable.idempotence" in self._worker or "producer.override.enable.idempotence" in props
         if not given:
@@ -97,7 +97,7 @@ class ClientProps:
     def consumer(
         self, connector: str, props: Mapping[str, str], connector_class: type[Any], *, client_id: str
     ) -> dict[str, str]:
-        """Of a consumer, in the group of the connector."""
+        """Settings of a consumer in the connector's group."""
         return {
             "group.id": sink_group_id(connector),
             "client.id": client_id,
@@ -110,7 +110,7 @@ class ClientProps:
     def offsets_consumer(
         self, connector: str, props: Mapping[str, str], connector_class: type[Any], *, exactly_once: bool
     ) -> dict[str, str]:
-        """Of the consumer of a source connector's own offsets topic."""
+        """Settings of the consumer of a source connector's own offsets topic."""
         made = self.consumer(connector, props, connector_class, client_id=f"connector-consumer-{connector}")
         made.pop("group.id")
         if exactly_once:
@@ -120,7 +120,7 @@ class ClientProps:
     def admin(
         self, connector: str, props: Mapping[str, str], connector_class: type[Any], *, client_id: str
     ) -> dict[str, str]:
-        """Of an admin client."""
+        """Settings of an admin client."""
         return {
             "bootstrap.servers": self._bootstrap,
             "client.id": client_id,
@@ -152,5 +152,5 @@ def _forced(props: Mapping[str, str], forced: Mapping[str, str]) -> dict[str, st
 
 
 def _behind(props: Mapping[str, str], prefix: str) -> dict[str, str]:
-    """What follows ``prefix`` in keys, with the values."""
+    """Keys that start with ``prefix``, without it, and their values."""
     return {key.removeprefix(prefix): value for key, value in props.items() if key.startswith(prefix) and key != prefix}

@@ -1,4 +1,4 @@
-"""A connector's configuration as the runtime reads it."""
+"""A connector's configuration as read by the runtime."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ log = structlog.get_logger(__name__)
 
 
 class TooManyTasks(ConnectError):
-    """A connector wants more tasks than ``tasks.max`` and ``tasks.max.enforce`` let it have (KIP-1004)."""
+    """A connector has more tasks than ``tasks.max`` and ``tasks.max.enforce`` allow (KIP-1004)."""
 
 
 def connector_config(props: Mapping[str, str], connector_class: type[Connector]) -> AbstractConfig:
-    """The keys that every connector of its kind has. Raises ConfigException."""
+    """The keys that all connectors of its kind share. Raises ConfigException."""
     is_sink = issubclass(connector_class, SinkConnector)
     return AbstractConfig(SINK_CONNECTOR_CONFIG if is_sink else source_connector_config(props), props)
 

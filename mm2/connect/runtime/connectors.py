@@ -1,4 +1,4 @@
-"""One connector on a thread of its own (org.apache.kafka.connect.runtime.WorkerConnector)."""
+"""One connector on its own thread (org.apache.kafka.connect.runtime.WorkerConnector)."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from mm2.connect.stores.config_state import TargetState
 
 log = structlog.get_logger(__name__)
 
-#: Called once per requested transition with the error, or None and the state reached.
+#: Called once per requested transition with the error, or with None when the state was reached.
 OnTransition = Callable[[Exception | None], None]
-#: What the config topic has of a connector's tasks.
+#: A connector's task configs in the config topic.
 StoredTaskConfigs = Callable[[], Sequence[Mapping[str, str | None]]]
 
 
 class ConnectorState(Enum):
-    """What the instance is doing."""
+    """State of the connector's instance."""
 
     INIT = auto()
     STARTED = auto()
@@ -54,11 +54,11 @@ class _Context:
 
 
 class WorkerConnector:
-    """Runs ``start``, ``stop`` and nothing else of a connector on ``connector-thread-<name>``.
+    """Runs ``start`` and ``stop`` of a connector on ``connector-thread-<name>``.
 
-    A blocking connector therefore blocks nobody. Requested transitions wait for each other; a newer one replaces one
-    that has not begun. Resuming makes a new instance, because a stopped one is not started again. ``as_plugin`` makes a block in
-    which a thread works for the connector's plugin (A49).
+    A blocking connector therefore does not block others. Requested transitions are executed in order; a newer one
+    replaces one that has not begun. Resuming creates a new instance, because a stopped one is not started again.
+    ``as_plugin`` returns a block in which a thread uses the loader of the connector's plugin.
     """
 
     def __init__(
@@ -90,16 +90,16 @@ class WorkerConnector:
         self._thread = threading.Thread(target=self._run, name=f"connector-thread-{name}", daemon=True)
 
     def start(self) -> None:
-        """Begin to serve transitions."""
+        """Start to process transitions."""
         self._thread.start()
 
     @property
     def is_running(self) -> bool:
-        """Whether it is started, so that it can be asked for task configs."""
+        """Whether it is running, so that its task configs can be requested."""
         return self.state is ConnectorState.STARTED and not self._stopping
 
     def transition_to(self, state: TargetState, on_transition: OnTransition) -> None:
-        """Have it reach another state, in order with earlier requests."""
+        """Request a transition to another state, in order with earlier requests."""
         with self._changed:
             replaced, self._wanted = self._wanted, (state, on_transition)
             self._changed.notify_all()
@@ -107,13 +107,13 @@ class WorkerConnector:
             replaced[1](ConnectError(f"Connector {self.name}: replaced by a newer request to be {state.value}"))
 
     def fail(self, error: Exception) -> None:
-        """What a connector's own error report leads to."""
+        """Fail the connector after its own error report."""
         if not self._cancelled:
             log.error("connector reports an error", connector=self.name, exc_info=error)
             self._listener.on_failure(self.name, error, self.version)
 
     def shutdown(self) -> None:
-        """Ask it to stop for good."""
+        """Request it to stop permanently."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
@@ -123,7 +123,7 @@ class WorkerConnector:
         return self._ended.wait(timeout_s)
 
     def cancel(self) -> None:
-        """Give up on it: its thread may go on, but what it says is no longer heard."""
+        """Cancel it: its thread may continue, but its results are ignored."""
         self._cancelled = True
         log.warning("connector did not stop in time and is abandoned", connector=self.name)
         self._listener.on_shutdown(self.name, self.version)

@@ -1,6 +1,6 @@
-"""What is counted of a task while it runs: the figures behind the metrics of spec connect F. Plain data, no reporting.
+"""Counters of tasks for Connect's metrics. Plain data, no reporting.
 
-Totals and maxima are since the task was started; rates and windows are whoever shows them to make.
+Totals and maxima are since the task was started; rates and windows are computed where the metrics are reported.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Sizes:
-    """Values of one kind: how many, their sum, the least, the greatest and the last of them."""
+    """Values of one kind: count, sum, minimum, maximum and last value."""
 
     count: int = 0
     total: float = 0.0
@@ -20,7 +20,7 @@ class Sizes:
     last: float = 0.0
 
     def add(self, value: float) -> None:
-        """One more."""
+        """Add one value."""
         self.least = value if not self.count else min(self.least, value)
         self.greatest = max(self.greatest, value)
         self.count += 1
@@ -28,7 +28,7 @@ class Sizes:
         self.last = value
 
     def join(self, other: Sizes) -> None:
-        """Those of another place, too; of the two that came last the greater."""
+        """Add the values of another instance; of the two last values the greater one is kept."""
         self.least = other.least if not self.count else min(self.least, other.least)
         self.greatest = max(self.greatest, other.greatest)
         self.last = max(self.last, other.last)
@@ -46,20 +46,20 @@ class StartCounters:
 
 @dataclass(slots=True)
 class RebalanceCounters:
-    """connect-worker-rebalance-metrics. A rebalance lasts from the assignment until the work of it has started."""
+    """connect-worker-rebalance-metrics. A rebalance lasts from the assignment until the assigned work has started."""
 
     took_ms: Sizes = field(default_factory=Sizes)
-    #: Monotonic, None when none is under way.
+    #: Monotonic, None when none is in progress.
     began_s: float | None = None
     #: Of the last one, None before the first.
     ended_s: float | None = None
 
     def begin(self) -> None:
-        """An assignment has come."""
+        """An assignment was received."""
         self.began_s = time.monotonic()
 
     def end(self) -> None:
-        """Its work has started."""
+        """The assigned work has started."""
         self.ended_s = time.monotonic()
         if self.began_s is not None:
             self.took_ms.add((self.ended_s - self.began_s) * 1000)
@@ -86,10 +86,10 @@ class SourceCounters:
     """source-task-metrics."""
 
     polled: int = 0
-    #: After transformations, without what they dropped.
+    #: After transformations, without the dropped records.
     written: int = 0
     poll_ms: Sizes = field(default_factory=Sizes)
-    #: Polled and not acknowledged yet.
+    #: Polled and not yet acknowledged.
     active: Sizes = field(default_factory=Sizes)
     transaction_records: Sizes = field(default_factory=Sizes)
 
@@ -105,7 +105,7 @@ class SinkCounters:
     commits_completed: int = 0
     commits_skipped: int = 0
     put_ms: Sizes = field(default_factory=Sizes)
-    #: Consumed and not committed yet.
+    #: Consumed and not yet committed.
     active: Sizes = field(default_factory=Sizes)
 
 
@@ -120,19 +120,19 @@ class TaskCounters:
     errors: ErrorCounters = field(default_factory=ErrorCounters)
     source: SourceCounters | None = None
     sink: SinkCounters | None = None
-    #: State by state, how many seconds the task has been in it.
+    #: Seconds that the task has spent in each state.
     state_s: dict[str, float] = field(default_factory=dict)
     state: str = "unassigned"
     _since_s: float = field(default_factory=time.monotonic)
 
     def enter(self, state: str) -> None:
-        """The task is in another state, named as its status is, in lower case."""
+        """The task has entered another state, named like its status in lower case."""
         now = time.monotonic()
         self.state_s[self.state] = self.state_s.get(self.state, 0.0) + now - self._since_s
         self.state, self._since_s = state, now
 
     def ratio(self, state: str) -> float:
-        """The share of its life that the task has been in a state."""
+        """The fraction of its lifetime that the task has spent in a state."""
         now = time.monotonic()
         times = dict(self.state_s)
         times[self.state] = times.get(self.state, 0.0) + now - self._since_s
@@ -140,7 +140,7 @@ class TaskCounters:
         return times.get(state, 0.0) / whole if whole else 0.0
 
     def committed(self, seconds: float, *, failed: bool = False) -> None:
-        """A commit of offsets is over."""
+        """A commit of offsets has completed or failed."""
         self.commit_ms.add(seconds * 1000)
         if failed:
             self.commits_failed += 1

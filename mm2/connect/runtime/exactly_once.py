@@ -1,4 +1,4 @@
-"""Exactly-once source support: names, settings and checks (KIP-618, spec connect D.12). Nothing here talks to a broker."""
+"""Exactly-once source support: names, settings and checks (KIP-618). This module does not connect to brokers."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _DEFAULT_TRANSACTION_TIMEOUT_MS: Final = 60_000
 
 
 class ExactlyOnceSupport(StrEnum):
-    """Values of ``exactly.once.source.support``. A group that runs goes from one to the next, worker by worker."""
+    """Values of ``exactly.once.source.support``. Rolling restarts change it one step at a time."""
 
     DISABLED = "disabled"
-    #: The leader writes the config topic in transactions, tasks do not yet.
+    #: The leader writes to the config topic in transactions; tasks do not use transactions yet.
     PREPARING = "preparing"
     ENABLED = "enabled"
 
     @classmethod
     def of(cls, config: WorkerConfig) -> ExactlyOnceSupport:
-        """What a worker is configured to do."""
+        """The value in a worker's configuration."""
         return cls(config.str(SUPPORT_KEY).lower())
 
 
@@ -43,33 +43,33 @@ class Boundary(StrEnum):
 
     POLL = "poll"
     INTERVAL = "interval"
-    #: The task says where, see `mm2.connect.api.TransactionContext`.
+    #: The task defines the boundaries, see `mm2.connect.api.TransactionContext`.
     CONNECTOR = "connector"
 
 
 @dataclass(frozen=True)
 class Transactions:
-    """How a task cuts its records into transactions."""
+    """How a task groups its records into transactions."""
 
     boundary: Boundary
-    #: For INTERVAL: at least this long between two commits.
+    #: For INTERVAL: the minimum time between two commits.
     interval_ms: int
-    #: After this time an open transaction is aborted by the cluster, and its producer with it.
+    #: After this time the cluster aborts an open transaction and fences its producer.
     timeout_ms: int
 
 
 def leader_transactional_id(group_id: str) -> str:
-    """The id under which the leader of a group writes the config topic."""
+    """The transactional id with which the leader of a group writes to the config topic."""
     return f"connect-cluster-{group_id}"
 
 
 def task_transactional_id(group_id: str, task: ConnectorTaskId) -> str:
-    """The id of a task's producer, the same on whichever worker it runs."""
+    """The transactional id of a task's producer, the same on every worker."""
     return f"{group_id}-{task.connector}-{task.task}"
 
 
 def transactions_of(config: AbstractConfig, worker: WorkerConfig, producer_props: Mapping[str, str]) -> Transactions:
-    """What a connector's configuration says of its tasks' transactions."""
+    """The transaction settings in a connector's configuration."""
     boundary = config.str(BOUNDARY_KEY).lower()
     interval_ms = config.get(INTERVAL_KEY)
     timeout = producer_props.get("transaction.timeout.ms", "").strip()
@@ -81,9 +81,9 @@ def transactions_of(config: AbstractConfig, worker: WorkerConfig, producer_props
 
 
 def preflight(connector: Connector, props: Mapping[str, str], support: ExactlyOnceSupport) -> list[tuple[str, str]]:
-    """What speaks against a connector's wishes as (key, message) pairs, one for each thing that is wrong.
+    """Errors in a connector's exactly-once settings as (key, message) pairs.
 
-    Values that are wrong in themselves are not looked at, the configuration's definition tells of them.
+    Invalid values are not reported here; the configuration's definition reports them.
     """
     problems = []
     if props.get(REQUIRED_KEY, "").lower() == "required":

@@ -1,4 +1,4 @@
-"""Who is told when a connector or a task changes its state."""
+"""Listener for state changes of connectors and tasks."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ WorkId = str | ConnectorTaskId
 
 
 class StatusListener(Protocol):
-    """Life-cycle events of connectors and tasks (ConnectorStatus.Listener, TaskStatus.Listener). Any thread."""
+    """Lifecycle events of connectors and tasks (ConnectorStatus.Listener, TaskStatus.Listener). Any thread."""
 
     def on_startup(self, work: WorkId, version: str | None) -> None:
-        """It runs, for the first time."""
+        """It runs for the first time."""
 
     def on_pause(self, work: WorkId, version: str | None) -> None:
-        """It does nothing, by request."""
+        """It was paused by request."""
 
     def on_resume(self, work: WorkId, version: str | None) -> None:
         """It runs again."""
 
     def on_stop(self, work: WorkId, version: str | None) -> None:
-        """A connector is stopped, by request."""
+        """A connector was stopped by request."""
 
     def on_shutdown(self, work: WorkId, version: str | None) -> None:
         """It no longer runs on this worker."""
 
     def on_failure(self, work: WorkId, error: BaseException, version: str | None) -> None:
-        """It failed and stays so until it is restarted."""
+        """It failed and stays failed until it is restarted."""

@@ -1,6 +1,6 @@
-"""Records on their way to Kafka while the task goes on: the asynchronous half of Java's KafkaProducer.
+"""Asynchronous sending of records to Kafka, like Java's KafkaProducer.
 
-Each partition has one batch under way; what is sent meanwhile waits and goes out together. So records of a partition
+Each partition has one batch in flight; records sent meanwhile wait and form the next batch. So records of a partition
 stay in order without idempotence, as with Connect's ``max.in.flight.requests.per.connection=1``.
 """
 
@@ -29,19 +29,19 @@ from mm2.kafka.structs import TopicPartition
 
 log = structlog.get_logger(__name__)
 
-#: Called once for each record, on the sender's thread: where it is, or why it is not.
+#: Called once for each record, on the sender's thread: with its metadata, or with the failure.
 OnSent = Callable[[RecordMetadata | None, KafkaFailure | None], None]
 
 _COUNT_AGE_S: Final = 300.0
 _LOOK_S: Final = 0.2
-#: What a whole batch is refused with for one of its records.
+#: Errors for which a broker rejects a whole batch because of a single record.
 _OF_ONE: Final = {ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.INVALID_RECORD, ErrorCode.INVALID_TIMESTAMP}
-_RECORD_BYTES: Final = 70  # more than what a record needs besides its contents
+_RECORD_BYTES: Final = 70  # more than the overhead of a record
 
 
 @dataclass(frozen=True)
 class SenderSettings:
-    """Producer keys of Java; milliseconds and bytes."""
+    """Settings of Java's producer; milliseconds and bytes."""
 
     max_request_bytes: int = 1_048_576
     buffer_bytes: int = 33_554_432
@@ -66,32 +66,33 @@ class SenderSettings:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """Where records went that were sent one behind the other."""
+    """The location of records that were sent together."""
 
     written: Sequence[Written]
-    #: Which of those written they are.
+    #: Their range in ``written``.
     places: slice
 
     def metadata(self) -> list[RecordMetadata]:
-        """Of each of them."""
+        """Metadata of each record."""
         return list(itertools.chain.from_iterable(batch.metadata() for batch in self.written))[self.places]
 
 
 @dataclass(slots=True)
 class Outgoing:
-    """A record on its way. ``partition`` None: by the key's hash, keyless ones to one partition after another."""
+    """A record in flight. ``partition`` None: by the key's hash; records without a key alternate between partitions."""
 
     topic: str
     partition: int | None
     record: Record
     on_settled: OnSettled
-    #: Whatever ``on_settled`` needs.
+    #: Data for ``on_settled``.
     about: Any = None
     size: int = 0
     due_s: float = 0.0
 
 
-#: Called with records that have the same one and went together, in order, on the sender's thread: where they are, or why not.
+#: Called on the sender's thread with records that share this callback and were sent together, in order: with their
+#: location, or with the failure.
 OnSettled = Callable[[Sequence[Outgoing], Sent | None, KafkaFailure | None], None]
 
 
@@ -100,15 +101,18 @@ class _Queue:
     items: deque[Outgoing] = field(default_factory=deque)
     failures: int = 0
     retry_at_s: float = 0.0
-    #: Most bytes of a batch: less than usual after one was too large for the topic.
+    #: Maximum size of a batch; reduced after a batch was too large for the topic.
     batch_bytes: int = 0
-    #: So many of the next ones go alone, since the broker has refused one of them.
+    #: The number of next records that are sent alone, since the broker has rejected one of them.
     alone: int = 0
 
 
 class RecordSender:
-    """`send`, `flush` and `close` are for one thread. ``transactional``: the producer retries by itself, and after its first
-    failure nothing more is written. Nor is once ``is_ours`` says no: somebody else may write the same records by then."""
+    """Sends records in batches; `send`, `flush` and `close` belong to one thread.
+
+    ``transactional``: the producer retries by itself, and after its first failure nothing more is written. Nothing is
+    written either when ``is_ours()`` is false: another worker may then write the same records.
+    """
 
     def __init__(
         self,
@@ -141,12 +145,12 @@ class RecordSender:
 
     @property
     def pending(self) -> int:
-        """How many records are on their way."""
+        """The number of records in flight."""
         return self._pending
 
     @property
     def failure(self) -> KafkaFailure | None:
-        """The last failure that some record was given up for."""
+        """The last failure for which a record was given up."""
         return self._failure
 
     def send(
@@ -158,10 +162,10 @@ class RecordSender:
         *,
         give_up: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Queue one record; waits while the buffer is full or the topic is not there, until max.block.ms or ``give_up()``.
+        """Queue one record; waits while the buffer is full or the topic is missing.
 
-        ``partition`` None: by the key's hash, keyless ones to one partition after another. Raises KafkaFailure, retriable or
-        not; ``on_sent`` is not called then.
+        The limits are max.block.ms and ``give_up()``. ``partition`` None: by the key's hash; records without a key
+        alternate between partitions. Raises KafkaFailure, retriable or not; ``on_sent`` is not called then.
         """
         item = Outgoing(topic, partition, record, _each(on_sent), size=size_of(record))
         if item.size > self._settings.max_request_bytes:
@@ -188,28 +192,28 @@ class RecordSender:
             if not self._enqueue((item,)):
                 raise DisconnectedFailure(
                     f"The record for topic {topic} could not be queued."
-                )  # never, else it were lost
+                )  # cannot happen; the record would be lost
 
     def send_at_once(self, outgoing: Sequence[Outgoing]) -> int:
-        """Queue what can be queued without waiting, with ``size`` set; how many, from the first on.
+        """Queue the first records that need no waiting, with ``size`` set; returns how many.
 
-        The next one is for `send`, which waits, or says what is wrong.
+        Use `send` for the next one: it waits, or raises the error.
         """
         with self._changed:
             return 0 if self._closed else self._enqueue(outgoing)
 
     def is_ready(self, topic: str) -> bool:
-        """Whether a record for a topic needs not wait until it is known how many partitions that has."""
+        """Whether the topic's number of partitions is known, so that a record need not wait for it."""
         known = self._counts.get(topic)
         return known is not None and known[1] > time.monotonic() - _COUNT_AGE_S
 
     @property
     def room_bytes(self) -> int:
-        """How much can be queued without waiting."""
+        """Free bytes in the buffer."""
         return self._settings.buffer_bytes - self._bytes
 
     def _enqueue(self, outgoing: Sequence[Outgoing]) -> int:
-        """See `send_at_once`; with the condition held."""
+        """See `send_at_once`; hold the condition."""
         due_s = time.monotonic() + self._settings.delivery_timeout_ms / 1000
         now_ms = int(time.time() * 1000)
         most, room = self._settings.max_request_bytes, self._settings.buffer_bytes
@@ -251,7 +255,7 @@ class RecordSender:
         return queue
 
     def flush(self, timeout_s: float | None = None, *, give_up: Callable[[], bool] = lambda: False) -> bool:
-        """Wait until nothing is on its way; False when that took too long."""
+        """Wait until no record is in flight; False on a timeout."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         with self._changed:
             while self._pending:
@@ -262,7 +266,7 @@ class RecordSender:
             return True
 
     def close(self, timeout_s: float) -> None:
-        """Send what is there for up to ``timeout_s``, then give the rest up. Any thread."""
+        """Send the remaining records for up to ``timeout_s``, then give the rest up. Any thread."""
         if timeout_s > 0 and threading.current_thread() is not self._thread:
             self.flush(timeout_s, give_up=lambda: self._closed)
         with self._changed:
@@ -295,11 +299,14 @@ class RecordSender:
             return count
 
     def _may_pass(self, failure: KafkaFailure) -> bool:
-        """Who has been let in before waits for a certificate or a password to be mended; who never was is told at once."""
+        """Whether to retry: after a first success also when a certificate or password is rejected.
+
+        Such an error may be fixed while the task waits. Before the first success it is reported at once.
+        """
         return failure.retriable or (bool(self._counts) and not failure.is_final)
 
     def _ask_for(self, topic: str) -> int:
-        """Number of partitions; a topic that is not there may be created by that, if the brokers are set up to."""
+        """Number of partitions; the request creates a missing topic if the brokers are configured to do so."""
         metadata = self._cluster.metadata([topic], max_age_s=_COUNT_AGE_S)
         info = metadata.topics.get(topic)
         if info is not None and info.partitions:
@@ -338,7 +345,7 @@ class RecordSender:
         return max(0.001, min([1.0, *(q.retry_at_s - now for q in self._queues.values() if q.items)]))
 
     def _take(self) -> tuple[TopicPartition, list[Outgoing]] | None:
-        """The next batch of a partition that is not waiting after a failure; with the condition held."""
+        """The next batch of a partition that is not in back-off; hold the condition."""
         now = time.monotonic()
         for tp, queue in self._queues.items():
             if not queue.items or queue.retry_at_s > now or self._closed:
@@ -349,7 +356,7 @@ class RecordSender:
             while queue.items and not queue.alone and size + queue.items[0].size <= queue.batch_bytes:
                 taken.append(queue.items.popleft())
                 size += taken[-1].size
-            # Behind the others, so that each has its turn.
+            # Move the partition to the end, so that each has its turn.
             self._queues[tp] = self._queues.pop(tp)
             return tp, taken
         self._keyless += 1
@@ -368,7 +375,7 @@ class RecordSender:
                 tp,
                 records,
                 timeout_s=None if self._transactional else 0.0,
-                # A single record that is too large must not take those down that were with it.
+                # A single record that is too large must not fail the other records of its batch.
                 split=self._transactional,
             )
         except KafkaFailure as failure:
@@ -386,7 +393,7 @@ class RecordSender:
         code = failure.code if isinstance(failure, BrokerFailure) else None
         may_pass = self._may_pass(failure) or code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if code in _OF_ONE and len(items) > 1 and not self._transactional:
-            # The others are not to be given up with it.
+            # The other records of the batch are retried.
             with self._changed:
                 queue = self._queues[tp]
                 queue.items.extendleft(reversed(items))
@@ -409,7 +416,7 @@ class RecordSender:
 
     def _settle(self, items: list[Outgoing], written: Sequence[Written] | None, failure: KafkaFailure | None) -> None:
         first = 0
-        # What has failed is told one by one, so that one that nobody could deal with leaves the others alone.
+        # Failed records are reported one by one, so that an exception in one callback does not affect the others.
         groups = itertools.groupby(items, lambda item: item.on_settled if written is not None else id(item))
         for _, group in groups:
             together = list(group)
@@ -437,7 +444,7 @@ class RecordSender:
 
 
 def size_of(record: Record) -> int:
-    """What a record takes of the buffer, and at most of a request."""
+    """A record's size in the buffer, and its maximum size in a request."""
     size = _RECORD_BYTES + len(record.key or b"") + len(record.value or b"")
     if record.headers:
         size += sum(16 + len(name) * 4 + len(value or b"") for name, value in record.headers)

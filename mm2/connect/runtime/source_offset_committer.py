@@ -15,7 +15,7 @@ log = structlog.get_logger(__name__)
 
 
 class SourceTaskOffsetCommitter:
-    """One thread for all, so that commits of a worker do not come in a heap. ``tasks`` is asked for those there are."""
+    """One thread for all tasks, so that commits of a worker are spread out. ``tasks`` returns the current tasks."""
 
     def __init__(
         self,
@@ -30,11 +30,11 @@ class SourceTaskOffsetCommitter:
         self._thread = threading.Thread(target=self._run, name="source-offset-commits", daemon=True)
 
     def start(self) -> None:
-        """Let the thread run."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self, timeout_s: float) -> None:
-        """End it; a commit under way has ``timeout_s`` to be over."""
+        """Stop the thread; a commit in progress has ``timeout_s`` to complete."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
@@ -45,7 +45,7 @@ class SourceTaskOffsetCommitter:
         while not self._stopping.wait(min(1.0, self._interval_s / 4)):
             tasks = list(self._tasks().values())
             now = time.monotonic()
-            # By instance: a task that was restarted is another one.
+            # By instance: a restarted task is a new one.
             due = {id(task): due.get(id(task), now + self._interval_s) for task in tasks}
             for task in tasks:
                 if now >= due[id(task)] and task.is_polling and not self._stopping.is_set():

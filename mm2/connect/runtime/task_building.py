@@ -1,4 +1,4 @@
-"""From configurations to a task that can be started: plugins, clients, error handling, offset store."""
+"""Builds a startable task from configurations: plugins, clients, error handling, offset store."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ from mm2.kafka.transactions import TransactionalProducer
 
 log = structlog.get_logger(__name__)
 
-#: Key that the runtime adds to what a connector says of its tasks.
+#: Key that the runtime adds to the task configs of a connector.
 TASK_CLASS: Final = "task.class"
 _STORE_START_S: Final = 60.0
 
@@ -66,25 +66,26 @@ C = TypeVar("C", Converter, HeaderConverter)
 
 @dataclass(frozen=True)
 class TaskStart:
-    """What the herder starts a task with; its configurations are raw."""
+    """What the herder passes to start a task; its configurations are as stored."""
 
     id: ConnectorTaskId
     connector_raw: Props = field(repr=False)
     task_raw: Props = field(repr=False)
-    #: Number of tasks its connector has.
+    #: Number of the connector's tasks.
     count: int
     state: TargetState
     listener: StatusListener
-    #: Called with each topic that the task has used for the first time.
+    #: Called with each topic that the task uses for the first time.
     on_topic: Callable[[str], None]
-    #: Used with exactly-once only.
+    #: Used with exactly-once support only.
     guard: OwnershipGuard | None = None
-    #: Whether the task is still this worker's, as far as can be known: not after a session that ended unnoticed.
+    #: Whether the task is still assigned to this worker, as far as can be known; false after an unnoticed end of
+    #: session.
     is_ours: Callable[[], bool] = lambda: True
 
 
 class TaskBuilder:
-    """Makes tasks of one worker. ``resolve`` replaces provider references; ``resources`` are handed to every source task."""
+    """Builds tasks of one worker. ``resolve`` replaces provider references; source tasks receive ``resources``."""
 
     def __init__(
         self,
@@ -112,7 +113,10 @@ class TaskBuilder:
         self._group_id = self._props.get("group.id", "")
 
     def build(self, start: TaskStart) -> WorkerTask:
-        """A task that has not been started. Raises ConnectError, ConfigException or KafkaFailure; nothing is left open then."""
+        """A task that has not been started.
+
+        Raises ConnectError, ConfigException or KafkaFailure; all clients are closed then.
+        """
         props = self._resolve(start.connector_raw)
         loader = self._plugins.connector_loader(props)
         with self._plugins.swap(loader), ExitStack() as on_failure:
@@ -122,7 +126,7 @@ class TaskBuilder:
 
 
 class _Building:
-    """One task in the making; what is opened goes to ``on_failure``."""
+    """Builds one task; ``on_failure`` closes what was opened."""
 
     def __init__(
         self,
@@ -137,7 +141,7 @@ class _Building:
         self._props = props
         self._loader = loader
         self._on_failure = on_failure
-        self._worker = builder._config  # noqa: SLF001 - the builder's own second half
+        self._worker = builder._config  # noqa: SLF001 - part of the builder
         self._worker_props = builder._props  # noqa: SLF001
         self._plugins = builder._plugins  # noqa: SLF001
         self._clients = builder._clients  # noqa: SLF001
@@ -311,7 +315,7 @@ class _Building:
         )
 
     def _store(self, producer_props: Mapping[str, str], task: SourceTask) -> tuple[OffsetStore, bool, list[Cluster]]:
-        """Where the task's offsets are: in the worker's store, or in a topic of the connector's over it (D.13)."""
+        """The task's offset store: the worker's, or one that also uses the connector's own topic."""
         named = str(self._config.get("offsets.storage.topic") or "").strip()
         elsewhere = _servers(producer_props) != _servers(self._worker_props)
         if not self._shared_store.topic:
@@ -331,7 +335,7 @@ class _Building:
         consumer_props = self._clients.offsets_consumer(
             self._id.connector, self._props, self._connector_class, exactly_once=self._exactly_once
         )
-        # Of the producer's cluster, as the topic is; the consumer's settings say how it is read.
+        # The connector's topic is in the producer's cluster; the consumer's settings define how it is read.
         cluster = self._opened(
             Cluster(
                 ClientSettings.from_props({**producer_props, "client.id": consumer_props["client.id"]}),
@@ -400,7 +404,7 @@ class _Building:
         )
 
     def _converter(self, key: str, kind: type[C]) -> C:
-        """The connector's converter if it names one, else the worker's, with the settings beside the name."""
+        """The connector's converter if it names one, otherwise the worker's, with the settings next to the name."""
         own = self._props.get(key) is not None
         props = self._props if own else self._worker_props
         converter = self._plugins.new(

@@ -1,4 +1,4 @@
-"""Topics that a source connector's tasks create before they write to them (``topic.creation.*``, KIP-158)."""
+"""Creation of topics by a source connector's tasks before they write to them (``topic.creation.*``, KIP-158)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = structlog.get_logger(__name__)
 
 _DEFAULT_GROUP: Final = "default"
 _OWN_KEYS: Final = frozenset({"include", "exclude", "replication.factor", "partitions"})
-#: Whoever may not create topics leaves it to the brokers, as in Java's TopicAdmin; so does who asks too old ones.
+#: Errors after which topic creation is left to the brokers, as in Java's TopicAdmin: no permission, or old brokers.
 _NOT_ALLOWED: Final = {
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
     ErrorCode.TOPIC_AUTHORIZATION_FAILED,
@@ -32,7 +32,7 @@ _NOT_ALLOWED: Final = {
 
 @dataclass(frozen=True)
 class TopicCreationGroup:
-    """How topics are created whose name one of ``include`` matches in full, and none of ``exclude``."""
+    """Settings for new topics whose name fully matches one of ``include`` and none of ``exclude``."""
 
     name: str
     include: tuple[re.Pattern[str], ...]
@@ -42,18 +42,18 @@ class TopicCreationGroup:
     configs: Mapping[str, str] = field(default_factory=dict)
 
     def matches(self, topic: str) -> bool:
-        """Whether a topic is of this group."""
+        """Whether a topic belongs to this group."""
         return not any(p.fullmatch(topic) for p in self.exclude) and any(p.fullmatch(topic) for p in self.include)
 
     def new_topic(self, topic: str) -> NewTopic:
-        """What is asked for."""
+        """The topic to create."""
         return NewTopic(topic, self.partitions, self.replication_factor, dict(self.configs))
 
 
 def topic_creation_groups(config: AbstractConfig, props: Mapping[str, str]) -> tuple[TopicCreationGroup, ...]:
-    """The groups of a source connector in the order in which they are tried; none when it says nothing of topic creation.
+    """The groups of a source connector in order of matching; none without topic creation settings.
 
-    Raises ConnectError for a pattern that is none.
+    Raises ConnectError for an invalid pattern.
     """
     if not any(key.startswith(TOPIC_CREATION_PREFIX) for key in props):
         return ()
@@ -63,7 +63,7 @@ def topic_creation_groups(config: AbstractConfig, props: Mapping[str, str]) -> t
 
 def _group(name: str, config: AbstractConfig, props: Mapping[str, str]) -> TopicCreationGroup:
     prefix = f"{TOPIC_CREATION_PREFIX}{name}."
-    # The default group takes whatever no other one does.
+    # The default group matches all remaining topics.
     include = [".*"] if name == _DEFAULT_GROUP else config.list(f"{prefix}include")
     exclude = [] if name == _DEFAULT_GROUP else config.list(f"{prefix}exclude")
     extra = {key.removeprefix(prefix): value for key, value in props.items() if key.startswith(prefix)}
@@ -88,7 +88,7 @@ def _patterns(key: str, texts: Sequence[str]) -> tuple[re.Pattern[str], ...]:
 
 
 class TopicCreation:
-    """Looks at each topic once, when the first record for it is to be sent. For one task."""
+    """Checks each topic once, before its first record is sent. For one task."""
 
     def __init__(self, admin: Admin, groups: Sequence[TopicCreationGroup]) -> None:
         self._admin = admin
@@ -96,11 +96,11 @@ class TopicCreation:
         self._seen: set[str] = set()
 
     def knows(self, topic: str) -> bool:
-        """Whether `ensure` has nothing left to do."""
+        """Whether `ensure` has been completed for the topic."""
         return topic in self._seen
 
     def ensure(self, topic: str) -> None:
-        """See that a topic exists, as far as this task may. Raises RetriableError or ConnectError."""
+        """Create the topic if it is missing, as far as the task may. Raises RetriableError or ConnectError."""
         if topic in self._seen:
             return
         log.info("The task will send records to topic for the first time. Checking whether topic exists", topic=topic)

@@ -1,4 +1,4 @@
-"""The transformations of a connector, one after another (TransformationChain of Connect; spec connect G.5)."""
+"""The chain of a connector's transformations (TransformationChain of Connect)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _Plugin = TypeVar("_Plugin", Transformation, Predicate)
 
 @dataclass(frozen=True)
 class TransformationStage:
-    """One transformation, and which records it is for."""
+    """One transformation with its predicate."""
 
     alias: str
     transformation: Transformation
@@ -34,7 +34,7 @@ class TransformationStage:
     negate: bool = False
 
     def apply(self, record: AnyRecord) -> AnyRecord | None:
-        """The record to go on with, None when it is dropped."""
+        """The transformed record; None when it is dropped."""
         if self.predicate is not None and self.predicate.test(record) is self.negate:
             return record
         return self.transformation.apply(record)
@@ -48,7 +48,10 @@ class TransformationChain:
         self._operator = operator
 
     def apply(self, context: ProcessingContext[Any], record: AnyRecord) -> AnyRecord | None:
-        """None when it is dropped, or has failed and that is tolerated. Raises ConnectError when it is not."""
+        """The transformed record; None when it is dropped, or has failed and that is tolerated.
+
+        Raises ConnectError when a failure is not tolerated.
+        """
         current: AnyRecord | None = record
         for stage in self.stages:
             given = cast("AnyRecord", current)
@@ -79,7 +82,7 @@ class TransformationChain:
 def build_stages(
     plugins: Plugins, config: AbstractConfig, props: Mapping[str, str], loader: PluginLoader | None
 ) -> list[TransformationStage]:
-    """The stages that a connector's configuration names, configured. Raises ConnectError or ConfigException."""
+    """The stages in a connector's configuration, configured. Raises ConnectError or ConfigException."""
     predicates: dict[str, Predicate] = {}
     stages: list[TransformationStage] = []
     try:

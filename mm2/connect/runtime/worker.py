@@ -1,4 +1,4 @@
-"""Container of the connectors and tasks that run here (org.apache.kafka.connect.runtime.Worker). Knows no cluster of workers."""
+"""Runs connectors and tasks (org.apache.kafka.connect.runtime.Worker), independent of the group of workers."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ __all__ = ["CONNECTOR_STOP_S", "FENCING_S", "TASK_CLASS", "TaskStart", "TooManyT
 
 log = structlog.get_logger(__name__)
 
-#: How long connectors get to stop.
+#: Timeout for stopping connectors.
 CONNECTOR_STOP_S = 5.0
-#: How long the fencing of a connector's older tasks may take, as in Java.
+#: Timeout for fencing a connector's older tasks, as in Java.
 FENCING_S = 90.0
 _FENCE_AGAIN_S = 0.5
 _COPIED_TO_TASKS = ("topics", "topics.regex")
 
 
 class Worker:
-    """Starts and stops connectors and tasks. Thread-safe; calls that wait say for how long.
+    """Starts and stops connectors and tasks. Thread-safe; methods that wait document their limit.
 
-    ``resources`` are handed to every task; ``log_context`` is bound in every thread (e.g. ``flow="A->B"``).
+    Every task receives ``resources``; ``log_context`` is bound in every thread (e.g. ``flow="A->B"``).
     """
 
     def __init__(
@@ -70,12 +70,12 @@ class Worker:
         self._cluster_name = cluster_name
         self._props = {key: str(value) for key, value in config.originals.items()}
         self._group_id = self._props.get("group.id", "")
-        # A standalone worker knows no such thing.
+        # A standalone worker has no such setting.
         self._support = ExactlyOnceSupport.of(config) if SUPPORT_KEY in config.values else ExactlyOnceSupport.DISABLED
         self._transformer = ConfigTransformer.from_props(self._props, plugins.new_provider)
         self._policy = plugins.new(config.str(POLICY_KEY), ConnectorClientConfigOverridePolicy, key=POLICY_KEY)
         self._policy.configure(self._props)
-        #: Settings of the clients that work for connectors and tasks.
+        #: Settings of the clients of connectors and tasks.
         self.clients = ClientProps(config, self._policy)
         self._builder = TaskBuilder(
             config,
@@ -98,12 +98,12 @@ class Worker:
 
     @property
     def exactly_once(self) -> bool:
-        """Whether source tasks here write their records and offsets in transactions."""
+        """Whether source tasks of this worker write their records and offsets in transactions."""
         return self._support is ExactlyOnceSupport.ENABLED
 
     @property
     def transactional_leader(self) -> bool:
-        """Whether a leader here writes the config topic in transactions."""
+        """Whether this worker, as the leader, writes to the config topic in transactions."""
         return self._support is not ExactlyOnceSupport.DISABLED
 
     def start(self) -> None:
@@ -112,7 +112,7 @@ class Worker:
         self._committer.start()
 
     def stop(self) -> None:
-        """Stop whatever still runs, then the offset store."""
+        """Stop all connectors and tasks that still run, then the offset store."""
         connectors, tasks = self.connector_names(), self.task_ids()
         if connectors or tasks:
             log.warning("still running at stop", connectors=sorted(connectors), tasks=sorted(map(str, tasks)))
@@ -125,22 +125,22 @@ class Worker:
         self._transformer.close()
 
     def resolve(self, props: Props) -> dict[str, str]:
-        """A raw configuration with its provider references replaced; keys without a value are left out."""
+        """A stored configuration with its provider references resolved; keys without a value are omitted."""
         return self._transformer.transform({key: value for key, value in props.items() if value is not None})
 
     def ttls(self, props: Props) -> Mapping[str, int]:
-        """For how long the values behind the references are good, milliseconds by path; empty when none expires."""
+        """How long the values of provider references are valid, in milliseconds by path; empty when none expires."""
         given = {key: value for key, value in props.items() if value is not None}
         return self._transformer.transform_with_ttls(given).ttls
 
     # -- connectors
 
     def new_connector(self, props: Mapping[str, str]) -> Connector:
-        """A fresh instance of ``connector.class``. Raises ConnectError."""
+        """A new instance of ``connector.class``. Raises ConnectError."""
         return self.plugins.new_connector(props)
 
     def connector_class(self, props: Mapping[str, str]) -> type[Connector]:
-        """The class that ``connector.class`` means, in the version that is asked for. Raises ConnectError."""
+        """The class for ``connector.class``, in the requested version. Raises ConnectError."""
         key = "connector.class"
         return self.plugins.find(
             props.get(key) or "", Connector, key=key, version=props.get("connector.plugin.version")
@@ -157,7 +157,10 @@ class Worker:
         state: TargetState,
         on_transition: OnTransition,
     ) -> None:
-        """Start a connector in the wanted state; the outcome goes to ``on_transition``, failures also to ``listener``."""
+        """Start a connector in the target state.
+
+        The result goes to ``on_transition``, failures also to ``listener``.
+        """
         try:
             props = self.resolve(raw)
             loader = self.plugins.connector_loader(props)
@@ -185,7 +188,7 @@ class Worker:
         connector.transition_to(state, on_transition)
 
     def stop_connectors(self, names: Iterable[str], timeout_s: float = CONNECTOR_STOP_S) -> None:
-        """Stop connectors side by side; those that do not stop in time are abandoned."""
+        """Stop connectors in parallel; those that do not stop in time are cancelled."""
         with self._lock:
             found = [self._connectors[name] for name in names if name in self._connectors]
         for connector in found:
@@ -198,24 +201,27 @@ class Worker:
                 self._connectors.pop(connector.name, None)
 
     def connector_names(self) -> set[str]:
-        """Connectors that are here, in whatever state."""
+        """Connectors on this worker, in any state."""
         with self._lock:
             return set(self._connectors)
 
     def connector_state(self, name: str) -> ConnectorState | None:
-        """State of a connector's instance, None when it is not here."""
+        """State of a connector's instance, None when it is not on this worker."""
         with self._lock:
             connector = self._connectors.get(name)
         return None if connector is None else connector.state
 
     def is_running(self, name: str) -> bool:
-        """Whether a connector is here and started."""
+        """Whether a connector is on this worker and running."""
         with self._lock:
             connector = self._connectors.get(name)
         return connector is not None and connector.is_running
 
     def set_target_state(self, name: str, state: TargetState, on_transition: OnTransition) -> None:
-        """Move a connector and its tasks here to another state; ``on_transition`` hears of the connector if it is here."""
+        """Change the target state of a connector and its tasks.
+
+        ``on_transition`` is called if the connector is on this worker.
+        """
         with self._lock:
             connector = self._connectors.get(name)
             tasks = [task for task in self._tasks.values() if task.id.connector == name]
@@ -225,10 +231,10 @@ class Worker:
             task.set_target_state(state)
 
     def task_configs(self, name: str, raw: Props) -> list[dict[str, str | None]]:
-        """What the tasks of a connector that runs here shall be configured with, ready to be stored.
+        """The task configs of a connector that runs on this worker, ready to be stored.
 
-        Values that the connector got from a config provider are stored as the reference again, never as the secret.
-        Raises TooManyTasks, or what the connector raises.
+        Values that the connector received from a config provider are stored as the reference again, never as the
+        secret. Raises TooManyTasks, or the connector's exception.
         """
         with self._lock:
             connector = self._connectors.get(name)
@@ -253,7 +259,7 @@ class Worker:
     # -- tasks
 
     def start_task(self, start: TaskStart) -> bool:
-        """Start a task; False when that failed, which its listener hears of. Others are not affected."""
+        """Start a task; False when that failed. The listener receives the error; other tasks are not affected."""
         try:
             task = self._builder.build(start)
             with self._lock:
@@ -268,10 +274,10 @@ class Worker:
         return True
 
     def stop_tasks(self, ids: Iterable[ConnectorTaskId]) -> None:
-        """Stop tasks side by side; those that take longer than task.shutdown.graceful.timeout.ms are cancelled."""
+        """Stop tasks in parallel; those that take longer than task.shutdown.graceful.timeout.ms are cancelled."""
         with self._lock:
             found = [self._tasks[task_id] for task_id in ids if task_id in self._tasks]
-        # A task's own stop() may take its time: none shall wait for another's.
+        # A task's own stop() may take time: no task should wait for another's.
         for task in found:
             threading.Thread(target=task.stop, name=f"stop-{task.id}", daemon=True).start()
         deadline = time.monotonic() + self.config.int("task.shutdown.graceful.timeout.ms") / 1000
@@ -283,17 +289,17 @@ class Worker:
                 self._tasks.pop(task.id, None)
 
     def task_ids(self) -> set[ConnectorTaskId]:
-        """Tasks that are here, failed ones included."""
+        """Tasks on this worker, including failed ones."""
         with self._lock:
             return set(self._tasks)
 
     def task_details(self) -> dict[ConnectorTaskId, dict[str, Any]]:
-        """What the tasks here have reported of themselves."""
+        """Details that the tasks of this worker have reported."""
         with self._lock:
             return {task_id: dict(task.detail) for task_id, task in self._tasks.items()}
 
     def task_counters(self) -> dict[ConnectorTaskId, TaskCounters]:
-        """The figures of the tasks here, failed ones included; they go on counting."""
+        """Counters of the tasks on this worker, including failed ones; the counters are live objects."""
         with self._lock:
             return {task_id: task.counters for task_id, task in self._tasks.items()}
 
@@ -307,7 +313,7 @@ class Worker:
         )
 
     def fence_zombies(self, connector: str, tasks: int, raw: Props) -> None:
-        """Fence the producers of tasks 0 up to ``tasks`` of a connector, and wait for it. Raises ConnectError."""
+        """Fence the producers of tasks 0 to ``tasks`` - 1 of a connector, and wait for it. Raises ConnectError."""
         ids = [task_transactional_id(self._group_id, ConnectorTaskId(connector, number)) for number in range(tasks)]
         connector_props = self.resolve(raw)
         client_id = f"connector-worker-adminclient-{connector}"

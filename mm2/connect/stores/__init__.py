@@ -1,4 +1,4 @@
 """Connect's three shared stores, each a compacted topic folded into memory: configs, statuses, source offsets.
 
-Every store comes as a pure fold (record in, state and events out) and a thin shell around ``mm2.kafka.log``.
+Each store consists of a pure fold (records in, state and events out) and a thin I/O layer on ``mm2.kafka.log``.
 """

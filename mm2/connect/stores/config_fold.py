@@ -1,4 +1,4 @@
-"""From the records of the config topic to its state (spec connect B.1, KafkaConfigBackingStore)."""
+"""Folds the records of the config topic into its state (KafkaConfigBackingStore)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ log = structlog.get_logger(__name__)
 
 
 class ConfigListener(Protocol):
-    """Told about changes once the store has started. Called on the log's thread: must return at once."""
+    """Receives changes after the store has started. Called on the log's thread: must return immediately."""
 
     def on_connector_config_update(self, connector: str) -> None:
         """A connector was created or changed."""
@@ -41,20 +41,20 @@ class ConfigListener(Protocol):
         """A set of task configs was committed; empty when it was inconsistent or had no tasks."""
 
     def on_target_state_change(self, connector: str) -> None:
-        """A known connector shall be in another state."""
+        """The target state of a known connector was changed."""
 
     def on_session_key_update(self, key: SessionKey) -> None:
         """The leader distributed a new key."""
 
     def on_restart_request(self, request: RestartRequest) -> None:
-        """Somebody asked for a restart."""
+        """A restart was requested."""
 
     def on_logging_level_update(self, namespace: str, level: str) -> None:
-        """A logger's level shall change on every worker."""
+        """A logger's level must change on every worker."""
 
 
 class _Refused(Exception):
-    """A record whose value makes no sense; it is logged and left out."""
+    """A record whose value is invalid; it is logged and skipped."""
 
 
 @dataclass
@@ -72,7 +72,7 @@ class _Tables:
 
 
 class ConfigFold:
-    """Folds records in the order of the topic. One thread feeds it; snapshots may be taken by any thread."""
+    """Folds records in the order of the topic. One thread applies records; any thread may take snapshots."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -82,11 +82,11 @@ class ConfigFold:
         self._listener: ConfigListener | None = None
 
     def start_listening(self, listener: ConfigListener) -> None:
-        """From the next record on tell ``listener``; what was folded before is history to it."""
+        """Call ``listener`` from the next record on; earlier records are not reported."""
         self._listener = listener
 
     def snapshot(self) -> ClusterConfigState:
-        """The state now."""
+        """The current state."""
         with self._lock:
             tables = self._tables
             return ClusterConfigState(
@@ -104,12 +104,15 @@ class ConfigFold:
             )
 
     def is_pending_fencing(self, connector: str) -> bool:
-        """One connector of ``snapshot().pending_fencing``, for whoever waits for it."""
+        """Whether a connector is in ``snapshot().pending_fencing``, without the cost of a snapshot."""
         with self._lock:
             return connector in self._tables.pending_fencing
 
     def apply(self, offset: int, key: bytes | None, value: bytes | None) -> None:
-        """Take in one record. Bad ones are logged and dropped; JSON that cannot be parsed does not move the offset."""
+        """Apply one record; invalid ones are logged and skipped.
+
+        JSON that cannot be parsed does not advance the offset.
+        """
         try:
             name = (key or b"").decode("utf-8")
             parsed = internal_json.decode(value)
@@ -121,7 +124,7 @@ class ConfigFold:
                 self._offset = offset + 1
                 event = self._dispatch(name, parsed)
         except _Refused as refused:
-            # Values may hold secrets: say only what is wrong with them.
+            # Values may contain secrets: describe only the error.
             log.warning("config record refused", key=name, offset=offset, reason=str(refused))
             return
         if event is not None and self._listener is not None:
@@ -172,13 +175,13 @@ class ConfigFold:
     def _commit_record(self, connector: str, value: Any) -> Callable[[ConfigListener], None] | None:
         tables = self._tables
         if connector not in tables.connector_configs:
-            # Deleted, and compaction took both its config and the tombstone: these are left-overs.
+            # The connector was deleted, and compaction removed both its config and the tombstone.
             self._forget(connector)
             return None
         count = _integer(value, "tasks")
         deferred = tables.deferred.get(connector)
         updated: list[ConnectorTaskId] = []
-        # More than asked for is fine: compaction may leave configs of tasks that were since removed.
+        # Additional configs are valid: compaction may leave configs of tasks that have been removed.
         complete = all(ConnectorTaskId(connector, number) in (deferred or {}) for number in range(count))
         if complete:
             tables.applied[connector] = tables.connector_configs[connector]

@@ -1,4 +1,4 @@
-"""What the config topic's records say, as (key, value) pairs whose values are JSON-able (spec connect B.1)."""
+"""Records of the config topic, as (key, value) pairs with JSON-compatible values."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ ConfigRecord = tuple[str, Any]
 
 
 def connector(name: str, props: Props, state: TargetState | None = None) -> list[ConfigRecord]:
-    """A connector; its state comes first, so that it is known when the connector is."""
+    """A connector's records; its target state comes first, so that it is known when the connector is."""
     first = [] if state is None else [target_state(name, state)]
     return [*first, (CONNECTOR_PREFIX + name, _properties(props))]
 
 
 def removal(name: str) -> list[ConfigRecord]:
-    """The end of a connector."""
+    """The records that delete a connector."""
     return [(CONNECTOR_PREFIX + name, None), (TARGET_STATE_PREFIX + name, None)]
 
 
@@ -37,12 +37,12 @@ def tasks(name: str, configs: Sequence[Props]) -> list[ConfigRecord]:
 
 
 def commit(name: str, count: int) -> ConfigRecord:
-    """That all ``count`` task configs are written."""
+    """The record that commits ``count`` task configs."""
     return (COMMIT_PREFIX + name, {"tasks": count})
 
 
 def target_state(name: str, state: TargetState) -> ConfigRecord:
-    """Workers older than KIP-875 know no STOPPED and read only the first field."""
+    """Workers older than KIP-875 do not support STOPPED and read only the first field."""
     old = TargetState.PAUSED if state is TargetState.STOPPED else state
     return (TARGET_STATE_PREFIX + name, {"state": old.value, "state.v2": state.value})
 

@@ -1,4 +1,4 @@
-"""What the config topic says, at one moment (org.apache.kafka.connect.storage.ClusterConfigState)."""
+"""An immutable snapshot of the config topic (org.apache.kafka.connect.storage.ClusterConfigState)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Props = Mapping[str, str | None]
 
 
 class TargetState(StrEnum):
-    """What a user wants a connector to be."""
+    """The state that a user has requested for a connector."""
 
     STARTED = "STARTED"
     PAUSED = "PAUSED"
@@ -30,7 +30,7 @@ class RestartRequest:
 
     @property
     def impact(self) -> tuple[bool, bool]:
-        """Orders requests for one connector: the higher one wins over a pending lower one."""
+        """Orders requests for one connector: a request with higher impact replaces a pending one with lower impact."""
         return (not self.only_failed, self.include_tasks)
 
     def to_json(self) -> dict[str, bool]:
@@ -40,7 +40,7 @@ class RestartRequest:
 
 @dataclass(frozen=True)
 class ClusterConfigState:
-    """A snapshot; never changes. Configurations are raw: provider references are not resolved in it."""
+    """An immutable snapshot. Configurations are as stored: provider references are not resolved."""
 
     #: Offset of the next record to read, -1 before the first. Members of the group compare it.
     offset: int = -1
@@ -49,13 +49,13 @@ class ClusterConfigState:
     connector_configs: Mapping[str, Props] = field(default_factory=dict)
     target_states: Mapping[str, TargetState] = field(default_factory=dict)
     task_configs: Mapping[ConnectorTaskId, Props] = field(default_factory=dict)
-    #: The connector configuration that was in force when its present task configs were committed.
+    #: The connector configuration with which the current task configs were committed.
     applied_connector_configs: Mapping[str, Props] = field(default_factory=dict)
     task_count_records: Mapping[str, int] = field(default_factory=dict)
-    #: Counts the sets of task configs of a connector, the first being 0.
+    #: Generation of the committed task configs per connector, starting at 0.
     task_config_generations: Mapping[str, int] = field(default_factory=dict)
     pending_fencing: frozenset[str] = frozenset()
-    #: Connectors whose committed set of task configs is incomplete, because compaction took a part of it.
+    #: Connectors whose committed task configs are incomplete, because compaction removed a part of them.
     inconsistent: frozenset[str] = frozenset()
 
     def __contains__(self, connector: str) -> bool:
@@ -66,7 +66,7 @@ class ClusterConfigState:
         return frozenset(self.connector_configs)
 
     def connector_config(self, connector: str) -> Props | None:
-        """Its raw configuration, None when there is no such connector."""
+        """Its configuration as stored, None when there is no such connector."""
         return self.connector_configs.get(connector)
 
     def target_state(self, connector: str) -> TargetState | None:
@@ -80,7 +80,7 @@ class ClusterConfigState:
         return [ConnectorTaskId(connector, number) for number in range(self.task_counts.get(connector, 0))]
 
     def task_config(self, task: ConnectorTaskId) -> Props | None:
-        """A task's raw configuration."""
+        """A task's configuration as stored."""
         return self.task_configs.get(task)
 
     def all_task_configs(self, connector: str) -> list[Props]:

@@ -1,4 +1,4 @@
-"""Where the desired state of a Connect cluster is kept (org.apache.kafka.connect.storage.ConfigBackingStore)."""
+"""Interface of the config store (org.apache.kafka.connect.storage.ConfigBackingStore)."""
 
 from __future__ import annotations
 
@@ -12,47 +12,50 @@ from mm2.connect.stores.config_state import ClusterConfigState, Props, RestartRe
 
 
 class PrivilegedWriteError(ConnectError):
-    """The leader could not write: another one has fenced it, or the cluster did not answer. Claim again, then retry."""
+    """The leader could not write: another leader has fenced it, or the cluster did not respond.
+
+    Claim the privileges again, then retry.
+    """
 
 
 class ConfigStore(ABC):
-    """Connectors, task configs and target states, with all changes told to a listener. Thread-safe.
+    """Connectors, task configs and target states; a listener receives all changes. Thread-safe.
 
     Reads are served from memory. A write is visible in `snapshot` when it returns, except for target states and logger
-    levels, which come back when they come back.
+    levels, which become visible when they are read back.
     """
 
     @abstractmethod
     def start(self, listener: ConfigListener) -> None:
-        """Load what there is, then tell ``listener`` about every change. Raises ConnectError or KafkaFailure."""
+        """Load the current state, then pass every change to ``listener``. Raises ConnectError or KafkaFailure."""
 
     @abstractmethod
     def stop(self) -> None:
-        """Release everything; writes under way are given up."""
+        """Release all resources; writes in progress are aborted."""
 
     @abstractmethod
     def snapshot(self) -> ClusterConfigState:
-        """The state as far as known here."""
+        """The state as read so far."""
 
     @abstractmethod
     def refresh(self, timeout_s: float) -> None:
-        """Catch up with what others have written. Raises KafkaFailure when that takes longer than ``timeout_s``."""
+        """Read what other workers have written. Raises KafkaFailure when that takes longer than ``timeout_s``."""
 
     @abstractmethod
     def is_pending_fencing(self, connector: str) -> bool:
-        """Whether a connector has task configs whose predecessors have not been fenced yet, as far as known here."""
+        """Whether a connector has task configs whose predecessors have not been fenced yet, as read so far."""
 
     @abstractmethod
     def claim_write_privileges(self) -> None:
-        """Become the only leader that can write; does nothing where nobody else could. Raises ConnectError."""
+        """Become the only leader that can write; does nothing standalone or without transactions. Raises ConnectError."""
 
     @abstractmethod
     def put_connector_config(self, connector: str, props: Props, target_state: TargetState | None = None) -> None:
-        """Create or replace a connector; with ``target_state`` its state is set first, so it never runs in another."""
+        """Create or replace a connector; ``target_state`` is written first, so it never runs in another state."""
 
     @abstractmethod
     def remove_connector_config(self, connector: str) -> None:
-        """Delete a connector and with it its tasks."""
+        """Delete a connector and its tasks."""
 
     @abstractmethod
     def put_task_configs(self, connector: str, configs: Sequence[Props]) -> None:
@@ -60,11 +63,11 @@ class ConfigStore(ABC):
 
     @abstractmethod
     def put_task_count(self, connector: str, count: int) -> None:
-        """Note that older tasks of a connector are fenced and ``count`` newer ones may run."""
+        """Record that older tasks of a connector are fenced and ``count`` newer ones may run."""
 
     @abstractmethod
     def put_target_state(self, connector: str, state: TargetState) -> None:
-        """Say what state a connector shall be in."""
+        """Set the target state of a connector."""
 
     @abstractmethod
     def put_session_key(self, key: SessionKey) -> None:
@@ -72,8 +75,8 @@ class ConfigStore(ABC):
 
     @abstractmethod
     def put_restart_request(self, request: RestartRequest) -> None:
-        """Ask all workers to restart what they run of a connector."""
+        """Request all workers to restart their part of a connector."""
 
     @abstractmethod
     def put_logger_level(self, namespace: str, level: str) -> None:
-        """Ask all workers to change a logger's level."""
+        """Request all workers to change a logger's level."""

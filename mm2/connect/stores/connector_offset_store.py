@@ -1,4 +1,4 @@
-"""Offsets of a connector with a topic of its own, over those that all connectors share (KIP-618; spec connect D.13)."""
+"""Offset store of a connector with its own offsets topic, combined with the worker's shared one (KIP-618)."""
 
 from __future__ import annotations
 
@@ -20,22 +20,23 @@ _COPY_S = 30.0
 
 
 def own_topic(named: str, shared: str, *, elsewhere: bool, exactly_once: bool) -> str | None:
-    """The topic that a connector's offsets have to themselves; None when they are in ``shared``, the worker's.
+    """The connector's own offsets topic; None when its offsets are in ``shared``, the worker's topic.
 
-    ``named`` is the connector's ``offsets.storage.topic``, ``elsewhere`` says that its producers write to another cluster. Its
-    own topic is there, too; with exactly-once, where offsets go with the records, also when nobody has named one: then it is
-    called as the worker's is (Worker.offsetStoreForExactlyOnceSourceTask).
+    ``named`` is the connector's ``offsets.storage.topic``; ``elsewhere``: its producers write to another cluster, which
+    then contains its own topic. With exactly-once support, offsets must be in the cluster of the records, so there is
+    an own topic even if ``named`` is empty: it has the name of the worker's topic
+    (Worker.offsetStoreForExactlyOnceSourceTask).
     """
     topic = named or (shared if elsewhere and exactly_once else "")
     return topic if topic and (elsewhere or topic != shared) else None
 
 
 class ConnectorOffsetStore(OffsetStore):
-    """``own`` (`offsets.storage.topic`) is what counts; ``shared``, the worker's store, is read where ``own`` says nothing.
+    """Reads ``own`` (`offsets.storage.topic`) first and ``shared``, the worker's store, for offsets missing in it.
 
-    What is written to ``own`` is copied to ``shared`` afterwards, as well as that goes, so that a connector may lose its own
-    topic's configuration and go on. Removals are the other way round: ``shared`` first, and when that fails nothing is
-    removed, or an offset that was removed would come back from there.
+    Writes to ``own`` are copied to ``shared`` afterwards on a best-effort basis, so that a connector can continue if
+    its own topic is no longer configured. Removals go to ``shared`` first, and if that fails nothing is removed;
+    otherwise a removed offset would reappear from ``shared``.
 
     Starts and stops ``own`` only.
     """
@@ -45,7 +46,7 @@ class ConnectorOffsetStore(OffsetStore):
         self._shared = shared
         self._copies: dict[tuple[str, bytes], SourceOffset] = {}
         self._news = threading.Condition()
-        # Held while something is written to the shared store, so that no copy overtakes a removal.
+        # Held during writes to the shared store, so that no copy overtakes a removal.
         self._sharing = threading.Lock()
         self._stopping = False
         self._copier: threading.Thread | None = None
@@ -62,7 +63,7 @@ class ConnectorOffsetStore(OffsetStore):
         self._own.start()
 
     def stop(self) -> None:
-        """Copies that have not been made are not made any more."""
+        """Pending copies are dropped."""
         with self._news:
             self._stopping = True
             self._news.notify_all()
@@ -100,7 +101,7 @@ class ConnectorOffsetStore(OffsetStore):
         self.after_commit(connector, wanted)
 
     def before_commit(self, connector: str, offsets: Iterable[SourceOffset], timeout_s: float) -> None:
-        """Remove from the shared store what is about to be removed from the connector's own."""
+        """Remove from the shared store the offsets that will be removed from the connector's own."""
         removed = [(partition, None) for partition, offset in offsets if offset is None]
         if not removed:
             return
@@ -116,7 +117,7 @@ class ConnectorOffsetStore(OffsetStore):
             self._sharing.release()
 
     def after_commit(self, connector: str, offsets: Iterable[SourceOffset]) -> None:
-        """Have what is in the connector's own store copied to the shared one; returns at once."""
+        """Copy offsets from the connector's own store to the shared one; returns immediately."""
         with self._news:
             for partition, offset in offsets:
                 if offset is not None:
@@ -127,7 +128,7 @@ class ConnectorOffsetStore(OffsetStore):
             self._news.notify_all()
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until all copies are made, or given up; False when they are not after ``timeout_s``."""
+        """Wait until all copies are made or given up; False after ``timeout_s``."""
         with self._news:
             return self._news.wait_for(lambda: not self._copies, timeout_s)
 
@@ -155,7 +156,7 @@ class ConnectorOffsetStore(OffsetStore):
         try:
             self._shared.write(connector, offsets, _COPY_S)
         except ConnectError as error:
-            # They are safe in the connector's own topic, and the next commit copies newer ones.
+            # The offsets are durable in the connector's own topic, and the next commit copies newer ones.
             log.warning("offsets not copied to the worker's own topic", connector=connector, reason=str(error))
 
 

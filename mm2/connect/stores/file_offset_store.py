@@ -1,4 +1,4 @@
-"""Source offsets of a standalone worker in a file (FileOffsetBackingStore of Java, and its very format)."""
+"""Source offsets of a standalone worker in a file (FileOffsetBackingStore of Java, in the same format)."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _KEY = "offset.storage.file.filename"
 
 
 class FileOffsetStore(MemoryOffsetStore):
-    """Loads the file at the start and replaces it at every write; a crash leaves either the old or the new one.
+    """Loads the file on start and replaces it on every write; a crash leaves either the old or the new file.
 
-    A missing or empty file means that there are no offsets yet. Any other file that cannot be read whole is refused,
-    where Java would begin at the start again without a word.
+    A missing or empty file means that there are no offsets yet. Any other file that cannot be read completely is
+    rejected, where Java would silently start without offsets.
     """
 
     def __init__(self, path: Path) -> None:
@@ -30,7 +30,7 @@ class FileOffsetStore(MemoryOffsetStore):
         self._path = path
 
     def start(self) -> None:
-        """Raises ConnectError when there is a file that cannot be read or understood."""
+        """Raises ConnectError when the file exists but cannot be read or parsed."""
         try:
             data = self._path.read_bytes()
         except FileNotFoundError:
@@ -49,7 +49,7 @@ class FileOffsetStore(MemoryOffsetStore):
 
     def _save(self, values: Mapping[bytes, bytes]) -> None:
         try:
-            target = self._path.resolve()  # a link stays one: what it leads to is replaced
+            target = self._path.resolve()  # a symbolic link is kept: its target is replaced
             new = target.with_name(f".{target.name}.new")
             with new.open("wb") as file:
                 file.write(dump_map(values))

@@ -1,6 +1,6 @@
-"""The JSON that Connect's internal topics hold: JsonConverter without schemas (spec connect B).
+"""The JSON of Connect's internal topics: JsonConverter without schemas.
 
-Compact, UTF-8, characters unescaped up to 16 bits; bytes as base64 text, because JSON has no bytes.
+Compact, UTF-8, characters up to U+FFFF unescaped; bytes as base64 text, because JSON has no bytes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from mm2.connect.api import ConnectError
 from mm2.connect.converters.json import JsonConverter
 from mm2.connect.stores.java_map import hash_map_order
 
-#: Java's own, down to how numbers and rare characters are written.
+#: Same output as Java, including numbers and rare characters.
 _CONVERTER: Final = JsonConverter()
 _CONVERTER.configure({"schemas.enable": "false"}, is_key=False)
 
@@ -22,7 +22,7 @@ _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 
 
 def encode(value: Any) -> bytes | None:
-    """Serialise a value; None becomes None (a tombstone). Dictionaries keep their order: see :func:`hash_ordered`."""
+    """Serialize a value; None becomes None (a tombstone). Dictionaries keep their order: see :func:`hash_ordered`."""
     if value is None:
         return None
     try:
@@ -42,7 +42,7 @@ def decode(data: bytes | None) -> Any:
 
 
 def hash_ordered(value: Any) -> Any:
-    """The value with every map in it, at any depth, in Java's HashMap order, and bytes as base64 text."""
+    """The value with every map, at any depth, in Java's HashMap order, and bytes as base64 text."""
     if isinstance(value, Mapping):
         return {key: hash_ordered(value[key]) for key in hash_map_order(value)}
     if isinstance(value, bytes | bytearray | memoryview):
@@ -55,14 +55,14 @@ def hash_ordered(value: Any) -> Any:
 def require_flat(kind: str, values: Any) -> None:
     """Check that offsets or partitions are a map of strings to primitives (OffsetUtils.validateFormat).
 
-    Raises ConnectError naming the offending field. None is allowed: it means "no offset".
+    Raises ConnectError naming the invalid field. None is allowed: it means "no offset".
     """
     if values is None:
         return
     if type(values) is not dict and not isinstance(values, Mapping):
         raise ConnectError(f"A source {kind} must be a map, not {type(values).__name__}")
     for key, value in values.items():
-        # What nearly all are, each record having two such maps.
+        # Fast path for the most common values, since each record has two such maps.
         if type(key) is str and (type(value) is str or (type(value) is int and _INT64_MIN <= value <= _INT64_MAX)):
             continue
         if not isinstance(key, str):

@@ -1,4 +1,4 @@
-"""An internal topic and the log kept in it: created or checked, read to its end, tailed, written."""
+"""An internal topic and its log: created or checked, read to its end, tailed, written."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from mm2.kafka.producer import Producer
 
 
 class InternalLog:
-    """What the three stores have in common. ``on_record`` or ``on_batches`` runs on the log's thread. Thread-safe.
+    """What the three stores share. ``on_record`` or ``on_batches`` runs on the log's thread. Thread-safe.
 
-    ``start_timeout_s`` is for the creation of the topic, and again for reading it. ``single_partition``: refuse a topic
-    that has more. ``read_committed``: records of open and aborted transactions are not seen, and reading to the end
-    waits for open ones. ``stopping`` is set when the store ends.
+    ``start_timeout_s`` limits the creation of the topic, and separately reading it. ``single_partition``: reject a
+    topic with more partitions. ``read_committed``: records of open and aborted transactions are skipped, and reading to
+    the end waits for open ones. ``stopping`` is set when the store ends.
     """
 
     def __init__(
@@ -54,14 +54,14 @@ class InternalLog:
 
     @property
     def progress(self) -> LogProgress | None:
-        """How far `start` has come with reading; None before it reads."""
+        """The progress of reading in `start`; None before reading begins."""
         return self._log.progress
 
     def start(self) -> None:
         """Create or check the topic and read all of it. Raises ConnectError or KafkaFailure.
 
-        A transaction that a dead worker has left open is not waited for, unlike in Java, where a worker that was killed
-        cannot start before it has timed out (a minute): it is aborted by the task, or the leader, that comes after.
+        Does not wait for a transaction that a dead worker has left open: the next task or leader aborts it. In Java, a
+        worker that was killed cannot start before the transaction has timed out (a minute).
         """
         ensure(
             Admin(self.cluster),
@@ -79,19 +79,25 @@ class InternalLog:
             )
 
     def stop(self) -> None:
-        """End reading and give up writes under way."""
+        """Stop reading and abort writes in progress."""
         self.stop_writing()
         self._log.stop()
 
     def stop_writing(self) -> None:
-        """Give up writes under way; reading goes on until `stop`."""
+        """Abort writes in progress; reading continues until `stop`."""
         self.stopping.set()
         self._producer.close()
 
     def read_to_end(self, timeout_s: float) -> None:
-        """Wait until all that is in the topic now has gone through ``on_record``. Raises KafkaFailure if it does not."""
+        """Wait until all current records of the topic have been passed to ``on_record``.
+
+        Raises KafkaFailure on a timeout.
+        """
         self._log.read_to_end(timeout_s)
 
     def send_all(self, records: Iterable[tuple[bytes | None, bytes | None]], *, timeout_s: float) -> None:
-        """Write (key, value) pairs in order and wait for the acks. Raises KafkaFailure; some may be written then."""
+        """Write (key, value) pairs in order and wait for the acknowledgements.
+
+        Raises KafkaFailure; some pairs may have been written then.
+        """
         self._log.send_all(records, timeout_s=timeout_s)

@@ -1,4 +1,4 @@
-"""Creating and checking the compacted topics that the stores live in (spec connect B, TopicAdmin)."""
+"""Creation and validation of the compacted topics of the stores (TopicAdmin)."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _COMPACT = "compact"
 _ALREADY_EXISTS = 36
 _INVALID_REPLICATION_FACTOR = 38
 _UNKNOWN_TOPIC = 3
-# What a broker says when we may not look: then the topic is taken as it is, as Java does.
+# A broker's error codes for missing permissions: then, as in Java, the topic is used without validation.
 _NOT_OURS_TO_SEE = {29, 31, 35}
 
 
 @dataclass(frozen=True)
 class InternalTopic:
-    """What a store's topic shall be like. ``prefix`` is where its settings stand, e.g. ``config.storage.``; ``named_by`` is the
-    key that names it, by default ``<prefix>topic``.
+    """The required settings of a store's topic.
 
-    -1 partitions or replicas mean the broker's default.
+    ``prefix`` is the prefix of its settings, e.g. ``config.storage.``; ``named_by`` is the key that names it, by
+    default ``<prefix>topic``. -1 partitions or replicas mean the broker's default.
     """
 
     name: str
@@ -45,19 +45,19 @@ class InternalTopic:
 
     @property
     def key(self) -> str:
-        """The configuration that names the topic."""
+        """The configuration key that names the topic."""
         return self.named_by or f"{self.prefix}topic"
 
     @property
     def new_topic(self) -> NewTopic:
-        """What is created."""
+        """The topic to create."""
         return NewTopic(
             self.name, self.partitions, self.replication_factor, {**self.configs, _CLEANUP_POLICY: _COMPACT}
         )
 
     @classmethod
     def from_config(cls, config: WorkerConfig, prefix: str) -> InternalTopic:
-        """The topic that a worker's settings describe under ``prefix``; the config topic has one partition always."""
+        """The topic that a worker's settings describe under ``prefix``; the config topic always has one partition."""
         extra = config.storage_topic_settings(prefix)
         ignored = extra.pop(_CLEANUP_POLICY, _COMPACT)
         if ignored.strip() != _COMPACT:
@@ -69,7 +69,7 @@ class InternalTopic:
 
     @classmethod
     def of_connector(cls, config: WorkerConfig, name: str) -> InternalTopic:
-        """The offsets topic that a connector names in ``offsets.storage.topic``, made as the worker's own would be."""
+        """The topic in a connector's ``offsets.storage.topic``, with the settings of the worker's offsets topic."""
         return replace(cls.from_config(config, "offset.storage."), name=name, named_by="offsets.storage.topic")
 
 
@@ -82,10 +82,10 @@ def ensure(
     single_partition: bool = False,
     stopping: threading.Event | None = None,
 ) -> None:
-    """Create the topic if it is absent, else check that its cleanup policy is ``compact`` and nothing else.
+    """Create the topic if it is missing, otherwise check that its cleanup policy is exactly ``compact``.
 
-    ``cluster`` is the name to use in messages. Failures that may pass are tried again until ``timeout_s``. Raises
-    ConnectError, one sentence naming topic, key, value and cluster.
+    ``cluster`` is the name to use in messages. Transient failures are retried until ``timeout_s``. Raises ConnectError,
+    one sentence naming topic, key, value and cluster.
     """
     deadline = time.monotonic() + timeout_s
     backoff = Backoff(250, 5_000)
@@ -102,7 +102,7 @@ def ensure(
         except KafkaFailure as failure:
             reason = explain(admin, topic, failure, cluster)
             wait_s = backoff.delay_s(failures)
-            # Brokers may still be starting, so too many replicas are no final answer either.
+            # Brokers may still be starting, so an error about too many replicas is not final either.
             passing = failure.retriable or _is_replication(failure)
             if not passing or time.monotonic() + wait_s > deadline or stopping.wait(wait_s):
                 raise ConnectError(reason) from failure
@@ -122,13 +122,13 @@ def _describe(admin: Admin, name: str) -> TopicInfo | None:
 def _create(admin: Admin, topic: InternalTopic) -> None:
     outcome = admin.create_topics([topic.new_topic])[topic.name]
     if isinstance(outcome, BrokerFailure) and outcome.code == _ALREADY_EXISTS:
-        return  # another worker was faster
+        return  # another worker has created it
     if isinstance(outcome, KafkaFailure):
         raise outcome
 
 
 def check(admin: Admin, topic: InternalTopic, info: TopicInfo, cluster: str, *, single_partition: bool = False) -> None:
-    """That a topic which is there will do. Raises ConnectError, one sentence, or KafkaFailure."""
+    """Check that an existing topic is usable. Raises ConnectError, one sentence, or KafkaFailure."""
     if single_partition and len(info.partitions) != 1:
         raise ConnectError(
             f"Topic '{topic.name}' supplied via the '{topic.key}' property is required to have a single partition, "
@@ -154,7 +154,7 @@ def _is_replication(failure: KafkaFailure) -> bool:
 
 
 def explain(admin: Admin, topic: InternalTopic, failure: KafkaFailure, cluster: str) -> str:
-    """Why the topic cannot be made, in one sentence with topic, key, value and cluster."""
+    """Why the topic cannot be created, in one sentence with topic, key, value and cluster."""
     if not _is_replication(failure):
         return f"Topic '{topic.name}' supplied via the '{topic.key}' property cannot be used on cluster {cluster}: {failure}"
     key = f"{topic.prefix}replication.factor"

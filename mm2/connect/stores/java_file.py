@@ -1,7 +1,7 @@
-"""A ``HashMap<byte[], byte[]>`` as Java serialises it: the file of offsets of Java's standalone worker.
+"""A ``HashMap<byte[], byte[]>`` as Java serializes it: the offsets file of Java's standalone worker.
 
-A general reader of Java objects (javaobj-py3) builds whatever classes a file names. This reads one shape and refuses all
-else, and it writes that shape, so a file can go from Java to us and back.
+A general reader of Java objects (javaobj-py3) creates any class that a file names. This module reads and writes a
+single shape and rejects everything else. The file can be used by Java and by this project in turn.
 
 ==== the stream (Java Object Serialization Specification, 6.4.2) ====
 ac ed 00 05                                        magic, version
@@ -34,11 +34,11 @@ _LOAD_FACTOR = 0.75
 
 
 class JavaFileError(ValueError):
-    """What was read is not a serialised map of byte arrays; the text says why, as the middle of a sentence."""
+    """The data is not a serialized map of byte arrays; the text is the reason, as a part of a sentence."""
 
 
 def load_map(data: bytes) -> dict[bytes | None, bytes | None]:
-    """The map in a file. Raises JavaFileError for anything else, be it cut off or longer than it should be."""
+    """The map in a file. Raises JavaFileError for any other, truncated or overlong data."""
     return _Reader(data).whole_map()
 
 

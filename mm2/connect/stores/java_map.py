@@ -1,7 +1,7 @@
 """The iteration order of java.util.HashMap for string keys.
 
-Java Connect serialises maps as its HashMaps happen to iterate, and offsets are looked up by the *bytes* of their
-serialised key (spec connect B.3). Whoever shares an offsets topic with Java has to write the same order.
+Java Connect serializes maps in the iteration order of its HashMaps, and offsets are looked up by the *bytes* of their
+serialized key. Programs that share an offsets topic with Java must write the same order.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ def string_hash(text: str) -> int:
 
 
 def hash_map_order(keys: Iterable[str]) -> list[str]:
-    """The keys as a HashMap iterates them into which they were put one by one, in the order given.
+    """The keys in the iteration order of a HashMap into which they were inserted in the given order.
 
-    A table starts with 16 buckets and doubles when it is more than three quarters full. Within a bucket the order of
-    insertion survives. (Buckets turn into trees only beyond eight collisions, which configurations do not reach.)
+    A table starts with 16 buckets and doubles when it is more than three quarters full. Within a bucket the insertion
+    order is kept. (Buckets turn into trees only beyond eight collisions, which configurations do not reach.)
     """
     unique = list(dict.fromkeys(keys))
     capacity = _DEFAULT_CAPACITY

@@ -1,4 +1,4 @@
-"""The config topic: who writes what to it, and how its readers learn (spec connect B.1, KafkaConfigBackingStore)."""
+"""The config topic: write permissions, and propagation to readers (KafkaConfigBackingStore)."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.records.record import Record
 from mm2.kafka.transactions import TransactionalProducer
 
-#: How long one write may take altogether, its reading back included.
+#: Time limit of a write, including reading it back.
 WRITE_BUDGET_S = 30.0
 
 
-#: A leader that dies in a write keeps readers waiting for so long.
+#: For this long, a leader that dies during a write blocks readers.
 _TRANSACTION_TIMEOUT_MS = 10_000
-#: How long a leader tries to make itself the only one.
+#: Time limit for claiming the write privileges.
 _CLAIM_S = 15.0
 
 
 @dataclass(frozen=True)
 class LeaderWrites:
-    """How a leader writes in transactions, so that only one can (exactly.once.source.support)."""
+    """Settings for transactional writes of the leader, which fence older leaders (exactly.once.source.support)."""
 
-    #: Connections of its own, as Java's (client id ``…configs-leader``).
+    #: Separate connections, as in Java (client id ``…configs-leader``).
     cluster: Cluster
     transactional_id: str
 
@@ -44,7 +44,7 @@ class KafkaConfigStore(ConfigStore):
     """Reads are served from memory; writes return when they have been read back. Thread-safe.
 
     Only the group's leader writes connectors, tasks, fencing, restarts and the session key; any worker may write target
-    states and logger levels. With ``leader_writes`` those of the leader need `claim_write_privileges` first, and
+    states and logger levels. With ``leader_writes`` the leader's writes require `claim_write_privileges` first, and
     raise PrivilegedWriteError once another leader has claimed them.
     """
 
@@ -71,7 +71,7 @@ class KafkaConfigStore(ConfigStore):
         )
 
     def start(self, listener: fold.ConfigListener) -> None:
-        """Create or check the topic, read all of it, then tell ``listener`` about every change.
+        """Create or check the topic, read all of it, then pass every change to ``listener``.
 
         Raises ConnectError or KafkaFailure.
         """
@@ -79,28 +79,28 @@ class KafkaConfigStore(ConfigStore):
         self._fold.start_listening(listener)
 
     def stop(self) -> None:
-        """End reading and give up writes under way."""
+        """Stop reading and abort writes in progress."""
         producer = self._leader_producer
         if producer is not None:
             producer.close()
         self._log.stop()
 
     def snapshot(self) -> ClusterConfigState:
-        """The state as far as read."""
+        """The state as read so far."""
         return self._fold.snapshot()
 
     def refresh(self, timeout_s: float) -> None:
-        """Read to the present end. Raises KafkaFailure when that takes longer than ``timeout_s``."""
+        """Read to the current end. Raises KafkaFailure when that takes longer than ``timeout_s``."""
         self._log.read_to_end(timeout_s)
 
     def is_pending_fencing(self, connector: str) -> bool:
-        """Whether a connector has task configs whose predecessors have not been fenced yet, as far as read."""
+        """Whether a connector has task configs whose predecessors have not been fenced yet, as read so far."""
         return self._fold.is_pending_fencing(connector)
 
     def claim_write_privileges(self) -> None:
-        """Become the only leader that can write; does nothing when that is so already, or without transactions.
+        """Become the only leader that can write; does nothing if it already is, or without transactions.
 
-        Raises ConnectError. Takes up to 15 s when the cluster is slow to answer.
+        Raises ConnectError. Takes up to 15 s when the cluster responds slowly.
         """
         if self._leader_writes is None:
             return
@@ -132,7 +132,7 @@ class KafkaConfigStore(ConfigStore):
         self._write(f"the removal of connector {connector}", records.removal(connector))
 
     def put_task_configs(self, connector: str, configs: Sequence[Props]) -> None:
-        """They take effect with the commit record, which follows when the others have been read back."""
+        """The configs take effect with the commit record, which is written when the others have been read back."""
         deadline = time.monotonic() + WRITE_BUDGET_S
         what = f"the task configs of connector {connector}"
         self._read_back(what, deadline)
@@ -203,7 +203,8 @@ class KafkaConfigStore(ConfigStore):
                 producer.send(self._log.name, written, 0, timeout_s=_left(deadline))
                 producer.commit()
             except KafkaFailure as failure:
-                # Whether it is written is not known; the next claim aborts it if it is still open.
+                # It is unknown whether the records were written; the next claim aborts the transaction if it is still
+                # open.
                 self._leader_producer = None
                 producer.close()
                 raise PrivilegedWriteError(str(self._failed(what, failure))) from failure

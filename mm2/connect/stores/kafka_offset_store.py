@@ -1,4 +1,4 @@
-"""The offsets topic: how far sources have been read (spec connect B.3, KafkaOffsetBackingStore)."""
+"""The offsets topic with the source offsets (KafkaOffsetBackingStore)."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from mm2.kafka.records.batch import BatchView
 
 
 class KafkaOffsetStore(OffsetStore):
-    """Source offsets of all connectors of a worker, or of the connector that has a topic of its own. Thread-safe.
+    """Source offsets of all connectors of a worker, or of a connector with its own topic. Thread-safe.
 
-    ``read_committed``: offsets count only when the transaction they were written in is committed; with exactly-once the
-    tasks write them by themselves, together with their records.
+    ``read_committed``: offsets count only when their transaction is committed; with exactly-once support the tasks
+    write them together with their records.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class KafkaOffsetStore(OffsetStore):
             ) from failure
 
     def records(self, connector: str, offsets: Iterable[SourceOffset]) -> list[tuple[bytes, bytes | None]]:
-        """What is removed is removed under every key that says the same."""
+        """The records for these offsets; a removal covers every key that is equal to the partition."""
         found: list[tuple[bytes, bytes | None]] = []
         for partition, offset in offsets:
             value = OffsetJson.value(offset)

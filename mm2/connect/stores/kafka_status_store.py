@@ -1,4 +1,4 @@
-"""The status topic (spec connect B.2, KafkaStatusBackingStore)."""
+"""The status topic (KafkaStatusBackingStore)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ATTEMPT_S = 5.0
 class _Write:
     key: str
     value: bytes | None
-    # None for topic statuses, which are always worth writing.
+    # None for topic statuses, which are always written.
     status: Status | None
     entry: Entry[Status] | None
     sequence: int
@@ -37,7 +37,7 @@ class _Write:
 
 
 class KafkaStatusStore(StatusStore):
-    """Reads are served from memory. Writes are queued and sent by a thread of the store, so they never block a task."""
+    """Reads are served from memory. Writes are queued for the store's own thread, so they never block a task."""
 
     def __init__(self, cluster: Cluster, topic: InternalTopic, *, start_timeout_s: float) -> None:
         self._fold = StatusFold()
@@ -60,7 +60,7 @@ class KafkaStatusStore(StatusStore):
         self._sender.start()
 
     def stop(self, timeout_s: float = 5.0) -> None:
-        """Send what is queued for up to ``timeout_s``, then end."""
+        """Send queued statuses for up to ``timeout_s``, then stop."""
         if self._sender is not None:
             self.flush(timeout_s)
         self._log.stop_writing()
@@ -71,32 +71,32 @@ class KafkaStatusStore(StatusStore):
         self._log.stop()
 
     def put(self, status: Status) -> None:
-        """Write a status whatever the topic holds."""
+        """Write a status regardless of the topic's content."""
         self._put(status, safe=False)
 
     def put_safe(self, status: Status) -> None:
-        """Write a status unless another worker has said something newer: for failures and farewells."""
+        """Write a status unless another worker has written a newer one: for failures and shutdowns."""
         self._put(status, safe=True)
 
     def put_topic(self, status: TopicStatus) -> None:
-        """Note that a connector uses a topic."""
+        """Record that a connector uses a topic."""
         self._enqueue(_Write(status.key, status.encode(), None, None, 0, safe=False))
 
     def delete_topic(self, connector: str, topic: str) -> None:
-        """Forget that a connector uses a topic."""
+        """Remove the record that a connector uses a topic."""
         self._enqueue(_Write(topic_key(topic, connector), None, None, None, 0, safe=False))
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until everything queued is written; False when it is not after ``timeout_s``."""
+        """Wait until all queued statuses are written; False after ``timeout_s``."""
         with self._news:
             return self._news.wait_for(lambda: not self._queue and not self._sending, timeout_s)
 
     def connector(self, name: str) -> Status | None:
-        """Latest status of a connector."""
+        """Last status of a connector."""
         return self._fold.connector(name)
 
     def task(self, task: ConnectorTaskId) -> Status | None:
-        """Latest status of a task."""
+        """Last status of a task."""
         return self._fold.task(task)
 
     def tasks(self, connector: str) -> list[Status]:
@@ -104,19 +104,19 @@ class KafkaStatusStore(StatusStore):
         return self._fold.tasks(connector)
 
     def connectors(self) -> set[str]:
-        """Connectors that have a status, of their own or of a task."""
+        """Connectors with a status of their own or of a task."""
         return self._fold.connectors()
 
     def topics(self, connector: str) -> Mapping[str, TopicStatus]:
-        """Topics a connector has been seen to use."""
+        """Topics that a connector has used."""
         return self._fold.topics(connector)
 
     def topic(self, connector: str, topic: str) -> TopicStatus | None:
-        """One of :meth:`topics`."""
+        """The status of one topic of :meth:`topics`."""
         return self._fold.topic(connector, topic)
 
     def connectors_with_topics(self) -> set[str]:
-        """Connectors that have been seen to use a topic."""
+        """Connectors that have used a topic."""
         return self._fold.connectors_with_topics()
 
     def _put(self, status: Status, *, safe: bool) -> None:
@@ -143,7 +143,7 @@ class KafkaStatusStore(StatusStore):
                 return
 
     def _send_until_failure(self) -> bool:
-        """Send batch after batch. True = a batch failed and its writes are queued again as far as still wanted."""
+        """Send batches until one fails. True: a batch failed and its still current writes are queued again."""
         while True:
             with self._news:
                 self._sending = False
@@ -160,12 +160,12 @@ class KafkaStatusStore(StatusStore):
                 return True
 
     def _send(self, batch: Sequence[_Write]) -> list[_Write]:
-        """Send them once; what is to be tried again."""
+        """Send the writes once; returns those to retry."""
         try:
             self._log.send_all([(write.key.encode("utf-8"), write.value) for write in batch], timeout_s=_ATTEMPT_S)
         except KafkaFailure as failure:
             if failure.is_final and len(batch) > 1:
-                # One may be to blame, a trace that is too long, say, and is no reason to lose the others.
+                # A single status, such as one with a very long trace, must not prevent writing the others.
                 return [write for one in batch for write in self._send([one])]
             log.warning(
                 "statuses not written",

@@ -1,4 +1,4 @@
-"""The desired state of a standalone worker: gone when the process ends (MemoryConfigBackingStore of Java)."""
+"""The config store of a standalone worker, not persistent (MemoryConfigBackingStore of Java)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from mm2.connect.stores.config_store import ConfigStore
 
 
 class MemoryConfigStore(ConfigStore):
-    """What would be written to the config topic is folded at once, so both stores follow the same rules.
+    """Folds the records that would be written to the config topic, so both stores follow the same rules.
 
-    The listener is called on the thread that writes, before the write returns. There is nobody to fence, to sign for or
-    to ask: task counts, session keys, restart requests and logger levels are accepted and forgotten, as in Java.
+    The listener is called on the writing thread, before the write returns. As in Java, task counts, session keys,
+    restart requests and logger levels are accepted and ignored, because there is only one worker.
     """
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class MemoryConfigStore(ConfigStore):
             raise ConnectError(f"No connector {connector} is configured")
 
     def _write(self, batch: Sequence[tuple[str, Any]]) -> None:
-        # One writer at a time; a listener may write again from inside its call.
+        # One writer at a time; a listener may write again during its call.
         with self._lock:
             for key, value in batch:
                 offset, self._end = self._end, self._end + 1

@@ -1,4 +1,4 @@
-"""Source offsets that last as long as the process (MemoryOffsetBackingStore of Java)."""
+"""Source offsets in memory, not persistent (MemoryOffsetBackingStore of Java)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mm2.connect.stores.offset_table import OffsetTable
 
 
 class MemoryOffsetStore(OffsetStore):
-    """Offsets of a standalone worker. `_save` is where a descendant keeps them longer."""
+    """Offsets of a standalone worker. Subclasses override `_save` for persistence."""
 
     def __init__(self) -> None:
         self._table = OffsetTable()
@@ -48,7 +48,7 @@ class MemoryOffsetStore(OffsetStore):
                     whole.pop(key, None)
                 else:
                     whole[key] = value
-            # First the file, then what readers see: nobody goes on from an offset that a restart would not know.
+            # Save first: readers must not see an offset that would be unknown after a restart.
             self._save(whole)
             self._table.update(values)
 

@@ -1,4 +1,4 @@
-"""Statuses of a standalone worker: gone when the process ends (MemoryStatusBackingStore of Java)."""
+"""Statuses of a standalone worker, not persistent (MemoryStatusBackingStore of Java)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ K = TypeVar("K")
 
 
 class MemoryStatusStore(StatusStore):
-    """The last one to speak is right: there is one worker and one generation."""
+    """The last write is always valid: there is one worker and one generation."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

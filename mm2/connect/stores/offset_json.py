@@ -1,4 +1,4 @@
-"""Keys and values of the offsets topic (JSON without schema, maps in Java's order; spec connect B.3)."""
+"""Keys and values of the offsets topic (JSON without schema, maps in Java's order)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mm2.connect.stores import internal_json
 
 
 class OffsetJson:
-    """Keys and values of the offsets topic (JSON without schema, maps in Java's order; spec connect B.3)."""
+    """Keys and values of the offsets topic (JSON without schema, maps in Java's order)."""
 
     @staticmethod
     def key(connector: str, partition: Mapping[str, Any] | None) -> bytes:

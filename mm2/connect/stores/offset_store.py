@@ -1,4 +1,4 @@
-"""Where it is kept how far sources have been read (org.apache.kafka.connect.storage.OffsetBackingStore)."""
+"""Interface of the source offset store (org.apache.kafka.connect.storage.OffsetBackingStore)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = structlog.get_logger(__name__)
 
 _AGAIN_S = 1.0
 
-#: A source partition with its offset; None stands for "no offset" and removes one that is there.
+#: A source partition with its offset; None means "no offset" and removes an existing one.
 SourceOffset = tuple[Mapping[str, Any] | None, Mapping[str, Any] | None]
 
 
@@ -27,59 +27,59 @@ class OffsetStore(ABC):
 
     @property
     def topic(self) -> str:
-        """Name of the topic that the offsets of a connector are written to; empty when they are not kept in Kafka."""
+        """The topic for a connector's offsets; empty when they are not stored in Kafka."""
         return ""
 
     @property
     def progress(self) -> LogProgress | None:
-        """How far `start` has come, for whoever waits for it; None when there is nothing to wait for."""
+        """The progress of `start`; None when there is nothing to wait for."""
         return None
 
     @abstractmethod
     def start(self) -> None:
-        """Load what there is. Raises ConnectError or KafkaFailure."""
+        """Load the stored offsets. Raises ConnectError or KafkaFailure."""
 
     @abstractmethod
     def stop(self) -> None:
-        """Release everything; writes under way are given up."""
+        """Release all resources; writes in progress are aborted."""
 
     @abstractmethod
     def offsets(
         self, connector: str, partitions: Sequence[Mapping[str, Any]], timeout_s: float
     ) -> list[dict[str, Any] | None]:
-        """The offset of each partition, None where there is none; all that was written before this call counts.
+        """The offset of each partition, None where there is none; includes all writes before this call.
 
-        Raises ConnectError when that cannot be found out in ``timeout_s``, never an empty answer instead.
+        Raises ConnectError when they cannot be determined within ``timeout_s``, never returns an empty result instead.
         """
 
     @abstractmethod
     def all_offsets(self, connector: str, timeout_s: float) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-        """Every partition for which a connector has an offset, with it. Raises ConnectError as `offsets` does."""
+        """Every partition with an offset of a connector, and that offset. Raises ConnectError like `offsets`."""
 
     @abstractmethod
     def write(self, connector: str, offsets: Iterable[SourceOffset], timeout_s: float) -> None:
-        """Store offsets and return when they are safe. Raises ConnectError.
+        """Store offsets and return when they are durable. Raises ConnectError.
 
-        After a failure it is unknown which were stored; storing the same or newer ones again is right.
+        After a failure it is unknown which ones were stored; it is safe to store the same or newer ones again.
         """
 
     def refresh(self, timeout_s: float) -> None:
-        """See all that was written before this call. Raises ConnectError when that is not possible in ``timeout_s``."""
+        """Read all writes before this call. Raises ConnectError when that takes longer than ``timeout_s``."""
         return
 
     def records(self, connector: str, offsets: Iterable[SourceOffset]) -> list[tuple[bytes, bytes | None]]:
-        """Keys and values under which offsets are kept in `topic`, for tasks that write them in transactions of their own.
+        """Keys and values of offsets in `topic`, for tasks that write them in their own transactions.
 
         Raises ConnectError when a partition or an offset is not flat.
         """
         return [(OffsetJson.key(connector, partition), OffsetJson.value(offset)) for partition, offset in offsets]
 
     def before_commit(self, connector: str, offsets: Iterable[SourceOffset], timeout_s: float) -> None:
-        """To be called before a transaction that holds `records` of these offsets is committed. Raises ConnectError."""
+        """Call this before committing a transaction that contains `records` of these offsets. Raises ConnectError."""
         return
 
     def after_commit(self, connector: str, offsets: Iterable[SourceOffset]) -> None:
-        """To be called when it is committed; returns at once."""
+        """Call this after the commit; returns immediately."""
         return
 
     def partitions(self, connector: str, timeout_s: float) -> list[dict[str, Any]]:
@@ -94,7 +94,7 @@ class OffsetStore(ABC):
 
 
 class ConnectorOffsetReader:
-    """The offset reader of one task: the store seen through its connector's name."""
+    """The offset reader of one task, limited to its connector."""
 
     def __init__(self, store: OffsetStore, connector: str, *, timeout_s: float = 60.0) -> None:
         self._store = store
@@ -103,7 +103,7 @@ class ConnectorOffsetReader:
         self._closed = threading.Event()
 
     def offsets(self, partitions: Iterable[Mapping[str, Any]]) -> list[dict[str, Any] | None]:
-        """See :class:`mm2.connect.api.OffsetReader`. Waits for a topic that cannot be read at the moment, as Java does."""
+        """See :class:`mm2.connect.api.OffsetReader`. As in Java, waits while the topic cannot be read."""
         wanted = list(partitions)
         while True:
             if self._closed.is_set():
@@ -124,5 +124,5 @@ class ConnectorOffsetReader:
             return found
 
     def close(self) -> None:
-        """Make every use from now on fail; for cancelled tasks."""
+        """Make all further calls fail; for cancelled tasks."""
         self._closed.set()

@@ -1,4 +1,4 @@
-"""What an offsets topic holds, key by key, with the age of each: for people who clean up."""
+"""Lists the offsets topic key by key, with the age of each offset, for clean-up by operators."""
 
 from __future__ import annotations
 
@@ -18,22 +18,24 @@ from mm2.kafka.records.record import Record
 
 @dataclass(frozen=True)
 class KeptOffset:
-    """A key that has a value. ``connector`` and ``partition`` are None when the key is not one of Connect's, ``offset`` when
-    the value is none."""
+    """A key that has a value.
+
+    ``connector`` and ``partition`` are None when the key is not one of Connect's, ``offset`` when the value is invalid.
+    """
 
     key: bytes
     connector: str | None
     partition: Mapping[str, Any] | None
     offset: Mapping[str, Any] | None
-    #: When it was written, in ms.
+    #: Timestamp of the record, in ms.
     written_ms: int
-    #: Where its newest record is.
+    #: Location of its newest record.
     log_partition: int
     log_offset: int
 
     @classmethod
     def of(cls, record: LogRecord) -> KeptOffset:
-        """Understand a record as far as possible."""
+        """Parse a record as far as possible."""
         key = record.key or b""
         named = OffsetJson.parse_key(key)
         try:
@@ -45,8 +47,10 @@ class KeptOffset:
 
 
 def kept_offsets(cluster: Cluster, topic: str, timeout_s: float) -> list[KeptOffset]:
-    """All keys of an offsets topic, by connector, then by key. Raises KafkaFailure; what aborted transactions wrote does
-    not count."""
+    """All keys of an offsets topic, by connector, then by key. Raises KafkaFailure.
+
+    Records of aborted transactions are skipped.
+    """
     newest: dict[bytes, LogRecord] = {}
 
     def take(record: LogRecord) -> None:
@@ -63,13 +67,13 @@ def kept_offsets(cluster: Cluster, topic: str, timeout_s: float) -> list[KeptOff
 
 
 def configured_connectors(cluster: Cluster, config_topic: str, timeout_s: float) -> dict[str, TargetState]:
-    """The connectors that a config topic knows, with the states they are meant to be in. Raises KafkaFailure."""
+    """The connectors in a config topic, with their target states. Raises KafkaFailure."""
     state = stored_configs(cluster, config_topic, timeout_s)
     return {name: state.target_state(name) or TargetState.STARTED for name in state.connectors()}
 
 
 def stored_configs(cluster: Cluster, config_topic: str, timeout_s: float) -> ClusterConfigState:
-    """All that a config topic says now. Raises KafkaFailure, also when it does not exist."""
+    """The current state of a config topic. Raises KafkaFailure, also when the topic does not exist."""
     fold = ConfigFold()
     log = KafkaBasedLog(
         cluster,
@@ -82,9 +86,9 @@ def stored_configs(cluster: Cluster, config_topic: str, timeout_s: float) -> Clu
 
 
 def remove(cluster: Cluster, topic: str, kept: Collection[KeptOffset], timeout_s: float) -> None:
-    """Write a tombstone for each, into the partition that its key is in: who wrote it may have had another partitioner.
+    """Write a tombstone for each offset into the partition of its key; its producer may have used another partitioner.
 
-    Raises KafkaFailure; some may be written then.
+    Raises KafkaFailure; some tombstones may have been written then.
     """
     producer = Producer(cluster)
     try:
@@ -98,8 +102,11 @@ def remove(cluster: Cluster, topic: str, kept: Collection[KeptOffset], timeout_s
 def matching(
     kept: Iterable[KeptOffset], *, connectors: Collection[str], fields: Mapping[str, str], before_ms: int | None
 ) -> list[KeptOffset]:
-    """Those of these connectors (all when there are none), whose source partition has these fields (numbers as text), and
-    that were written before a time. Keys that are not Connect's never match."""
+    """The offsets of these connectors (of all if empty) that match the filter.
+
+    Their source partition has these fields (numbers as text), and they were written before a time. Keys that are not
+    Connect's never match.
+    """
     return [
         one
         for one in kept

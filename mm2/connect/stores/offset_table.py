@@ -1,4 +1,4 @@
-"""Source offsets in memory, as the bytes they are stored as: read in bulk, understood when somebody asks."""
+"""Source offsets in memory, as stored bytes: read in bulk, parsed on demand."""
 
 from __future__ import annotations
 
@@ -17,40 +17,40 @@ log = structlog.get_logger(__name__)
 class OffsetTable:
     """Latest value per key. Thread-safe.
 
-    Two million records come in at the start of a worker, and hardly any of them is ever looked at: so nothing is
-    parsed on the way in. Keys are sorted by connector when the first question needs that, and then kept sorted.
+    A worker may read two million records at startup and use few of them, so nothing is parsed while reading. Keys are
+    sorted by connector on the first request that needs it, and then kept sorted.
 
-    Java finds offsets by the bytes of their key. Somebody else may have written the same map in another order, so where
-    the bytes lead nowhere, keys that say the same in other bytes (*aliases*) are looked at.
+    Java looks up offsets by the bytes of their key. Other programs may write the same map in another order. So when
+    there is no exact match, keys with equal content in other bytes (*aliases*) are used.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._values: dict[bytes, bytes] = {}
         self._keys: dict[str, set[bytes]] | None = None
-        # Keys that came or went since the index was brought up to date; what came and went leaves no trace.
+        # Keys added or removed since the index was updated; a key that was added and removed is not in it.
         self._changed: set[bytes] = set()
-        # Of connectors that were asked for what their bytes did not find: by the key that Java would write.
+        # By connector and the key that Java would write; filled on demand.
         self._aliases: dict[str, dict[bytes, set[bytes]]] = {}
 
     def __len__(self) -> int:
         return len(self._values)
 
     def update(self, values: Mapping[bytes, bytes | None]) -> None:
-        """Take in what came last for each of these keys; None removes one."""
+        """Apply the latest value of each key; None removes it."""
         gone = [key for key, value in values.items() if value is None]
         with self._lock:
             if self._keys is not None:
                 present = self._values.keys()
                 self._changed ^= {key for key in values.keys() - present if values[key] is not None}
                 self._changed ^= {key for key in gone if key in present}
-            # None is taken out again at once.
+            # Keys with None are removed below.
             self._values.update(values)  # type: ignore[arg-type]
             for key in gone:
                 del self._values[key]
 
     def snapshot(self) -> dict[bytes, bytes]:
-        """All keys and values as they are stored."""
+        """All keys and values as stored."""
         with self._lock:
             return dict(self._values)
 
@@ -65,13 +65,13 @@ class OffsetTable:
         return OffsetJson.parse_value(value)
 
     def keys_of(self, connector: str, partition: Mapping[str, Any] | None) -> list[bytes]:
-        """The key that Java would write for a partition, and every other one that is there and says the same."""
+        """The key that Java would write for a partition, and all existing keys with equal content."""
         key = OffsetJson.key(connector, partition)
         with self._lock:
             return [key, *sorted(self._aliases_of(connector).get(key, ()))]
 
     def all_offsets(self, connector: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-        """Every partition of a connector with its offset, in the order of their keys. Raises ConnectError as `offset`."""
+        """Every partition of a connector with its offset, ordered by key. Raises ConnectError like `offset`."""
         with self._lock:
             aliases = self._aliases_of(connector)
             hidden = {alias for key, others in aliases.items() for alias in others if key in self._values}
@@ -123,7 +123,7 @@ class OffsetTable:
 
 
 def _connector_of(key: bytes) -> str | None:
-    """The connector in a key, without parsing what Connect itself writes; None when the key is not one of Connect's."""
+    """The connector in a key, without parsing keys written by Connect; None when the key is not one of Connect's."""
     if key.startswith(b'["') and key.endswith(b"}]"):
         end = key.find(b'",{', 2)
         name = key[2:end]
@@ -143,4 +143,4 @@ def _canonical(key: bytes) -> bytes | None:
     try:
         return OffsetJson.key(*named)
     except ConnectError:
-        return None  # nested maps: nobody can ask for it
+        return None  # nested maps: not valid in a request

@@ -1,4 +1,4 @@
-"""Where workers say what their connectors and tasks are doing (org.apache.kafka.connect.storage.StatusBackingStore)."""
+"""Interface of the status store (org.apache.kafka.connect.storage.StatusBackingStore)."""
 
 from __future__ import annotations
 
@@ -11,43 +11,43 @@ from mm2.connect.stores.statuses import Status, TopicStatus
 
 
 class StatusStore(ABC):
-    """Latest status of connectors, tasks and the topics they use. Thread-safe; no call blocks except those that say so."""
+    """Latest status of connectors, tasks and the topics they use. Thread-safe; only documented methods block."""
 
     @abstractmethod
     def start(self) -> None:
-        """Load what there is. Raises ConnectError or KafkaFailure."""
+        """Load the stored statuses. Raises ConnectError or KafkaFailure."""
 
     @abstractmethod
     def stop(self, timeout_s: float = 5.0) -> None:
-        """Write what is queued for up to ``timeout_s``, then end."""
+        """Write queued statuses for up to ``timeout_s``, then stop."""
 
     @abstractmethod
     def put(self, status: Status) -> None:
-        """Store a status whatever there is already; DESTROYED removes it."""
+        """Store a status regardless of the existing one; DESTROYED removes it."""
 
     @abstractmethod
     def put_safe(self, status: Status) -> None:
-        """Store a status unless another worker has said something newer: for failures and farewells."""
+        """Store a status unless another worker has written a newer one: for failures and shutdowns."""
 
     @abstractmethod
     def put_topic(self, status: TopicStatus) -> None:
-        """Note that a connector uses a topic."""
+        """Record that a connector uses a topic."""
 
     @abstractmethod
     def delete_topic(self, connector: str, topic: str) -> None:
-        """Forget that a connector uses a topic."""
+        """Remove the record that a connector uses a topic."""
 
     @abstractmethod
     def flush(self, timeout_s: float) -> bool:
-        """Wait until everything queued is written; False when it is not after ``timeout_s``."""
+        """Wait until all queued statuses are written; False after ``timeout_s``."""
 
     @abstractmethod
     def connector(self, name: str) -> Status | None:
-        """Latest status of a connector."""
+        """Last status of a connector."""
 
     @abstractmethod
     def task(self, task: ConnectorTaskId) -> Status | None:
-        """Latest status of a task."""
+        """Last status of a task."""
 
     @abstractmethod
     def tasks(self, connector: str) -> list[Status]:
@@ -55,19 +55,19 @@ class StatusStore(ABC):
 
     @abstractmethod
     def connectors(self) -> set[str]:
-        """Connectors that have a status, of their own or of a task."""
+        """Connectors with a status of their own or of a task."""
 
     @abstractmethod
     def topics(self, connector: str) -> Mapping[str, TopicStatus]:
-        """Topics a connector has been seen to use."""
+        """Topics that a connector has used."""
 
     @abstractmethod
     def topic(self, connector: str, topic: str) -> TopicStatus | None:
-        """One of :meth:`topics`."""
+        """The status of one topic of :meth:`topics`."""
 
     @abstractmethod
     def connectors_with_topics(self) -> set[str]:
-        """Connectors that have been seen to use a topic."""
+        """Connectors that have used a topic."""
 
 
 def now_ms() -> int:

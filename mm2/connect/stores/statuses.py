@@ -1,4 +1,4 @@
-"""What workers say of the connectors and tasks they run, and what the status topic holds of it (spec connect B.2)."""
+"""Statuses of connectors and tasks, and their records in the status topic."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TOPIC_SEPARATOR = ":connector-"
 
 
 class State(StrEnum):
-    """States of connectors and tasks; DESTROYED is never stored, it is a tombstone."""
+    """States of connectors and tasks; DESTROYED is never stored, its record is a tombstone."""
 
     UNASSIGNED = "UNASSIGNED"
     RUNNING = "RUNNING"
@@ -36,12 +36,12 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Status:
-    """State of a connector (``id`` a name) or of a task (``id`` a ConnectorTaskId)."""
+    """Status of a connector (``id`` is a name) or of a task (``id`` is a ConnectorTaskId)."""
 
     id: str | ConnectorTaskId
     state: State
     worker_id: str
-    #: Generation of the group in which the worker said this.
+    #: Generation of the group in which the worker wrote this.
     generation: int
     trace: str | None = None
     version: str | None = None
@@ -70,7 +70,7 @@ class Status:
 
 @dataclass(frozen=True)
 class TopicStatus:
-    """A topic that a connector's tasks have been seen to use (KIP-558)."""
+    """A topic that a connector's tasks have used (KIP-558)."""
 
     topic: str
     connector: str
@@ -106,14 +106,14 @@ V = TypeVar("V")
 
 @dataclass
 class Entry(Generic[V]):
-    """Cached value of one key, with the number of writes this worker has started for it."""
+    """Cached value of one key, with the number of writes that this worker has started for it."""
 
     value: V | None = None
     sequence: int = 0
     deleted: bool = False
 
     def allows(self, status: Status) -> bool:
-        """The rule of safe writes: do not overrule a different worker of a later generation."""
+        """The rule of safe writes: do not overwrite the status of a different worker with a later generation."""
         current = self.value
         if not isinstance(current, Status):
             return True
@@ -128,26 +128,26 @@ class _Tables:
 
 
 class StatusFold:
-    """Folds records of the status topic into tables. ``lock`` guards the entries it gives out."""
+    """Folds records of the status topic into tables. ``lock`` guards the entries that it returns."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self._tables = _Tables()
 
     def entry(self, key: str | ConnectorTaskId) -> Entry[Status]:
-        """The entry of a connector or task, made when there is none. Hold the lock."""
+        """The entry of a connector or task, created when missing. Hold the lock."""
         if isinstance(key, ConnectorTaskId):
             return self._tables.tasks.setdefault(key, Entry())
         return self._tables.connectors.setdefault(key, Entry())
 
     def connector(self, name: str) -> Status | None:
-        """Latest status of a connector."""
+        """Last status of a connector."""
         with self.lock:
             entry = self._tables.connectors.get(name)
             return None if entry is None else entry.value
 
     def task(self, task: ConnectorTaskId) -> Status | None:
-        """Latest status of a task."""
+        """Last status of a task."""
         with self.lock:
             entry = self._tables.tasks.get(task)
             return None if entry is None else entry.value
@@ -159,28 +159,28 @@ class StatusFold:
         return sorted(found, key=lambda status: status.id)
 
     def connectors(self) -> set[str]:
-        """Connectors that have a status, of their own or of a task."""
+        """Connectors with a status of their own or of a task."""
         with self.lock:
             own = {name for name, entry in self._tables.connectors.items() if entry.value is not None}
             return own | {task.connector for task, entry in self._tables.tasks.items() if entry.value is not None}
 
     def topics(self, connector: str) -> Mapping[str, TopicStatus]:
-        """Topics a connector has been seen to use."""
+        """Topics that a connector has used."""
         with self.lock:
             return dict(self._tables.topics.get(connector, {}))
 
     def topic(self, connector: str, topic: str) -> TopicStatus | None:
-        """One of :meth:`topics`."""
+        """The status of one topic of :meth:`topics`."""
         with self.lock:
             return self._tables.topics.get(connector, {}).get(topic)
 
     def connectors_with_topics(self) -> set[str]:
-        """Connectors that have been seen to use a topic."""
+        """Connectors that have used a topic."""
         with self.lock:
             return {connector for connector, topics in self._tables.topics.items() if topics}
 
     def apply(self, key: bytes | None, value: bytes | None) -> None:
-        """Take in one record; what cannot be understood is logged and dropped."""
+        """Apply one record; invalid records are logged and skipped."""
         try:
             name = (key or b"").decode("utf-8")
             parsed = internal_json.decode(value)
@@ -224,7 +224,7 @@ class StatusFold:
                 and known.state is State.RUNNING
                 and known.generation >= status.generation
             ):
-                # The former owner's farewell, overtaken by the new owner's start.
+                # The shutdown status of the former owner, which arrived after the new owner's start.
                 return
             entry.value = status
 

@@ -1,6 +1,7 @@
-"""The transformations that ship with Kafka 4.3.0 (org.apache.kafka.connect.transforms; spec connect G.5).
+"""The transformations that ship with Kafka 4.3.0 (org.apache.kafka.connect.transforms).
 
-Java's Cast$Key and Cast$Value are CastKey and CastValue here, and so are all others that work on a part of the record.
+Java's Cast$Key and Cast$Value are CastKey and CastValue here; the same applies to all transformations of a part of the
+record.
 """
 
 from mm2.connect.transforms.cast import CastKey, CastValue

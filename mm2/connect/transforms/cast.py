@@ -1,4 +1,4 @@
-"""Values as another type (org.apache.kafka.connect.transforms.Cast)."""
+"""Conversion of values to another type (org.apache.kafka.connect.transforms.Cast)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _INTEGER: Final = re.compile(r"[+-]?\d+")
 
 
 def parse_spec(mappings: list[str]) -> dict[str | None, Type]:
-    """Wanted types by field; under None that of the whole value. Raises ConfigException."""
+    """Target types by field; that of the whole value has the key None. Raises ConfigException."""
     casts: dict[str | None, Type] = {}
     for mapping in mappings:
         parts = split_pair(mapping)
@@ -71,7 +71,7 @@ def _check_spec(name: str, value: object) -> None:
 
 
 class Cast(PartTransformation):
-    """Fields, or the whole key or value, as another type. What is out of range wraps as casts in Java do."""
+    """Converts fields, or the whole key or value, to another type. Values out of range wrap like casts in Java."""
 
     CONFIG = with_replace_null(
         ConfigDef().define(
@@ -225,12 +225,12 @@ def _to_string(schema: Schema | None, value: Any) -> str:
 
 
 class CastKey(Cast):
-    """Of the key."""
+    """Converts the key."""
 
     part = Part.KEY
 
 
 class CastValue(Cast):
-    """Of the value."""
+    """Converts the value."""
 
     part = Part.VALUE

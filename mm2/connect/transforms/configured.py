@@ -1,4 +1,4 @@
-"""What transformations and predicates have in common: a definition of their keys, which they are configured by."""
+"""What transformations and predicates share: the definition and handling of their configuration keys."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mm2.config.configdef import AbstractConfig, ConfigDef
 
 
 class Configured:
-    """Stands before `Transformation` or `Predicate` among the bases of a class."""
+    """A mixin that precedes `Transformation` or `Predicate` in the list of bases."""
 
     CONFIG: ClassVar[ConfigDef] = ConfigDef()
 
@@ -24,4 +24,4 @@ class Configured:
         self._configured(AbstractConfig(self.CONFIG, props))
 
     def _configured(self, settings: AbstractConfig) -> None:
-        """Take over the settings. Raises ConfigException when they do not go together."""
+        """Read the settings. Raises ConfigException when they are inconsistent."""

@@ -1,4 +1,4 @@
-"""One field instead of the whole (org.apache.kafka.connect.transforms.ExtractField)."""
+"""Replaces a record part by one of its fields (org.apache.kafka.connect.transforms.ExtractField)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PURPOSE: Final = "field extraction"
 
 
 class ExtractField(PartTransformation):
-    """The key or value becomes one of its fields; null stays null."""
+    """Replaces the key or value by one of its fields; null stays null."""
 
     CONFIG = with_field_syntax(
         with_replace_null(
@@ -40,12 +40,12 @@ class ExtractField(PartTransformation):
 
 
 class ExtractFieldKey(ExtractField):
-    """Of the key."""
+    """Extracts from the key."""
 
     part = Part.KEY
 
 
 class ExtractFieldValue(ExtractField):
-    """Of the value."""
+    """Extracts from the value."""
 
     part = Part.VALUE

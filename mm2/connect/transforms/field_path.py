@@ -1,7 +1,7 @@
-"""The way to one field, perhaps into nested ones (KIP-821; org.apache.kafka.connect.transforms.field.SingleFieldPath).
+"""The path to one field, possibly nested (KIP-821; org.apache.kafka.connect.transforms.field.SingleFieldPath).
 
-V1: the text is a field's name. V2: names with dots between them; a name that holds dots stands between backticks, and a
-backslash before a backtick that a dot follows makes it part of the name.
+V1: the text is a field's name. V2: names separated by dots; a name that contains dots is enclosed in backticks, and a
+backslash before a backtick followed by a dot makes the backtick part of the name.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _PURPOSE: Final = "nested field access"
 
 
 def with_field_syntax(definition: ConfigDef) -> ConfigDef:
-    """The definition with the key that says how paths are written."""
+    """The definition with the key for the path syntax."""
     return definition.define(
         FIELD_SYNTAX_VERSION,
         Type.STRING,
@@ -31,7 +31,7 @@ def with_field_syntax(definition: ConfigDef) -> ConfigDef:
 
 
 class FieldPath:
-    """One path. Raises ConfigException when a backtick is open at its end."""
+    """One path. Raises ConfigException when a backtick is not closed."""
 
     def __init__(self, text: str, version: str) -> None:
         self._steps = [text] if version.upper() == "V1" else _steps(text)
@@ -39,7 +39,7 @@ class FieldPath:
             raise ConfigException("field", text, "Empty path")
 
     def field_of(self, schema: Schema) -> Field | None:
-        """The field that it leads to. Raises DataError where it leads through what is no struct."""
+        """The field at the path. Raises DataError when a step on the path is not a struct."""
         for step in self._steps[:-1]:
             field = schema.field_named(step)
             if field is None:
@@ -48,7 +48,7 @@ class FieldPath:
         return schema.field_named(self._steps[-1])
 
     def value_in_struct(self, struct: Struct | None, *, with_default: bool) -> Any:
-        """The value there; None when there is no such field. Raises DataError on the way through what is no struct."""
+        """The value at the path; None when the field is missing. Raises DataError when a step is not a struct."""
         for step in self._steps[:-1]:
             if struct is None or struct.schema.field_named(step) is None:
                 return None
@@ -59,7 +59,7 @@ class FieldPath:
         return struct.get(last) if with_default else struct.get_without_default(last)
 
     def value_in_map(self, value: dict[str, Any] | None) -> Any:
-        """The value there; None when there is none. Raises DataError on the way through what is no map."""
+        """The value at the path; None when it is missing. Raises DataError when a step is not a map."""
         for step in self._steps[:-1]:
             if value is None:
                 return None
@@ -85,7 +85,7 @@ def _steps(path: str) -> list[str]:
 
 
 def _quoted_step(path: str, opening: int) -> tuple[str, int]:
-    """The name between backticks, and where the path goes on."""
+    """The name between backticks, and the position after it."""
     name = ""
     start = at = opening + 1
     while True:

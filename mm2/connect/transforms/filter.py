@@ -1,4 +1,4 @@
-"""No record at all (org.apache.kafka.connect.transforms.Filter)."""
+"""Drops records (org.apache.kafka.connect.transforms.Filter)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from mm2.connect.transforms.configured import Configured
 
 
 class Filter(Configured, Transformation):
-    """Drops every record; a predicate says which."""
+    """Drops every record; use it with a predicate."""
 
     CONFIG = ConfigDef()
 

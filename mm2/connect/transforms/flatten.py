@@ -1,4 +1,4 @@
-"""Nested fields at the top (org.apache.kafka.connect.transforms.Flatten)."""
+"""Flattens nested fields (org.apache.kafka.connect.transforms.Flatten)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PURPOSE: Final = "flattening"
 
 
 class Flatten(PartTransformation):
-    """Nested structs or maps become fields whose names are those on the way, joined; arrays stay as they are."""
+    """Moves nested fields to the top level with the names of their path, joined; arrays are not changed."""
 
     CONFIG = ConfigDef().define(
         DELIMITER, ConfigType.STRING, ".", importance=Importance.MEDIUM, doc="What stands between the joined names."
@@ -111,12 +111,12 @@ def _is_primitive(value: Any) -> bool:
 
 
 class FlattenKey(Flatten):
-    """Of the key."""
+    """Flattens the key."""
 
     part = Part.KEY
 
 
 class FlattenValue(Flatten):
-    """Of the value."""
+    """Flattens the value."""
 
     part = Part.VALUE

@@ -1,4 +1,4 @@
-"""Headers out of fields, out of nothing, and away (org.apache.kafka.connect.transforms.{HeaderFrom,InsertHeader,DropHeaders})."""
+"""Headers from fields or constants, and removal of headers (HeaderFrom, InsertHeader and DropHeaders of Java)."""
 
 from __future__ import annotations
 
@@ -102,19 +102,19 @@ class HeaderFrom(PartTransformation):
 
 
 class HeaderFromKey(HeaderFrom):
-    """From the key."""
+    """Takes fields of the key."""
 
     part = Part.KEY
 
 
 class HeaderFromValue(HeaderFrom):
-    """From the value."""
+    """Takes fields of the value."""
 
     part = Part.VALUE
 
 
 class InsertHeader(Configured, Transformation):
-    """Adds the same header to every record; its value is read from text as SimpleHeaderConverter does."""
+    """Adds the same header to every record; its value is parsed from text like in SimpleHeaderConverter."""
 
     CONFIG = (
         ConfigDef()
@@ -131,7 +131,7 @@ class InsertHeader(Configured, Transformation):
 
 
 class DropHeaders(Configured, Transformation):
-    """Removes all headers of some names."""
+    """Removes all headers with these names."""
 
     CONFIG = ConfigDef().define(
         HEADERS,

@@ -1,4 +1,4 @@
-"""The whole as one field (org.apache.kafka.connect.transforms.HoistField)."""
+"""Wraps a record part in a single field (org.apache.kafka.connect.transforms.HoistField)."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class HoistField(PartTransformation):
 
 
 class HoistFieldKey(HoistField):
-    """Of the key."""
+    """Wraps the key."""
 
     part = Part.KEY
 
 
 class HoistFieldValue(HoistField):
-    """Of the value."""
+    """Wraps the value."""
 
     part = Part.VALUE

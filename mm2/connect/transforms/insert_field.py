@@ -1,4 +1,4 @@
-"""What is known of a record as fields of it (org.apache.kafka.connect.transforms.InsertField)."""
+"""Inserts record metadata as fields (org.apache.kafka.connect.transforms.InsertField)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _SCHEMAS: Final = {
 
 @dataclass(frozen=True)
 class Insertion:
-    """One field to insert, and what into it: the key of the configuration tells."""
+    """One field to insert; the configuration key determines its content."""
 
     key: str
     name: str
@@ -142,12 +142,12 @@ class InsertField(PartTransformation):
 
 
 class InsertFieldKey(InsertField):
-    """Into the key."""
+    """Inserts into the key."""
 
     part = Part.KEY
 
 
 class InsertFieldValue(InsertField):
-    """Into the value."""
+    """Inserts into the value."""
 
     part = Part.VALUE

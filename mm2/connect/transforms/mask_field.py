@@ -1,4 +1,4 @@
-"""Nothing, or the same for all, in place of what a field holds (org.apache.kafka.connect.transforms.MaskField)."""
+"""Masks the content of fields (org.apache.kafka.connect.transforms.MaskField)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PURPOSE: Final = "mask fields"
 
 
 class MaskField(PartTransformation):
-    """Fields become the zero of their type, or a replacement: of numbers and strings only."""
+    """Replaces fields by the zero value of their type, or numbers and strings by a replacement."""
 
     CONFIG = with_replace_null(
         ConfigDef()
@@ -115,12 +115,12 @@ def _replaced(schema: Schema | None, value: Any, replacement: str) -> Any:
 
 
 class MaskFieldKey(MaskField):
-    """Of the key."""
+    """Masks fields of the key."""
 
     part = Part.KEY
 
 
 class MaskFieldValue(MaskField):
-    """Of the value."""
+    """Masks fields of the value."""
 
     part = Part.VALUE

@@ -1,6 +1,6 @@
-"""Transformations that work on the key or on the value of a record (spec connect G.5).
+"""Base of transformations that work on the key or on the value of a record.
 
-One class does the work and names no part; two that derive from it do.
+One class implements the transformation, and two subclasses select the part.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from mm2.connect.data.struct import Struct
 from mm2.connect.transforms.configured import Configured
 
 REPLACE_NULL_WITH_DEFAULT: Final = "replace.null.with.default"
-#: How many schemas a transformation remembers the outcome for, as in Java.
+#: Number of schemas for which a transformation caches the result, as in Java.
 _REMEMBERED: Final = 16
 
 _Made = TypeVar("_Made")
 
 
 class Part(Enum):
-    """What of a record a transformation works on."""
+    """The part of a record that a transformation changes."""
 
     KEY = "key"
     VALUE = "value"
 
 
 def with_replace_null(definition: ConfigDef) -> ConfigDef:
-    """The definition with the key that most transformations end with."""
+    """The definition with the last key of most transformations, replace.null.with.default."""
     return definition.define(
         REPLACE_NULL_WITH_DEFAULT,
         Type.BOOLEAN,
@@ -43,12 +43,12 @@ def with_replace_null(definition: ConfigDef) -> ConfigDef:
 
 
 def remembering(make: Callable[[Schema], _Made]) -> Callable[[Schema], _Made]:
-    """The same function, which works only once for each of the last schemas."""
+    """The same function with a cache for the last schemas."""
     return lru_cache(maxsize=_REMEMBERED)(make)
 
 
 class PartTransformation(Configured, Transformation):
-    """One that works on a part of the record."""
+    """A transformation of a part of the record."""
 
     part: ClassVar[Part]
     _replace_null = True
@@ -66,11 +66,11 @@ class PartTransformation(Configured, Transformation):
         return record.key if self.part is Part.KEY else record.value
 
     def _changed(self, record: Record, schema: Schema | None, value: Any, **more: Any) -> Record:
-        """The record with another key or value."""
+        """The record with a new key or value."""
         if self.part is Part.KEY:
             return record.new_record(key_schema=schema, key=value, **more)
         return record.new_record(value_schema=schema, value=value, **more)
 
     def _field_value(self, struct: Struct, field: Field) -> Any:
-        """A field's value, its default if the configuration says so."""
+        """A field's value; its default if the field is null and the configuration asks for it."""
         return struct.get(field.name) if self._replace_null else struct.get_without_default(field.name)

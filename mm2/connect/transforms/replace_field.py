@@ -1,4 +1,4 @@
-"""Fewer fields, or fields of other names (org.apache.kafka.connect.transforms.ReplaceField)."""
+"""Removes and renames fields (org.apache.kafka.connect.transforms.ReplaceField)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PURPOSE: Final = "field replacement"
 
 
 def parse_renames(mappings: list[str]) -> dict[str, str]:
-    """New names by old ones. Raises ConfigException."""
+    """New names by old names. Raises ConfigException."""
     renames: dict[str, str] = {}
     for mapping in mappings:
         parts = split_pair(mapping)
@@ -39,7 +39,7 @@ def _check_renames(name: str, value: object) -> None:
 
 
 class ReplaceField(PartTransformation):
-    """Leaves out fields and renames those that stay."""
+    """Removes fields and renames the remaining ones."""
 
     CONFIG = with_replace_null(
         ConfigDef()
@@ -102,12 +102,12 @@ class ReplaceField(PartTransformation):
 
 
 class ReplaceFieldKey(ReplaceField):
-    """Of the key."""
+    """Changes fields of the key."""
 
     part = Part.KEY
 
 
 class ReplaceFieldValue(ReplaceField):
-    """Of the value."""
+    """Changes fields of the value."""
 
     part = Part.VALUE

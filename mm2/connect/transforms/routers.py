@@ -1,4 +1,4 @@
-"""Other topics (org.apache.kafka.connect.transforms.{RegexRouter,TimestampRouter})."""
+"""Changes topic names (org.apache.kafka.connect.transforms.{RegexRouter,TimestampRouter})."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _NAMED_GROUP: Final = re.compile(r"\$\{([a-zA-Z][a-zA-Z0-9]*)\}")
 
 
 def expand(replacement: str, found: re.Match[str]) -> str:
-    """A replacement with its groups filled in, in Java's form: $1, ${name}, a backslash before what is meant literally.
+    """A replacement with its groups filled in, in Java's form: $1, ${name}, a backslash before a literal character.
 
-    Raises DataError for a group that is not there.
+    Raises DataError for a group that does not exist.
     """
     result = ""
     at = 0
@@ -46,7 +46,7 @@ def expand(replacement: str, found: re.Match[str]) -> str:
 
 
 def _numbered(replacement: str, at: int, found: re.Match[str]) -> tuple[str, int]:
-    """The group whose number begins here, with as many digits as there are groups for, and where it ends."""
+    """The group number at this position, with as many digits as form an existing group, and its end."""
     digits = re.compile("[0-9]+").match(replacement, at)
     if digits is None:
         raise DataError(f"Illegal group reference in the replacement {replacement}")
@@ -59,7 +59,7 @@ def _numbered(replacement: str, at: int, found: re.Match[str]) -> tuple[str, int
 
 
 class RegexRouter(Configured, Transformation):
-    """Where the whole topic matches, its first match is replaced; other topics stay."""
+    """If the whole topic matches, replaces the first match; other topics are not changed."""
 
     CONFIG = (
         ConfigDef()
@@ -81,7 +81,7 @@ class RegexRouter(Configured, Transformation):
         topic = record.topic
         if not self._regex.fullmatch(topic):
             return record
-        # Java replaces what it finds first, which may be less than what matches as a whole.
+        # Java replaces the first match found, which may be shorter than the match of the whole topic.
         found = self._regex.search(topic)
         if found is None:
             raise AssertionError("what matches as a whole is found")
@@ -89,7 +89,7 @@ class RegexRouter(Configured, Transformation):
 
 
 class TimestampRouter(Configured, Transformation):
-    """The topic's name gets the record's timestamp into it, in UTC."""
+    """Inserts the record's timestamp, in UTC, into the topic name."""
 
     CONFIG = (
         ConfigDef()

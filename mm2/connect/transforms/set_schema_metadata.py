@@ -1,4 +1,4 @@
-"""Another name or version of a schema (org.apache.kafka.connect.transforms.SetSchemaMetadata)."""
+"""Changes a schema's name or version (org.apache.kafka.connect.transforms.SetSchemaMetadata)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SCHEMA_VERSION: Final = "schema.version"
 
 
 class SetSchemaMetadata(PartTransformation):
-    """Sets name, version or both; everything else of the schema stays."""
+    """Sets name, version or both; all other properties of the schema are kept."""
 
     CONFIG = with_replace_null(
         ConfigDef()
@@ -50,12 +50,12 @@ class SetSchemaMetadata(PartTransformation):
 
 
 class SetSchemaMetadataKey(SetSchemaMetadata):
-    """Of the key."""
+    """Changes the key's schema."""
 
     part = Part.KEY
 
 
 class SetSchemaMetadataValue(SetSchemaMetadata):
-    """Of the value."""
+    """Changes the value's schema."""
 
     part = Part.VALUE

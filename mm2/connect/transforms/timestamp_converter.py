@@ -1,4 +1,4 @@
-"""Times in another form (org.apache.kafka.connect.transforms.TimestampConverter)."""
+"""Converts timestamps between formats (org.apache.kafka.connect.transforms.TimestampConverter)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TARGET_TYPE: Final = "target.type"
 FORMAT: Final = "format"
 UNIX_PRECISION: Final = "unix.precision"
 _PURPOSE: Final = "converting timestamp formats"
-#: Units a millisecond has, or is part of.
+#: Units per millisecond.
 _PER_MS: Final = {"nanoseconds": 1_000_000, "microseconds": 1000, "milliseconds": 1}
 _SCHEMAS: Final = {
     "string": STRING_SCHEMA,
@@ -37,7 +37,7 @@ _BY_NAME: Final = {logical.DATE: "Date", logical.TIME: "Time", logical.TIMESTAMP
 
 
 class TimestampConverter(PartTransformation):
-    """A field, or the whole key or value, between text, Unix time, Date, Time and Timestamp; in UTC."""
+    """Converts a field, or the whole key or value, between text, Unix time, Date, Time and Timestamp; in UTC."""
 
     CONFIG = with_replace_null(
         ConfigDef()
@@ -214,12 +214,12 @@ def _inferred(value: Any) -> str:
 
 
 class TimestampConverterKey(TimestampConverter):
-    """Of the key."""
+    """Converts the key."""
 
     part = Part.KEY
 
 
 class TimestampConverterValue(TimestampConverter):
-    """Of the value."""
+    """Converts the value."""
 
     part = Part.VALUE

@@ -7,7 +7,7 @@ from mm2.config.validators import Check, Validator
 
 
 def non_empty_list() -> Check:
-    """A list with an item at least; repetitions are kept."""
+    """A list with at least one item; duplicates are kept."""
 
     def ensure(name: str, value: object) -> None:
         if not value:
@@ -17,7 +17,7 @@ def non_empty_list() -> Check:
 
 
 def non_null() -> Check:
-    """Anything but null."""
+    """Any value except null."""
 
     def ensure(name: str, value: object) -> None:
         if value is None:
@@ -27,7 +27,7 @@ def non_null() -> Check:
 
 
 def every(*validators: Validator) -> Check:
-    """One after another (ConfigDef.CompositeValidator)."""
+    """All of these validators in order (ConfigDef.CompositeValidator)."""
 
     def ensure(name: str, value: object) -> None:
         for validator in validators:

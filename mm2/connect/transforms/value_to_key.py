@@ -1,4 +1,4 @@
-"""A key out of the value's fields (org.apache.kafka.connect.transforms.ValueToKey)."""
+"""Creates a key from fields of the value (org.apache.kafka.connect.transforms.ValueToKey)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PURPOSE: Final = "copying fields from value to key"
 
 
 class ValueToKey(PartTransformation):
-    """The key becomes a struct or map of some fields of the value."""
+    """Replaces the key by a struct or map of some fields of the value."""
 
     part = Part.VALUE
     CONFIG = with_replace_null(

@@ -1,5 +1,7 @@
-"""Connectors that show whether a cluster of workers does what it should (org.apache.kafka.connect.tools): counting sources, a
-sink that tells what it gets, and connectors that fail when they are told to."""
+"""Connectors for tests of a cluster of workers (org.apache.kafka.connect.tools).
+
+Counting sources, a sink that prints what it receives, and connectors that fail on request.
+"""
 
 from mm2.connect.verifiable.counting import VerifiableSourceConnector, VerifiableSourceTask
 from mm2.connect.verifiable.failing import MockSinkConnector, MockSinkTask, MockSourceConnector, MockSourceTask

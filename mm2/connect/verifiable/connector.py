@@ -1,4 +1,4 @@
-"""What the connectors here have in common: they do nothing but number their tasks."""
+"""What the connectors in this package share: they only number their tasks."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _ID: Final = "id"
 
 
 def with_id(definition: ConfigDef) -> ConfigDef:
-    """The keys of the tasks of a connector with these keys."""
+    """The task keys of a connector with these keys."""
     return ConfigDef(definition).define(
         _ID, Type.INT, importance=Importance.HIGH, doc="Number of the task, given by the connector."
     )
 
 
 class NumberingConnector(Connector):
-    """tasks.max tasks, each told its number (``id``, from 0)."""
+    """Runs tasks.max tasks and passes each its number (``id``, from 0)."""
 
     CONFIG: ClassVar[ConfigDef]
 

@@ -43,7 +43,7 @@ _COMPLETE: Final = (
 
 
 class VerifiableSourceConnector(NumberingConnector, SourceConnector):
-    """tasks.max tasks, each with a count of its own."""
+    """Runs tasks.max tasks, each with its own counter."""
 
     CONFIG = _CONFIG
 
@@ -52,7 +52,7 @@ class VerifiableSourceConnector(NumberingConnector, SourceConnector):
 
 
 class VerifiableSourceTask(SourceTask):
-    """Goes on behind its committed offset ``{"seqno": n}``; says on the standard output what it sends and what has arrived."""
+    """Continues after its committed offset ``{"seqno": n}``; prints sent and acknowledged records on stdout."""
 
     def version(self) -> str:
         return __version__

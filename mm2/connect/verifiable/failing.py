@@ -1,4 +1,4 @@
-"""Connectors that do nothing, and fail after a while if they are told to (MockSourceConnector, MockSinkConnector)."""
+"""Connectors that do nothing and, if configured, fail after a delay (MockSourceConnector, MockSinkConnector)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ CONFIG: Final = (
 
 
 class MockFailure(RuntimeError):
-    """The failure that was ordered."""
+    """The configured failure."""
 
 
 class _Mock(Connector):
@@ -68,21 +68,21 @@ class _Mock(Connector):
 
 
 class MockSourceConnector(_Mock, SourceConnector):
-    """One task that brings nothing."""
+    """Runs one task that returns no records."""
 
     def task_class(self) -> type[Task]:
         return MockSourceTask
 
 
 class MockSinkConnector(_Mock, SinkConnector):
-    """One task that throws everything away."""
+    """Runs one task that discards all records."""
 
     def task_class(self) -> type[Task]:
         return MockSinkTask
 
 
 class _Fuse:
-    """Burns for the configured time, if it is lit."""
+    """Raises the failure after the configured delay, if a failure is configured."""
 
     def __init__(self, props: dict[str, str]) -> None:
         config = AbstractConfig(CONFIG, props)
@@ -96,7 +96,7 @@ class _Fuse:
 
 
 class MockSourceTask(SourceTask):
-    """Brings nothing."""
+    """Returns no records."""
 
     def version(self) -> str:
         return __version__
@@ -113,7 +113,7 @@ class MockSourceTask(SourceTask):
 
 
 class MockSinkTask(SinkTask):
-    """Throws everything away."""
+    """Discards all records."""
 
     def version(self) -> str:
         return __version__
@@ -130,6 +130,6 @@ class MockSinkTask(SinkTask):
         return
 
     def _look_again(self) -> None:
-        """Be called before the time is up, though nothing may come."""
+        """Request another call of ``put`` before the delay ends, even without records."""
         if self._fuse.is_lit:
             self.context.timeout(max(1, min(self._fuse.delay_ms, _LOOK_MS)))

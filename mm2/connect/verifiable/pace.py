@@ -1,4 +1,4 @@
-"""How fast a source may go, and where it says what it does."""
+"""Throughput limit of sources, and their output."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Pace:
-    """At most so many records a second; negative: as fast as it goes, 0: none (ThroughputThrottler of Java)."""
+    """Limits the records per second; negative: no limit, 0: none (ThroughputThrottler of Java)."""
 
     def __init__(self, per_second: int) -> None:
         self._per_second = per_second
@@ -18,7 +18,7 @@ class Pace:
         self._stopped = threading.Event()
 
     def keep(self, records: int) -> None:
-        """Wait until ``records`` are not too many any more, or until `stop`; for a second at the longest."""
+        """Wait until ``records`` are within the limit, or until `stop`; at most one second."""
         if self._per_second < 0:
             return
         due_s = 1.0
@@ -28,22 +28,22 @@ class Pace:
             self._stopped.wait(min(due_s, 1.0))
 
     def is_ahead(self, records: int) -> bool:
-        """Whether one more would be too many by now."""
+        """Whether one more record would exceed the limit now."""
         if self._per_second <= 0:
             return self._per_second == 0
         return records / self._per_second > time.monotonic() - self._begun_s
 
     def rest(self) -> None:
-        """Nothing is left to do; wait for a while, or until `stop`."""
+        """There are no more records; wait for a while, or until `stop`."""
         self._stopped.wait(1.0)
 
     def stop(self) -> None:
-        """End all waiting."""
+        """End all waits."""
         self._stopped.set()
 
 
 def say(data: dict[str, Any]) -> None:
-    """One line of JSON on the standard output, where tests look for it."""
+    """Print one line of JSON on standard output, where tests read it."""
     sys.stdout.write(json.dumps(data, separators=(",", ":"), default=str) + "\n")
     sys.stdout.flush()
 

@@ -1,4 +1,4 @@
-"""A source of structs, if wanted of two versions of a schema in turn (SchemaSourceConnector and its task)."""
+"""A source of structs, optionally alternating between two schema versions (SchemaSourceConnector and its task)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _FIRST, _SECOND = _schema(1), _schema(2)
 
 
 class SchemaSourceConnector(NumberingConnector, SourceConnector):
-    """tasks.max tasks, each with a count of its own."""
+    """Runs tasks.max tasks, each with its own counter."""
 
     CONFIG = _CONFIG
 
@@ -63,7 +63,7 @@ class SchemaSourceConnector(NumberingConnector, SourceConnector):
 
 
 class SchemaSourceTask(SourceTask):
-    """Goes on behind its committed offset ``{"seqno": n}``."""
+    """Continues after its committed offset ``{"seqno": n}``."""
 
     def version(self) -> str:
         return __version__

@@ -1,4 +1,4 @@
-"""A sink that says what it gets and what it has flushed (VerifiableSinkConnector and its task)."""
+"""A sink that prints received and flushed records (VerifiableSinkConnector and its task)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TASK_CONFIG: Final = with_id(ConfigDef())
 
 
 class VerifiableSinkConnector(NumberingConnector, SinkConnector):
-    """tasks.max tasks."""
+    """Runs tasks.max tasks."""
 
     CONFIG = ConfigDef()
 
@@ -24,7 +24,7 @@ class VerifiableSinkConnector(NumberingConnector, SinkConnector):
 
 
 class VerifiableSinkTask(SinkTask):
-    """Each record is told twice: when it is put, and when it is flushed."""
+    """Prints each record twice: when it is put, and when it is flushed."""
 
     def version(self) -> str:
         return __version__

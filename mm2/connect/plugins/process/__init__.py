@@ -1,8 +1,8 @@
-"""Connectors and tasks that run in a process of their own (``plugin.isolation=process``).
+"""Connectors and tasks that run in their own process (``plugin.isolation=process``).
 
 frames     messages over a socket
-values     how records, schemas and the like are told in them
+values     encoding of records, schemas and other values in messages
 peer       calls in both directions, each answered on the thread that waits for it
-child      the process: the plugin and what it sees of the runtime
-remote     the worker's side: a connector, or a task, that is elsewhere
+child      the process: the plugin and its view of the runtime
+remote     the worker's side: proxies of a connector or task in another process
 """

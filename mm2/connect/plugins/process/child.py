@@ -1,4 +1,7 @@
-"""The process of a plugin: ``python -m mm2.connect.plugins.process.child <file descriptor>``. Ends when its worker does."""
+"""The process of a plugin: ``python -m mm2.connect.plugins.process.child <file descriptor>``.
+
+Ends when its worker ends.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,7 @@ class _OffsetReader:
 
 
 class _TransactionContext:
-    """Notes what a task wants; its records get their places only when ``poll`` returns them."""
+    """Collects a task's requests; the positions of its records are known only when ``poll`` returns them."""
 
     def __init__(self) -> None:
         self.wishes: list[tuple[str, SourceRecord | None]] = []
@@ -139,8 +142,8 @@ class _Child:
         return getattr(self._plugin, method)(*args)
 
     def _on_load(self, path: str, search: list[str]) -> dict[str, Any]:
-        # In a process of its own a plugin needs no names of its own; its folders come before the environment's, behind
-        # what is loaded already: mm2 and the standard library.
+        # A separate process needs no isolated module names. The plugin's folders precede those of the environment; mm2
+        # and modules of the standard library that are already loaded are not replaced.
         sys.path[:0] = search
         found = _class_of(path)
         self._plugin = plugin = found()
@@ -245,7 +248,7 @@ def main() -> None:
     child = _Child(FrameSocket(sock))
     child.peer.start()
     child.peer.join()
-    # Threads of the plugin may go on for ever; without its worker there is nothing for them to do.
+    # Threads of the plugin may never end; without the worker they have no purpose.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)

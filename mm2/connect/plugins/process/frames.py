@@ -1,7 +1,7 @@
 """Messages between a worker and the process of a plugin, over a pair of sockets.
 
 length  4 bytes, big-endian
-body    CBOR (RFC 8949) as `values` says; nothing in it is ever executed
+body    CBOR (RFC 8949), see `values`; it never contains code to execute
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _LARGEST: Final = 2**31 - 1
 
 
 class PeerGone(Exception):
-    """The other side has closed its end, or is dead."""
+    """The other side has closed its end or has died."""
 
 
 class FrameSocket:
@@ -30,7 +30,7 @@ class FrameSocket:
         self._decoding = Decoding()
 
     def send(self, message: list[Any]) -> None:
-        """Raises PeerGone, and TypeError for what cannot be told, of which nothing is sent then."""
+        """Raises PeerGone, and TypeError for a value that cannot be encoded; nothing is sent then."""
         body = self._encoding.encode(message)
         if len(body) > _LARGEST:
             raise TypeError(f"A message of {len(body)} bytes is too large for the process of a plugin")
@@ -60,7 +60,7 @@ class FrameSocket:
         return data
 
     def close(self) -> None:
-        """End the conversation; whoever waits in `receive`, here or there, gets PeerGone."""
+        """Close the connection; threads blocked in `receive` on both sides get PeerGone."""
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:

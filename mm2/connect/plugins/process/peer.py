@@ -1,8 +1,8 @@
 """Calls between two processes, in both directions.
 
-Each thread that calls has a conversation of its own. Whoever waits for an answer also serves what the other side asks meanwhile
-in the same conversation, so that a context is used on the very thread that called the plugin, and the plugin sees one and the
-same thread for one and the same caller.
+Each calling thread has its own conversation. A thread that waits for an answer also serves the other side's calls in
+the same conversation. Therefore a context is used on the thread that called the plugin, and the plugin sees a single
+thread for each caller.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Peer:
     def __init__(
         self, frames: FrameSocket, handler: Handler, *, name: str, first: int, on_end: Callable[[], None]
     ) -> None:
-        """``first`` is 0 on one side and 1 on the other; ``on_end`` is called once when the other side is gone."""
+        """``first`` is 0 on one side and 1 on the other; ``on_end`` is called once when the other side has ended."""
         self._frames = frames
         self._handler = handler
         self._name = name
@@ -48,11 +48,14 @@ class Peer:
         self._reader = threading.Thread(target=self._read, name=f"{name}-reader", daemon=True)
 
     def start(self) -> None:
-        """Begin to listen."""
+        """Start to receive."""
         self._reader.start()
 
     def call(self, method: str, *args: Any) -> Any:
-        """The answer of the other side. Raises what it raised, PeerGone when it is gone, ConnectError for odd arguments."""
+        """The answer of the other side.
+
+        Raises what it raised, PeerGone when it has ended, ConnectError for arguments that cannot be sent.
+        """
         number = getattr(self._own, "number", None)
         if number is None:
             number = self._own.number = next(self._numbers)
@@ -61,7 +64,7 @@ class Peer:
         while True:
             message = inbox.get()
             if message is None:
-                # For the next one who asks.
+                # For the next call.
                 inbox.put(None)
                 raise PeerGone(self._gone or "it has ended")
             kind, *rest = message[1:]
@@ -72,15 +75,15 @@ class Peer:
             self._serve(number, rest[0], rest[1])
 
     def tell(self, method: str, *args: Any) -> None:
-        """Something that needs no answer. Raises PeerGone."""
+        """Send a message that needs no answer. Raises PeerGone."""
         self._send([-1, TELL, method, list(args)])
 
     def join(self) -> None:
-        """Wait until the other side is gone."""
+        """Wait until the other side has ended."""
         self._reader.join()
 
     def close(self) -> None:
-        """End it from here."""
+        """Close the connection."""
         self._frames.close()
 
     def _send(self, message: list[Any]) -> None:
@@ -128,7 +131,7 @@ class Peer:
         inbox.put(message)
 
     def _converse(self, number: int, inbox: _Inbox) -> None:
-        """The body of the thread that stands for a thread of the other side."""
+        """The body of the thread that serves one thread of the other side."""
         self._own.number = number
         while (message := inbox.get()) is not None:
             self._serve(number, message[2], message[3])
@@ -140,8 +143,8 @@ class Peer:
                 self._send(answer)
             except PeerGone:
                 raise
-            except BaseException as error:  # noqa: BLE001 - whatever it is, the caller gets it
+            except BaseException as error:  # noqa: BLE001 - passed to the caller
                 self._send([number, RAISE, error])
         except PeerGone:
-            # Nobody is left who could be told; the reader sees the same.
+            # The other side has ended; the reader detects it, too.
             return

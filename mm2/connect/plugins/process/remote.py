@@ -1,7 +1,7 @@
-"""The worker's side of a plugin that runs in a process of its own: connectors and tasks that pass on every call.
+"""The worker's side of a plugin in its own process: connectors and tasks that forward every call.
 
-When the process dies, the call under way and all later ones raise ConnectError, which fails this connector or task and no other;
-a connector that nobody is calling reports it by itself. A restart makes a new process.
+When the process dies, the call in progress and all later ones raise ConnectError, which fails only this connector or
+task; a connector without a call in progress reports it through its context. A restart creates a new process.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ _LAST_WORDS: Final = 5
 
 
 class PluginProcess:
-    """A process with one plugin in it. Ends with `close`, with its owner's garbage collection, or with the worker."""
+    """A process with one plugin. Ends with `close`, with its owner's garbage collection, or with the worker."""
 
     def __init__(self, name: str, handler: Handler) -> None:
-        """``name`` is the plugin's, for messages. Raises ConnectError when no process can be made."""
+        """``name`` is the plugin's name in messages. Raises ConnectError when the process cannot be created."""
         self.name = name
         self._last_words: deque[str] = deque(maxlen=_LAST_WORDS)
         self._closed = False
@@ -68,7 +68,7 @@ class PluginProcess:
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,
-                    # Ctrl-C in the worker's terminal is the worker's business.
+                    # Only the worker handles Ctrl-C in its terminal.
                     start_new_session=True,
                 )
             except OSError as error:
@@ -86,21 +86,21 @@ class PluginProcess:
         return self._process.pid
 
     def call(self, method: str, *args: Any) -> Any:
-        """What the plugin answers. Raises what it raises, and ConnectError when its process is gone."""
+        """The plugin's answer. Raises what it raises, and ConnectError when its process has ended."""
         try:
             return self._peer.call(method, *args)
         except PeerGone as error:
             raise ConnectError(self.death()) from error
 
     def tell(self, method: str, *args: Any) -> None:
-        """Tell it something, if it is still there."""
+        """Send a message without waiting for an answer, if the process is alive."""
         try:
             self._peer.tell(method, *args)
         except PeerGone:
             return
 
     def death(self) -> str:
-        """How it ended, in one sentence."""
+        """How the process ended, in one sentence."""
         if self._closed:
             return f"Plugin {self.name} has been stopped and its process {self.pid} has ended"
         try:
@@ -112,7 +112,7 @@ class PluginProcess:
         return f"The process {self.pid} of plugin {self.name} {how}{words}"
 
     def close(self) -> None:
-        """End the process; by force when it does not end by itself."""
+        """End the process; kill it when it does not exit by itself."""
         self._closed = True
         self._peer.close()
         try:
@@ -135,11 +135,11 @@ class PluginProcess:
 
 
 class _Remote:
-    """What connectors and tasks elsewhere have in common."""
+    """What proxies of connectors and tasks share."""
 
     #: Set by `remote_class`.
     plugin: Plugin
-    #: The name that configurations store for it.
+    #: The name that configurations store for the plugin.
     plugin_name: str
 
     def __init__(self) -> None:
@@ -153,16 +153,16 @@ class _Remote:
             raise
 
     def version(self) -> str:
-        """What the plugin says."""
+        """The version that the plugin reports."""
         return str(self._facts["version"])
 
     @property
     def pid(self) -> int:
-        """Of the process that the plugin runs in."""
+        """Id of the plugin's process."""
         return self._process.pid
 
     def _does(self, method: str) -> bool:
-        """Whether the plugin does something there, so that a call is worth its way."""
+        """Whether the plugin overrides a method, so that a call is necessary."""
         return method in self._facts["overridden"]
 
     def _end(self) -> None:
@@ -170,7 +170,7 @@ class _Remote:
 
     @abstractmethod
     def answer(self, method: str, args: list[Any]) -> Any:
-        """What the plugin asks of the runtime."""
+        """Answer a call of the plugin to the runtime."""
 
 
 def _weakly(remote: _Remote) -> Handler:
@@ -230,7 +230,7 @@ class _RemoteConnector(_Remote, Connector):
 
 
 class RemoteSourceConnector(_RemoteConnector, SourceConnector):
-    """A source connector in a process of its own."""
+    """A source connector in its own process."""
 
     def exactly_once_support(self, props: Mapping[str, str]) -> bool | None:
         found: bool | None = self._process.call("exactly_once_support", dict(props))
@@ -246,7 +246,7 @@ class RemoteSourceConnector(_RemoteConnector, SourceConnector):
 
 
 class RemoteSinkConnector(_RemoteConnector, SinkConnector):
-    """A sink connector in a process of its own."""
+    """A sink connector in its own process."""
 
     def alter_offsets(self, props: Mapping[str, str], offsets: Mapping[TopicPartition, int | None]) -> bool:
         return bool(self._process.call("alter_offsets", dict(props), dict(offsets)))
@@ -254,7 +254,7 @@ class RemoteSinkConnector(_RemoteConnector, SinkConnector):
 
 class _RemoteTask(_Remote, Task):
     def start(self, props: dict[str, str]) -> None:
-        # The thread that starts a task is its thread; when that has ended, so has the task.
+        # The task ends with the thread that starts it; then the process is closed.
         runner, process = threading.current_thread(), self._finalizer
         threading.Thread(
             target=_close_after, args=(runner, process), name=f"plugin-{self.pid}-end", daemon=True
@@ -271,7 +271,7 @@ def _close_after(runner: threading.Thread, close: Any) -> None:
 
 
 class RemoteSourceTask(_RemoteTask, SourceTask):
-    """A source task in a process of its own."""
+    """A source task in its own process."""
 
     def initialize(self, ctx: SourceTaskContext) -> None:
         super().initialize(ctx)
@@ -329,7 +329,7 @@ class RemoteSourceTask(_RemoteTask, SourceTask):
 
 
 class RemoteSinkTask(_RemoteTask, SinkTask):
-    """A sink task in a process of its own."""
+    """A sink task in its own process."""
 
     _reporter: ErrantRecordReporter | None = None
 
@@ -390,10 +390,10 @@ _REMOTE: Final[Mapping[PluginType, type[Any]]] = {
 
 
 def remote_class(plugin: Plugin, kind: type[Any] | None = None) -> type[Any]:
-    """The class whose instances are that plugin in processes of their own.
+    """The class whose instances are this plugin in separate processes.
 
-    ``kind`` is one of the classes here, by default that of the plugin's type. Raises ConnectError for a plugin that is neither
-    connector nor task: such run where the records are.
+    ``kind`` is one of the classes here, by default that of the plugin's type. Raises ConnectError for a plugin that is
+    neither connector nor task: such plugins run in the process that handles the records.
     """
     base = kind or next((_REMOTE[type_] for type_ in plugin.types if type_ in _REMOTE), None)
     if base is None:
@@ -403,7 +403,10 @@ def remote_class(plugin: Plugin, kind: type[Any] | None = None) -> type[Any]:
 
 
 def describe(plugin: Plugin) -> tuple[tuple[PluginType, ...], str]:
-    """Types and version of a plugin that this process cannot load. Raises ConnectError or what loading it raises there."""
+    """Types and version of a plugin that this process cannot load.
+
+    Raises ConnectError or the error of loading it in the other process.
+    """
     loader = plugin.loader
     process = PluginProcess(plugin.name, _no_answer)
     try:

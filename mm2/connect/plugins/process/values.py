@@ -1,7 +1,7 @@
-"""How the values of the plugin API are told to another process: CBOR, with one tag of our own around what is not plain.
+"""Encoding of plugin API values for another process: CBOR, with one tag of our own for values that are not plain.
 
-A schema is told once and by its number afterwards, since millions of records share one. Both sides count alike: messages are
-read in the order in which they were written.
+A schema is encoded once and referenced by its number afterwards, since millions of records share one. Both sides number
+schemas alike: messages are read in the order in which they were written.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from mm2.connect.data import errors
 from mm2.connect.data.struct import Struct
 from mm2.kafka.producer import RecordMetadata
 
-# Of CBOR's numbers that nobody has registered.
+# An unassigned tag in the IANA registry of CBOR tags.
 _TAG: Final = 55_217
 _KNOWN_SCHEMAS: Final = 4096
 _PLAIN: Final = (str, bytes, int, float, bool, type(None))
@@ -59,18 +59,18 @@ _ERRORS: Final[Mapping[str, type[ConnectError]]] = {
 
 
 class RemoteError(ConnectError):
-    """What a plugin raised in its own process, when it is no error of Connect's; the text begins with its class."""
+    """An error of a plugin in its own process that is not an error of Connect; the text begins with its class."""
 
 
 class Encoding:
-    """Tells values; for one thread at a time."""
+    """Encodes values; for one thread at a time."""
 
     def __init__(self) -> None:
-        # The schemas themselves are kept, or another one could get the address of one that is gone.
+        # Keep references to the schemas, otherwise another object could reuse the address (id) of a deleted one.
         self._schemas: dict[int, tuple[int, Schema]] = {}
 
     def encode(self, value: Any) -> bytes:
-        """Raises TypeError for a value that cannot be told; what was told before stays true."""
+        """Raises TypeError for a value that cannot be encoded; the schema numbers then stay unchanged."""
         known = dict(self._schemas)
         try:
             return cbor2.dumps(self._told(value))
@@ -135,13 +135,13 @@ class Encoding:
 
 
 class Decoding:
-    """Understands what an `Encoding` has told, in its order; for one thread at a time."""
+    """Decodes the messages of an `Encoding`, in order; for one thread at a time."""
 
     def __init__(self) -> None:
         self._schemas: dict[int, Schema] = {}
 
     def decode(self, data: bytes) -> Any:
-        """Raises ValueError for bytes that no `Encoding` has made."""
+        """Raises ValueError for bytes that were not written by an `Encoding`."""
         try:
             return self._heard(cbor2.loads(data))
         except Exception as error:
@@ -197,7 +197,7 @@ class Decoding:
 
     def _schema_of(self, parts: list[Any]) -> Schema:
         number, type_, optional, default, name, version, doc, parameters, rows, key_schema, value_schema = parts
-        # In the order in which they were told, or numbers would not agree.
+        # Decode in the order of encoding, so that schema numbers agree.
         default = self._heard(default)
         fields = tuple(Field(field, index, self._heard(schema)) for field, index, schema in rows)
         schema = Schema(
@@ -240,7 +240,7 @@ def _told_simply(value: Any) -> Any:
         return _tag("password", value.value)
     if value is NO_DEFAULT:
         return _tag("no default")
-    # Subclasses, such as members of a StrEnum, are told as what they are made of.
+    # Subclasses, such as members of a StrEnum, are encoded as their base type.
     if isinstance(value, str):
         return str(value)
     if isinstance(value, bytes):
@@ -253,7 +253,7 @@ def _told_simply(value: Any) -> Any:
 
 
 def _row(key: ConfigKey) -> list[Any]:
-    """All of a key but its validator and its recommender, which are code."""
+    """All attributes of a key except its validator and its recommender, which are code."""
     return [
         key.name,
         key.type.value,

@@ -31,7 +31,7 @@ Expand = Annotated[list[str] | None, Query(json_schema_extra={"items": {"enum": 
 
 
 def connectors_router(herder: Herder, requests: Requests) -> APIRouter:
-    """Connectors, their tasks and offsets, as the herder has them."""
+    """Connectors, their tasks and offsets."""
     router = APIRouter(prefix="/connectors", tags=[CONSUMES_JSON])
     _add_reading(router, herder, requests)
     _add_writing(router, herder, requests)
@@ -45,7 +45,7 @@ def connectors_router(herder: Herder, requests: Requests) -> APIRouter:
 def _add_reading(router: APIRouter, herder: Herder, requests: Requests) -> None:
     @router.get("", response_model=list[str] | dict[str, dict[str, Any]], responses=refusals(415))
     async def list_connectors(expand: Expand = None) -> Response:
-        """Names of all connectors; with ``expand`` what is asked for of each."""
+        """Names of all connectors; with ``expand``, the requested details of each."""
         names = await requests.ask(herder.connectors)
         if expand is None:
             return JsonAnswer(names)
@@ -58,7 +58,7 @@ def _add_reading(router: APIRouter, herder: Herder, requests: Requests) -> None:
 
     @router.get("/{connector}/config", response_model=shapes.NullableStrings, responses=refusals(404, 409, 415, 500))
     async def get_config(connector: Name) -> Response:
-        """Configuration of a connector, with references to secrets as they were written."""
+        """Configuration of a connector; references to secrets are not resolved."""
         config = await requests.complete(herder.connector_config, connector)
         return JsonAnswer(dict(config))
 
@@ -82,7 +82,7 @@ def _expanded(herder: Herder, names: list[str], expansions: list[str]) -> dict[s
                     case _:
                         log.info("Nothing is known by the name of this expansion.", expand=expansion)
         except NotFound:
-            continue  # deleted meanwhile, or not reported yet
+            continue  # deleted meanwhile, or no status yet
         answer[name] = details
     return answer
 
@@ -143,26 +143,26 @@ def _add_writing(router: APIRouter, herder: Herder, requests: Requests) -> None:
 
     @router.delete("/{connector}", status_code=204, responses=refusals(404, 409, 415, 500))
     async def delete_connector(connector: Name, request: Request, forward: Forward = None) -> Response:
-        """Delete a connector. Its offsets stay."""
+        """Delete a connector. Its offsets are kept."""
         return relayed_nothing(await requests.complete_or_forward(request, herder.delete_connector_config, connector))
 
 
 def _add_states(router: APIRouter, herder: Herder, requests: Requests) -> None:
     @router.put("/{connector}/pause", status_code=202, response_class=Response, responses=refusals(404, 415, 500))
     async def pause(connector: Name) -> Response:
-        """Have a connector and its tasks pause."""
+        """Pause a connector and its tasks."""
         await requests.complete(herder.pause_connector, connector)
         return Response(status_code=202)
 
     @router.put("/{connector}/resume", status_code=202, response_class=Response, responses=refusals(404, 415, 500))
     async def resume(connector: Name) -> Response:
-        """Have a paused or stopped connector run."""
+        """Resume a paused or stopped connector."""
         await requests.complete(herder.resume_connector, connector)
         return Response(status_code=202)
 
     @router.put("/{connector}/stop", status_code=204, responses=refusals(404, 409, 415, 500))
     async def stop(connector: Name, request: Request, forward: Forward = None) -> Response:
-        """Stop a connector and take its tasks away (KIP-875)."""
+        """Stop a connector and remove its tasks (KIP-875)."""
         return relayed_nothing(await requests.complete_or_forward(request, herder.stop_connector, connector))
 
     @router.post(
@@ -179,7 +179,7 @@ def _add_states(router: APIRouter, herder: Herder, requests: Requests) -> None:
         onlyFailed: Flag = None,  # noqa: N803
         forward: Forward = None,
     ) -> Response:
-        """Restart a connector, its tasks, or what has failed of them (KIP-745)."""
+        """Restart a connector, its tasks, or those of them that have failed (KIP-745)."""
         include_tasks = java_bool(includeTasks, default=False) is True
         only_failed = java_bool(onlyFailed, default=False) is True
         if not include_tasks and not only_failed:
@@ -212,14 +212,14 @@ def _add_tasks(router: APIRouter, herder: Herder, requests: Requests) -> None:
 def _add_topics(router: APIRouter, herder: Herder, requests: Requests) -> None:
     @router.get("/{connector}/topics", response_model=dict[str, dict[str, list[str]]], responses=refusals(403, 415))
     async def get_topics(connector: Name) -> Response:
-        """Topics that a connector has been seen to use (KIP-558)."""
+        """Topics that a connector has used (KIP-558)."""
         return JsonAnswer((await requests.ask(herder.connector_topics, connector)).to_json())
 
     @router.put(
         "/{connector}/topics/reset", status_code=202, response_class=Response, responses=refusals(403, 415, 500)
     )
     async def reset_topics(connector: Name) -> Response:
-        """Forget the topics that a connector has been seen to use."""
+        """Reset the topics that a connector has used."""
         await requests.ask(herder.reset_connector_topics, connector)
         return Response(status_code=202)
 
@@ -227,7 +227,7 @@ def _add_topics(router: APIRouter, herder: Herder, requests: Requests) -> None:
 def _add_offsets(router: APIRouter, herder: Herder, requests: Requests) -> None:
     @router.get("/{connector}/offsets", response_model=shapes.Offsets, responses=refusals(404, 409, 415, 500))
     async def get_offsets(connector: Name) -> Response:
-        """How far a connector is (KIP-875)."""
+        """Offsets of a connector (KIP-875)."""
         return JsonAnswer((await requests.complete(herder.connector_offsets, connector)).to_json())
 
     @router.patch(
@@ -237,20 +237,20 @@ def _add_offsets(router: APIRouter, herder: Herder, requests: Requests) -> None:
         openapi_extra=json_body(shapes.Offsets),
     )
     async def alter_offsets(connector: Name, request: Request, forward: Forward = None) -> Response:
-        """Move a stopped connector; an offset of null forgets a partition."""
+        """Change offsets of a stopped connector; an offset of null removes the offset of a partition."""
         offsets = parse_offsets(await body_of(request))
         outcome = await requests.complete_or_forward(request, herder.alter_connector_offsets, connector, offsets)
         return relayed(outcome, 200, lambda message: message.to_json())
 
     @router.delete("/{connector}/offsets", response_model=shapes.Message, responses=refusals(404, 409, 415, 500))
     async def reset_offsets(connector: Name, request: Request, forward: Forward = None) -> Response:
-        """Have a stopped connector begin anew."""
+        """Reset the offsets of a stopped connector."""
         outcome = await requests.complete_or_forward(request, herder.reset_connector_offsets, connector)
         return relayed(outcome, 200, lambda message: message.to_json())
 
 
 def _named(name: str, config: dict[str, str | None]) -> dict[str, str | None]:
-    """The configuration with its name in it. Raises BadRequest when it has another."""
+    """The configuration with its name added. Raises BadRequest when it contains a different name."""
     included = config.get(_NAME)
     if included is None:
         return {**config, _NAME: name}

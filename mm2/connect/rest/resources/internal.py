@@ -1,4 +1,4 @@
-"""What workers ask of each other, signed with the session key (KIP-507, spec connect B.5)."""
+"""Worker-to-worker requests, signed with the session key (KIP-507)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def internal_router(herder: Herder, requests: Requests) -> APIRouter:
         openapi_extra=json_body(list[shapes.Strings]),
     )
     async def put_task_configs(connector: Name, request: Request, forward: Forward = None) -> Response:
-        """Publish the task configurations that a connector has made at another worker."""
+        """Publish the task configurations of a connector that runs on another worker."""
         body = await request.body()
         configs = parse_string_maps(body)
         signature = RequestSignature.from_headers(body, request.headers)
@@ -35,7 +35,7 @@ def internal_router(herder: Herder, requests: Requests) -> APIRouter:
 
     @router.put("/{connector}/fence", status_code=204, responses=refusals(403, 404, 408, 409, 413, 500, 503))
     async def fence_zombies(connector: Name, request: Request, forward: Forward = None) -> Response:
-        """See that older tasks of a connector can write no more."""
+        """Ensure that older tasks of a connector can no longer write."""
         signature = RequestSignature.from_headers(await request.body(), request.headers)
         return relayed_nothing(await requests.complete_or_forward(request, herder.fence_zombies, connector, signature))
 

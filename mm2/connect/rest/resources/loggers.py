@@ -28,18 +28,18 @@ Scope = Annotated[str | None, Query(json_schema_extra={"enum": [_WORKER, _CLUSTE
 
 
 def loggers_router(herder: Herder, requests: Requests) -> APIRouter:
-    """Levels of the loggers of this worker, or of all."""
+    """Levels of the loggers of this worker, or of all workers."""
     router = APIRouter(prefix="/admin/loggers", tags=[CONSUMES_JSON])
 
     @router.get("", response_model=dict[str, shapes.LoggerLevel], responses=refusals(415))
     async def list_loggers() -> Response:
-        """Loggers that have a level of their own."""
+        """Loggers with their own level."""
         loggers = await requests.ask(herder.all_loggers)
         return JsonAnswer({name: level.to_json() for name, level in loggers.items()})
 
     @router.get("/{logger}", response_model=shapes.LoggerLevel, responses=refusals(404, 415))
     async def get_logger(logger: Name) -> Response:
-        """Level of a logger; that of the nearest one above when it has none of its own."""
+        """Level of a logger, inherited from the nearest parent when it has none of its own."""
         level = await requests.ask(herder.logger_level, logger)
         if level is None:
             raise NotFound(f"Logger {logger} not found.")
@@ -52,7 +52,7 @@ def loggers_router(herder: Herder, requests: Requests) -> APIRouter:
         openapi_extra=json_body(shapes.SetLevel),
     )
     async def set_level(logger: Name, request: Request, scope: Scope = None) -> Response:
-        """Set the level of a logger and of those below it, here or (``scope=cluster``) at all workers."""
+        """Set the level of a logger and of those below it, on this worker or (``scope=cluster``) on all workers."""
         level = parse_string_map(await body_of(request), "level").get("level")
         if level is None:
             raise BadRequest("Desired 'level' parameter was not specified in request.")

@@ -1,4 +1,4 @@
-"""``/metrics``: what Prometheus scrapes."""
+"""``/metrics``: metrics in Prometheus's format."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from mm2.metrics.exposition import Exposition
 
 
 def metrics_router(exposition: Exposition) -> APIRouter:
-    """What ``exposition`` has to tell."""
+    """The metrics of ``exposition``."""
     router = APIRouter(tags=["metrics"])
 
     @router.get("/metrics", response_class=PlainTextResponse, responses=refusals())
     async def metrics(request: Request) -> Response:
-        """All metrics, in Prometheus's text format, or as OpenMetrics for who accepts that."""
-        # Writing down thousands of partitions takes a while, which nobody else should wait for.
+        """All metrics, in Prometheus's text format, or as OpenMetrics if the client accepts it."""
+        # Writing metrics of thousands of partitions takes time and must not block other requests.
         body, content_type = await asyncio.to_thread(exposition.answer, request.headers.get("accept"))
         return Response(body, headers={"Content-Type": content_type, "Cache-Control": "no-store"})
 

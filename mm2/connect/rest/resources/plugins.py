@@ -23,7 +23,7 @@ _CONNECTOR_CLASS = "connector.class"
 
 
 def plugins_router(herder: Herder, requests: Requests) -> APIRouter:
-    """What the worker can run."""
+    """The plugins of the worker."""
     router = APIRouter(prefix="/connector-plugins", tags=[CONSUMES_JSON])
 
     @router.get("", response_model=list[shapes.PluginInfo], responses=refusals(415))
@@ -47,7 +47,7 @@ def plugins_router(herder: Herder, requests: Requests) -> APIRouter:
         openapi_extra=json_body(shapes.Strings),
     )
     async def validate(plugin: Name, request: Request) -> Response:
-        """Try a configuration without using it."""
+        """Validate a configuration without storing it."""
         config = parse_string_map(await body_of(request), "configuration")
         named = config.get(_CONNECTOR_CLASS)
         if named is not None and not _pruned(named).endswith(_pruned(plugin)):

@@ -14,12 +14,12 @@ from mm2.connect.rest.version import server_info
 
 
 def root_router(herder: Herder, requests: Requests, health_timeout_s: float) -> APIRouter:
-    """What the worker is, and how it is."""
+    """Version and health of the worker."""
     router = APIRouter(tags=["root"])
 
     @router.get("/", response_model=shapes.ServerInfo, responses=refusals())
     async def info() -> Response:
-        """Version of the worker, and the cluster behind it."""
+        """Version of the worker, and the id of its Kafka cluster."""
         return JsonAnswer(server_info(await requests.ask(lambda: herder.kafka_cluster_id)))
 
     @router.get(
@@ -32,7 +32,7 @@ def root_router(herder: Herder, requests: Requests, health_timeout_s: float) -> 
         },
     )
     async def health() -> Response:
-        """Whether the worker has started and its herder answers."""
+        """Whether the worker has started and its herder responds."""
         answer = await requests.health(herder, health_timeout_s)
         return JsonAnswer(answer.to_json(), answer.http_status)
 

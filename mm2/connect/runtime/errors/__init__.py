@@ -1,7 +1,7 @@
-"""What becomes of records that cannot be processed (KIP-298, KIP-610; spec connect D.14).
+"""Handling of records that cannot be processed (KIP-298, KIP-610).
 
-tolerance     steps that may be repeated, and whether a failure ends the task
+tolerance     steps that may be retried, and whether a failure ends the task
 reporters     the log
 dead_letters  the dead letter queue of a sink connector
-errant        records that a sink task gives back
+errant        records that a sink task reports
 """

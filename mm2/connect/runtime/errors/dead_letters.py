@@ -34,7 +34,7 @@ _CLOSE_S: Final = 30.0
 
 @dataclass(frozen=True)
 class DeadLetterQueue:
-    """Where bad records of a connector go."""
+    """Settings of a connector's dead letter queue."""
 
     topic: str
     replication_factor: int
@@ -42,7 +42,7 @@ class DeadLetterQueue:
 
     @classmethod
     def of(cls, config: AbstractConfig) -> Self | None:
-        """As a sink connector is configured, None when it has none."""
+        """The settings of a sink connector, None when it has no dead letter queue."""
         topic = config.str("errors.deadletterqueue.topic.name").strip()
         if not topic:
             return None
@@ -53,7 +53,7 @@ class DeadLetterQueue:
         )
 
     def create(self, admin: Admin) -> None:
-        """See that the topic is there. Raises ConnectError."""
+        """Create the topic unless it exists. Raises ConnectError."""
         found = admin.describe_topics([self.topic])[self.topic]
         if not isinstance(found, KafkaFailure):
             return
@@ -72,7 +72,7 @@ class DeadLetterQueue:
 
 
 class DeadLetterQueueReporter:
-    """Writes records as they were read, with headers that say what went wrong. ``cluster`` is closed with it."""
+    """Writes records as consumed, with headers that describe the error. ``cluster`` is closed with it."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class DeadLetterQueueReporter:
         self._cluster = cluster
 
     def report(self, context: ProcessingContext[ConsumerRecord]) -> Future[None] | None:
-        """Queue the record; done when it is written, or has been given up with a line in the log."""
+        """Queue the record; completes when it is written, or when writing has failed and was logged."""
         self._counters.dead_letter_requests += 1
         original = context.original
         headers = original.headers
@@ -127,7 +127,7 @@ class DeadLetterQueueReporter:
 
 
 def context_headers(context: ProcessingContext[ConsumerRecord], task_id: ConnectorTaskId) -> Headers:
-    """What went wrong, where and with which record, in the order and with the names of Java."""
+    """Headers with the error, its stage and the record's origin, in Java's order and with Java's names."""
     original, error = context.original, context.error
     texts = {
         "topic": original.topic_partition.topic,

@@ -1,4 +1,4 @@
-"""Records that a sink task could not deliver and gives back (KIP-610; WorkerErrantRecordReporter of Connect)."""
+"""Records that a sink task could not deliver and reports (KIP-610; WorkerErrantRecordReporter of Connect)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _SINK_TASK: Final = "org.apache.kafka.connect.sink.SinkTask"
 
 
 class WorkerErrantRecordReporter:
-    """``original`` finds what a record was when it was read, ``rebuild`` makes it of a record that the task has made itself.
+    """``original`` returns the consumed record; ``rebuild`` creates one for a record that the task has made itself.
 
-    What is reported is added to ``under_way`` until it is done.
+    Reports are added to ``under_way`` until they are complete.
     """
 
     def __init__(
@@ -47,6 +47,6 @@ class WorkerErrantRecordReporter:
         return future
 
     def raise_error(self) -> None:
-        """Raises ConnectError when something was reported that is not tolerated, whatever the task made of that."""
+        """Raises ConnectError when a reported error is not tolerated, even if the task has ignored the exception."""
         if self._first_error is not None and not self._operator.within_tolerance_limits:
             raise ConnectError("Tolerance exceeded in error handler") from self._first_error

@@ -1,4 +1,4 @@
-"""What Java calls our exceptions: names that tools look for in traces and in headers of dead letters."""
+"""Java names of our exceptions; tools look for them in traces and in headers of dead letters."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NAMES: Final[Mapping[type[BaseException], str]] = {
 
 
 def java_name(error: BaseException) -> str:
-    """The name of the Java class of that meaning; the dotted Python name of all others."""
+    """The name of the corresponding Java class; the dotted Python name if there is none."""
     kind = type(error)
     return _NAMES.get(kind) or (
         kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
@@ -37,5 +37,5 @@ def java_name(error: BaseException) -> str:
 
 
 def stack_trace(error: BaseException) -> str:
-    """As Java's: a first line with name and message, then where it comes from."""
+    """A trace like Java's: the first line has name and message, then follow the locations."""
     return f"{java_name(error)}: {error}\n" + "".join(traceback.format_exception(error))

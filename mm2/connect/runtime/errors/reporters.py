@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class LogReporter(Generic[T]):
-    """``coordinates`` says where a record was; None: that is not to be logged. Keys and values never are."""
+    """``coordinates`` describes a record's location; None: do not log it. Keys and values are never logged."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class LogReporter(Generic[T]):
 
 
 def of_source_record(record: SourceRecord) -> dict[str, object]:
-    """Where a record comes from and goes to."""
+    """The origin and the target of a record."""
     return {
         "source_partition": record.source_partition,
         "source_offset": record.source_offset,
@@ -64,7 +64,7 @@ def of_source_record(record: SourceRecord) -> dict[str, object]:
 
 
 def of_consumer_record(record: ConsumerRecord) -> dict[str, object]:
-    """Where a record was read."""
+    """The location of a consumed record."""
     return {
         "topic": record.topic_partition.topic,
         "partition": record.topic_partition.partition,

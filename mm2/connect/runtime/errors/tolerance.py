@@ -1,4 +1,4 @@
-"""Steps on the way of a record that may fail, be repeated and be tolerated (RetryWithToleranceOperator of Connect)."""
+"""Steps of record processing that may fail, be retried and be tolerated (RetryWithToleranceOperator of Connect)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LEAST_DELAY_MS: Final = 300
 
 
 class Stage(StrEnum):
-    """Where on its way a record is (org.apache.kafka.connect.runtime.errors.Stage)."""
+    """The step that processes a record (org.apache.kafka.connect.runtime.errors.Stage)."""
 
     TASK_POLL = "TASK_POLL"
     TASK_PUT = "TASK_PUT"
@@ -38,29 +38,29 @@ class Stage(StrEnum):
     KAFKA_CONSUME = "KAFKA_CONSUME"
 
 
-#: Here whatever is raised says something about the record; elsewhere only a RetriableError does.
+#: In these stages any exception can be tolerated; in all others only a RetriableError.
 _TOLERABLE: Final = frozenset(
     {Stage.TRANSFORMATION, Stage.KEY_CONVERTER, Stage.VALUE_CONVERTER, Stage.HEADER_CONVERTER}
 )
 
 
 class Interrupted(Exception):
-    """The task is to end while a step is still worth another attempt: the record has neither failed nor been dealt with."""
+    """The task must stop while a step is still being retried: the record has neither failed nor been processed."""
 
 
 class ProcessingContext(Generic[T]):
-    """One record on its way: what it was at first, and what has gone wrong with it."""
+    """One record while it is processed: its original form, and its error."""
 
     __slots__ = ("attempt", "error", "executing_class", "original", "reported", "stage")
 
     def __init__(self, original: T) -> None:
         self.original = original
         self.stage = Stage.TASK_POLL
-        #: Name of the class that works on it, the Java name if it has one.
+        #: Name of the class that processes it, the Java name if it has one.
         self.executing_class = ""
         self.attempt = 0
         self.error: BaseException | None = None
-        #: Done when all reporters know of the error.
+        #: Completes when all reporters have handled the error.
         self.reported: Future[None] | None = None
 
 
@@ -72,7 +72,7 @@ class Failed:
     error: Exception
 
     def before(self, operation: Callable[[], Result]) -> Callable[[], Result]:
-        """An operation whose first attempt fails that way, for `RetryWithToleranceOperator.execute`."""
+        """An operation whose first attempt raises this error, for `RetryWithToleranceOperator.execute`."""
         errors = [self.error]
 
         def attempt() -> Result:
@@ -84,7 +84,7 @@ class Failed:
 
 
 class ConversionFailed(Exception):
-    """A record could not be converted at the first attempt."""
+    """The first attempt to convert a record has failed."""
 
     def __init__(self, failed: Failed) -> None:
         super().__init__(failed)
@@ -92,16 +92,16 @@ class ConversionFailed(Exception):
 
 
 class ErrorReporter(Protocol[T]):
-    """Takes note of a record that failed."""
+    """Reports records that failed."""
 
     def report(self, context: ProcessingContext[T]) -> Future[None] | None:
-        """None when it is done; must not raise."""
+        """The future of an asynchronous report, or None when it is complete; must not raise."""
 
     def close(self) -> None:
-        """No more will come."""
+        """No more reports follow."""
 
     def abandon(self) -> None:
-        """The task is cancelled: wait for nothing any more. Any thread."""
+        """The task is cancelled: stop waiting. Any thread."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class Tolerance:
 
     @classmethod
     def of(cls, config: AbstractConfig) -> Tolerance:
-        """As a connector is configured."""
+        """The settings of a connector."""
         return cls(
             config.int("errors.retry.timeout"),
             config.int("errors.retry.delay.max.ms"),
@@ -129,9 +129,9 @@ class Tolerance:
 class RetryWithToleranceOperator(Generic[T]):
     """Runs the steps of one task. Thread-safe.
 
-    Deviations from Java: a RetriableError that is still there when `errors.retry.timeout` is over counts as a failure like
-    any other. There it drops the record without a word even when nothing is to be tolerated. And a task that is stopped
-    meanwhile leaves the record to its successor; there it is dropped, and its offset committed.
+    Deviations from Java: a RetriableError that remains after `errors.retry.timeout` counts as a failure like any other.
+    Java drops the record silently even when no errors are tolerated. A task that is stopped during retries leaves the
+    record to its successor; Java drops the record and commits its offset.
     """
 
     def __init__(self, tolerance: Tolerance, counters: ErrorCounters, stopping: threading.Event) -> None:
@@ -143,12 +143,12 @@ class RetryWithToleranceOperator(Generic[T]):
         self._reporters: list[ErrorReporter[T]] = []
 
     def add_reporter(self, reporter: ErrorReporter[T]) -> None:
-        """One more that hears of failures."""
+        """Add a reporter."""
         self._reporters.append(reporter)
 
     @property
     def within_tolerance_limits(self) -> bool:
-        """Whether the task may go on after what has failed so far."""
+        """Whether the task may continue after the failures so far."""
         return self.tolerance.tolerates_all or not self._failures
 
     def execute(
@@ -158,9 +158,9 @@ class RetryWithToleranceOperator(Generic[T]):
         executing_class: str,
         operation: Callable[[], Result],
     ) -> Result | None:
-        """What ``operation`` returns; None when it failed and that is tolerated, or the record has failed before.
+        """The result of ``operation``; None when it failed and that is tolerated, or when the record has failed before.
 
-        Raises ConnectError when it is not tolerated; reporters know of it then. Raises Interrupted.
+        Raises ConnectError when the failure is not tolerated; it has been reported then. Raises Interrupted.
         """
         if context.error is not None:
             return None
@@ -171,7 +171,7 @@ class RetryWithToleranceOperator(Generic[T]):
             if self.tolerance.retry_timeout_ms == 0:
                 self._failed(context, error)
                 return None
-        except Exception as error:  # noqa: BLE001 - plugins raise what they like
+        except Exception as error:  # noqa: BLE001 - plugins may raise any exception
             self._failed(context, error)
             return None
         return self._repeat(context, operation)
@@ -179,7 +179,10 @@ class RetryWithToleranceOperator(Generic[T]):
     def execute_failed(
         self, context: ProcessingContext[T], stage: Stage, executing_class: str, error: BaseException
     ) -> Future[None]:
-        """Say that something outside has failed. Done when all reporters are. Raises ConnectError when it is not tolerated."""
+        """Report a failure outside of the operator; completes with all reports.
+
+        Raises ConnectError when it is not tolerated.
+        """
         context.stage, context.executing_class, context.error = stage, executing_class, error
         self._mark()
         self._counters.record_failures += 1
@@ -199,12 +202,12 @@ class RetryWithToleranceOperator(Generic[T]):
         self._reporters.clear()
 
     def abandon(self) -> None:
-        """The task is cancelled: have reporters wait for nothing any more. Any thread."""
+        """The task is cancelled: reporters stop waiting. Any thread."""
         for reporter in list(self._reporters):
             reporter.abandon()
 
     def _repeat(self, context: ProcessingContext[T], operation: Callable[[], Result]) -> Result | None:
-        """The first attempt was worth another one."""
+        """Retry after the first attempt has failed with a RetriableError."""
         timeout_ms = self.tolerance.retry_timeout_ms
         deadline = float("inf") if timeout_ms < 0 else time.monotonic() + timeout_ms / 1000
         context.attempt = 1
@@ -221,7 +224,7 @@ class RetryWithToleranceOperator(Generic[T]):
                     return None
                 if self._stopping.is_set():
                     raise Interrupted from error
-            except Exception as error:  # noqa: BLE001 - plugins raise what they like
+            except Exception as error:  # noqa: BLE001 - plugins may raise any exception
                 self._failed(context, error)
                 return None
 

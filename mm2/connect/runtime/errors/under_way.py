@@ -1,4 +1,7 @@
-"""Reports of failed records that are not done yet: whoever commits the offsets behind them would lose the records in a crash."""
+"""Reports of failed records that are not complete yet.
+
+Committing offsets after these records would lose them in a crash.
+"""
 
 from __future__ import annotations
 
@@ -11,23 +14,23 @@ from mm2.kafka.structs import TopicPartition
 
 
 class ReportsUnderWay:
-    """By the partition that a record was read from. Thread-safe."""
+    """Reports by the partition that a record was consumed from. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._futures: dict[TopicPartition, deque[Future[None]]] = {}
 
     def add(self, partition: TopicPartition, report: Future[None]) -> None:
-        """Note a report."""
+        """Add a report."""
         with self._lock:
             queue = self._futures.setdefault(partition, deque())
-            # Dead letters are written in order, so there are never many that are done.
+            # Dead letters are written in order, so few completed ones remain in the list.
             while queue and queue[0].done():
                 queue.popleft()
             queue.append(report)
 
     def wait_for(self, partitions: Collection[TopicPartition], timeout_s: float) -> frozenset[TopicPartition]:
-        """Wait for all reports of these partitions; those of them of which some are still under way after ``timeout_s``."""
+        """Wait for all reports of these partitions; returns those still incomplete after ``timeout_s``."""
         with self._lock:
             wanted = [future for tp in partitions for future in self._futures.get(tp, ())]
         wait(wanted, timeout_s)
@@ -39,7 +42,7 @@ class ReportsUnderWay:
         return held_up
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
-        """Somebody else has these now."""
+        """Drop the reports of partitions that were revoked."""
         with self._lock:
             for tp in partitions:
                 self._futures.pop(tp, None)

@@ -1,9 +1,9 @@
-"""One task on a thread of its own.
+"""Tasks, each on its own thread.
 
-base          the life that all have: paused, started, stopped, cancelled, failed
-source        poll, transform, convert, produce; offsets at least once
+base          the lifecycle of all tasks: paused, started, stopped, cancelled, failed
+source        poll, transform, convert, produce; at-least-once
 exactly_once  the same in transactions
-sink          poll the consumer, convert, transform, put; offsets of the consumer group
+sink          poll the consumer, convert, transform, put; commit offsets of the consumer group
 """
 
 from mm2.connect.runtime.tasks.source import OwnershipGuard

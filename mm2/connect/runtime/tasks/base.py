@@ -1,14 +1,14 @@
-"""The life that tasks of both directions have (org.apache.kafka.connect.runtime.WorkerTask; spec connect A27, D.8, D.9).
+"""The lifecycle that source and sink tasks share (org.apache.kafka.connect.runtime.WorkerTask).
 
-What the status listener hears, and when, all on the task's thread:
+Calls of the status listener, all on the task's thread:
 
-    on_pause      it was started PAUSED (before anything of the plugin is called), or it is paused while it runs
-    on_startup    the plugin's ``start`` has returned
-    on_resume     it runs again after a pause
-    on_shutdown   it has ended because it was asked to; the plugin's ``stop`` is over
-    on_failure    it has ended because of an exception; so it stays until it is restarted
+on_pause      it was started PAUSED (before any call of the plugin), or it was paused while running
+on_startup    the plugin's ``start`` has returned
+on_resume     it runs again after a pause
+on_shutdown   it has ended by request; the plugin's ``stop`` has returned
+on_failure    it has ended because of an exception, and stays failed until it is restarted
 
-A cancelled task is not heard of any more: its work may run elsewhere by then.
+A cancelled task makes no further calls: its work may run on another worker by then.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class Converters:
-    """How a task's records become bytes, or bytes become records; with the names of the classes for messages."""
+    """Converters between a task's records and bytes, with the class names for messages."""
 
     key: Converter
     value: Converter
@@ -55,7 +55,7 @@ class Converters:
 
 @dataclass(frozen=True)
 class Equipment:
-    """What a running task is made of in either direction."""
+    """The parts that running source and sink tasks share."""
 
     id: ConnectorTaskId
     #: The task's configuration, provider references resolved.
@@ -64,16 +64,16 @@ class Equipment:
     transformations: TransformationChain
     operator: RetryWithToleranceOperator[Any]
     counters: TaskCounters
-    #: Set when the task shall end.
+    #: Set when the task must stop.
     stopping: threading.Event
     listener: StatusListener
     initial_state: TargetState
-    #: Called with a topic when the task has written to it, or read from it, for the first time.
+    #: Called when the task has written to or read from a topic for the first time.
     on_topic: Callable[[str], None]
     log_context: Mapping[str, str]
-    #: A block in which this thread works for the connector's plugin (A49).
+    #: A block in which this thread uses the loader of the connector's plugin.
     as_plugin: Callable[[], AbstractContextManager[None]]
-    #: Asked before each step that others would notice; False is for good.
+    #: Checked before each step with external effects; False is final.
     is_ours: Callable[[], bool] = lambda: True
 
 
@@ -113,11 +113,11 @@ class WorkerTask(ABC):
     # -- for the worker
 
     def start(self) -> None:
-        """Let the thread run."""
+        """Start the thread."""
         self._thread.start()
 
     def set_target_state(self, state: TargetState) -> None:
-        """Pause or resume; STOPPED ends the task. Returns at once."""
+        """Pause or resume; STOPPED ends the task. Returns immediately."""
         with self._changed:
             if self._stop_asked.is_set():
                 return
@@ -129,7 +129,7 @@ class WorkerTask(ABC):
             self._wake()
 
     def stop(self) -> None:
-        """Ask it to end."""
+        """Request it to stop."""
         with self._changed:
             self._stop_asked.set()
             self._changed.notify_all()
@@ -140,7 +140,7 @@ class WorkerTask(ABC):
         return self._ended.wait(max(0.0, timeout_s))
 
     def cancel(self) -> None:
-        """Give up on it: from now on it changes no status and commits no offset."""
+        """Cancel it: from now on it changes no status and commits no offset."""
         self._cancelled = True
         with self._changed:
             self._stop_asked.set()
@@ -149,37 +149,37 @@ class WorkerTask(ABC):
 
     @property
     def is_running(self) -> bool:
-        """Whether it has started and not ended."""
+        """Whether it has started and not ended yet."""
         return self._started and not self._ended.is_set() and not self._cancelled
 
-    # -- what differs with the direction, all on the task's thread but for _wake and _cut_off
+    # -- specific to sources or sinks, all on the task's thread except _wake and _cut_off
 
     @abstractmethod
     def _prepare(self) -> bool:
-        """Get ready for the plugin's ``start``; False when the task shall end instead."""
+        """Prepare for the plugin's ``start``; False when the task must stop instead."""
 
     @abstractmethod
     def _start_plugin(self) -> None:
-        """Call ``initialize`` and ``start``; `_start_called` is set when the first of them is."""
+        """Call ``initialize`` and ``start``; sets `_start_called` before the first of them."""
 
     @abstractmethod
     def _work(self) -> None:
-        """Go on until the task shall end."""
+        """Run until the task must stop."""
 
     @abstractmethod
     def _close(self, *, failed: bool) -> None:
-        """Commit what can be, stop the plugin and release everything."""
+        """Commit offsets if possible, stop the plugin and release all resources."""
 
     def _wake(self) -> None:
-        """The target state has changed, or the task shall end."""
+        """The target state has changed, or the task must stop."""
         return
 
     def _cut_off(self) -> None:
-        """It did not end in time: end what it may be waiting for."""
+        """It did not stop in time: interrupt what it may be waiting for."""
         return
 
     def _before_pause(self) -> None:
-        """The task does nothing for a while."""
+        """The task is about to pause."""
         return
 
     # -- the task's thread
@@ -221,7 +221,7 @@ class WorkerTask(ABC):
             self._close(failed=failed)
 
     def _say_started(self) -> None:
-        if not self._cancelled:  # its work may run elsewhere by now
+        if not self._cancelled:  # its work may run on another worker
             self.counters.enter("running")
             self._listener.on_startup(self.id, self.version)
 
@@ -241,7 +241,10 @@ class WorkerTask(ABC):
         return self._stop_asked.is_set() or self._target is TargetState.STOPPED
 
     def _give_up_what_is_not_ours(self) -> bool:
-        """Whether the task is abandoned: this process was frozen, say, and somebody else may run the task by now."""
+        """Whether the task is cancelled; cancels it if another worker may run it.
+
+        This may be so after this process was frozen, for example.
+        """
         if not self._cancelled and not self._is_ours():
             self._log.warning("the task is given up, since it may run on another worker")
             self._cancelled = True
@@ -249,7 +252,7 @@ class WorkerTask(ABC):
         return self._cancelled
 
     def _wait_while_paused(self, *, announce_resume: bool) -> bool:
-        """Sleep as long as the task shall be paused; False when it shall end."""
+        """Wait while the task is paused; False when it must stop."""
         paused = False
         while True:
             with self._changed:
@@ -270,7 +273,7 @@ class WorkerTask(ABC):
         return True
 
     def _after_pause(self) -> None:
-        """A pause is over."""
+        """The task resumes after a pause."""
         return
 
     def _note_topic(self, topic: str) -> None:

@@ -1,8 +1,8 @@
-"""A source task whose records and offsets become visible together (ExactlyOnceWorkerSourceTask; KIP-618, spec D.12).
+"""A source task that commits records and offsets in one transaction (ExactlyOnceWorkerSourceTask; KIP-618).
 
-Deviation from Java: with the boundary "interval" the time is looked at after each poll, not only after those that
-brought records. There, the last records before a quiet time stay invisible until the next ones come, or until the
-transaction has taken too long and the task fails.
+Deviation from Java: with the boundary "interval" the time is checked after each poll, not only after polls that
+returned records. In Java, the last records before an idle period stay invisible until the next ones arrive, or until
+the transaction exceeds its timeout and the task fails.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ _SourceOffsets = dict[PartitionKey, Committable]
 
 
 class ExactlyOnceWorkerSourceTask(AbstractWorkerSourceTask):
-    """Exactly once. ``producer`` is the one behind the setup's sender; the store's topic lies on the cluster of the records'.
+    """Exactly-once.
 
-    Whatever fails in a transaction fails the task, also when errors are tolerated: its records may be there or not, and
-    only a new start can find out.
+    ``producer`` is the sender's producer; the offset store's topic is in the same cluster as the records. Any failure
+    in a transaction fails the task, even when errors are tolerated: its records may or may not have been written, and
+    only a restart can determine it.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class ExactlyOnceWorkerSourceTask(AbstractWorkerSourceTask):
         #: Newest offset of each partition since the last commit; kept when a transaction is aborted.
         self._offsets: _SourceOffsets = {}
         self._told_lock = threading.Lock()
-        #: Records since the last commit in order, each with where it was written once that is known.
+        #: Records since the last commit in order, each with its metadata once it is acknowledged.
         self._to_tell: dict[int, tuple[SourceRecord, RecordMetadata | None]] = {}
         self._records = 0
         self._committed_s = time.monotonic()
@@ -92,7 +93,7 @@ class ExactlyOnceWorkerSourceTask(AbstractWorkerSourceTask):
         internal_json.require_flat("partition", record.source_partition)
         internal_json.require_flat("offset", record.source_offset)
         if topic == self._store.topic:
-            # The task could not read its offsets any more, since that waits for the end of its own transaction.
+            # Reading offsets waits for the end of the task's own transaction, so the task could no longer read them.
             raise ConnectError(
                 f"Task {self.id} must not write to the topic of its own offsets, {topic}, with exactly-once"
             )
@@ -103,7 +104,7 @@ class ExactlyOnceWorkerSourceTask(AbstractWorkerSourceTask):
         return None
 
     def _sends_together(self, topic: str) -> bool:
-        # A transaction may end behind any record where the connector says.
+        # With the boundary "connector" a transaction may end after any record.
         return self._boundaries is None and topic != self._store.topic
 
     def _before_run(self, submitted: Sequence[Submitted]) -> None:
@@ -120,7 +121,7 @@ class ExactlyOnceWorkerSourceTask(AbstractWorkerSourceTask):
                     self._to_tell[id(one.record)] = (one.record, metadata)
 
     def _begin(self) -> None:
-        # With nothing on its way: between two transactions the sender is idle.
+        # No record is in flight: between two transactions the sender is idle.
         if not self._transactional.in_transaction:
             self._transactional.begin()
 
@@ -146,7 +147,7 @@ class ExactlyOnceWorkerSourceTask(AbstractWorkerSourceTask):
     ) -> None:
         if threading.current_thread() is self._thread:
             raise self._explained(failure) from failure
-        # Else the sender keeps it, and the next poll or commit raises it.
+        # On the sender's thread the sender keeps the failure, and the next poll or commit raises it.
 
     # -- boundaries
 
@@ -156,7 +157,7 @@ class ExactlyOnceWorkerSourceTask(AbstractWorkerSourceTask):
             return
         if boundaries.take_abort_on(record):
             self._abort(f"record on topic {record.topic}")
-            # Their offsets are committed all the same, or the task would see the same records again.
+            # Their offsets are still committed, otherwise the task would read the same records again.
             self._commit()
         elif boundaries.take_commit_on(record):
             self._commit()
@@ -182,7 +183,7 @@ class ExactlyOnceWorkerSourceTask(AbstractWorkerSourceTask):
             self._commit()
 
     def _end_if_allowed(self) -> None:
-        """The task does nothing for a while, or ends."""
+        """End the transaction before a pause or the end of the task, if its boundary allows it."""
         if self._transactions.boundary is Boundary.CONNECTOR:
             self._end_batch()
         else:
@@ -201,9 +202,9 @@ class ExactlyOnceWorkerSourceTask(AbstractWorkerSourceTask):
             self._leave_nothing_open()
 
     def _leave_nothing_open(self) -> None:
-        """Abort what is under way; left open it would keep readers waiting until it has timed out."""
+        """Abort the open transaction; it would block readers until it times out."""
         failure = self._transactional.failure
-        # Brokers that do not answer are not waited for again, and a successor has ended what was fenced.
+        # Do not wait again for brokers that do not respond. After fencing, the successor has ended the transaction.
         answered = isinstance(failure, BrokerFailure) and not isinstance(failure, ProducerFenced)
         if not self._transactional.in_transaction or not (failure is None or answered):
             return
@@ -227,11 +228,11 @@ class ExactlyOnceWorkerSourceTask(AbstractWorkerSourceTask):
         self._records = 0
 
     def _commit(self) -> None:
-        """End the transaction, with the offsets of its records in it; then tell the task."""
+        """End the transaction, with the offsets of its records in it; then notify the task."""
         began_s = self._committed_s = time.monotonic()
         try:
             if self._offsets:
-                # There is none behind an abort, and the offsets are to be written all the same.
+                # After an abort no transaction is open, but the offsets must be written.
                 self._begin()
             if self._transactional.in_transaction:
                 self._end_transaction()

@@ -1,6 +1,6 @@
-"""One sink task: poll its consumer, convert, transform, put; commit what the task has taken (WorkerSinkTask; spec connect G.1).
+"""One sink task: poll its consumer, convert, transform, put; commit offsets of processed records (WorkerSinkTask).
 
-Offsets are those of the partitions that were read, whatever transformations make of topic and partition.
+Offsets are those of the consumed partitions, regardless of transformations of topic and partition.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Offsets = dict[TopicPartition, OffsetAndMetadata]
 
 @dataclass(frozen=True)
 class InternalSinkRecord(SinkRecord):
-    """A record that knows what it was when it was read, also after transformations."""
+    """A record that keeps its consumed form through transformations."""
 
     read: ConsumerRecord | None = field(default=None, repr=False, compare=False)
 
@@ -57,11 +57,11 @@ class InternalSinkRecord(SinkRecord):
     def of(
         cls, record: ConsumerRecord, key: SchemaAndValue, value: SchemaAndValue, headers: Headers, *, keep: bool
     ) -> Self:
-        """A record as it was read and converted; ``keep``: what it was read from, too."""
+        """A record after conversion; ``keep``: keep the consumed record, too."""
         topic, partition = record.topic_partition
         has_timestamp = record.timestamp != _NO_TIMESTAMP
         made = object.__new__(cls)
-        # As dataclass would write it, field by field, it takes three times as long.
+        # The assignments that dataclass would generate, field by field, take three times as long.
         object.__setattr__(
             made,
             "__dict__",
@@ -87,25 +87,25 @@ class InternalSinkRecord(SinkRecord):
 
 @dataclass(frozen=True)
 class SinkSetup:
-    """What a sink task has besides the equipment of all tasks."""
+    """The parts of a sink task in addition to those of all tasks."""
 
     task: SinkTask
     consumer: Consumer
     topics: Topics
-    #: The task's configuration, provider references resolved anew.
+    #: Resolves the task's configuration again.
     fresh_configs: Callable[[], Mapping[str, str]]
-    #: Whether the task may give records back.
+    #: Whether the task may report records.
     reports_errors: bool
     commit_interval_ms: int
     commit_timeout_ms: int
 
 
 class _Stopping(Exception):
-    """The task shall end, and what it waits for is not needed any more."""
+    """The task must stop, so there is no need to wait any longer."""
 
 
 class WorkerSinkTask(WorkerTask):
-    """The plugin's methods are all called on the task's thread, those of rebalances from within the consumer's poll."""
+    """All methods of the plugin are called on the task's thread, those of rebalances within the consumer's poll."""
 
     def __init__(self, equipment: Equipment, setup: SinkSetup) -> None:
         super().__init__(equipment, setup.task)
@@ -127,11 +127,11 @@ class WorkerSinkTask(WorkerTask):
         self._context = WorkerSinkTaskContext(
             self._consumer, setup.fresh_configs, lambda: self._shall_pause, self._reporter
         )
-        #: Records that are to be put.
+        #: Records for the next ``put``.
         self._batch: list[SinkRecord] = []
-        #: Behind the last record of the batch, by partition.
+        #: Position after the last record of the batch, by partition.
         self._batch_offsets: Offsets = {}
-        #: Behind the last record that the task has taken, and what is committed.
+        #: Position after the last record that the task has accepted, and the committed offset.
         self._current: Offsets = {}
         self._last_committed: Offsets = {}
         self._paused_for_redelivery = False
@@ -144,7 +144,7 @@ class WorkerSinkTask(WorkerTask):
         self._commit_began_s = 0.0
         self._next_commit_s = time.monotonic() + self._commit_interval_s
 
-    # -- life
+    # -- lifecycle
 
     def _prepare(self) -> bool:
         return True
@@ -160,10 +160,10 @@ class WorkerSinkTask(WorkerTask):
         self._consumer.wakeup()
 
     def _cut_off(self) -> None:
-        # It may be waiting for brokers. As long as it is busy in the plugin it stays in the group, as in Java, until
-        # max.poll.interval.ms is over: its partitions are not free before.
+        # It may be waiting for brokers. While the plugin is busy the task stays in the group until
+        # max.poll.interval.ms, as in Java: its partitions are not reassigned before that.
         self._consumer.give_up()
-        # Or for the brokers of the dead letters.
+        # It may also be waiting for the brokers of the dead letter queue.
         self._operator.abandon()
 
     @property
@@ -194,7 +194,7 @@ class WorkerSinkTask(WorkerTask):
             self._poll(max(0.0, self._next_commit_s - time.monotonic()))
 
     def _follow_target(self) -> None:
-        """Pause or go on, if that is asked for; `put` goes on being called, without records."""
+        """Pause or resume if requested; `put` is still called, without records."""
         paused = self._shall_pause
         if paused is self._announced_pause:
             return
@@ -221,7 +221,7 @@ class WorkerSinkTask(WorkerTask):
         if self._start_called:
             try:
                 self.task.stop()
-            except Exception:  # noqa: BLE001 - it has to end all the same
+            except Exception:  # noqa: BLE001 - the task must end anyway
                 self._log.exception("stop() of the task failed")
         self._figures.partitions = 0
         self._consumer.close()
@@ -244,7 +244,7 @@ class WorkerSinkTask(WorkerTask):
             return
         except KafkaFailure as failure:
             if self._cancelled:
-                return  # its connections were cut
+                return  # its connections were closed
             raise ConnectError(f"Task {self.id} cannot go on reading: {failure}") from failure
         self._figures.read += len(records)
         if self._is_stopping and not records:
@@ -252,7 +252,7 @@ class WorkerSinkTask(WorkerTask):
         try:
             self._convert_all(records)
         except Interrupted:
-            return  # nothing of this batch is put; it is read again by whoever comes next
+            return  # nothing of this batch is put; the successor consumes it again
         self._deliver()
 
     def _convert_all(self, records: list[ConsumerRecord]) -> None:
@@ -266,7 +266,7 @@ class WorkerSinkTask(WorkerTask):
         self._count_active()
 
     def _convert(self, record: ConsumerRecord) -> SinkRecord | None:
-        """The record as the task gets it; None when it is filtered, or cannot be had and that is tolerated."""
+        """The record for the task; None when it is filtered, or its conversion failed and that is tolerated."""
         topic, converters = record.topic_partition.topic, self._converters
         stage = Stage.KEY_CONVERTER
         try:
@@ -275,7 +275,7 @@ class WorkerSinkTask(WorkerTask):
             value = converters.value.to_connect_data(topic, record.headers, record.value)
             stage = Stage.HEADER_CONVERTER
             headers = self._headers(topic, record) if record.headers else NO_HEADERS
-        except Exception as error:  # noqa: BLE001 - plugins raise what they like
+        except Exception as error:  # noqa: BLE001 - plugins may raise any exception
             return self._convert_again(record, Failed(stage, error))
         made = self._made(record, key, value, headers)
         if not self._transformations.stages:
@@ -284,7 +284,7 @@ class WorkerSinkTask(WorkerTask):
         return self._noted(context, self._transformations.apply(context, made))
 
     def _convert_again(self, record: ConsumerRecord, failed: Failed) -> SinkRecord | None:
-        """As `_convert`, after a first attempt that failed."""
+        """Like `_convert`, after a failed first attempt."""
         topic, converters = record.topic_partition.topic, self._converters
         context = ProcessingContext(record)
 
@@ -313,7 +313,7 @@ class WorkerSinkTask(WorkerTask):
         return self._noted(context, self._transformations.apply(context, self._made(record, key, value, headers)))
 
     def _noted(self, context: ProcessingContext[ConsumerRecord], converted: SinkRecord | None) -> SinkRecord | None:
-        """The same; a report of it that is not done yet is waited for before offsets behind it are committed."""
+        """Return ``converted``; if its error report is incomplete, commits of later offsets wait for the report."""
         if converted is None and context.reported is not None and not context.reported.done():
             self._under_way.add(context.original.topic_partition, context.reported)
         return converted
@@ -335,7 +335,7 @@ class WorkerSinkTask(WorkerTask):
         return Headers(headers)
 
     def _deliver(self) -> None:
-        """Have the task take the batch, which may be one that it did not want before."""
+        """Pass the batch to the task; it may be a retry."""
         batch = list(self._batch)
         began_s = time.monotonic()
         try:
@@ -345,7 +345,8 @@ class WorkerSinkTask(WorkerTask):
         except RetriableError as error:
             self._log.error("RetriableException from SinkTask", reason=str(error), records=len(batch))
             if not self._paused_for_redelivery:
-                # Nothing new meanwhile; polling goes on, to stay in the group and to keep to the task's timeout.
+                # No new records until the retry; polling continues, to stay in the group and to keep the task's
+                # timeout.
                 self._paused_for_redelivery = True
                 self._consumer.pause(self._consumer.assignment())
             return
@@ -371,11 +372,11 @@ class WorkerSinkTask(WorkerTask):
         self._batch.clear()
 
     def _resume_all(self) -> None:
-        """Go on with all that the task itself does not hold back."""
+        """Resume all partitions that the task has not paused itself."""
         self._consumer.resume(self._consumer.assignment() - self._context.paused)
 
     def _rewind(self) -> None:
-        """Go where the task wants to."""
+        """Seek to the offsets that the task has requested."""
         wanted, self._context.offsets = self._context.offsets, {}
         for tp, offset in wanted.items():
             try:
@@ -386,7 +387,7 @@ class WorkerSinkTask(WorkerTask):
             self._log.debug("rewound", partition=str(tp), offset=offset)
             self._last_committed[tp] = self._current[tp] = OffsetAndMetadata(offset)
 
-    # -- rebalances, from within the consumer's poll
+    # -- rebalances, within the consumer's poll
 
     def on_partitions_assigned(self, partitions: frozenset[TopicPartition]) -> None:
         """See `mm2.kafka.consumer.consumer.RebalanceListener`."""
@@ -407,7 +408,7 @@ class WorkerSinkTask(WorkerTask):
             self._rewind()
 
     def _position(self, tp: TopicPartition) -> int:
-        """Where the consumer begins; brokers that are gone for a while are waited for."""
+        """The consumer's starting position; waits while brokers are unreachable."""
         while True:
             try:
                 return self._consumer.position(tp, _LOOK_S)
@@ -427,7 +428,7 @@ class WorkerSinkTask(WorkerTask):
         if self._plugin_stopped or not partitions:
             return
         self._close_partitions(partitions, lost=lost)
-        # Whoever has them next begins at what is committed.
+        # The next owner starts at the committed offsets.
         self._drop_from_batch(partitions)
 
     def _drop_from_batch(self, partitions: Collection[TopicPartition]) -> None:
@@ -453,8 +454,8 @@ class WorkerSinkTask(WorkerTask):
     # -- commits
 
     def _commit(self, now: float, partitions: Collection[TopicPartition], *, closing: bool) -> None:
-        """Commit what the task has taken of some partitions, as far as it agrees; ``closing``: then it has no more of them."""
-        # An offset behind a record that is still on its way to the dead letters could lose it.
+        """Commit the offsets that the task allows; ``closing``: the partitions are revoked afterwards."""
+        # Committing past a record that is not yet written to the dead letter queue could lose it.
         held_up = self._under_way.wait_for(partitions, self._commit_timeout_s)
         if held_up:
             self._log.warning("offsets wait for dead letters that are not written yet", partitions=_names(held_up))
@@ -487,10 +488,10 @@ class WorkerSinkTask(WorkerTask):
     def _ask_task(
         self, offsets: Offsets, committed: Offsets, partitions: Collection[TopicPartition], *, closing: bool
     ) -> Mapping[TopicPartition, OffsetAndMetadata] | None:
-        """What the task lets be committed; None when it failed to say."""
+        """The offsets that the task allows to commit; None when the task raised an exception."""
         try:
             return self.task.pre_commit(dict(offsets))
-        except Exception as error:  # noqa: BLE001 - a commit that fails is no end of a task
+        except Exception as error:  # noqa: BLE001 - a failed commit does not end the task
             if closing:
                 self._log.warning("Offset commit failed during close", reason=repr(error))
             else:
@@ -498,8 +499,8 @@ class WorkerSinkTask(WorkerTask):
                 for tp, offset in committed.items():
                     self._consumer.seek(tp, offset.offset)
                 self._current.update(committed)
-                # What was to be put again comes again behind the others, or offsets behind it would be committed before they
-                # were. Java puts it at once.
+                # Records waiting for a retry are consumed again after the rewind; otherwise later offsets would be
+                # committed before them. Java puts them immediately.
                 self._drop_from_batch(committed)
             self._committed(self._commit_sequence, error, None)
             return None
@@ -540,7 +541,7 @@ class WorkerSinkTask(WorkerTask):
             self._committed(sequence, None, offsets)
 
     def _committed(self, sequence: int, error: BaseException | None, offsets: Offsets | None) -> None:
-        """A commit is over; one that was overtaken by a newer one says nothing any more."""
+        """A commit has completed or failed; the result is ignored if a newer commit was started."""
         if sequence != self._commit_sequence:
             self._log.debug("commit came too late", sequence=sequence, newest=self._commit_sequence)
             self._figures.commits_skipped += 1
@@ -565,10 +566,10 @@ class WorkerSinkTask(WorkerTask):
         )
         self._figures.active.add(max(0, behind))
 
-    # -- records that the task gives back
+    # -- records that the task reports
 
     def _rebuilt(self, record: SinkRecord) -> ConsumerRecord:
-        """A record that the task has made itself, or kept from an earlier batch, as bytes."""
+        """The bytes of a record that the task has made itself, or kept from an earlier batch."""
         topic, converters = record.topic, self._converters
         headers = [
             (header.key, converters.header.from_connect_header(topic, header.key, header.schema, header.value))
@@ -600,7 +601,7 @@ def _timestamp_type(record: ConsumerRecord) -> TimestampType:
 
 
 def topics_of(configs: Mapping[str, str]) -> Topics:
-    """What a sink connector's configuration says it reads. Raises ConfigException or ConnectError."""
+    """The topics in a sink connector's configuration. Raises ConfigException or ConnectError."""
     check_sink_topics(configs)
     named = [name for name in split_list(configs.get("topics", "")) if name]
     if named:

@@ -1,4 +1,4 @@
-"""What a sink task may ask of the runtime (WorkerSinkTaskContext of Connect)."""
+"""A sink task's requests to the runtime (WorkerSinkTaskContext of Connect)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = structlog.get_logger(__name__)
 
 
 class WorkerSinkTaskContext:
-    """``configs`` resolves the task's configuration anew; ``is_paused`` says whether the whole task is paused.
+    """``configs`` resolves the task's configuration again; ``is_paused`` returns whether the whole task is paused.
 
     The attributes are for the runtime.
     """
@@ -35,11 +35,11 @@ class WorkerSinkTaskContext:
         self._configs = configs
         self._is_paused = is_paused
         self._reporter = reporter
-        #: Offsets that were asked for and are not applied yet.
+        #: Requested offsets that have not been applied yet.
         self.offsets: dict[TopicPartition, int] = {}
-        #: Milliseconds to wait before the next try; None: not said.
+        #: Milliseconds to wait before the next retry; None: not set.
         self.timeout_ms: int | None = None
-        #: What the task holds back, whatever the runtime does.
+        #: Partitions paused by the task, independent of the runtime.
         self.paused: set[TopicPartition] = set()
         self.commit_requested = False
 

@@ -1,6 +1,6 @@
-"""One source task: poll, transform, convert, produce (AbstractWorkerSourceTask and WorkerSourceTask; spec connect G.2).
+"""One source task: poll, transform, convert, produce (AbstractWorkerSourceTask and WorkerSourceTask).
 
-What it does at least once is here, too; `mm2.connect.runtime.tasks.exactly_once` does it exactly once.
+This module implements at-least-once; `mm2.connect.runtime.tasks.exactly_once` implements exactly-once.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-#: Pause after a retriable failure of poll or of a send, or after a poll that came back at once with nothing.
+#: Pause after a retriable failure of poll or of a send, or after a poll that returned nothing immediately.
 _BACKOFF_S: Final = 0.1
 _CLOSE_S: Final = 30.0
-#: Most records that are converted before the first of them is sent.
+#: Maximum number of records that are converted before the first of them is sent.
 _RUN: Final = 1000
 _NO_TIMESTAMP: Final = -1
 _PRODUCER: Final = "org.apache.kafka.clients.producer.KafkaProducer"
@@ -48,38 +48,40 @@ _PRODUCER: Final = "org.apache.kafka.clients.producer.KafkaProducer"
 
 @dataclass(frozen=True)
 class OwnershipGuard:
-    """What a task asks of the group under exactly-once. Both wait until ``stopping()``, and raise ConnectError."""
+    """Checks of an exactly-once task in its group. Both wait until ``stopping()``, and raise ConnectError."""
 
-    #: Before its producer begins: have the producers of older task configs fenced.
+    #: Before its producer starts: fence the producers of older task configs.
     fence: Callable[[Callable[[], bool]], None]
-    #: After that: is the task still this worker's, and are its task configs the newest.
+    #: After that: check that the task is still assigned to this worker and its task configs are the newest.
     confirm: Callable[[Callable[[], bool]], None]
 
 
 @dataclass(frozen=True)
 class SourceSetup:
-    """What a source task has besides the equipment of all tasks, whatever it guarantees."""
+    """The parts of a source task in addition to those of all tasks, for both guarantees."""
 
     task: SourceTask
     context: SourceTaskContext
     offset_store: OffsetStore
-    #: Whether the store is this task's alone, to be started and stopped with it.
+    #: Whether only this task uses the store, so that it is started and stopped with the task.
     owns_store: bool
     offset_reader: ConnectorOffsetReader
     #: The task's own connections, opened with the first record.
     cluster: Cluster = field(repr=False)
     sender: RecordSender = field(repr=False)
-    #: None: topics are the brokers' business.
+    #: None: topics are created by the brokers.
     topic_creation: TopicCreation | None = None
-    #: Further connections that end with the task.
+    #: Further connections that are closed with the task.
     other_clusters: tuple[Cluster, ...] = ()
-    #: With exactly-once only.
+    #: With exactly-once support only.
     guard: OwnershipGuard | None = None
 
 
 class AbstractWorkerSourceTask(WorkerTask):
-    """``stop`` of the plugin is called as soon as stopping is asked for, also while ``poll`` runs; Java calls it on the task's
-    thread after ``poll`` has returned, so that a long poll misses its grace period.
+    """What source tasks of both guarantees share.
+
+    The plugin's ``stop`` is called as soon as a stop is requested, even during ``poll``. Java calls it on the task's
+    thread after ``poll`` has returned, so a long poll exceeds the grace period.
     """
 
     def __init__(self, equipment: Equipment, setup: SourceSetup) -> None:
@@ -103,11 +105,11 @@ class AbstractWorkerSourceTask(WorkerTask):
         self._stop_called = False
         self._stop_done = threading.Event()
 
-    # -- what differs with the guarantee, all on the task's thread except commit_offsets and _sent
+    # -- specific to the guarantee, all on the task's thread except commit_offsets and _sent
 
     @abstractmethod
     def commit_offsets(self) -> bool:
-        """Called by the worker every offset.flush.interval.ms; False when it failed (it is tried again)."""
+        """Called by the worker every offset.flush.interval.ms; False when it failed (it is retried)."""
 
     @abstractmethod
     def _before_send(self, record: SourceRecord, topic: str) -> Submitted | None:
@@ -115,11 +117,11 @@ class AbstractWorkerSourceTask(WorkerTask):
 
     @abstractmethod
     def _before_run(self, submitted: Sequence[Submitted]) -> None:
-        """As `_before_send`, for several records that are sent together."""
+        """Like `_before_send`, for several records that are sent together."""
 
     @abstractmethod
     def _run_sent(self, submitted: Sequence[Submitted], sent: Sent) -> None:
-        """As `_sent`, for several records that were sent together."""
+        """Like `_sent`, for several records that were sent together."""
 
     @abstractmethod
     def _sent(self, record: SourceRecord, submitted: Submitted | None, metadata: RecordMetadata) -> None:
@@ -129,48 +131,48 @@ class AbstractWorkerSourceTask(WorkerTask):
     def _send_failed(
         self, context: ProcessingContext[SourceRecord], submitted: Submitted | None, failure: KafkaFailure
     ) -> None:
-        """A record could not be written; on the sender's thread, or on the task's. What it raises there fails the task."""
+        """A record could not be written; on the sender's thread, or the task's, where an exception fails the task."""
 
     @abstractmethod
     def _dropped(self, record: SourceRecord) -> None:
-        """A record is not sent: it was filtered, or it failed and that is tolerated. Its offset does not count."""
+        """A record is not sent: it was filtered, or it failed and that is tolerated. Its offset is not committed."""
 
     @abstractmethod
     def _final_commit(self, *, failed: bool) -> None:
         """Commit what has been sent, before the task stops."""
 
     def _not_sent(self, submitted: Submitted | None) -> None:
-        """It will be sent again after a while."""
+        """The record was not sent and will be retried."""
         return
 
     def _dispatched(self, record: SourceRecord) -> None:
-        """A record is on its way."""
+        """A record was passed to the sender."""
         return
 
     def _sends_together(self, topic: str) -> bool:
-        """Whether nothing has to be done between one record for a topic and the next."""
+        """Whether records for a topic may be sent together, without a step between them."""
         return True
 
     def _claim(self) -> None:
-        """Get the producer ready, between the fencing and the confirmation that the task is still ours."""
+        """Initialize the producer, between fencing and the check that the task is still assigned here."""
         return
 
     def _enter_loop(self) -> None:
-        """The first poll, or the first after a pause, is next."""
+        """Called before the first poll, and before the first one after a pause."""
         return
 
     def _before_poll(self) -> None:
-        """Raises what has gone wrong since the last poll."""
+        """Raises the failures since the last poll."""
         return
 
     def _after_batch(self) -> None:
-        """A poll is over and what it brought is on its way."""
+        """Called after a poll, when its records have been passed to the sender."""
         return
 
     # -- for the worker
 
     def stop(self) -> None:
-        """Ask it to end; returns when the task's own ``stop`` has, if ``poll`` was under way."""
+        """Request it to stop; if ``poll`` was in progress, returns after the task's own ``stop``."""
         super().stop()
         with self._changed:
             polling = self._polling
@@ -179,12 +181,12 @@ class AbstractWorkerSourceTask(WorkerTask):
 
     def _cut_off(self) -> None:
         self._offset_reader.close()
-        # It may be waiting for a topic that nobody creates, or for brokers that are gone.
+        # It may be waiting for a missing topic, or for unreachable brokers.
         self._disconnect(0.0)
 
     @property
     def is_polling(self) -> bool:
-        """Whether it has started and not ended, so that committing makes sense."""
+        """Whether it has started and not ended yet, so that a commit is useful."""
         return self.is_running
 
     def _report(self, detail: dict[str, Any]) -> None:
@@ -193,7 +195,7 @@ class AbstractWorkerSourceTask(WorkerTask):
     # -- the task's thread
 
     def _prepare(self) -> bool:
-        """See that no older task can write any more, nor a newer one is hindered by this one; False when it shall end."""
+        """Fence older tasks without fencing a newer one; False when the task must stop."""
         if self._guard is not None and not self._pass_guard(self._guard):
             return False
         if self._owns_store:
@@ -240,7 +242,7 @@ class AbstractWorkerSourceTask(WorkerTask):
             try:
                 sent = self._send()
             except Interrupted:
-                return  # what was not sent is polled again by whoever comes next
+                return  # the successor polls the unsent records again
             if not sent:
                 self._stop_asked.wait(_BACKOFF_S)
 
@@ -279,14 +281,14 @@ class AbstractWorkerSourceTask(WorkerTask):
         if self._give_up_what_is_not_ours():
             return None
         if not records and took_s < 0.001:
-            # A task with nothing to do must not spin.
+            # Avoid busy-waiting when a task has nothing to do.
             self._stop_asked.wait(_BACKOFF_S)
         return records
 
     def _send(self) -> bool:
-        """Send the batch; False when the rest of it is to be sent again after a while.
+        """Send the batch; False when the rest of it must be retried later.
 
-        Runs of records that ask for nothing special go together, each other one by itself.
+        Consecutive records without special handling are sent together, all others individually.
         """
         batch, self._to_send = self._to_send or [], None
         self.counters.batch.add(len(batch))
@@ -304,8 +306,10 @@ class AbstractWorkerSourceTask(WorkerTask):
         return True
 
     def _send_run(self, batch: Sequence[SourceRecord], first: int) -> tuple[int, Failed | None]:
-        """Send what goes from the ``first`` record on without waiting, failure and transformation; how many records that were,
-        and how the next one failed, if it did."""
+        """Send records from ``first`` on until one needs waiting, error handling or a transformation.
+
+        Returns their number, and the failure of the next one if it failed.
+        """
         room = self._sender.room_bytes
         run: list[Outgoing] = []
         topic, partition, failed = None, None, None
@@ -329,7 +333,7 @@ class AbstractWorkerSourceTask(WorkerTask):
         except ConversionFailed as failure:
             failed = failure.failed
         except ConnectError:
-            pass  # it is found again when the record is dealt with by itself
+            pass  # sending the record individually raises the error again
         if not run:
             return 0, failed
         self._before_run([outgoing.about for outgoing in run])
@@ -341,7 +345,7 @@ class AbstractWorkerSourceTask(WorkerTask):
         return sent, failed if sent == len(run) else None
 
     def _is_plain(self, topic: str) -> bool:
-        """Whether a record for a topic needs nothing but to be converted and sent."""
+        """Whether records for a topic only need to be converted and sent."""
         return (
             not self._transformations.stages
             and (self._topic_creation is None or self._topic_creation.knows(topic))
@@ -362,7 +366,7 @@ class AbstractWorkerSourceTask(WorkerTask):
             self._note_topic(topic)
 
     def _send_one(self, record: SourceRecord, failed: Failed | None) -> bool:
-        """Send one record, whatever it takes; False when it is to be sent again after a while."""
+        """Send one record with all its steps; False when it must be retried later."""
         context = ProcessingContext(record)
         transformed = self._transformations.apply(context, record)
         converted = None if transformed is None else self._convert(context, transformed, failed)
@@ -415,7 +419,7 @@ class AbstractWorkerSourceTask(WorkerTask):
         self._figures.active.add(self._active)
 
     def _converted(self, record: SourceRecord) -> Record:
-        """The record as bytes. Raises ConversionFailed, after the first attempt, and ConnectError."""
+        """The record as bytes. Raises ConversionFailed after the first attempt, and ConnectError."""
         topic, converters = record.topic, self._converters
         headers: list[tuple[str, bytes | None]] = []
         stage = Stage.HEADER_CONVERTER
@@ -434,7 +438,10 @@ class AbstractWorkerSourceTask(WorkerTask):
     def _convert(
         self, context: ProcessingContext[SourceRecord], record: SourceRecord, failed: Failed | None
     ) -> Record | None:
-        """The record as bytes; None when it cannot be and errors are tolerated. ``failed``: how the first attempt did."""
+        """The record as bytes; None when the conversion fails and errors are tolerated.
+
+        ``failed`` is the failure of the first attempt.
+        """
         topic, converters = record.topic, self._converters
 
         def execute(stage: Stage, executing_class: str, operation: Callable[[], T]) -> T | None:
@@ -506,11 +513,11 @@ class AbstractWorkerSourceTask(WorkerTask):
             return
         try:
             self._final_commit(failed=True)
-        except Exception:  # noqa: BLE001 - the failure that ended the task is the one to be told
+        except Exception:  # noqa: BLE001 - the first failure of the task is reported
             self._log.exception("offsets of the failed task were not committed")
 
     def _disconnect(self, timeout_s: float) -> None:
-        """Cut the task's connections, ending whatever waits for an answer."""
+        """Close the task's connections, which ends any wait for a response."""
         self._sender.close(timeout_s)
         self._cluster.close()
         for cluster in self._other_clusters:
@@ -525,7 +532,7 @@ class AbstractWorkerSourceTask(WorkerTask):
         try:
             with structlog.contextvars.bound_contextvars(**self._log_context), self._as_plugin():
                 self.task.stop()
-        except Exception:  # noqa: BLE001 - it has to end all the same
+        except Exception:  # noqa: BLE001 - the task must end anyway
             self._log.exception("stop() of the task failed")
         finally:
             self._stop_done.set()
@@ -543,9 +550,9 @@ def _unknown_failure() -> KafkaFailure:
 
 
 class WorkerSourceTask(AbstractWorkerSourceTask):
-    """At least once: records are written as they come, offsets of what has arrived follow from time to time.
+    """At-least-once: writes records as polled and periodically commits offsets of acknowledged ones.
 
-    Also for tasks that produce by themselves, which have nothing to send.
+    Also for tasks that produce by themselves and return no records.
     """
 
     def __init__(self, equipment: Equipment, setup: SourceSetup, *, flush_timeout_s: float) -> None:
@@ -557,7 +564,7 @@ class WorkerSourceTask(AbstractWorkerSourceTask):
         self._send_error: BaseException | None = None
 
     def commit_offsets(self) -> bool:
-        """Commit the acknowledged prefix of every partition, then tell the task."""
+        """Commit the acknowledged prefix of every partition, then notify the task."""
         if self._cancelled or not self._is_ours():
             return False
         began_s = time.monotonic()
@@ -631,7 +638,7 @@ class WorkerSourceTask(AbstractWorkerSourceTask):
         record = context.original
         on_own_thread = threading.current_thread() is self._thread
         if self._operator.tolerance.tolerates_all:
-            # Reported, skipped, and its offset counts: the next one may be fine.
+            # Report and skip the record, and count its offset; the next record may succeed.
             self._operator.execute_failed(context, Stage.KAFKA_PRODUCE, _PRODUCER, failure)
             self._tell(record, None)
             if submitted is not None:

@@ -1,4 +1,4 @@
-"""Which offsets may be committed: the acknowledged prefix of each source partition (SubmittedRecords of Connect)."""
+"""Offsets that may be committed: the acknowledged prefix of each source partition (SubmittedRecords of Connect)."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ Committable = tuple[dict[str, Any] | None, dict[str, Any] | None]
 
 
 def key_of(partition: Mapping[str, Any] | None) -> PartitionKey:
-    """What partitions are told apart by."""
+    """A hashable key for a source partition."""
     return None if partition is None else frozenset(partition.items())
 
 
 @dataclass(slots=True)
 class Submitted:
-    """A record on its way to Kafka."""
+    """A record in flight."""
 
     record: SourceRecord
     acked: bool = False
 
 
 class SubmittedRecords:
-    """Keeps records per source partition in order until they are acknowledged. Thread-safe."""
+    """Records in flight per source partition, in order, until they are acknowledged. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -39,7 +39,7 @@ class SubmittedRecords:
         self._queues: dict[PartitionKey, deque[Submitted]] = {}
 
     def submit(self, record: SourceRecord) -> Submitted:
-        """Note that a record is being sent. Raises ConnectError when its partition or offset is not a flat map."""
+        """Add a record that is about to be sent. Raises ConnectError when its partition or offset is not a flat map."""
         internal_json.require_flat("partition", record.source_partition)
         internal_json.require_flat("offset", record.source_offset)
         submitted = Submitted(record)
@@ -49,7 +49,7 @@ class SubmittedRecords:
         return submitted
 
     def submit_all(self, submitted: Sequence[Submitted]) -> None:
-        """As `submit`, for records whose partitions and offsets are known to be flat maps."""
+        """Like `submit`, for records whose partitions and offsets are known to be flat maps."""
         with self._lock:
             partition, queue = None, None
             for one in submitted:
@@ -60,7 +60,7 @@ class SubmittedRecords:
             self._unacked += len(submitted)
 
     def ack(self, *submitted: Submitted) -> None:
-        """Note that they have arrived."""
+        """Mark records as acknowledged."""
         with self._lock:
             for one in submitted:
                 if not one.acked:
@@ -69,7 +69,7 @@ class SubmittedRecords:
             self._arrived.notify_all()
 
     def drop(self, submitted: Submitted) -> None:
-        """The last record of its partition is not being sent after all."""
+        """Remove the last record of its partition, which was not sent."""
         with self._lock:
             key = key_of(submitted.record.source_partition)
             queue = self._queues.get(key)
@@ -81,7 +81,7 @@ class SubmittedRecords:
                 self._arrived.notify_all()
 
     def await_all(self, timeout_s: float) -> bool:
-        """Wait until everything has arrived; False when it has not in ``timeout_s``."""
+        """Wait until all records are acknowledged; False after ``timeout_s``."""
         with self._lock:
             return self._arrived.wait_for(lambda: self._unacked == 0, timeout_s)
 

@@ -1,4 +1,4 @@
-"""Where a task wants its transactions to end (WorkerTransactionContext of Connect; KIP-618)."""
+"""A task's requests to end transactions (WorkerTransactionContext of Connect; KIP-618)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from mm2.connect.api import IllegalWorkerStateError, SourceRecord
 
 
 class WorkerTransactionContext:
-    """What the plugin asks for, and the runtime's questions, each answered once. Records are compared by what they say, as in
-    Java. Thread-safe."""
+    """The plugin's requests, each returned once to the runtime. Thread-safe.
+
+    As in Java, records are compared by value.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -36,27 +38,27 @@ class WorkerTransactionContext:
             elif record not in self._abort_on:
                 self._abort_on.append(record)
 
-    # -- for the runtime; all raise IllegalWorkerStateError when both was asked for
+    # -- for the runtime; all raise IllegalWorkerStateError when commit and abort were both requested
 
     def take_commit_on(self, record: SourceRecord) -> bool:
-        """Whether to commit behind a record."""
+        """Whether to commit after a record."""
         with self._lock:
             return self._take(record, self._commit_on, self._abort_on)
 
     def take_abort_on(self, record: SourceRecord) -> bool:
-        """Whether to abort behind a record."""
+        """Whether to abort after a record."""
         with self._lock:
             return self._take(record, self._abort_on, self._commit_on)
 
     def take_commit_batch(self) -> bool:
-        """Whether to commit behind this batch."""
+        """Whether to commit after this batch."""
         with self._lock:
             self._check_batch()
             asked, self._commit_batch = self._commit_batch, False
             return asked
 
     def take_abort_batch(self) -> bool:
-        """Whether to abort behind this batch."""
+        """Whether to abort after this batch."""
         with self._lock:
             self._check_batch()
             asked, self._abort_batch = self._abort_batch, False
