@@ -1,6 +1,6 @@
-"""The ledger, ``mm2-ledger.S.internal`` on the target: what MM2's own records cannot hold (DESIGN §6).
+"""The ledger, ``mm2-ledger.S.internal`` on the target: state that MirrorMaker's own records cannot hold.
 
-Compacted, JSON, one partition. Java neither reads nor replicates it. Losing it costs exactness, never data.
+A compacted topic with one partition and JSON records. Java neither reads nor replicates it. Without it copying is at-least-once.
 
 ==== key ================================================== value ======================================================
   {"partition":0,"topic":"orders"}                          the partition's entry, see `mm2.copy.session.Entry.to_json`
@@ -9,7 +9,7 @@ Compacted, JSON, one partition. Java neither reads nor replicates it. Losing it 
   {"pause":["orders"]}, {"pause":["orders",0]}              {"by":"ann@ops1","reason":"","since_ms":…}: it is not to be read
   {"verified":["orders",0]}                                 {"offset":1000,"at_ms":…}: compared by `mm2 verify`, see `Verified`
   {"group":"billing"}                                       why offsets of a group are not on the target, see `group_record`
-  {"note":["acl","TOPIC","A.orders",…]}                     whatever the flow's leader has to remember, by kind and name
+  {"note":["acl","TOPIC","A.orders",…]}                     a note of the flow's leader, by kind and name
 ========================================================================================================================
 """
 

@@ -71,7 +71,7 @@ class CopySpec:
     ``dead_letter_topic`` takes what cannot be copied, if somebody wants that. With ``transactions`` there is one lane.
 
     ``offsets_topic`` is Connect's offsets topic, on the target unless ``offsets`` names another cluster; positions are written
-    there as MirrorSourceConnector does (spec mirrormaker §2.5), under ``connector`` and ``source_alias``. ``source``,
+    there as MirrorSourceConnector does (``MirrorUtils.wrapPartition``), under ``connector`` and ``source_alias``. ``source``,
     ``target`` and ``offsets`` hold secrets.
     """
 

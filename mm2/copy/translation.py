@@ -1,12 +1,12 @@
-"""Group offsets from one side of a copy to the other, by the segments of the ledger (DESIGN §6). Pure.
+"""Translation of committed offsets between source and target, by the segments of the ledger. Pure.
 
-A *pass* is a run of segments along which the source offsets rise as the target's do. There is one, unless somebody sent
-the copying back, and then the same records are on the target more than once.
+A *pass* is a run of segments along which source and target offsets both rise. There is one pass, unless the position was reset to
+an earlier offset; then the target has the same records more than once.
 
-To the target: of each record that the group has yet to read the newest copy counts, and the group must not go on past the
-first of those. With one pass that is the place of its next record. Else it is the group's place in the newest pass that
-begins in time, so that it reads in the order of the source, also while a pass is still under way. To the source: the
-lowest offset of all that the group has not read.
+To the target: the newest copy of each unread record counts, and the translated offset must not lie behind the first of them. With
+one pass it is the offset of the group's next record. With several it is the group's offset in the newest pass that begins early
+enough, so that the group reads in the order of the source, also while a pass is being copied. To the source: the lowest offset that
+the group has not read.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""MirrorSourceTask: one task's partitions, copied by Spark (spec mirrormaker §4, DESIGN: the copy job).
+"""MirrorSourceTask: the partitions of one task, copied by Spark.
 
-To the Connect runtime it is an ordinary source task whose ``poll`` never has records: data and positions are written by
-the copier. Positions go to the same offsets topic under the same keys as Java's task would put them there, so either
-can take over from the other.
+For the Connect runtime it is a source task whose ``poll`` never returns records: the copier writes data and positions. Positions go to
+the same offsets topic under the same keys as with Java's MirrorSourceTask, so either can take over from the other.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A lane: some of a task's partitions, copied by one Spark job after another, each handing over to the next.
+"""A lane: some of a task's partitions, copied by a sequence of Spark jobs (micro-batches).
 
-The next job is submitted a few seconds early and stands by with open connections. At the boundary the running one is
-told to stop; with its final positions the next gets the lease. So a boundary costs one drain and one round trip, and
-at no time have two of them the right to write.
+The next job is submitted a few seconds early and waits with open connections. At the boundary the running job stops, and the next
+one gets the lease together with the final positions. A boundary costs one drain and one round trip, and at no time do two
+jobs have the right to write.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The executor's side of one micro-batch: lease, fetch, produce, commit, report, until told to stop.
+"""The executor's side of one micro-batch: lease, fetch, produce, commit and report until the stop.
 
-Order of one life: connect to the driver, open everything that can be opened without reading or writing, say *ready*,
-wait for the lease and the places to start at, copy, and at *stop* (or when the driver is silent for 5 s, or gone) read no
-more, wait for what is under way, commit, report the final positions. After the final report nothing is written.
+Steps: connect to the driver; open everything that needs no reading or writing; report *ready*; wait for the lease and the start
+offsets; copy. At *stop*, or when the driver does not answer for 5 s or its connection is closed: stop reading, wait for
+requests in flight, commit, report the final positions. Nothing is written after the final report.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ SEEN_AFTER_S: Final = 10.0
 
 
 def offset_key(connector: str, source_alias: str, source: TopicPartition) -> bytes:
-    """Key of a position in Connect's offsets topic; Java looks it up by its bytes (spec mirrormaker §2.5)."""
+    """Key of a position in Connect's offsets topic; Java looks it up by its bytes (``OffsetUtils``, ``MirrorUtils.wrapPartition``)."""
     place = {"cluster": source_alias, "partition": source.partition, "topic": source.topic}
     return json.dumps([connector, place], separators=(",", ":"), ensure_ascii=False).encode()
 

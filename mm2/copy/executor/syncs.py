@@ -1,9 +1,9 @@
-"""Offset syncs, by MM2's rule (spec mirrormaker §4.4) with a batch in place of a record.
+"""Offset syncs, by the rule of MirrorMaker's ``OffsetSyncWriter`` with a batch in place of a record.
 
-Due are the first batch, one after a gap or a rewind, one after a step back on the target, and one that leaves the last
-sync ``lag_max`` behind; what is not due waits for the next commit. A sync names the last record of its batch, so it
-never promises more than is there; the first batch, and one after a rewind, also gives its first record, without which
-groups that have not got beyond that batch could not be translated at all.
+A sync is due for the first batch, after a gap or a rewind, after a lower target offset, and when the last sync is ``lag_max``
+offsets behind; other batches wait for the next commit. A sync names the last record of its batch, so it never covers records that
+are not on the target. The first batch, and one after a rewind, also gives a sync for its first record: without it, groups inside that
+batch could not be translated.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mm2.kafka.structs import TopicPartition
 
 
 def sync_record(source: TopicPartition, upstream: int, downstream: int) -> Record:
-    """An offset sync: STRING topic, INT32 partition -> INT64 upstream, INT64 downstream (spec mirrormaker §2.3)."""
+    """An offset sync: STRING topic, INT32 partition -> INT64 upstream, INT64 downstream (Kafka's ``OffsetSync``)."""
     name = source.topic.encode()
     key = struct.pack(">h", len(name)) + name + struct.pack(">i", source.partition)
     return Record(key, struct.pack(">qq", upstream, downstream))
