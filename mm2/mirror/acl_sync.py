@@ -84,7 +84,7 @@ def covering(acl: AclBinding, of: AclBinding, selection: TopicSelection) -> AclB
 def may_hold_for(acl: AclBinding, topics: Collection[str]) -> bool:
     """Whether some of these topics may need the ACL.
 
-    A topic ACL must match one of them. A group ACL always counts, since the groups that read them are not known.
+    A topic ACL must match one of them. Any group ACL counts, since the groups that read the topics are not known.
     """
     if acl.resource_type == ResourceType.GROUP:
         return bool(topics)

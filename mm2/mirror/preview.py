@@ -49,7 +49,7 @@ _PREFLIGHT_S: Final = 5.0
 _READ_S: Final = 30.0
 _STORES: Final = ("config.storage.", "offset.storage.", "status.storage.")
 _NOT_ALLOWED: Final = frozenset({ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED})
-#: A literal name rather than a pattern that looks like one; a dot can be part of either.
+#: A pattern that looks like a literal topic name; a dot can be part of either.
 _LITERAL: Final = re.compile(r"[A-Za-z0-9_.-]+")
 _HOSTED: Final = "kafka-cluster"
 _OFFSETS: Final = "__consumer_offsets"

@@ -97,8 +97,10 @@ class Findings:
         return self.unlike is None and not self.counts
 
     def differ(self, difference: Difference, before: int | None = None) -> None:
-        """Count a difference and list it, merged with an adjacent one of its kind; ``before``: a source offset
-        nearby."""
+        """Count a difference and list it, merged with an adjacent one of its kind.
+
+        ``before`` is a source offset nearby.
+        """
         self.counts[difference.kind] = self.counts.get(difference.kind, 0) + difference.records
         place = difference.source if difference.source is not None else before
         if place is not None:
