@@ -2,7 +2,7 @@
 
 ==== command === what it does ==========================================================================================
   failover A->B   promotes the topics: A->B copies no more records to them; sets each group to its exact offset on B
-  promote  A->B   the same without groups, and with the ACLs for writing
+  promote  A->B   the same without groups; also reports which principals may write
   failback A->B   after A has recovered: reports records that are on A only. If names show a topic's origin, A->B
                   resumes. If not, B->A starts after the records that came from A, so nothing is copied twice
 ========================================================================================================================

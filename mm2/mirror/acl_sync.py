@@ -1,4 +1,4 @@
-"""Computes the ACLs of the target from those of the source (KAFKA-7500, MirrorSourceConnector). Pure."""
+"""Computes the ACLs of the target from those of the source (MirrorSourceConnector.syncTopicAcls). Pure."""
 
 from __future__ import annotations
 

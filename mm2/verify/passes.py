@@ -94,7 +94,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Bounds:
-    """What to compare of a partition: source offsets ``first``..``after - 1``, and everything if ``whole``.
+    """What to compare of a partition: source offsets ``first``..``after - 1``; with ``whole``, to the end of the copy.
 
     The source starts at ``source_start`` and has been copied to ``position``. The target had
     ``target_start``..``target_end - 1`` at that time. A range whose ends are in no segment is extended to the next
