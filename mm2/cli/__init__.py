@@ -1,1 +1,1 @@
-"""What users type: one module per command, each with a `main` that returns the exit code."""
+"""The command-line programs: one module per command, each with a `main` that returns the exit code."""

@@ -1,4 +1,4 @@
-"""How the C library of a process that runs for years hands out memory."""
+"""Configures the memory allocator of the C library for long-running processes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _OWN_CHOICE: Final = "MALLOC_ARENA_MAX"
 
 
 def use_one_arena() -> bool:
-    """All threads share one arena from now on; True when that was set. Call it before threads begin.
+    """Make all threads share one arena; True if that was set. Must be called before threads start.
 
-    glibc gives threads arenas of their own, up to eight a core, so that they need not wait for each other. Under the GIL they
-    hardly would; but what a thread frees stays in its arena for the next thread that happens to use it, and with some forty
-    threads that fail, end and begin anew the process grew by 2 MB with every fault, all of it free. Somebody who sets
-    MALLOC_ARENA_MAX knows better, and other C libraries (musl, macOS) have no arenas.
+    glibc gives threads separate arenas, up to eight per core, to reduce lock contention. Under the GIL there is little
+    contention. Memory that a thread frees stays in its arena for the next thread that uses it: with some forty threads
+    that fail, end and restart, the process grew by 2 MB with each fault, all of it free memory. A MALLOC_ARENA_MAX set
+    by the user takes precedence. Other C libraries (musl, macOS) have no arenas.
     """
     if os.environ.get(_OWN_CHOICE):
         return False

@@ -1,4 +1,4 @@
-"""`mm2 client`: what Kafka's MirrorClient and RemoteClusterUtils answer, on the command line."""
+"""`mm2 client`: Kafka's MirrorClient and RemoteClusterUtils on the command line."""
 
 from __future__ import annotations
 
@@ -48,7 +48,10 @@ Offsets = Mapping[str, Mapping[TopicPartition, OffsetAndMetadata]]
 
 
 def client_props(file: Path, alias: str | None) -> dict[str, str]:
-    """Settings of one cluster: of a client's properties, or of MirrorMaker's. Raises Trouble or ConfigException."""
+    """The client settings of one cluster, from a client's or MirrorMaker's properties.
+
+    Raises Trouble or ConfigException.
+    """
     props = load_properties(file)
     if "clusters" not in props:
         if alias is not None:
@@ -64,7 +67,7 @@ def client_props(file: Path, alias: str | None) -> dict[str, str]:
 
 
 def add(verbs: Any) -> None:
-    """The verb's own arguments."""
+    """Declare the command and its arguments."""
     parser = verbs.add_parser(
         "client",
         help="what a client asks about a mirrored cluster",
@@ -110,7 +113,7 @@ def _add(actions: Any, name: str, text: str) -> Any:
 
 
 def run_names(options: Any) -> int:
-    """Exit code. Raises Trouble, ConfigException or KafkaFailure."""
+    """Run the command; returns the exit code. Raises Trouble, ConfigException or KafkaFailure."""
     with MirrorClient(client_props(options.config, options.cluster)) as client:
         names = sorted(options.ask(options, client))
     sys.stdout.write(json.dumps(names, indent=2) + "\n" if options.json else "".join(f"{name}\n" for name in names))
@@ -118,15 +121,15 @@ def run_names(options: Any) -> int:
 
 
 def run_hops(options: Any) -> int:
-    """Exit code. Raises Trouble, ConfigException or KafkaFailure."""
+    """Run the command; returns the exit code. Raises Trouble, ConfigException or KafkaFailure."""
     with MirrorClient(client_props(options.config, options.cluster)) as client:
         hops = client.replication_hops(options.upstream)
-    sys.stdout.write(f"{hops}\n")  # the same in JSON
+    sys.stdout.write(f"{hops}\n")  # also valid JSON
     return EXIT_WELL if hops >= 0 else EXIT_NOT_WELL
 
 
 def run_offsets(options: Any) -> int:
-    """Exit code. Raises Trouble, ConfigException or KafkaFailure."""
+    """Run the command; returns the exit code. Raises Trouble, ConfigException or KafkaFailure."""
     if (options.group is None) == (options.groups is None):
         raise Trouble("Name a group, or give an expression for many: --groups REGEX.")
     with MirrorClient(client_props(options.config, options.cluster)) as client:

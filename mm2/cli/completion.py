@@ -1,4 +1,4 @@
-"""`mm2 completion`: what makes a shell complete verbs, options, files and the flows of a file."""
+"""`mm2 completion`: shell completion of commands, options, files and the flows of a file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SHELLS: Final = ("bash", "zsh", "fish")
 
 
 def add(verbs: Any) -> None:
-    """The verb's own arguments."""
+    """Declare the command and its arguments."""
     parser = verbs.add_parser(
         "completion",
         help="completion for bash, zsh or fish",
@@ -32,6 +32,6 @@ def add(verbs: Any) -> None:
 
 
 def run(options: Any) -> int:
-    """Exit code."""
+    """Run the command; returns the exit code."""
     sys.stdout.write(shellcode(["mm2"], shell=options.shell) + "\n")
     return EXIT_WELL

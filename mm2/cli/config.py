@@ -1,4 +1,4 @@
-"""`mm2 config`: the settings in effect, and where each of them comes from."""
+"""`mm2 config`: the settings in effect and their origins."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from mm2.config.origins import (
 )
 from mm2.config.properties import parse_properties, property_lines, read_text
 
-#: How each part of a flow may be called, the first being its name.
+#: The accepted names of each part of a flow; the first is the one displayed.
 PARTS: Final = {
     WORKER: (WORKER,),
     **{
@@ -37,7 +37,7 @@ PARTS: Final = {
 
 
 def part_named(text: str) -> str:
-    """`MirrorSourceConnector` for ``source``, in whatever case. Raises Trouble."""
+    """`MirrorSourceConnector` for ``source``, case-insensitive. Raises Trouble."""
     for name, called in PARTS.items():
         if text.strip().lower() in {alias.lower() for alias in called}:
             return name
@@ -46,7 +46,7 @@ def part_named(text: str) -> str:
 
 
 def add(verbs: Any) -> None:
-    """The verb's own arguments."""
+    """Declare the command and its arguments."""
     parser = verbs.add_parser(
         "config",
         help="the settings in effect, and where each comes from",
@@ -71,7 +71,7 @@ def add(verbs: Any) -> None:
 
 
 def run(options: Any) -> int:
-    """Exit code. Raises Trouble or ConfigException."""
+    """Run the command; returns the exit code. Raises Trouble or ConfigException."""
     part = None if options.connector is None else part_named(options.connector)
     file: Path = options.config
     text = read_text(file)
@@ -120,7 +120,7 @@ def _tell(out: TextIO, parts: Sequence[tuple[str, Sequence[Section]]], lines: di
 
 
 def _without_repeats(settings: Sequence[Setting]) -> list[Setting]:
-    """What one key of the file gives to all clients of a cluster is one line, that of the cluster."""
+    """Show a key of the file that applies to all clients of a cluster once, as that of the cluster."""
 
     def rank(one: Setting) -> tuple[bool, int]:
         return ".cluster." not in one.key, len(one.key)

@@ -1,4 +1,4 @@
-"""connect-distributed: a Connect worker that shares its work with others (Kafka's ConnectDistributed).
+"""connect-distributed: a Connect worker in distributed mode (Kafka's ConnectDistributed).
 
 Exit codes: see :mod:`mm2.cli.connect_process`.
 """
@@ -16,7 +16,7 @@ from mm2.connect.rest.binding import Binding
 
 
 def make_node(props: Mapping[str, str], plugins: Plugins, binding: Binding) -> WorkerNode:
-    """The worker of these settings. Raises ConfigException, ConnectError."""
+    """Create the worker from its settings. Raises ConfigException, ConnectError."""
     return with_copying(
         props,
         lambda resources: Node(
@@ -38,7 +38,7 @@ PROGRAM = Program(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run until a signal comes; the exit code."""
+    """Run until a signal arrives; returns the exit code."""
     return run_program(PROGRAM, arguments)
 
 

@@ -1,9 +1,9 @@
-"""connect-mirror-maker: replicates Kafka clusters as MirrorMaker 2's properties file says.
+"""connect-mirror-maker: replicates Kafka clusters as configured in MirrorMaker 2's properties file.
 
 Exit codes: 0 stopped by SIGTERM or Ctrl-C (and --help, --version), 255 bad usage or unreadable file, 2 bad
-configuration or unreachable target, 3 start failed, 1 a flow died later.
+configuration or unreachable target, 3 start failed, 1 a flow failed later.
 
-The file is watched, and read anew at SIGHUP: flows and settings change while the process runs (`mm2.mirror.maker`).
+The file is watched, and also read at SIGHUP: flows and settings change while the process runs (`mm2.mirror.maker`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ EXIT_BAD_CONFIG: Final = 2
 EXIT_NOT_STARTED: Final = 3
 EXIT_USAGE: Final = 255
 
-#: A stop is to be over in 15 s: what takes longer is given up a moment before.
+#: A stop must finish within 15 s; what takes longer is abandoned shortly before.
 _STOP_S: Final = 13.0
 _LAST_RESORT_S: Final = 14.5
 
@@ -51,7 +51,7 @@ class _Parser(configargparse.ArgumentParser):  # type: ignore[misc]  # configarg
 
 
 def parser() -> Any:
-    """The command line; every option can also be given as an environment variable."""
+    """The command line; each option can also be set by an environment variable."""
     made = _Parser(
         prog="connect-mirror-maker",
         description="Replicates Kafka clusters: topics, configs, ACLs, consumer group offsets.",
@@ -71,7 +71,7 @@ def parser() -> Any:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run until a signal comes or a flow dies; the exit code."""
+    """Run until a signal arrives or a flow fails; returns the exit code."""
     options = parser().parse_args(arguments)
     use_one_arena()
     configure_logging(options.log_format, options.log_level)
@@ -101,10 +101,10 @@ def _run(maker: MirrorMaker, stopping: threading.Event, file: ConfigFile, served
         maker.start()
         maker.wait(stopping, file)
     except FlowFailed as failure:
-        log.error("%s", failure)  # noqa: TRY400 - the herder has told it in full
+        log.error("%s", failure)  # noqa: TRY400 - the herder has logged the traceback
         code = EXIT_DIED if failure.started else EXIT_NOT_STARTED
     except Exception as error:
-        log.error("MirrorMaker could not be started: %s", error, exc_info=error)  # noqa: TRY400 - with a sentence
+        log.error("MirrorMaker could not be started: %s", error, exc_info=error)  # noqa: TRY400 - with a message
         code = EXIT_NOT_STARTED
     exit_in(_LAST_RESORT_S, code)
     served.stop()

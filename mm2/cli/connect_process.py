@@ -1,7 +1,7 @@
-"""What connect-distributed and connect-standalone have in common (Kafka's AbstractConnectCli and Connect).
+"""Shared code of connect-distributed and connect-standalone (Kafka's AbstractConnectCli and Connect).
 
-Exit codes, as of Java: 0 stopped by SIGTERM or Ctrl-C, 1 usage or the herder has failed, 2 the worker could not be set up
-(file, configuration, plugins, port, Kafka cluster), 3 it could not be started.
+Exit codes, as in Java: 0 stopped by SIGTERM or Ctrl-C, 1 bad usage or the herder has failed, 2 the worker could not be
+set up (file, configuration, plugins, port, Kafka cluster), 3 it could not be started.
 """
 
 from __future__ import annotations
@@ -51,50 +51,50 @@ EXIT_DIED: Final = 1
 EXIT_BAD_SETUP: Final = 2
 EXIT_NOT_STARTED: Final = 3
 
-#: How long a Kafka cluster may take to say its id, unless the worker's settings say otherwise.
+#: Default time limit for a Kafka cluster to return its id.
 _CLUSTER_PATIENCE_MS: Final = "60000"
 _PATIENCE_KEY: Final = "default.api.timeout.ms"
 _TRY_S: Final = 5.0
 _BETWEEN_TRIES_S: Final = 0.5
 _WATCH_S: Final = 0.2
 _ENGINE_STOP_S: Final = 10.0
-#: What messages call the cluster behind bootstrap.servers.
+#: The name in messages of the cluster behind bootstrap.servers.
 CLUSTER: Final = "Kafka"
-#: Beyond what the parts of a stop may take by themselves.
+#: Longer than the parts of a stop may take themselves.
 _LAST_RESORT_S: Final = 180.0
 _LAST_SECONDS_S: Final = 3.0
 
 
 class WorkerNode(Protocol):
-    """A worker put together: :mod:`mm2.connect.node`."""
+    """A configured worker: :mod:`mm2.connect.node`."""
 
     @property
     def herder(self) -> Herder:
-        """The way in."""
+        """The worker's herder."""
 
     def check(self, timeout_s: float) -> str:
         """The id of the Kafka cluster. Raises KafkaFailure."""
 
     def stop(self) -> None:
-        """Stop the herder, close connections."""
+        """Stop the herder and close connections."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """What tells one program from the other."""
+    """The differences between the two programs."""
 
     name: str
     description: str
-    #: Makes the worker: its settings (resolved), plugins, its ports. Raises ConfigException, ConnectError.
+    #: Creates the worker from its resolved settings, plugins and ports. Raises ConfigException, ConnectError.
     make_node: Callable[[Mapping[str, str], Plugins, Binding], WorkerNode]
-    #: What the files on the command line after the first are for; None = there are none.
+    #: The help of the files after the first on the command line; None = not accepted.
     files_help: str | None = None
-    #: Called with them when the worker has started. Whatever it raises ends the program with exit code 3.
+    #: Called with these files after the worker has started. An exception ends the program with exit code 3.
     after_start: Callable[[Herder, Sequence[Path]], None] = lambda _herder, _files: None
 
 
 class _WithCopying:
-    """A worker whose MirrorSourceTasks can copy, which they do with Spark; that starts with the first of them."""
+    """A worker whose MirrorSourceTasks copy with Spark, which starts with the first of them."""
 
     def __init__(self, node: WorkerNode, engine: CopyEngine) -> None:
         self._node = node
@@ -113,13 +113,13 @@ class _WithCopying:
 
 
 def with_copying(props: Mapping[str, str], make: Callable[[Mapping[str, Any]], WorkerNode]) -> WorkerNode:
-    """The node that ``make`` makes of the resources of tasks. The worker's ``spark.*`` are those of Spark."""
+    """The node that ``make`` creates with the resources of tasks. The worker's ``spark.*`` settings configure Spark."""
     engine = CopyEngine({key: value for key, value in props.items() if key.startswith("spark.")})
     return _WithCopying(make({COPY_RESOURCE: engine}), engine)
 
 
 class _NotStarted(Exception):
-    """What keeps the program from running, after it has been set up."""
+    """The program could not be started after it was set up."""
 
 
 class _Parser(configargparse.ArgumentParser):  # type: ignore[misc]  # configargparse has no types
@@ -130,7 +130,7 @@ class _Parser(configargparse.ArgumentParser):  # type: ignore[misc]  # configarg
 
 
 def parser(program: Program) -> Any:
-    """The command line; every option can also be given as an environment variable."""
+    """The command line; each option can also be set by an environment variable."""
     made = _Parser(prog=program.name, description=program.description, add_help=False)
     made.add_argument("config", metavar="worker.properties", type=Path, help="settings of the worker")
     if program.files_help is not None:
@@ -142,11 +142,11 @@ def parser(program: Program) -> Any:
 
 
 def run_program(program: Program, arguments: Sequence[str] | None = None) -> int:
-    """Run a worker until a signal comes or its herder fails; the exit code."""
+    """Run a worker until a signal arrives or its herder fails; returns the exit code."""
     if arguments is not None:
         return _run(program, list(arguments))
     code = _run(program, sys.argv[1:])
-    # The interpreter waits for all threads, and one of them may be a plugin's that hangs.
+    # The interpreter waits for all threads at exit, and one of a plugin may hang.
     exit_in(_LAST_SECONDS_S, code)
     return code
 
@@ -172,14 +172,14 @@ def _run(program: Program, given: Sequence[str]) -> int:
         running.start()
         program.after_start(running.node.herder, getattr(options, "files", ()))
     except Exception as error:
-        log.error("Stopping after connector error: %s", error, exc_info=error)  # noqa: TRY400 - with a sentence
+        log.error("Stopping after connector error: %s", error, exc_info=error)  # noqa: TRY400 - with a message
         running.stop()
         return EXIT_NOT_STARTED
     return running.wait()
 
 
 class _Running:
-    """The life of a worker: set up, started, stopped, each at most once."""
+    """The lifecycle of a worker: set up, started, stopped, each at most once."""
 
     node: WorkerNode
 
@@ -189,7 +189,7 @@ class _Running:
         self._server: RestServer | None = None
 
     def set_up(self, program: Program, path: Path) -> None:
-        """Everything that can be wrong with the settings, and the first connection. Raises ConfigException …."""
+        """Validate all settings and connect for the first time. Raises ConfigException, ConnectError."""
         began_s = time.monotonic()
         raw, old = without_legacy_keys(load_properties(path))
         for sentence in old:
@@ -219,7 +219,7 @@ class _Running:
         )
 
     def start(self) -> None:
-        """Herder, then resources. What is asked meanwhile is answered with 503."""
+        """Start the herder, then the resources. Requests that arrive meanwhile get 503."""
         if self._server is None:
             raise _NotStarted("The worker has not been set up")
         herder = self.node.herder
@@ -234,7 +234,7 @@ class _Running:
         log.info("Kafka Connect started.")
 
     def wait(self) -> int:
-        """Until a signal comes or the herder ends by itself; then stop. The exit code."""
+        """Wait until a signal arrives or the herder ends by itself, then stop; returns the exit code."""
         while not self._stopping.wait(_WATCH_S):
             if self.node.herder.await_stopped(0):
                 log.error("The herder has failed: %s", self.node.herder.failure)
@@ -245,7 +245,7 @@ class _Running:
         return EXIT_STOPPED
 
     def stop(self) -> None:
-        """REST first, then the herder. What hangs for too long is left behind."""
+        """Stop REST first, then the herder. Parts that hang for too long are abandoned."""
         timer = exit_in(_LAST_RESORT_S, EXIT_DIED)
         if self._server is not None:
             self._server.stop()
@@ -257,7 +257,7 @@ class _Running:
         timer.cancel()
 
     def give_up(self, error: Exception, code: int, *, told: bool = False) -> int:
-        """The exit code after a failure that came before the start."""
+        """Report a failure before the start; returns the exit code. ``told``: the error was logged already."""
         was_told_to_stop = self._stopping.is_set()
         if not told and not was_told_to_stop:
             log.error("%s", error)

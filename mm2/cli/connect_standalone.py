@@ -1,6 +1,6 @@
-"""connect-standalone: a Connect worker by itself, with the connectors of the command line (Kafka's ConnectStandalone).
+"""connect-standalone: a standalone Connect worker, with connectors from the command line (Kafka's ConnectStandalone).
 
-Exit codes: see :mod:`mm2.cli.connect_process`; 3 also when a connector cannot be created.
+Exit codes: see :mod:`mm2.cli.connect_process`; 3 also if a connector cannot be created.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NAME = "name"
 
 
 def make_node(props: Mapping[str, str], plugins: Plugins, binding: Binding) -> WorkerNode:
-    """The worker of these settings. Raises ConfigException, ConnectError."""
+    """Create the worker from its settings. Raises ConfigException, ConnectError."""
 
     def make(resources: Mapping[str, Any]) -> WorkerNode:
         return StandaloneNode(
@@ -47,7 +47,7 @@ def make_node(props: Mapping[str, str], plugins: Plugins, binding: Binding) -> W
 
 
 def create_connectors(herder: Herder, files: Sequence[Path]) -> None:
-    """Create the connectors of the files, one after the other. Raises ConfigException, or why one cannot be created."""
+    """Create the connectors of the files in order. Raises ConfigException, or the error of the creation."""
     for file in files:
         wanted = read_connector_file(file)
         created = herder.put_connector_config(
@@ -63,8 +63,10 @@ def create_connectors(herder: Herder, files: Sequence[Path]) -> None:
 
 
 def read_connector_file(file: Path) -> CreateConnectorRequest:
-    """What a file says of a connector: a JSON map of strings, a JSON object as ``POST /connectors`` takes it (whatever else is
-    in it), or properties; tried in this order. Raises ConfigException naming file and field.
+    """Read a connector's configuration. Raises ConfigException with file and field.
+
+    The formats are tried in this order: a JSON map of strings, a JSON object as in ``POST /connectors`` (unknown fields
+    are ignored), properties.
     """
     try:
         content = file.read_bytes()
@@ -110,7 +112,7 @@ PROGRAM = Program(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run until a signal comes; the exit code."""
+    """Run until a signal arrives; returns the exit code."""
     return run_program(PROGRAM, arguments)
 
 

@@ -1,7 +1,8 @@
-"""`mm2 pause`, `resume`, `restart` and `stop`: of a flow, one of its connectors or tasks, a topic or a partition.
+"""`mm2 pause`, `resume`, `restart` and `stop`: for a flow, one of its connectors or tasks, a topic or a partition.
 
-Connectors and tasks are asked through REST of a running process, as Connect has it. A topic or a partition is a word in the
-flow's ledger, which the copying tasks follow; so it needs no process that answers, and holds until it is taken back.
+Connectors and tasks are controlled through the REST interface of a running process, as in Connect. The pause of a topic
+or a partition is a note in the flow's ledger, which the copying tasks follow. It needs no reachable process, and is
+valid until it is withdrawn.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ from mm2.mirror.clients import Kind, MirrorClients, Side
 
 _WRITE_S: Final = 30.0
 _LOOK_EVERY_S: Final = 0.25
-#: What is restarted was RUNNING before, too: until the statuses say that it has begun.
+#: A restarted task was RUNNING before too: wait this long for the statuses to show the restart.
 _RESTART_SEEN_S: Final = 1.5
 
 
 @dataclass(frozen=True)
 class _Action:
-    """What a verb does to a connector: method and path of REST, and the states that its connector and tasks are in afterwards."""
+    """The effect of a command on a connector: REST method and path, and the resulting states of connector and tasks."""
 
     verb: str
     method: str
@@ -56,7 +57,7 @@ _RESTART: Final = _Action(
 
 
 def add(verbs: Any) -> None:
-    """The four verbs."""
+    """Declare the four commands."""
     pause = _add(
         verbs,
         _PAUSE,
@@ -124,7 +125,7 @@ def _add_topic(parser: Any) -> None:
 
 
 def run(options: Any, action: _Action) -> int:
-    """Exit code. Raises Trouble, ConfigException or KafkaFailure."""
+    """Run the command; returns the exit code. Raises Trouble, ConfigException or KafkaFailure."""
     if options.partition is not None and options.topic is None:
         raise Trouble("--partition needs the --topic that it belongs to.")
     if options.task is not None and options.connector is None:
@@ -197,7 +198,7 @@ def _mark(options: Any, action: _Action) -> int:
 
 
 def _not_yet(ledger: Ledger, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
-    """Partitions whose entry, which the copier writes, is not as it should be by the pauses."""
+    """Partitions whose ledger entry, written by the copier, does not reflect the pauses yet."""
     pauses = ledger.pauses()
     found = []
     for tp in partitions:
@@ -211,7 +212,7 @@ def _not_yet(ledger: Ledger, partitions: Collection[TopicPartition]) -> list[Top
 
 
 def _order(item: tuple[tuple[str, int | None], object]) -> tuple[str, int]:
-    """Topics by name, each before its partitions."""
+    """Sort topics by name, each before its partitions."""
     (topic, partition), _ = item
     return topic, -1 if partition is None else partition
 
@@ -273,7 +274,7 @@ def _control(options: Any, action: _Action) -> int:
 def _await(
     rest: FlowRest, names: Collection[str], action: _Action, task: int | None, timeout_s: float
 ) -> tuple[list[dict[str, Any]], bool]:
-    """The statuses when they are as they should be, or when the time is up; and whether they are."""
+    """Wait for the wanted states; returns the statuses, and whether they were reached within the time limit."""
     deadline = time.monotonic() + timeout_s
     if action is _RESTART:
         time.sleep(min(_RESTART_SEEN_S, timeout_s))
@@ -287,7 +288,7 @@ def _await(
     def patiently(ask: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
         try:
             return ask()
-        except Trouble:  # for a moment nobody leads, or has the connector
+        except Trouble:  # briefly there is no leader, or no worker has the connector
             if time.monotonic() >= deadline:
                 raise
             return None
@@ -302,10 +303,10 @@ def _await(
 
 
 def _remind(options: Any) -> None:
-    """Of topics that stay paused, if the ledger can be read."""
+    """Mention topics that stay paused, if the ledger can be read."""
     try:
         pauses = Flow.of(options.config, options.flow).ledger().pauses()
-    except Exception:  # noqa: BLE001 - it was but a courtesy
+    except Exception:  # noqa: BLE001 - the message is optional
         return
     for name, pause in sorted(pauses.items(), key=_order):
         sys.stderr.write(f"mm2: {_name(name)} stays {pause}. Go on with it: mm2 resume … --topic {name[0]}\n")

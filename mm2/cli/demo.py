@@ -1,4 +1,4 @@
-"""`bin/demo`: two brokers, a live stream, connect-mirror-maker between them, and a verdict record by record."""
+"""`bin/demo`: two brokers, a live stream, connect-mirror-maker between them, and a comparison record by record."""
 
 import os
 import shutil
@@ -42,16 +42,16 @@ _SAMPLE = _REPOSITORY / "conf" / "connect-mirror-maker.properties"
 
 
 class DemoFailed(Exception):
-    """The demo cannot go on; the message says why."""
+    """The demo cannot continue; the message is the reason."""
 
 
 class MirrorMakerProcess:
-    """connect-mirror-maker as a user starts it: a process of its own with a file of its own."""
+    """connect-mirror-maker as a user starts it: a separate process with its own file."""
 
     def __init__(self, folder: Path, source: LocalKafka, target: LocalKafka) -> None:
         self.log_file = folder / "connect-mirror-maker.log"
         self.properties_file = folder / "connect-mirror-maker.properties"
-        # In a properties file the last word on a key counts, so the sample itself stays as it is.
+        # The last value of a key in a properties file applies, so the sample file is used unchanged.
         self.properties_file.write_text(
             f"{_SAMPLE.read_text()}\n# The brokers of this demo.\n"
             f"A.bootstrap.servers = {source.bootstrap}\nB.bootstrap.servers = {target.bootstrap}\n"
@@ -65,7 +65,7 @@ class MirrorMakerProcess:
         )
 
     def check(self) -> None:
-        """Raises DemoFailed with the end of its log when it is gone."""
+        """Raises DemoFailed with the end of the log if the process has ended."""
         code = self._process.poll()
         if code is not None:
             tail = "\n".join(self.log_file.read_text(errors="replace").splitlines()[-_TAIL_LINES:])
@@ -76,7 +76,7 @@ class MirrorMakerProcess:
 
 
 class Demo:
-    """The running parts, and what is said about them."""
+    """The running parts of the demo, and their output."""
 
     def __init__(self, console: Console, pump: Pump, watch: Watch, mirror: MirrorMakerProcess) -> None:
         self._console = console
@@ -86,9 +86,9 @@ class Demo:
         self._begin = time.monotonic()
 
     def follow(self, until: Callable[[Sight], bool], patience_s: float | None = None) -> bool:
-        """Shows the live line until `until` holds. False when that took longer than `patience_s`.
+        """Show the live line until `until` is true. False if that took longer than `patience_s`.
 
-        Raises DemoFailed when connect-mirror-maker dies and KafkaFailure when the stream cannot be written.
+        Raises DemoFailed if connect-mirror-maker ends, and KafkaFailure if the stream cannot be written.
         """
         deadline = None if patience_s is None else time.monotonic() + patience_s
         with self._live_line() as show:
@@ -105,7 +105,7 @@ class Demo:
                 time.sleep(0.1)
 
     def _line(self, sight: Sight) -> str:
-        # All of it fits into 80 columns.
+        # The line fits into 80 columns.
         clock = f"{time.monotonic() - self._begin:3.0f} s"
         if not sight.records:
             return f"{clock}  {self._pump.records:,} records on A, connect-mirror-maker is starting"
@@ -140,14 +140,14 @@ _DESCRIPTION: Final = "Replicates a live stream between two brokers on this mach
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code: 0 all equal, 1 not equal or failed, 130 interrupted."""
+    """Run the demo; the exit code is 0 all equal, 1 not equal or failed, 130 interrupted."""
     parser = configargparse.ArgumentParser(prog="bin/demo", description=_DESCRIPTION, auto_env_var_prefix="MM2_DEMO_")
     _add_options(parser)
     return run(parser.parse_args(arguments))
 
 
 def add(verbs: Any) -> None:
-    """`mm2 demo`."""
+    """Declare `mm2 demo`."""
     parser = verbs.add_parser(
         "demo",
         help="two brokers, a live stream, a copy, and a verdict record by record",
@@ -168,10 +168,10 @@ def _add_options(parser: Any) -> None:
 
 
 def run(options: Any) -> int:
-    """Exit code."""
+    """Run the command; returns the exit code."""
     console = Console()
     folder = Path(tempfile.mkdtemp(prefix="mm2-demo-"))
-    # Whoever ends us politely gets the same clean end as Ctrl-C, which a shell ignores for what it runs in background.
+    # SIGTERM gets the same clean end as Ctrl-C, which a shell ignores for background processes.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.default_int_handler)
     code = 1
@@ -292,7 +292,7 @@ def _verdict(console: Console, source: Cluster, target: Cluster, pump: Pump, *, 
 
 
 def _latency(median_ms: float | None, high_ms: float | None) -> str:
-    """Median and 99th percentile, in seconds when they are long."""
+    """Median and 99th percentile, in seconds if they are long."""
     if median_ms is None or high_ms is None:
         return "-"
     if high_ms >= 10_000:

@@ -1,4 +1,4 @@
-"""How `mm2 failover`, `failback` and `promote` are told what to do, and tell what they found and did."""
+"""Arguments and output of `mm2 failover`, `failback` and `promote`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _UNSEEN_SHOWN: Final = 5
 
 
 def add_leave_behind(parser: Any) -> None:
-    """The argument of verbs that leave a source."""
+    """Add the argument of commands that leave a source."""
     parser.add_argument(
         "--leave-behind",
         action="store_true",
@@ -31,7 +31,7 @@ def add_leave_behind(parser: Any) -> None:
 
 
 def add_choice(parser: Any, *, groups: bool) -> None:
-    """The arguments that say what of a flow is meant, and how to tell."""
+    """Add the arguments that select a part of a flow, and the output format."""
     parser.add_argument(
         "--topic", metavar="PATTERNS", help="only these topics of the source: Java patterns, with commas between them"
     )
@@ -43,7 +43,7 @@ def add_choice(parser: Any, *, groups: bool) -> None:
 
 
 def choice_of(options: Any) -> Choice:
-    """Raises ConfigException for what is no pattern, Trouble for an empty list."""
+    """The selected topics and groups. Raises ConfigException for an invalid pattern, Trouble for an empty list."""
     patterns = []
     for name in ("topic", "group"):
         said = getattr(options, name, None)
@@ -55,14 +55,14 @@ def choice_of(options: Any) -> Choice:
 
 
 def flow_of(options: Any, *, reverse: bool = False) -> FlowConfig:
-    """The flow that is named, or the one the other way. Raises Trouble or ConfigException."""
+    """The named flow, or the one in the opposite direction. Raises Trouble or ConfigException."""
     config = MirrorMakerConfig(load_properties(options.config))
     pair = pair_of(config, options.config, options.flow)
     return FlowConfig.of(config, SourceAndTarget(pair.target, pair.source) if reverse else pair)
 
 
 def carried_out(verb: Callable[[], Report], options: Any) -> int:
-    """Do it and tell; the exit code. Raises Trouble when nothing was changed."""
+    """Run the command and print its report; returns the exit code. Raises Trouble if nothing was changed."""
     try:
         report = verb()
     except Refused as refusal:
@@ -75,7 +75,7 @@ def carried_out(verb: Callable[[], Report], options: Any) -> int:
 
 
 def tell(out: TextIO, report: Report) -> None:
-    """For people."""
+    """Print a report for people."""
     source, _, target = report.flow.partition("->")
     out.write(f"{report.verb} {report.flow}{', dry run: nothing is changed' if report.dry_run else ''}\n")
     if report.source_trouble:
@@ -127,7 +127,7 @@ def tell(out: TextIO, report: Report) -> None:
 
 
 def _left(report: Report, source: str, target: str) -> str:
-    """What is on the source only, and how that is known: now, or from when it was last heard of."""
+    """The records that are on the source only, and whether this is the current state or that of the last contact."""
     least, unseen = report.missing_at_least, report.unseen
     said = f"{'at least ' if unseen and least else ''}{counted(least, 'record')}"
     if report.source_trouble:

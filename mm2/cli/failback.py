@@ -1,4 +1,4 @@
-"""`mm2 failback`: the source of a flow that was failed over is there again."""
+"""`mm2 failback`: the source of a flow that was failed over is available again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TRUNCATE: Final = "truncate"
 
 
 def add(verbs: Any) -> None:
-    """The verb's own arguments."""
+    """Declare the command and its arguments."""
     parser = verbs.add_parser(
         "failback",
         help="turn a flow back whose source is there again",
@@ -43,7 +43,7 @@ def add(verbs: Any) -> None:
 
 
 def run(options: Any) -> int:
-    """Exit code. Raises Trouble, ConfigException or KafkaFailure."""
+    """Run the command; returns the exit code. Raises Trouble, ConfigException or KafkaFailure."""
     if options.divergent == _TRUNCATE:
         raise Trouble(
             "A log cannot be cut off at its end: DeleteRecords takes away what is before an offset, so it would take what was "

@@ -1,4 +1,4 @@
-"""`mm2 failover`: applications leave the source of a flow for its target."""
+"""`mm2 failover`: move applications from the source of a flow to its target."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mm2.failover.failover import Options, failover
 
 
 def add(verbs: Any) -> None:
-    """The verb's own arguments."""
+    """Declare the command and its arguments."""
     parser = verbs.add_parser(
         "failover",
         help="hand topics over to the target, and move consumer groups there",
@@ -40,7 +40,7 @@ def add(verbs: Any) -> None:
 
 
 def run(options: Any) -> int:
-    """Exit code. Raises Trouble, ConfigException or KafkaFailure."""
+    """Run the command; returns the exit code. Raises Trouble, ConfigException or KafkaFailure."""
     if options.wait is not None and not options.wait >= 0:
         raise Trouble(f"--wait {options.wait:g} is no number of seconds.")
     wanted = Options(choice_of(options), options.dry_run, options.wait, options.leave_behind)

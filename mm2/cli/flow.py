@@ -1,4 +1,4 @@
-"""What the verbs of `mm2` have in common: a flow of a properties file, its clusters, and its ledger."""
+"""Shared code of the `mm2` commands: a flow of a properties file, its clusters, and its ledger."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _READ_S: Final = 60.0
 
 
 class Trouble(Exception):
-    """The question could not be answered; the sentence for the user."""
+    """The command failed; the message is for the user."""
 
 
 def add_file(parser: Any, *, flow: str | None = None) -> None:
-    """The file and a flow; ``flow`` is "?" where none means all of them."""
+    """Add arguments for the file and a flow; with ``flow`` "?" it is optional, and none means all."""
     parser.add_argument("config", metavar="mm2.properties", type=Path, help="MirrorMaker 2's properties file")
     said = "the flow, in quotes, or the shell takes > for its own"
     every = "" if flow is None else " (default: all flows)"
@@ -43,12 +43,12 @@ def add_file(parser: Any, *, flow: str | None = None) -> None:
 
 
 def add_flow(parser: Any) -> None:
-    """The arguments that say which flow."""
+    """Add the argument for a flow."""
     add_file(parser)
 
 
 def flows_of_file(parsed_args: Any, **_: Any) -> list[str]:
-    """What a shell may complete a flow to; nothing when the file cannot be read."""
+    """Completions of a flow for a shell; empty if the file cannot be read."""
     try:
         return [str(pair) for pair in MirrorMakerConfig(load_properties(parsed_args.config)).cluster_pairs()]
     except (ConfigException, TypeError, AttributeError):
@@ -56,7 +56,7 @@ def flows_of_file(parsed_args: Any, **_: Any) -> list[str]:
 
 
 def pair_of(config: MirrorMakerConfig, file: Path, name: str) -> SourceAndTarget:
-    """The flow ``A->B`` of the file, whether it is switched on or not. Raises Trouble."""
+    """The flow ``A->B`` of the file, enabled or not. Raises Trouble."""
     pairs = {str(pair): pair for pair in config.possible_pairs()}
     pair = pairs.get("".join(name.split()))
     if pair is None:
@@ -67,14 +67,14 @@ def pair_of(config: MirrorMakerConfig, file: Path, name: str) -> SourceAndTarget
 
 @dataclass(frozen=True)
 class Flow:
-    """A flow of the file; ``props`` are its source connector's, references resolved. Holds secrets."""
+    """A flow of the file; ``props`` are its source connector's, with references resolved. Contains secrets."""
 
     pair: SourceAndTarget
     props: Mapping[str, str]
 
     @classmethod
     def of(cls, file: Path, name: str) -> Flow:
-        """The flow ``A->B``, whether it is switched on or not. Raises Trouble or ConfigException."""
+        """The flow ``A->B``, enabled or not. Raises Trouble or ConfigException."""
         config = MirrorMakerConfig(load_properties(file))
         pair = pair_of(config, file, name)
         props = ConfigTransformer.from_props(config.originals).transform(
@@ -86,12 +86,12 @@ class Flow:
         return cls(pair, props)
 
     def ledger(self) -> Ledger:
-        """All that the flow's ledger says at this moment. Raises Trouble or KafkaFailure."""
+        """The flow's ledger as it is now. Raises Trouble or KafkaFailure."""
         clients = MirrorClients(self.props)
         settings = clients.settings(Side.TARGET, Kind.CONSUMER, "ledger-consumer")
         topic = ledger_topic(self.pair.source)
         with self.cluster(Side.TARGET) as admin:
-            # A reader would wait for a topic that is not there; it might be a new one.
+            # A reader would wait for a missing topic, since it might be new.
             found = admin.describe_topics([topic])[topic]
         if isinstance(found, BrokerFailure) and found.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             sentence = f"Cluster {self.pair.target} has no ledger {topic}: nothing has been copied there yet, "
@@ -107,7 +107,7 @@ class Flow:
 
     @contextmanager
     def cluster(self, side: Side) -> Iterator[Admin]:
-        """A client of one of the clusters, once it has answered. Raises KafkaFailure when it does not within seconds."""
+        """A client of one of the clusters, after it has answered. Raises KafkaFailure if it does not within seconds."""
         cluster, admin = MirrorClients(self.props).admin(side, f"mm2-cli-{side.value}-admin")
         with answering(cluster):
             yield admin
@@ -115,7 +115,10 @@ class Flow:
 
 @contextmanager
 def answering(cluster: Cluster) -> Iterator[Cluster]:
-    """It, once it has answered, and closed at the end. Raises KafkaFailure when it does not within seconds."""
+    """The cluster, after it has answered; closed at the end.
+
+    Raises KafkaFailure if it does not answer within seconds.
+    """
     try:
         cluster.preflight(_PREFLIGHT_S)
         yield cluster
@@ -124,7 +127,10 @@ def answering(cluster: Cluster) -> Iterator[Cluster]:
 
 
 def table(out: TextIO, header: tuple[str, ...], rows: Sequence[tuple[str, ...]], *, left: int = 1) -> None:
-    """Columns as wide as they must be; the first ``left`` and the last begin at the left, numbers end at the right."""
+    """Print columns with their minimum width.
+
+    The first ``left`` and the last are left-aligned, the others right-aligned.
+    """
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     for row in (header, *rows):
         cells = [
@@ -135,5 +141,5 @@ def table(out: TextIO, header: tuple[str, ...], rows: Sequence[tuple[str, ...]],
 
 
 def number(value: int | None) -> str:
-    """With commas; a dash for what is not known."""
+    """A number with commas; a dash if unknown."""
     return "-" if value is None else f"{value:,}"

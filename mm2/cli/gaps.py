@@ -1,4 +1,4 @@
-"""`mm2 gaps`: which source offsets are not on the target, and why. Exit code 1 when some of them are lost."""
+"""`mm2 gaps`: source offsets that are not on the target, and the reasons. Exit code 1 if some of them are lost."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _SHOWN: Final = 8
 
 @dataclass(frozen=True)
 class PartitionGaps:
-    """One partition's: totals by reason since the first copy, and the ranges that are still listed."""
+    """The gaps of one partition: totals by reason since the first copy, and the ranges that are still listed."""
 
     entry: Entry
     ranges: tuple[Gap, ...]
 
     @property
     def is_well(self) -> bool:
-        """Everything is on the target that should be there."""
+        """Whether all records that should be on the target are there."""
         return self.entry.gaps.keys() <= INTENDED and not self.entry.lost_ranges
 
     def to_json(self) -> dict[str, Any]:
@@ -47,22 +47,22 @@ class PartitionGaps:
 
 
 def gaps_of(ledger: Ledger, topic: str | None) -> list[PartitionGaps]:
-    """Every partition of the ledger, or of one topic."""
+    """The gaps of all partitions of the ledger, or of one topic."""
     found = []
     for source in ledger.partitions():
         entry = ledger.entry(source) if topic in {None, source.topic} else None
         if entry is None:
             continue
         listed = [gap for chunk in ledger.chunks(source) for gap in chunk.gaps]
-        # Those without a total are offsets that the source gave away a second time: of a log that was cut off, or of a
-        # topic that was created anew.
+        # Losses without a total are offsets that the source assigned a second time: after a truncation of the log, or
+        # in a topic that was recreated.
         listed += [Gap(lost.first, lost.after, lost.reason) for lost in entry.lost if lost.reason in entry.gaps]
         found.append(PartitionGaps(entry, tuple(merged(listed))))
     return found
 
 
 def merged(gaps: Iterable[Gap]) -> list[Gap]:
-    """The same offsets in as few ranges as possible, each offset once for each reason, in order."""
+    """The same offsets in as few ranges as possible, each offset once per reason, in order."""
     found: dict[str, list[Gap]] = {}
     for gap in sorted(gaps):
         ranges = found.setdefault(gap.reason, [])
@@ -74,7 +74,7 @@ def merged(gaps: Iterable[Gap]) -> list[Gap]:
 
 
 def add(verbs: Any) -> None:
-    """The verb's own arguments."""
+    """Declare the command and its arguments."""
     parser = verbs.add_parser(
         "gaps",
         help="which source offsets are not on the target, and why",
@@ -91,7 +91,7 @@ def add(verbs: Any) -> None:
 
 
 def run(options: Any) -> int:
-    """Exit code. Raises Trouble, ConfigException or KafkaFailure."""
+    """Run the command; returns the exit code. Raises Trouble, ConfigException or KafkaFailure."""
     flow = Flow.of(options.config, options.flow)
     partitions = gaps_of(flow.ledger(), options.topic)
     if options.topic is not None and not partitions:
@@ -126,7 +126,7 @@ def _tell(out: TextIO, flow: Flow, partitions: list[PartitionGaps], totals: Coun
 
 
 def _ranges(gaps: list[Gap], count: int) -> str:
-    """The newest ones; those before them as a number of offsets, since old ones are no longer listed."""
+    """The newest ranges; older ones only as a number of offsets, since they are no longer listed."""
     shown = gaps[-_SHOWN:]
     before = count - sum(gap.after - gap.first for gap in shown)
     earlier = [f"{number(before)} earlier"] if before > 0 else []

@@ -1,4 +1,4 @@
-"""`mm2 groups`: which offsets of consumer groups are not on the target, and why."""
+"""`mm2 groups`: offsets of consumer groups that are not on the target, and the reasons."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mm2.mirror.discovery import vanished
 
 
 def add(verbs: Any) -> None:
-    """The verb's own arguments."""
+    """Declare the command and its arguments."""
     parser = verbs.add_parser(
         "groups",
         help="which offsets of groups are not on the target, and why",
@@ -34,7 +34,7 @@ def add(verbs: Any) -> None:
 
 
 def run(options: Any) -> int:
-    """Exit code. Raises Trouble, ConfigException or KafkaFailure."""
+    """Run the command; returns the exit code. Raises Trouble, ConfigException or KafkaFailure."""
     flow = Flow.of(options.config, options.flow)
     rows = [
         (group, partition, reason)
@@ -69,7 +69,7 @@ def run(options: Any) -> int:
 
 
 def _has_checkpoint(flow: Flow, group: str) -> bool:
-    """Whether the group has a place on the target. Raises KafkaFailure."""
+    """Whether the group has a checkpoint on the target. Raises KafkaFailure."""
     clients = MirrorClients(flow.props)
     props = {**flow.props, **clients.client_props(Side.TARGET, Kind.CONSUMER, "mm2-cli-checkpoints")}
     try:
@@ -78,4 +78,4 @@ def _has_checkpoint(flow: Flow, group: str) -> bool:
     except BrokerFailure as failure:
         if not vanished(failure):
             raise
-        return False  # there is no topic of checkpoints
+        return False  # the checkpoints topic does not exist

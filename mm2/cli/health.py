@@ -1,8 +1,8 @@
-"""mm2-health: how a MirrorMaker process on this machine is, for those who ask every few seconds: containers, supervisors.
+"""mm2-health: the health of a MirrorMaker process on this machine, for frequent checks by containers and supervisors.
 
-A program of its own, of the standard library only: `mm2` takes longer to load than the answer takes to come. It asks
-``GET /health`` (`mm2.mirror.flow_resources`). Exit codes: 0 well, 1 not well or no answer, which is what Docker and Kubernetes
-understand.
+A separate program that uses only the standard library: `mm2` takes longer to load than the request takes. It calls
+``GET /health`` (`mm2.mirror.flow_resources`). Exit codes: 0 healthy, 1 unhealthy or no response, as Docker and
+Kubernetes expect.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from mm2 import __version__
 EXIT_WELL: Final = 0
 EXIT_NOT_WELL: Final = 1
 _URL: Final = "http://127.0.0.1:8083/health"
-#: What /health answers when a flow's worker had started and does not answer any more. All other refusals come from a process that
-#: lives: 503 while a target is away, 401 to who has no password.
+#: The status of /health if a flow's worker had started and no longer responds. All other error codes come from a live
+#: process: 503 while a target is unreachable, 401 without valid credentials.
 _HANGS: Final = 500
 
 
@@ -45,11 +45,11 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints one sentence; the exit code."""
+    """Print one sentence; returns the exit code."""
     options = parser().parse_args(arguments)
     if not options.url.startswith(("http://", "https://")):
         parser().error(f"{options.url} is no http address.")
-    # No proxy: this machine is asked.
+    # No proxy: the request is for this machine.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(options.url, timeout=options.timeout) as answer:

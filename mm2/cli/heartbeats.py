@@ -1,4 +1,4 @@
-"""`mm2 heartbeats`: how fresh what arrives at the clusters is, by flow and hop."""
+"""`mm2 heartbeats`: the replication latency to each cluster, by flow and hop, measured by heartbeats."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from mm2.mirror.client import Freshness, FreshnessWatch, MirrorClient, Replicati
 
 @dataclass(frozen=True)
 class Expected:
-    """What the file says that there should be, by cluster: flows (``A->B``), and clusters to hear from."""
+    """The flows (``A->B``) that should emit heartbeats by the file, and those that should copy them."""
 
     heartbeats: frozenset[str]
     copying: frozenset[str]
 
     @classmethod
     def of(cls, config: MirrorMakerConfig) -> Expected:
-        """Flows that write heartbeats, and flows that copy them."""
+        """The expected flows of a configuration."""
         pairs = config.cluster_pairs()
         beats, copies = set(), set()
         for pair in pairs:
@@ -45,14 +45,14 @@ class Expected:
         return cls(frozenset(beats), frozenset(copies))
 
     def counts(self, alias: str, one: Freshness) -> bool:
-        """Whether the heartbeat should be fresh: its flow is on, and so are all hops to the cluster ``alias``."""
+        """Whether the heartbeat should be fresh: its flow is enabled, and so are all hops to the cluster ``alias``."""
         way = [alias, *one.route]
         return one.flow in self.heartbeats and all(
             f"{source}->{target}" in self.copying for target, source in itertools.pairwise(way)
         )
 
     def missing(self, alias: str, policy: ReplicationPolicy, seen: Sequence[Freshness]) -> list[tuple[str, str]]:
-        """(topic, flow) of what should be at the cluster and was silent for a day, up to one hop away."""
+        """(topic, flow) of heartbeats that should arrive at the cluster over at most one hop, and did not for a day."""
         here = policy.heartbeats_topic()
         wanted = {(here, flow) for flow in self.heartbeats if flow.endswith(f"->{alias}")}
         for flow in self.copying:
@@ -64,7 +64,7 @@ class Expected:
 
 
 def add(verbs: Any) -> None:
-    """The verb's own arguments."""
+    """Declare the command and its arguments."""
     parser = verbs.add_parser(
         "heartbeats",
         help="how fresh what arrives is, by flow and hop",
@@ -88,7 +88,7 @@ def add(verbs: Any) -> None:
 
 
 def run(options: Any) -> int:
-    """Exit code. Raises Trouble or ConfigException."""
+    """Run the command; returns the exit code. Raises Trouble or ConfigException."""
     config = MirrorMakerConfig(load_properties(options.config))
     if unknown := config.unknown_clusters(options.clusters):
         known = ", ".join(config.clusters) or "none"
@@ -101,7 +101,7 @@ def run(options: Any) -> int:
         except KafkaFailure as failure:
             return failure
 
-    # On the day when this is asked one of them may be gone, which is no reason to say nothing of the others.
+    # One of the clusters may be unreachable; the others are reported nevertheless.
     aliases = list(dict.fromkeys(options.clusters or config.clusters))
     with ThreadPoolExecutor(max(1, len(aliases)), thread_name_prefix="heartbeats") as pool:
         looked = dict(zip(aliases, pool.map(ask, aliases), strict=True))
@@ -122,7 +122,7 @@ def run(options: Any) -> int:
 def _look(props: Mapping[str, str], alias: str, expected: Expected, max_age_s: float) -> list[dict[str, Any]]:
     cluster = Cluster(ClientSettings.from_props(props, client_id="mm2-cli-heartbeats"), name=alias)
     with answering(cluster):
-        pass  # the client below asks a cluster that is gone for as long as retries last
+        pass  # the client below retries an unreachable cluster until its retries are exhausted
     with MirrorClient(props) as client:
         seen = FreshnessWatch(client).look()
         policy = client.replication_policy()

@@ -1,4 +1,4 @@
-"""`mm2 lag`: how far the partitions of a flow are behind, in records, bytes and seconds, the worst first."""
+"""`mm2 lag`: the lag of a flow's partitions in records, bytes and seconds, largest first."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _UNITS: Final[dict[str, tuple[str, float]]] = {
 
 @dataclass(frozen=True)
 class Threshold:
-    """The most that a partition may be behind: ``field`` of PartitionView."""
+    """The highest accepted lag of a partition; ``field`` is one of PartitionView."""
 
     field: str
     most: float
 
     @classmethod
     def of(cls, text: str) -> Threshold:
-        """``1000`` records, ``30s``, ``5m``, ``20MB``. Raises Trouble."""
+        """Parse ``1000`` records, ``30s``, ``5m``, ``20MB``. Raises Trouble."""
         match = _THRESHOLD.fullmatch(text.strip())
         if match is None:
             raise Trouble(f"{text!r} is no lag; write for instance 1000 (records), 30s, 5m or 20MB.")
@@ -44,13 +44,13 @@ class Threshold:
         return cls(field, float(match[1]) * factor)
 
     def is_exceeded(self, partition: PartitionView) -> bool:
-        """Or not known, which may be anything."""
+        """Whether the lag is higher or unknown."""
         value = getattr(partition, self.field)
         return value is None or value > self.most
 
 
 def add(verbs: Any) -> None:
-    """The verb's own arguments."""
+    """Declare the command and its arguments."""
     parser = verbs.add_parser(
         "lag",
         help="how far partitions are behind: records, bytes, seconds",
@@ -79,7 +79,7 @@ def add(verbs: Any) -> None:
 
 
 def run(options: Any) -> int:
-    """Exit code. Raises Trouble, ConfigException or KafkaFailure."""
+    """Run the command; returns the exit code. Raises Trouble, ConfigException or KafkaFailure."""
     threshold = None if options.threshold is None else Threshold.of(options.threshold)
     if options.top < 0:
         raise Trouble(f"--top {options.top}: write how many partitions, or 0 for all.")
@@ -124,7 +124,7 @@ def run(options: Any) -> int:
 
 
 def worst_first(partitions: Sequence[PartitionView]) -> list[PartitionView]:
-    """What is not known first, then by age, by records, by name."""
+    """Sort by unknown lag first, then by age, by records, by name."""
 
     def rank(one: PartitionView) -> tuple[bool, float, int, str, int]:
         known = one.lag_records is not None

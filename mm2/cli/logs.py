@@ -1,4 +1,4 @@
-"""Where log lines go and what they look like: readable on a terminal, one JSON object per line otherwise."""
+"""Log format and destination: readable on a terminal, otherwise one JSON object per line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from structlog.typing import EventDict, Processor
 FORMATS: Final = ("auto", "console", "json")
 LEVELS: Final = ("debug", "info", "warning", "error")
 
-#: Libraries whose own lines are only worth reading when something is wrong.
+#: Libraries of which only warnings and errors are logged.
 _QUIET: Final = ("kafka", "py4j", "pyspark", "httpx", "httpcore", "asyncio", "uvicorn")
 
 
@@ -44,7 +44,7 @@ class _NamedLogger(structlog.WriteLogger):
     def __init__(self, out: TextIO, name: str) -> None:
         super().__init__(out)
         self._level = logging.getLogger(name)
-        # A full disk under the log is no reason to stop copying.
+        # A full disk must not stop replication.
         self._write, self._flush = _lenient(self._write), _lenient(self._flush)
 
     def wants(self, method: str) -> bool:
@@ -88,14 +88,14 @@ def configure_logging(log_format: str = "auto", level: str = "info", *, stream: 
     ]
     ending: list[Processor]
     if console:
-        # The plain traceback: the pretty ones print local variables, and with them passwords.
+        # The plain traceback: the other formatters print local variables, which may contain passwords.
         renderer = structlog.dev.ConsoleRenderer(colors=out.isatty(), exception_formatter=structlog.dev.plain_traceback)
         ending = [renderer]
     else:
         ending = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(ensure_ascii=False)]
     structlog.configure(
         processors=[_only_enabled, *shared, *ending],
-        # What is too fine is dropped by the level of the logger's name, which may change while the program runs.
+        # Lines are filtered by the level of the logger's name, which may change while the program runs.
         wrapper_class=structlog.make_filtering_bound_logger(logging.NOTSET),
         logger_factory=lambda *names: _NamedLogger(out, str(names[0]) if names else ""),
         cache_logger_on_first_use=False,

@@ -1,4 +1,7 @@
-"""mm2: questions about what is replicated, and limits, one verb each. Exit codes as of diff: 0 well, 1 not well, 2 trouble."""
+"""mm2: status and control of replication, one command each.
+
+Exit codes, as in diff: 0 well, 1 not well, 2 error.
+"""
 
 from __future__ import annotations
 
@@ -74,9 +77,9 @@ def parser() -> Any:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Answer one question; the exit code."""
+    """Run one command; returns the exit code."""
     command_line = parser()
-    argcomplete.autocomplete(command_line)  # ends the process when it is a shell that asks
+    argcomplete.autocomplete(command_line)  # ends the process if a shell requests completions
     options = command_line.parse_args(arguments)
     configure_logging("console", "error")
     try:
@@ -86,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"mm2: {error}\n")
         return EXIT_TROUBLE
     except BrokenPipeError:
-        # Whoever reads has had enough, like head. What is left in the buffer has nowhere to go at the end of the process either.
+        # The reader of the pipe has closed it, as head does. The rest of the buffer cannot be flushed at exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_TROUBLE
     except KeyboardInterrupt:

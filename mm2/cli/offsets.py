@@ -1,4 +1,4 @@
-"""`mm2 offsets`: which source offsets an offsets topic keeps, and the removal of those that nobody needs any more."""
+"""`mm2 offsets`: the source offsets in an offsets topic, and the removal of obsolete ones."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _WRITE_S: Final = 60.0
 
 @dataclass(frozen=True)
 class Place:
-    """An offsets topic and the config topic of its workers; ``props`` lead to their cluster and hold secrets."""
+    """An offsets topic and the config topic of its workers; ``props`` are their cluster's and contain secrets."""
 
     topic: str
     config_topic: str
@@ -43,7 +43,7 @@ class Place:
 
     @classmethod
     def of(cls, file: Path, flow: str | None, topic: str | None) -> Place:
-        """Of a worker's properties, or of one flow of MirrorMaker's. Raises Trouble or ConfigException."""
+        """The topics of a worker's properties, or of one flow of MirrorMaker's. Raises Trouble or ConfigException."""
         props = load_properties(file)
         if flow is None:
             if "clusters" in props:
@@ -59,19 +59,19 @@ class Place:
 
     @contextmanager
     def cluster(self) -> Iterator[Cluster]:
-        """A client, once the cluster has answered and has the topic. Raises Trouble or KafkaFailure."""
+        """A client, after the cluster has answered and has the topic. Raises Trouble or KafkaFailure."""
         cluster = Cluster(ClientSettings.from_props(self.props, client_id="mm2-cli-offsets"), name="of the workers")
         with answering(cluster):
             self._require(cluster, self.topic)
             yield cluster
 
     def configured(self, cluster: Cluster) -> dict[str, TargetState]:
-        """Connectors that the workers know of. Raises Trouble or KafkaFailure."""
+        """The connectors in the workers' config topic. Raises Trouble or KafkaFailure."""
         self._require(cluster, self.config_topic)
         return configured_connectors(cluster, self.config_topic, _READ_S)
 
     def _require(self, cluster: Cluster, topic: str) -> None:
-        # A reader would wait for a topic that is not there; it might be a new one.
+        # A reader would wait for a missing topic, since it might be new.
         found = Admin(cluster).describe_topics([topic])[topic]
         if isinstance(found, BrokerFailure) and found.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             raise Trouble(f"There is no topic {topic} at {self.props['bootstrap.servers']}.")
@@ -80,7 +80,7 @@ class Place:
 
 
 def before(text: str | None, now_ms: int) -> int | None:
-    """``30d``, ``12h``, ``90m`` ago, or a time (ISO 8601, UTC unless it says otherwise), in ms. Raises Trouble."""
+    """Parse ``30d``, ``12h``, ``90m`` ago, or an ISO 8601 time (default UTC), to ms. Raises Trouble."""
     if text is None:
         return None
     match = _AGE.fullmatch(text.strip())
@@ -95,7 +95,7 @@ def before(text: str | None, now_ms: int) -> int | None:
 
 
 def fields(given: Sequence[str]) -> dict[str, str]:
-    """``topic=orders`` → name and value. Raises Trouble."""
+    """Parse ``topic=orders`` to name and value. Raises Trouble."""
     found = {}
     for text in given:
         name, sign, value = text.partition("=")
@@ -106,7 +106,7 @@ def fields(given: Sequence[str]) -> dict[str, str]:
 
 
 def add(verbs: Any) -> None:
-    """The verb's own arguments."""
+    """Declare the command and its arguments."""
     parser = verbs.add_parser(
         "offsets",
         help="list the source offsets that are kept, delete old ones",
@@ -168,14 +168,14 @@ def _add_choice(parser: Any) -> None:
 
 
 def run_list(options: Any) -> int:
-    """Exit code. Raises Trouble, ConfigException or KafkaFailure."""
+    """Run the command; returns the exit code. Raises Trouble, ConfigException or KafkaFailure."""
     place = Place.of(options.config, options.flow, options.topic)
     with place.cluster() as cluster:
         kept = kept_offsets(cluster, place.topic, _READ_S)
         configured = place.configured(cluster)
     chosen = _chosen(options, kept)
     if not (options.connector or options.where or options.older_than):
-        chosen = kept  # with those that are not Connect's
+        chosen = kept  # including entries that are not Connect's
     if options.json:
         _print_json({"topic": place.topic, "offsets": [_json(one, configured) for one in chosen]})
         return EXIT_WELL
@@ -185,7 +185,7 @@ def run_list(options: Any) -> int:
 
 
 def run_delete(options: Any) -> int:
-    """Exit code. Raises Trouble, ConfigException or KafkaFailure."""
+    """Run the command; returns the exit code. Raises Trouble, ConfigException or KafkaFailure."""
     if not (options.connector or options.where or options.older_than):
         raise Trouble("Say which offsets to delete: --connector, --where or --older-than.")
     place = Place.of(options.config, options.flow, options.topic)

@@ -1,4 +1,4 @@
-"""`mm2 plan`: what a start would create or change, the rights it needs, and what would go wrong; nothing is changed by asking."""
+"""`mm2 plan`: preview what a start would create or change, the permissions it needs, and what would fail."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NAMED: Final = 4
 
 
 def add(verbs: Any) -> None:
-    """The verb's own arguments."""
+    """Declare the command and its arguments."""
     parser = verbs.add_parser(
         "plan",
         help="what a start would create or change, and which rights are missing; changes nothing",
@@ -41,7 +41,7 @@ def add(verbs: Any) -> None:
 
 
 def run(options: Any) -> int:
-    """Exit code. Raises Trouble, ConfigException or ConnectError."""
+    """Run the command; returns the exit code. Raises Trouble, ConfigException or ConnectError."""
     config = MirrorMakerConfig(load_properties(options.config))
     named = options.flow is not None
     pairs = [pair_of(config, options.config, options.flow)] if named else config.cluster_pairs()

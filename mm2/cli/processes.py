@@ -1,4 +1,4 @@
-"""mm2 processes: the MirrorMaker processes of this user on this machine, and where their REST interfaces are."""
+"""`mm2 processes`: the MirrorMaker processes of this user on this machine, and their REST interfaces."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mm2.mirror.local_processes import processes
 
 
 def add(verbs: Any) -> None:
-    """The verb's own arguments."""
+    """Declare the command and its arguments."""
     parser = verbs.add_parser(
         "processes",
         help="where the REST interfaces of the processes on this machine are",
@@ -30,7 +30,7 @@ def add(verbs: Any) -> None:
 
 
 def run(options: Any) -> int:
-    """Exit code."""
+    """Run the command; returns the exit code."""
     found = processes()
     if options.json:
         sys.stdout.write(json.dumps({"processes": [asdict(process) for process in found]}, indent=2) + "\n")

@@ -1,4 +1,4 @@
-"""`mm2 promote`: remote topics become topics of the target's own."""
+"""`mm2 promote`: make remote topics topics of the target."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mm2.failover.promote import promote
 
 
 def add(verbs: Any) -> None:
-    """The verb's own arguments."""
+    """Declare the command and its arguments."""
     parser = verbs.add_parser(
         "promote",
         help="hand topics over to the target, for applications to write",
@@ -33,7 +33,7 @@ def add(verbs: Any) -> None:
 
 
 def run(options: Any) -> int:
-    """Exit code. Raises Trouble, ConfigException or KafkaFailure."""
+    """Run the command; returns the exit code. Raises Trouble, ConfigException or KafkaFailure."""
     choice, config = choice_of(options), flow_of(options)
     return carried_out(
         lambda: promote(

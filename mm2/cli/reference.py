@@ -1,4 +1,4 @@
-"""docs/COMMANDS.md, made from the parsers: ``python -m mm2.cli.reference > docs/COMMANDS.md``."""
+"""Generates docs/COMMANDS.md from the parsers: ``python -m mm2.cli.reference > docs/COMMANDS.md``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ programs.
 
 
 def reference() -> str:
-    """The page."""
+    """The whole page."""
     found = verbs()
     index = "".join(f"| [{name}](#{_anchor(name)}) | {text} |\n" for name, _, text in found if name.count(" ") == 1)
     sections = (_section(name, verb) for name, verb, _ in found)
@@ -36,12 +36,12 @@ def reference() -> str:
 
 
 def verbs() -> list[tuple[str, Any, str]]:
-    """(name, parser, help) of all verbs, and of their own verbs behind each, by name."""
+    """(name, parser, help) of all commands by name, each followed by its subcommands."""
     return list(_verbs(parser(), "mm2"))
 
 
 def _verbs(of: Any, name: str) -> Iterator[tuple[str, Any, str]]:
-    for action in of._actions:  # noqa: SLF001 - argparse has no other way to ask for them
+    for action in of._actions:  # noqa: SLF001 - argparse has no public API for this
         if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
             helps = {choice.dest: choice.help or "" for choice in action._choices_actions}  # noqa: SLF001
             for verb, made in sorted(action.choices.items()):

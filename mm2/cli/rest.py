@@ -1,4 +1,4 @@
-"""The REST interface of a running MirrorMaker process, as the verbs that change something use it."""
+"""Client of the REST interface of a running MirrorMaker process, for commands that change something."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from mm2.mirror.local_processes import processes
 from mm2.mirror.rest import encoded, flow_path
 
 PASSWORD_VARIABLE: Final = "MM2_REST_PASSWORD"  # noqa: S105 - its name, not a password
-KEY_PASSWORD_VARIABLE: Final = "MM2_REST_KEY_PASSWORD"  # noqa: S105 - its name, too
+KEY_PASSWORD_VARIABLE: Final = "MM2_REST_KEY_PASSWORD"  # noqa: S105 - its name, not a password
 _TIMEOUT_S: Final = 30.0
 Addresses: TypeAlias = tuple[frozenset[str], frozenset[str]]
-#: The process cannot do it, another one of the same flow may: it does not lead, or is about to stop.
+#: Another process of the flow may succeed: this one is not the leader, or is stopping.
 _ASK_ANOTHER: Final = frozenset({409, 500, 502, 503})
 
 
 def add_access(parser: Any) -> None:
-    """The arguments that say which process, and how to get in."""
+    """Add the arguments that select a process, and the credentials."""
     parser.add_argument(
         "--url",
         metavar="URL",
@@ -53,7 +53,7 @@ def add_access(parser: Any) -> None:
 
 @dataclass(frozen=True)
 class FlowRest:
-    """The connectors of one flow, through whichever of its processes does it. ``props`` lead to keys and certificates of TLS."""
+    """The connectors of one flow, through any of its processes. ``props`` contain the TLS settings."""
 
     pair: SourceAndTarget
     urls: Sequence[str]
@@ -62,7 +62,7 @@ class FlowRest:
 
     @classmethod
     def of(cls, options: Any, config: MirrorMakerConfig, pair: SourceAndTarget) -> FlowRest:
-        """As `add_access` has it. Raises Trouble or ConfigException."""
+        """The client for the arguments of `add_access`. Raises Trouble or ConfigException."""
         login = None
         if options.user is not None:
             if PASSWORD_VARIABLE not in os.environ:
@@ -75,7 +75,7 @@ class FlowRest:
             return cls(pair, [_checked(options.url)], props, login)
         found = cls(pair, [process.url for process in processes() if str(pair) in process.flows], props, login)
         wanted = _addresses(config.connector_config(pair, SOURCE_CONNECTOR))
-        # Another file may call its clusters alike.
+        # Another file may use the same aliases for other clusters.
         own = [url for url in found.urls if found._addresses_at(url) in {None, wanted}]
         if not own:
             other = f" ({found.urls[0]} runs one of that name between other clusters)" if found.urls else ""
@@ -85,19 +85,19 @@ class FlowRest:
         return replace(found, urls=own)
 
     def connectors(self) -> list[str]:
-        """Their names. Raises Trouble."""
+        """The names of the connectors. Raises Trouble."""
         return sorted(self._ask("GET", "/connectors"))
 
     def status(self, connector: str) -> dict[str, Any]:
-        """As REST has it: name, connector, tasks, type. Raises Trouble."""
+        """The status in the form of REST: name, connector, tasks, type. Raises Trouble."""
         return dict(self._ask("GET", f"/connectors/{encoded(connector)}/status"))
 
     def change(self, method: str, connector: str, action: str) -> None:
-        """``PUT pause`` and the like. Raises Trouble."""
+        """Send a request such as ``PUT pause``. Raises Trouble."""
         self._ask(method, f"/connectors/{encoded(connector)}/{action}")
 
     def _addresses_at(self, url: str) -> Addresses | None:
-        """Between which clusters the process there runs the flow; None when it does not tell."""
+        """The addresses of the clusters between which that process runs the flow; None if it does not return them."""
         try:
             answer = self._send("GET", f"{url.rstrip('/')}{flow_path(self.pair)}/connectors?expand=info")
             return next((_addresses(one["info"]["config"]) for one in answer.json().values()), None)
@@ -122,13 +122,13 @@ class FlowRest:
 
     def _send(self, method: str, place: str) -> httpx.Response:
         verify = client_context(self.props) if place.startswith("https:") else False
-        # A proxy of the environment is for the world outside.
+        # No proxy of the environment: these are for external addresses.
         with httpx.Client(verify=verify, timeout=_TIMEOUT_S, trust_env=False, auth=self.login) as client:
             return client.request(method, place, headers={"Accept": "application/json"})
 
 
 def _addresses(props: Mapping[str, str]) -> Addresses:
-    """Of a connector's source and target, in whatever order their brokers are named."""
+    """The addresses of a connector's source and target, independent of the order of their brokers."""
     source, target = (
         frozenset(one.strip() for one in props.get(f"{side}.cluster.bootstrap.servers", "").split(","))
         for side in ("source", "target")
@@ -137,7 +137,7 @@ def _addresses(props: Mapping[str, str]) -> Addresses:
 
 
 def _own_tls(options: Any) -> dict[str, str]:
-    """What ``--cacert`` and ``--cert`` say; with one of them nothing of the file's counts."""
+    """The settings of ``--cacert`` and ``--cert``; with either of them, those of the file are ignored."""
     password = os.environ.get(KEY_PASSWORD_VARIABLE)
     own = {"ssl.truststore.location": options.cacert, "ssl.keystore.location": options.cert}
     if options.cert is not None:
@@ -150,7 +150,7 @@ def _unreached(url: str, error: BaseException) -> str:
     while cause is not None and not isinstance(cause, ssl.SSLError):
         cause = cause.__cause__ or cause.__context__
     if cause is None and url.startswith("https:") and isinstance(error, (httpx.RemoteProtocolError, httpx.ReadError)):
-        # With TLS 1.3 a client is through before the server has looked at its certificate, or missed one.
+        # In TLS 1.3 the handshake of the client completes before the server has checked the client certificate.
         return (
             f"{url} hangs up: it wants another certificate than it is shown, or one at all; --cert says which to show."
         )

@@ -1,4 +1,4 @@
-"""What a MirrorMaker process serves beside the interfaces of its flows: /metrics, /overview and /ui, all from one observer."""
+"""The resources of a MirrorMaker process beside those of its flows: /metrics, /overview and /ui, from one observer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mm2.observer.work import SOURCE_NAME
 
 
 class Served:
-    """Made before the process's MirrorMaker, which is given `apps` and is told of here (`maker`) before it starts."""
+    """Created before the process's MirrorMaker, which receives `apps`; `maker` must be set before it starts."""
 
     maker: MirrorMaker
 
@@ -31,11 +31,11 @@ class Served:
 
     @property
     def apps(self) -> Apps:
-        """By the first segment of the path."""
+        """The applications by first path segment."""
         return {"metrics": self._metrics, "overview": self._overview, "ui": self._dashboard}
 
     def stop(self) -> None:
-        """Observe no more."""
+        """Stop observing."""
         self.observer.stop()
 
     def _rest(self) -> Mapping[str, str]:
@@ -51,7 +51,7 @@ class Served:
         ]
 
     def _metrics(self, _rest: ASGIApp) -> ASGIApp:
-        # Here, where FastAPI is loaded, too: beside everything else that starts.
+        # Imported here, where FastAPI is imported too: in parallel to the rest of the start.
         from mm2.connect.metrics import ConnectMetrics, ObservedWorker  # noqa: PLC0415
         from mm2.connect.rest.resources.metrics import metrics_app  # noqa: PLC0415
         from mm2.metrics.exposition import Exposition  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""How a program is told to stop, and how it ends when a part of it does not."""
+"""Stops a program at signals, and ends it if a part does not stop."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ log = structlog.get_logger(__name__)
 
 
 def stop_at_signals() -> threading.Event:
-    """An event that SIGTERM and Ctrl-C set; the second signal ends the process at once (128 + its number)."""
+    """An event that SIGTERM and Ctrl-C set; a second signal ends the process at once (128 + its number)."""
     stopping = threading.Event()
 
     def stop(number: int, _frame: FrameType | None) -> None:
@@ -27,8 +27,10 @@ def stop_at_signals() -> threading.Event:
 
 
 def ask_at_hangup(stopping: threading.Event) -> threading.Event:
-    """An event that SIGHUP sets: somebody wants the settings to be read anew. Who hangs up the terminal in which the process
-    runs wants it to stop."""
+    """An event that SIGHUP sets as a request to reload the settings.
+
+    If its terminal was closed, the process stops instead.
+    """
     asked = threading.Event()
     in_terminal = os.isatty(0)
 
@@ -40,7 +42,7 @@ def ask_at_hangup(stopping: threading.Event) -> threading.Event:
 
 
 def exit_in(seconds: float, code: int) -> threading.Timer:
-    """End the process after this time with the exit code, whatever hangs, unless the timer is cancelled before."""
+    """End the process with the exit code after this time, unless the timer is cancelled before."""
 
     def give_up() -> None:
         log.warning("The stop takes too long; whatever hangs is left behind.")

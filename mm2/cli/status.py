@@ -1,4 +1,4 @@
-"""`mm2 status`: what would be lost if the source died now, and how each flow and each of its partitions is."""
+"""`mm2 status`: what would be lost if the source failed now, and the state of each flow and its partitions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _COLOURS: Final = {
 
 
 def add(verbs: Any) -> None:
-    """The verb's own arguments."""
+    """Declare the command and its arguments."""
     parser = verbs.add_parser(
         "status",
         help="what would be lost if the source died now, and how each flow is",
@@ -68,14 +68,14 @@ def add(verbs: Any) -> None:
 
 
 def add_timeout(parser: Any) -> None:
-    """How long a look may take."""
+    """Add the argument for the timeout."""
     parser.add_argument(
         "--timeout", metavar="SECONDS", type=seconds, default=15.0, help="how long clusters may take (default: 15)"
     )
 
 
 def look(options: Any) -> Snapshot:
-    """At the flows that a command line names. Raises Trouble, ConfigException or KafkaFailure."""
+    """Observe the flows that the command line names. Raises Trouble, ConfigException or KafkaFailure."""
     config = MirrorMakerConfig(load_properties(options.config))
     file, name = options.config, options.flow
     pairs = config.replicating_pairs() if name is None else [pair_of(config, file, name)]
@@ -85,28 +85,28 @@ def look(options: Any) -> Snapshot:
 
 
 def run(options: Any) -> int:
-    """Exit code. Raises Trouble, ConfigException or KafkaFailure."""
+    """Run the command; returns the exit code. Raises Trouble, ConfigException or KafkaFailure."""
     if options.watch is None:
         return _show(look(options), options, sys.stdout)
     return _watch(lambda: look(options), options)
 
 
 def exit_code(snapshot: Snapshot) -> int:
-    """The worst of its flows. What a flow has lost within a day counts, whatever its state is now."""
+    """The worst of all flows. A loss within the last day counts, whatever the flow's state is now."""
     if any(flow.target_error or flow.state is FlowState.UNKNOWN for flow in snapshot.flows):
         return EXIT_TROUBLE
     return EXIT_WELL if all(flow.state in _FINE and not flow.losses for flow in snapshot.flows) else EXIT_NOT_WELL
 
 
 def document(snapshot: Snapshot) -> dict[str, Any]:
-    """The snapshot as JSON has it: `mm2.observer.views`, field by field, and the name of each flow."""
+    """The snapshot as JSON: the fields of `mm2.observer.views`, and the name of each flow."""
     told = dataclasses.asdict(snapshot)
     told["flows"] = [{"name": flow.name, **fields} for flow, fields in zip(snapshot.flows, told["flows"], strict=True)]
     return told
 
 
 def print_json(told: object, out: TextIO | None = None) -> None:
-    """Sets become sorted lists."""
+    """Print a value as JSON; sets become sorted lists."""
     (out or sys.stdout).write(json.dumps(told, indent=2, ensure_ascii=False, default=sorted) + "\n")
 
 
@@ -119,9 +119,9 @@ def _show(snapshot: Snapshot, options: Any, out: TextIO) -> int:
 
 
 def _watch(ask: Callable[[], Snapshot], options: Any) -> int:
-    """Look again and again; Ctrl-C ends it with the exit code of the last look."""
+    """Print the status repeatedly; Ctrl-C ends it with the exit code of the last one."""
     console, code = Console(), EXIT_WELL
-    # A shell ignores it for what it runs in background.
+    # A shell ignores SIGINT for background processes.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         if options.json or not console.is_terminal:
@@ -151,7 +151,7 @@ def _coloured(snapshot: Snapshot, *, partitions: bool) -> Text:
 
 
 def tell(out: TextIO, flows: Sequence[FlowView], *, partitions: bool) -> None:
-    """Sentences first, then what they rest on."""
+    """Print the sentences first, then the figures."""
     out.writelines(f"{flow.name}  {flow.state}  {flow.sentence}\n" for flow in flows)
     out.write("\n")
     header = ("FLOW", "PARTITIONS", "NOT WELL", "LAG", "SECONDS", "BYTES", "BYTES/S", "LOST", "FOREIGN", "TASKS")

@@ -1,4 +1,4 @@
-"""`mm2 throttle`: other limits for a flow that runs, without a restart. They hold until they are taken back."""
+"""`mm2 throttle`: change the limits of a running flow without a restart. They apply until they are removed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WRITE_S: Final = 30.0
 
 
 def bytes_per_sec(text: str) -> int:
-    """``250000``, ``250k``, ``10MB``; ``none`` = 0. Raises Trouble."""
+    """Parse ``250000``, ``250k``, ``10MB``; ``none`` = 0. Raises Trouble."""
     if text.strip().lower() == "none":
         return 0
     match = _SIZE.fullmatch(text.strip())
@@ -30,7 +30,7 @@ def bytes_per_sec(text: str) -> int:
 
 
 def add(verbs: Any) -> None:
-    """The verb's own arguments."""
+    """Declare the command and its arguments."""
     parser = verbs.add_parser(
         "throttle",
         help="limit a running flow, or one of its topics, in bytes per second",
@@ -52,7 +52,7 @@ def add(verbs: Any) -> None:
 
 
 def run(options: Any) -> int:
-    """Exit code. Raises Trouble, ConfigException or KafkaFailure."""
+    """Run the command; returns the exit code. Raises Trouble, ConfigException or KafkaFailure."""
     if options.limit is not None and options.reset:
         raise Trouble("Give a limit or --reset, not both.")
     limit = None if options.limit is None else bytes_per_sec(options.limit)

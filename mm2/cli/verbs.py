@@ -1,4 +1,4 @@
-"""How the verbs of `mm2` are declared: one sort of parser, and help texts that end with examples."""
+"""Declares the commands of `mm2`: one parser class, and help texts that end with examples."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _EXAMPLES: Final = "examples:"
 
 
 class _Help(argparse.HelpFormatter):
-    """Wraps what is prose, and leaves examples as they are."""
+    """Wraps prose and leaves examples unchanged."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         if text.startswith(_EXAMPLES):
@@ -24,7 +24,7 @@ class _Help(argparse.HelpFormatter):
 
 
 class VerbParser(configargparse.ArgumentParser):  # type: ignore[misc]  # configargparse has no types
-    """A wrong command line ends with its usage, one sentence, and exit code 2."""
+    """A wrong command line prints the usage and one sentence, with exit code 2."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **{"formatter_class": _Help, **options})
@@ -36,7 +36,7 @@ class VerbParser(configargparse.ArgumentParser):  # type: ignore[misc]  # config
 
 
 def seconds(text: str) -> float:
-    """The type of an argument: a number that can be waited for, zero or more. Raises ArgumentTypeError."""
+    """The type of an argument: a duration in seconds, zero or more. Raises ArgumentTypeError."""
     try:
         found = float(text)
     except ValueError:
@@ -47,7 +47,7 @@ def seconds(text: str) -> float:
 
 
 def examples(*rows: tuple[str, str]) -> str:
-    """The epilog of a verb: what somebody wants, and the command line that does it."""
+    """The epilog of a command: purposes and the command lines for them."""
     return "\n".join([_EXAMPLES, *(f"  # {why}\n  {command}" for why, command in rows)])
 
 

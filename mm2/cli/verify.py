@@ -1,4 +1,4 @@
-"""`mm2 verify`: is what lies on the target what lies on the source? See docs/VERIFY.md."""
+"""`mm2 verify`: compare the records on the target with those on the source. See docs/VERIFY.md."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _TELL_EVERY_S: Final = 1.0
 
 
 def add(verbs: Any) -> None:
-    """The verb's own arguments."""
+    """Declare the command and its arguments."""
     parser = verbs.add_parser(
         "verify",
         help="compare source and target of a flow, record by record",
@@ -107,7 +107,7 @@ def add(verbs: Any) -> None:
 
 
 def run(options: Any) -> int:
-    """Exit code. Raises Trouble, ConfigException or KafkaFailure."""
+    """Run the command; returns the exit code. Raises Trouble, ConfigException or KafkaFailure."""
     flow = Flow.of(options.config, options.flow)
     asked = asked_for(options)
     rate = bytes_of(options.max_bytes_per_sec)
@@ -137,7 +137,7 @@ def run(options: Any) -> int:
 
 
 def asked_for(options: Any) -> Asked:
-    """What the command line names. Raises Trouble or ConfigException."""
+    """The selection on the command line. Raises Trouble or ConfigException."""
     offsets: dict[TopicPartition, tuple[int | None, int | None]] = {}
     for text in options.offsets:
         found = _OFFSETS.fullmatch(text.strip())
@@ -161,7 +161,7 @@ def asked_for(options: Any) -> Asked:
 
 
 def bytes_of(text: str) -> float:
-    """``20M`` is 20,000,000. Raises Trouble."""
+    """Parse ``20M`` to 20,000,000. Raises Trouble."""
     found = _SIZE.fullmatch(text.strip())
     if found is None:
         raise Trouble(f"--max-bytes-per-sec {text}: write a number of bytes, as in 500k, 20M or 1G.")
@@ -183,7 +183,7 @@ def _time(option: str, text: str | None) -> int | None:
 
 
 def _go_on(options: Any, verification: Verification, asked: Asked, stopping: Any) -> int:
-    """Compare what was copied since, again and again; the worst that was found."""
+    """Compare newly copied records repeatedly; returns the worst result."""
     worst, quiet = EXIT_WELL, ""
     while True:
         try:
@@ -192,7 +192,7 @@ def _go_on(options: Any, verification: Verification, asked: Asked, stopping: Any
                 return worst
             verification.note(report)
         except KafkaFailure as failure:
-            # It may pass; who watches sees that nothing is verified meanwhile.
+            # The error may be temporary; the output shows that nothing is verified meanwhile.
             if str(failure) != quiet:
                 sys.stderr.write(f"mm2: {failure}\n")
             quiet = str(failure)
@@ -268,7 +268,7 @@ def _listed(before: str, counts: Mapping[str, int]) -> str:
 
 
 def _progress(options: Any) -> Progress:
-    """A line for those who wait at a terminal."""
+    """A progress line for a terminal."""
     if options.json or not sys.stderr.isatty():
         return lambda _bytes, _done, _all: None
     began = last = time.monotonic()

@@ -1,4 +1,4 @@
-"""`mm2 version`: what runs here: ours, what it speaks, and what it stands on."""
+"""`mm2 version`: the versions of mm2, of the Kafka protocol it implements, and of its dependencies."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def versions() -> dict[str, Any]:
-    """What is installed: ``mm2``, ``kafka`` (whose behaviour and protocol it has), ``spark``, ``python``, ``platform``, and
-    ``dependencies`` by name, None for one that is missing."""
+    """The installed versions.
+
+    Keys: ``mm2``, ``kafka`` (whose behaviour and protocol it implements), ``spark``, ``python``, ``platform``, and
+    ``dependencies`` by name, None for a missing one.
+    """
     needed = sorted({_NAME.match(line)[0] for line in metadata.requires("mm2") or () if "extra ==" not in line})  # type: ignore[index]
     dependencies = {name: _version(name) for name in needed}
     return {
@@ -33,7 +36,7 @@ def versions() -> dict[str, Any]:
 
 
 def add(verbs: Any) -> None:
-    """The verb's own arguments."""
+    """Declare the command and its arguments."""
     parser = verbs.add_parser(
         "version",
         help="versions of this program, Kafka's protocol, Spark, Python and what else it needs",
@@ -46,7 +49,7 @@ def add(verbs: Any) -> None:
 
 
 def run(options: Any) -> int:
-    """Exit code."""
+    """Run the command; returns the exit code."""
     told = versions()
     if options.json:
         sys.stdout.write(json.dumps(told, indent=2) + "\n")

@@ -1,13 +1,13 @@
-"""Moving applications from one cluster of a flow to the other, and the flow after them (KIP-1279's verbs).
+"""Moves applications from one cluster of a flow to the other, and reverses the flow (the commands of KIP-1279).
 
-==== verb ====== what it does ============================================================================================
-  failover A->B   the topics are handed over: A->B copies no more of them; every group gets its exact place on B
-  promote  A->B   the same without groups, and who may write
-  failback A->B   A is there again: what only A has is shown; where names tell, A->B goes on; where they do not, B->A
-                  begins behind what came from A, and nothing is copied twice
-==========================================================================================================================
+==== command === what it does ==========================================================================================
+  failover A->B   promotes the topics: A->B copies no more records to them; sets each group to its exact offset on B
+  promote  A->B   the same without groups; also reports which principals may write
+  failback A->B   after A has recovered: reports records that are on A only. If names show a topic's origin, A->B
+                  resumes. If not, B->A starts after the records that came from A, so nothing is copied twice
+========================================================================================================================
 
-So applications go home by `failover B->A`. All of it works from what lies on the target, since the source may be gone: the
-ledger, the checkpoints and the heartbeats there. Nothing is deleted, no group is rewound, none in use is touched; what was
-written is read back.
+Applications then return to A by `failover B->A`. All commands work from data on the target, since the source may be
+unreachable: the ledger, the checkpoints and the heartbeats there. They delete no data, rewind no group, and change no
+group with members. All writes are verified by reading them back.
 """

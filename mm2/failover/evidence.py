@@ -1,6 +1,6 @@
-"""What a verb found, did and could not do: plain data, for people and for programs. Pure.
+"""What a command found, did, and could not do: plain data for people and programs. Pure.
 
-Offsets are the next to be done; None is what nobody knows. Times are milliseconds since the epoch.
+Offsets are those of the next record; None is unknown. Times are milliseconds since the epoch.
 """
 
 from __future__ import annotations
@@ -19,37 +19,40 @@ def counted(count: int, thing: str) -> str:
 
 
 class Found(StrEnum):
-    """By what a group's place on the target was found."""
+    """The method by which a group's offset on the target was found."""
 
-    EXACT = "segments"  # of the ledger: nothing is skipped, nothing read again
-    CONSERVATIVE = "conservative"  # offset syncs, or the edge of a segment: nothing is skipped, some may be read again
-    CHECKPOINT = "checkpoint"  # nothing better was found than what had been told before
+    EXACT = "segments"  # of the ledger: no record is skipped or read again
+    CONSERVATIVE = "conservative"  # offset syncs, or the edge of a segment: no record is skipped, some may be re-read
+    CHECKPOINT = "checkpoint"  # no better result than the last checkpoint
     NOTHING = "nothing"
 
 
 class Outcome(StrEnum):
-    """What became of a group's offset in a partition of the target."""
+    """The result for a group's offset in a partition of the target."""
 
-    WRITTEN = "written"  # and read back
-    TO_WRITE = "to be written"  # were this not a dry run
+    WRITTEN = "written"  # and verified
+    TO_WRITE = "to be written"  # in a dry run
     THERE = "there already"
-    AHEAD = "ahead"  # the group has gone on there, and is not rewound
+    AHEAD = "ahead"  # the group is further ahead there, and is not rewound
     IN_USE = "in use"  # the group has members on the target
     UNTRANSLATED = "no place"
     FAILED = "failed"
 
 
-#: Those that leave nothing to be done.
+#: Outcomes that require no further action.
 DONE = frozenset({Outcome.WRITTEN, Outcome.TO_WRITE, Outcome.THERE, Outcome.AHEAD})
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionEvidence:
-    """One source partition. ``end`` is the source's, now, or when it does not answer as of ``end_ms`` (None: unknown). ``target_offset`` lies behind the last record
-    of this flow on the target (and behind the marker of its transaction), which ends at ``target_end``.
+    """One source partition.
 
-    ``unmarked`` records lie on the target behind what the ledger says, and are counted in ``target_offset``. ``untold`` is why a
-    source that answers does not say where this one ends; "" also where its topic is gone there.
+    - ``end``: the source's log end offset; as of ``end_ms`` if the source does not answer (None: unknown).
+    - ``target_offset``: the offset on the target after the last record of this flow, and after the marker of its
+      transaction.
+    - ``target_end``: the target's log end offset.
+    - ``unmarked``: records on the target that the ledger does not contain yet; included in ``target_offset``.
+    - ``untold``: why a reachable source did not return the end offset; also "" if the topic no longer exists there.
     """
 
     topic: str
@@ -67,22 +70,22 @@ class PartitionEvidence:
 
     @property
     def source(self) -> TopicPartition:
-        """On the source."""
+        """The partition on the source."""
         return TopicPartition(self.topic, self.partition)
 
     @property
     def target(self) -> TopicPartition:
-        """On the target."""
+        """The partition on the target."""
         return TopicPartition(self.remote_topic, self.partition)
 
     @property
     def missing(self) -> int | None:
-        """Source offsets, up to ``end``, that are not on the target."""
+        """The number of source offsets before ``end`` that are not on the target."""
         return None if self.end is None else max(0, self.end - self.copied - self.unmarked)
 
     @property
     def others(self) -> int | None:
-        """Offsets of the target behind the last record of this flow: whoever else has written."""
+        """The number of target offsets after the last record of this flow, written by other clients."""
         if self.target_end is None or self.target_offset is None:
             return None
         return max(0, self.target_end - self.target_offset)
@@ -108,8 +111,11 @@ class PartitionEvidence:
 
 @dataclass(frozen=True, slots=True)
 class GroupEvidence:
-    """A group in one partition. ``source_offset`` is its commit on the source, as told by the source or by its last
-    checkpoint (``told_by``). ``before`` and ``after`` are what is committed on the target."""
+    """A group in one partition.
+
+    ``source_offset`` is its committed offset on the source, from the source or its last checkpoint (``told_by``).
+    ``before`` and ``after`` are the committed offsets on the target.
+    """
 
     group: str
     topic: str
@@ -126,7 +132,7 @@ class GroupEvidence:
 
     @property
     def target(self) -> TopicPartition:
-        """On the target."""
+        """The partition on the target."""
         return TopicPartition(self.remote_topic, self.partition)
 
     def to_json(self) -> dict[str, Any]:
@@ -148,7 +154,7 @@ class GroupEvidence:
 
 @dataclass(frozen=True, slots=True)
 class StartEvidence:
-    """Where the flow the other way begins with a partition, and what its source offset was before."""
+    """The offset at which the opposite flow starts in a partition, and its previous source offset."""
 
     topic: str
     partition: int
@@ -168,8 +174,11 @@ class StartEvidence:
 
 @dataclass(frozen=True)
 class Report:
-    """Of one verb on one flow. ``source_trouble`` says why the source did not answer; ``last_sign_ms`` is the newest sign of
-    it on the target. ``done``, ``problems`` (what could not be done) and ``advice`` (what is to be done next) are sentences."""
+    """The report of one command on one flow.
+
+    ``source_trouble`` is why the source did not answer; ``last_sign_ms`` is the time of the newest data from it on the
+    target. ``done``, ``problems`` (what failed) and ``advice`` (next steps) are messages.
+    """
 
     verb: str
     flow: str
@@ -187,27 +196,27 @@ class Report:
 
     @property
     def is_well(self) -> bool:
-        """Everything was done, and seen to be."""
+        """Whether everything was done and verified."""
         return not self.problems
 
     @property
     def missing(self) -> int | None:
-        """Source offsets that are known to be on the source only; None while that is not known of every partition."""
+        """Source offsets that are on the source only; None if this is not known for all partitions."""
         return None if self.unseen else self.missing_at_least
 
     @property
     def missing_at_least(self) -> int:
-        """Of the partitions whose end on the source is known."""
+        """The same, for the partitions whose end on the source is known."""
         return sum(one.missing or 0 for one in self.partitions)
 
     @property
     def unseen(self) -> list[TopicPartition]:
-        """Partitions of which nobody knows where they end on the source."""
+        """Partitions whose end on the source is unknown."""
         return [one.source for one in self.partitions if one.end is None]
 
     @property
     def silent_s(self) -> float | None:
-        """Seconds since the newest sign of a source that does not answer: what it took since then is not known to anybody here."""
+        """Seconds since the newest data of an unreachable source; records that it accepted later are unknown."""
         if not self.source_trouble or self.last_sign_ms is None:
             return None
         return max(0.0, (self.at_ms - self.last_sign_ms) / 1000)

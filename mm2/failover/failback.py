@@ -1,16 +1,17 @@
-"""failback A->B: A is there again, and the flow is turned to where applications are now.
+"""failback A->B: A has recovered, and the flow is reversed to match the current location of the applications.
 
-What A has behind the last record that was copied before it was lost (the divergent tail) is on A only: it is shown, range by
-range, and kept. `DeleteRecords` takes records from the beginning of a log, never from its end, so nothing can take it away
-but deleting the topic.
+Records of A after the last one copied before the failure (the divergent tail) are on A only. They are reported by
+range, and kept. `DeleteRecords` deletes records from the beginning of a log, never from its end, so only deleting the
+topic removes them.
 
-==== names tell where a topic came from ============================ they do not (identity naming) =====================
-  A->B goes on: the tail comes to B behind what is there. What was     B->A takes the topic over, from the offset behind
-  written on B under the topic's own name goes to A by B->A as         what came from A, so that A does not get its own
-  always.                                                              records back. The tail stays on A, before them.
-========================================================================================================================
+==== names show where a topic came from =============================== they do not (identity naming) =================
+  A->B resumes: the tail is appended to the records on B. Records      B->A takes over the topic, from the offset after
+  written on B to the topic of the original name are copied to A by    the records that came from A, so A does not get
+  B->A as always.                                                      its own records back. The tail stays on A before
+                                                                       the records from B.
+======================================================================================================================
 
-Applications go home by `failover B->A` in either case.
+In both cases applications return to A by `failover B->A`.
 """
 
 from __future__ import annotations
@@ -44,14 +45,14 @@ from mm2.mirror.ledgers import PROVENANCE_NOTE
 from mm2.mirror.promotions import Promotion, promoted, withdrawn
 
 VERB: Final = "failback"
-#: A connector that was told to start again looks at its topics at once; tasks follow a rebalance later.
+#: A restarted connector refreshes its topics at once; its tasks follow after a rebalance.
 TAKEN_UP_S: Final = 90.0
 _LOOK_S: Final = 0.5
 
 
 @dataclass(frozen=True)
 class Options:
-    """``keep``: go on although records are on the source only."""
+    """``keep``: continue although some records are on the source only."""
 
     choice: Choice
     dry_run: bool = False
@@ -59,7 +60,7 @@ class Options:
 
 
 def failback(config: FlowConfig, reverse: FlowConfig, options: Options) -> Report:
-    """``reverse`` is the flow the other way. Raises Refused or KafkaFailure when nothing was changed."""
+    """Run the command. ``reverse`` is the opposite flow. Raises Refused or KafkaFailure if nothing was changed."""
     with Sides.opened(config) as sides:
         if sides.source is None:
             raise Refused(f"Cluster {config.pair.source} does not answer yet: {sides.source_trouble}")
@@ -109,7 +110,7 @@ def failback(config: FlowConfig, reverse: FlowConfig, options: Options) -> Repor
 
 
 class _Turn:
-    """The flow the other way takes topics over that have the same name on both clusters."""
+    """Makes the opposite flow take over topics that have the same name on both clusters."""
 
     def __init__(
         self,
@@ -132,8 +133,11 @@ class _Turn:
                 )
 
     def starts(self, before: Sequence[StartEvidence] | None = None) -> list[StartEvidence]:
-        """Where the flow is to begin with each partition, and where it would as it is; with what was there ``before`` it was
-        written, and is checked. Raises Refused when it has no offsets topic."""
+        """The wanted start offset of each partition, and the one currently stored.
+
+        ``before`` are the start offsets before the write; with it, the stored offsets are verified. Raises Refused if
+        the flow has no offsets topic.
+        """
         kept = self._kept()
         rows = []
         for index, one in enumerate(self._partitions):
@@ -143,7 +147,7 @@ class _Turn:
         return rows
 
     def carried_out(self, done: list[str], problems: list[str]) -> list[StartEvidence]:
-        """Positions first, then leave to begin, then a knock at the door. Raises Refused before any of it."""
+        """Write the positions, permit the flow to copy, then trigger it. Raises Refused before any of these steps."""
         planned = self.starts()
         try:
             self._write_positions()
@@ -186,7 +190,7 @@ class _Turn:
         return found
 
     def _source(self, kind: Kind) -> AbstractContextManager[Cluster]:
-        """The cluster that is followed from now on: the flow's source, the reverse one's target."""
+        """The cluster that becomes the target: the source of this flow."""
         return self._sides.client(Side.SOURCE, kind)
 
     def _write_positions(self) -> None:
@@ -205,7 +209,7 @@ class _Turn:
                 producer.send(self._offsets_topic, records, place, timeout_s=WRITE_S)
 
     def _give_leave(self) -> None:
-        """The flow the other way is not held any more, and this one claims the topics no longer."""
+        """Withdraw the promotions of the opposite flow and this flow's claims to the topics."""
         lifted = [topic for topic in self._topics if self._home_promoted(topic)]
         if lifted:
             self._write_home([withdrawn(topic) for topic in lifted])
@@ -225,7 +229,7 @@ class _Turn:
             Producer(cluster).send(ledger_topic(self._reverse.pair.source), list(records), 0, timeout_s=WRITE_S)
 
     def _have_taken_up(self, done: list[str], problems: list[str]) -> None:
-        """Have the other flow's source connector look at its topics now, by Connect's own record for that (KIP-745)."""
+        """Make the opposite flow's source connector refresh its topics now, by Connect's restart record (KIP-745)."""
         with Sides.opened(self._reverse) as other:
             if not other.workers:
                 done.append(f"no process of {self._reverse.pair} runs; one that is started begins there")
@@ -258,7 +262,10 @@ class _Turn:
 
     @staticmethod
     def _taken_up(other: Sides, tp: TopicPartition, offset: int) -> bool:
-        """It has claimed the topic and, unless its first transaction is still to come, written where it is."""
+        """Whether the flow has claimed the topic and written its position.
+
+        No position is required before its first transaction.
+        """
         if (other.selection.remote(tp.topic),) not in other.ledger.notes(PROVENANCE_NOTE):
             return False
         entry = other.ledger.entry(tp)
@@ -268,7 +275,7 @@ class _Turn:
 
 
 def _position(kept: KeptOffset | None) -> int | None:
-    """The next offset to be copied; None where nothing is kept."""
+    """The next offset to copy; None if none is stored."""
     done = None if kept is None else (kept.offset or {}).get("offset")
     return done + 1 if isinstance(done, int) else None
 

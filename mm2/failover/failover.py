@@ -1,4 +1,4 @@
-"""failover A->B: applications go to B. The topics are handed over, and every group gets its place there."""
+"""failover A->B: applications move to B. Promotes the topics, and sets each group to its offset there."""
 
 from __future__ import annotations
 
@@ -23,8 +23,11 @@ _LOOK_S: Final = 0.5
 
 @dataclass(frozen=True)
 class Options:
-    """``wait_s``: so long for the flow to have nothing left to copy, with writers stopped; None: as it is.
-    ``leave_behind``: records that a source which answers has and the target has not may stay behind."""
+    """The options of the command.
+
+    ``wait_s``: time limit for the flow to finish copying after the writers have stopped; None: do not wait.
+    ``leave_behind``: accept that a reachable source has records that the target does not have.
+    """
 
     choice: Choice
     dry_run: bool = False
@@ -33,7 +36,7 @@ class Options:
 
 
 def failover(config: FlowConfig, options: Options) -> Report:
-    """Raises Refused or KafkaFailure when nothing was changed."""
+    """Run the command. Raises Refused or KafkaFailure if nothing was changed."""
     with Sides.opened(config) as sides:
         chosen = chosen_partitions(sides, options.choice)
         if options.wait_s is not None:
@@ -59,7 +62,7 @@ def failover(config: FlowConfig, options: Options) -> Report:
             rows, after = [], before
             try:
                 sides.refresh()
-                # Now that nothing is copied any more: the last word.
+                # The final state, since nothing is copied any more.
                 after = [
                     replace(one, end_ms=was.end_ms)
                     for one, was in zip(partitions_of(sides, chosen), before, strict=True)
@@ -91,7 +94,10 @@ def failover(config: FlowConfig, options: Options) -> Report:
 
 
 def chosen_partitions(sides: Sides, choice: Choice) -> list[TopicPartition]:
-    """Of the ledger. Raises Refused when there are none, and none that groups could go home to either."""
+    """The chosen partitions in the ledger.
+
+    Raises Refused if there are none, neither copied nor received from the opposite flow.
+    """
     chosen = [tp for tp in sides.known_partitions() if choice.has_topic(tp.topic)]
     home = [] if sides.home_ledger is None else sides.home_ledger.partitions()
     if not chosen and not any(choice.has_topic(tp.topic) for tp in home):
@@ -102,7 +108,7 @@ def chosen_partitions(sides: Sides, choice: Choice) -> list[TopicPartition]:
 
 
 def refuse_to_leave_behind(sides: Sides, partitions: Sequence[PartitionEvidence]) -> None:
-    """Raises Refused when the source answers and has records that the target has not, or does not say whether it has."""
+    """Raise Refused if a reachable source has records that the target does not have, or if this is unknown."""
     if sides.source is None:
         return
     if untold := untold_ends(sides, partitions):
@@ -118,12 +124,12 @@ def refuse_to_leave_behind(sides: Sides, partitions: Sequence[PartitionEvidence]
 
 
 def _behind(partitions: Iterable[PartitionEvidence]) -> int:
-    """Records that are known to be on the source only."""
+    """The number of records that are known to be on the source only."""
     return sum(one.missing or 0 for one in partitions)
 
 
 def untold_ends(sides: Sides, partitions: Iterable[PartitionEvidence]) -> str:
-    """Of which partitions a source that answers does not say where they end; "" of none."""
+    """The partitions of a reachable source whose end offsets are unknown, as a message; "" if there are none."""
     return _silent_about(sides, {one.source: one.untold for one in partitions if one.untold})
 
 
@@ -136,7 +142,7 @@ def _silent_about(sides: Sides, reasons: Mapping[TopicPartition, object]) -> str
 
 
 def _left_from_before(sides: Sides) -> list[str]:
-    """Topics that the flow the other way handed over to where applications leave now, and still holds."""
+    """Topics that the opposite flow promoted on the cluster that applications leave now, and still does not copy."""
     held = {} if sides.home_ledger is None else promoted(sides.home_ledger)
     left = sorted(topic for topic, one in held.items() if one.remote_topic != topic)
     if not left:
@@ -148,7 +154,7 @@ def _left_from_before(sides: Sides) -> list[str]:
 
 
 def _wait_for_nothing_left(sides: Sides, chosen: Sequence[TopicPartition], wait_s: float) -> None:
-    """Until everything is on the target and the source has stood still for two looks. Raises Refused."""
+    """Wait until everything is on the target and the source has not changed between two polls. Raises Refused."""
     deadline = time.monotonic() + wait_s
     seen: dict[TopicPartition, int] = {}
     while True:
@@ -173,12 +179,12 @@ def _wait_for_nothing_left(sides: Sides, chosen: Sequence[TopicPartition], wait_
 
 
 def _of_nobody(rows: Sequence[GroupEvidence]) -> list[str]:
-    """Said outright: a table that is not there is easily overlooked, and a name in --group easily mistyped."""
+    """A message if there are no groups. A missing table is easily overlooked, and a name in --group easily mistyped."""
     return [] if rows else ["no group is chosen that has committed anything of these topics"]
 
 
 def _told(rows: Sequence[GroupEvidence]) -> tuple[list[str], list[str]]:
-    """What was done for groups, and what was not."""
+    """What was done for groups, and what failed."""
     outcomes = Counter(row.outcome for row in rows)
     done = []
     if count := outcomes[Outcome.WRITTEN]:

@@ -1,7 +1,7 @@
-"""Groups on their way to the other cluster: where each goes on, found, written and read back.
+"""Translates group offsets to the other cluster, writes them, and verifies them.
 
-Their commits are asked of the source while it answers, else taken from their last checkpoints on the target. Either is
-translated anew with what the ledger knows at the very end, which may be more than it was at the last checkpoint.
+The committed offsets are read from the source if it answers, else from the last checkpoints on the target. Both are
+translated with the final state of the ledger, which may be more recent than the last checkpoint.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _IDLE: Final = frozenset({"empty", "dead"})
 
 @dataclass(frozen=True)
 class Choice:
-    """Which groups and topics; None chooses all that the flow's filters do."""
+    """The selected groups and topics; None selects all that the flow's filters accept."""
 
     topics: re.Pattern[str] | None = None
     groups: re.Pattern[str] | None = None
@@ -50,7 +50,7 @@ class Choice:
 
 
 class Groups:
-    """Of one flow. All methods raise KafkaFailure when the target does not answer."""
+    """The groups of one flow. All methods raise KafkaFailure if the target does not answer."""
 
     def __init__(self, sides: Sides, choice: Choice) -> None:
         self._sides = sides
@@ -61,11 +61,11 @@ class Groups:
         self._translator.home_ledger = sides.home_ledger
         self._translator.syncs = self._syncs()
         self._shared: frozenset[str] = frozenset()
-        self._ends: dict[TopicPartition, int] = {}  # of the target's partitions, where they are known
+        self._ends: dict[TopicPartition, int] = {}  # of the target's partitions, as far as known
         self.troubles: list[str] = []
 
     def found(self) -> list[GroupEvidence]:
-        """Every chosen group in every partition, with its place on the target; nothing is written."""
+        """All selected groups in all partitions with their offsets on the target; nothing is written."""
         checkpoints = self._checkpoints()
         commits = (
             self._of_checkpoints(checkpoints) if self._sides.source is None else self._of_source(self._sides.source)
@@ -93,7 +93,7 @@ class Groups:
         return self._compared(rows)
 
     def write(self, rows: Sequence[GroupEvidence]) -> list[GroupEvidence]:
-        """Commit what is to be written, read it back, and say of each what became of it."""
+        """Commit the offsets, read them back, and return the outcomes."""
         target = GroupOffsets(self._sides.target, self._shared)
         answers: dict[tuple[str, TopicPartition], KafkaFailure | None] = {}
         for group, wanted in _by_group(rows, Outcome.TO_WRITE).items():
@@ -102,10 +102,10 @@ class Groups:
         back = target.read(sorted({row.group for row in rows}))
         return [self._settled(row, answers, back) for row in rows]
 
-    # -- where they are
+    # -- offsets on the source
 
     def _of_source(self, source: Admin) -> dict[str, dict[TopicPartition, int]]:
-        """Commits of the groups that the flow follows, as the source tells them."""
+        """The committed offsets on the source, for the groups that the flow includes."""
         listed = [group for group in source.list_groups() if self._is_followed(group)]
         self._shared = frozenset(group.group_id for group in listed if group.group_type.lower() == SHARE)
         found: dict[str, dict[TopicPartition, int]] = {}
@@ -125,7 +125,7 @@ class Groups:
     def _of_checkpoints(
         self, checkpoints: Mapping[tuple[str, TopicPartition], Checkpoint]
     ) -> dict[str, dict[TopicPartition, int]]:
-        """The newest that is known on the target, of partitions by their names on the source."""
+        """The committed offsets by the newest checkpoints on the target, by source partition."""
         listed = self._sides.target.list_groups()
         self._shared = frozenset(group.group_id for group in listed if group.group_type.lower() == SHARE)
         found: dict[str, dict[TopicPartition, int]] = {}
@@ -136,12 +136,12 @@ class Groups:
         return found
 
     def _on_source(self, remote: str) -> str:
-        """What a topic of the target that groups have checkpoints in is called on the source."""
+        """The name on the source of a target topic that has checkpoints."""
         policy, pair = self._sides.policy, self._sides.pair
         if policy.came_from(pair.source, remote):
             return policy.upstream_from(pair.source, remote) or remote
         came = policy.format_remote_topic(pair.target, remote)
-        # Under identity naming names say nothing: it is called the same.
+        # Under identity naming the name is the same on both clusters.
         return came if policy.came_from(pair.target, came) else remote
 
     def _is_followed(self, group: GroupListing) -> bool:
@@ -157,7 +157,7 @@ class Groups:
         named = self._choice.has_topic(tp.topic) or (home is not None and self._choice.has_topic(home))
         return offset >= 0 and named and is_wanted(tp.topic, self._sides.selection.topic_filter, self._translator)
 
-    # -- where they go on
+    # -- offsets on the target
 
     def _placed(
         self,
@@ -186,23 +186,23 @@ class Groups:
             return row
         if self._doubt(row.target, known.downstream_offset):
             return row
-        # It was safe when it was told, and the group has not gone back since.
+        # The checkpoint was safe when it was written, and the group has not gone back since.
         return replace(row, translated=known.downstream_offset, found=Found.CHECKPOINT, reason="")
 
     def _doubt(self, place: TopicPartition, offset: int) -> OffsetReason | None:
-        """Why an offset that does not come from the ledger must not be used; None when it can be."""
+        """Why an offset that is not from the ledger must not be used; None if it can be used."""
         end = self._ends.get(place)
         return None if end is None else of_another_copy(place, offset, end)
 
     def _of_nothing(self, tp: TopicPartition, offset: int) -> int | None:
-        """Where the first record to be copied of a partition will lie, if that is the group's next one."""
+        """The offset on the target of the partition's first record to copy, if that is the group's next one."""
         entry = self._sides.ledger.entry(tp)
         if entry is None or offset != entry.mark.source or entry.mark.target < 0:
             return None
         return entry.mark.target if Translation(self._sides.ledger.chunks(tp), entry.mark).is_empty else None
 
     def _compared(self, rows: Sequence[GroupEvidence]) -> list[GroupEvidence]:
-        """With what the groups have on the target, and so what is to be done."""
+        """Compare with the committed offsets on the target to determine what to write."""
         groups = sorted({row.group for row in rows})
         described = self._sides.target.describe_groups(groups)
         present = GroupOffsets(self._sides.target, self._shared).read(groups)
@@ -246,10 +246,10 @@ class Groups:
             return replace(row, after=after, outcome=Outcome.FAILED, reason=reason)
         return replace(row, after=after, outcome=Outcome.WRITTEN)
 
-    # -- what is known of them
+    # -- inputs
 
     def _checkpoints(self) -> dict[tuple[str, TopicPartition], Checkpoint]:
-        """The newest of every group and partition of the target."""
+        """The newest checkpoint of each group and target partition."""
         newest: dict[tuple[str, TopicPartition], Checkpoint] = {}
 
         def take(record: LogRecord) -> None:
@@ -269,13 +269,13 @@ class Groups:
         return newest
 
     def _syncs(self) -> OffsetSyncStore | None:
-        """None where they cannot be read: on a source that is gone, or where none are emitted."""
+        """The offset syncs; None if they cannot be read: the source is unreachable, or none are emitted."""
         props = self._sides.config.source_connector
         side, topic = syncs_side(props), syncs_topic(props)
         admin = self._sides.target if side is Side.TARGET else self._sides.source
         if admin is None or isinstance(admin.describe_topics([topic])[topic], KafkaFailure):
             return None
-        # What was emitted before is the target's checkpoints' matter: here no group goes back by an older one.
+        # The target's checkpoints prevent that a group goes back to an older offset by these syncs.
         store = OffsetSyncStore(must_read_to_end=False)
 
         def take(record: LogRecord) -> None:
@@ -306,7 +306,7 @@ def _by_group(rows: Iterable[GroupEvidence], outcome: Outcome) -> dict[str, list
 
 
 def _topic_ids(admin: Admin, topics: Iterable[str]) -> TopicIds:
-    """Of those that are there; None of those that are not."""
+    """The ids of existing topics; None for those that do not exist."""
     found: dict[str, str | None] = {}
     for topic, answer in admin.describe_topics(sorted(set(topics))).items():
         if vanished(answer):

@@ -1,4 +1,4 @@
-"""Handing topics over: the flow copies no more of them, and is seen not to."""
+"""Promotes topics: makes the flow stop copying them, and verifies that it has stopped."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror.promotions import Promotion, promoted, withdrawn
 
-#: Tasks look every second, and need up to a drain of eight to stop what is under way.
+#: Tasks read the promotions every second, and need up to eight seconds to finish batches in flight.
 CONFIRM_S: Final = 60.0
 _LOOK_S: Final = 0.3
 
 
 def hand_over(sides: Sides, topics: Collection[str], verb: str) -> tuple[list[str], list[str]]:
-    """Write that these topics were handed over, and wait until whoever copies them has stopped: (done, problems).
+    """Store promotions of these topics, and wait until the tasks that copy them have stopped: (done, problems).
 
-    Raises KafkaFailure when it cannot be written.
+    Raises KafkaFailure if they cannot be written.
     """
     known, flow = promoted(sides.ledger), str(sides.pair)
     new = [
@@ -55,7 +55,10 @@ def hand_over(sides: Sides, topics: Collection[str], verb: str) -> tuple[list[st
 
 
 def take_back(sides: Sides, topics: Collection[str]) -> tuple[list[str], list[str]]:
-    """The flow copies these topics again: (done, problems). Raises KafkaFailure when it cannot be written."""
+    """Withdraw promotions: the flow copies these topics again.
+
+    (done, problems). Raises KafkaFailure if they cannot be written.
+    """
     known = [topic for topic in sorted(topics) if topic in promoted(sides.ledger)]
     if not known:
         return [], []
@@ -71,7 +74,7 @@ def take_back(sides: Sides, topics: Collection[str]) -> tuple[list[str], list[st
 
 
 def _wait(sides: Sides, topics: Collection[str], *, held: bool) -> list[TopicPartition]:
-    """Those that are not as wanted when the time is over."""
+    """The partitions that have not reached the wanted state at the timeout."""
     since_ms = {topic: promotion.at_ms for topic, promotion in promoted(sides.ledger).items()}
     assigned = sides.assigned()
     deadline = time.monotonic() + CONFIRM_S
@@ -90,5 +93,5 @@ def _wait(sides: Sides, topics: Collection[str], *, held: bool) -> list[TopicPar
 
 
 def _is_held(entry: Entry, since_ms: int | None) -> bool:
-    """By the promotion of that time, or by any pause."""
+    """Whether the partition is paused by the promotion of that time; by any pause if no time is given."""
     return is_held(entry) and (since_ms is None or (entry.trouble is not None and entry.trouble.since_ms == since_ms))

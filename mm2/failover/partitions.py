@@ -1,4 +1,4 @@
-"""How far a flow's topics were copied, by the ledger, by the target itself, and by the source while it answers."""
+"""How far a flow's topics were copied: by the ledger, the target, and the source if it answers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mm2.mirror.discovery import vanished
 
 
 def partitions_of(sides: Sides, chosen: Iterable[TopicPartition]) -> list[PartitionEvidence]:
-    """What is known of these source partitions now. Raises KafkaFailure when the target does not tell."""
+    """The current state of these source partitions. Raises KafkaFailure if the target does not return it."""
     entries = [entry for tp in chosen if (entry := sides.ledger.entry(tp)) is not None]
     entries = _without_undone(sides, entries)
     told = {} if sides.source is None else source_ends(sides, [entry.source for entry in entries])
@@ -43,7 +43,7 @@ def partitions_of(sides: Sides, chosen: Iterable[TopicPartition]) -> list[Partit
             if entry.session is None and 0 <= entry.mark.target < target_ends.get(entry.target, 0)
         }
         markers: Mapping[TopicPartition, int] = {}
-        with suppress(KafkaFailure):  # without them a marker counts as something that somebody else has written
+        with suppress(KafkaFailure):  # without them, markers count as records of other clients
             markers = look_up.behind_markers(in_transactions)
         found = []
         for entry in entries:
@@ -74,15 +74,15 @@ def partitions_of(sides: Sides, chosen: Iterable[TopicPartition]) -> list[Partit
 
 
 def is_held(entry: Entry) -> bool:
-    """Its task says that it is paused, and all that it had read by then is on the target: the ledger has the last word."""
+    """Whether the task has paused the partition and all that it had read is on the target. The ledger is then final."""
     trouble = entry.trouble
     return trouble is not None and trouble.state == State.PAUSED and entry.mark.source >= trouble.offset
 
 
 def source_ends(sides: Sides, chosen: Sequence[TopicPartition]) -> dict[TopicPartition, int | KafkaFailure]:
-    """Where these partitions of the source end now, or why it does not say; without those whose topic is gone there.
+    """The end offsets of these source partitions, or the errors; partitions of deleted topics are left out.
 
-    Raises Refused when the source does not answer.
+    Raises Refused if the source does not answer.
     """
     if sides.source is None:
         raise Refused(f"Cluster {sides.pair.source} does not answer: {sides.source_trouble}")
@@ -90,8 +90,10 @@ def source_ends(sides: Sides, chosen: Sequence[TopicPartition]) -> dict[TopicPar
 
 
 def last_sign_ms(sides: Sides) -> int | None:
-    """The time of the newest thing on the target that came from the source: a heartbeat, or what the ledger says of a
-    partition. None when there is none."""
+    """The time of the newest data from the source on the target; None if there is none.
+
+    These are heartbeats and the ledger's entries.
+    """
     entries = [entry for tp in sides.ledger.partitions() if (entry := sides.ledger.entry(tp)) is not None]
     signs = [heard for entry in entries if (heard := _heard_ms(sides, entry)) is not None]
     props = {
@@ -103,13 +105,16 @@ def last_sign_ms(sides: Sides) -> int | None:
             seen = FreshnessWatch(client).look()
         signs += [one.heartbeat.timestamp_ms for one in seen if one.route[:1] == (sides.pair.source,)]
     except KafkaFailure:
-        pass  # the ledger is what counts
+        pass  # the ledger is sufficient
     return max((sign for sign in signs if sign >= 0), default=None)
 
 
 def _heard_ms(sides: Sides, entry: Entry) -> int | None:
-    """When the source was last heard of in a partition: its entry is also written because of what is wrong since then, and by
-    whoever holds it."""
+    """When the source last answered for a partition.
+
+    Its entry's time is not used as such: the entry is also written for later errors, and by a task that has paused the
+    partition.
+    """
     if entry.trouble is None:
         return sides.ledger.written_ms(entry.source)
     return None if entry.trouble.state == State.PAUSED else entry.trouble.since_ms
@@ -127,7 +132,10 @@ def _known(ends: Mapping[TopicPartition, int | KafkaFailure]) -> dict[TopicParti
 def _behind(
     entry: Entry, progress: TargetProgress | KafkaFailure | None, look_up: TargetLookUp
 ) -> tuple[int | None, int, str]:
-    """The target offset behind the last record of the flow, how many of them the ledger does not know, and what to add."""
+    """The target offset after the flow's last record, and records after the ledger's position.
+
+    Returns the offset, the number of these records, and a note.
+    """
     marked = entry.mark.target if entry.mark.target >= 0 else None
     if progress is None or entry.session is None:
         return marked, 0, ""
@@ -138,13 +146,13 @@ def _behind(
         return progress.end, 0, f"the target has lost {-unmarked} records that it had acknowledged"
     if not unmarked or marked is None:
         return marked, max(0, unmarked), ""
-    # Whoever was killed had not written down yet what the target has of it.
+    # A killed process had copied records that it had not yet noted in the ledger.
     behind = look_up.end_of(entry.target, marked, progress.end, entry.session.producer)
     return behind, unmarked, f"{unmarked} records lie on the target behind what the ledger says"
 
 
 def _without_undone(sides: Sides, entries: Sequence[Entry]) -> list[Entry]:
-    """With exactly-once an entry may speak of a transaction that was never committed; Connect's offsets topic tells."""
+    """Revert entries of transactions that were never committed (exactly-once), by Connect's offsets topic."""
     if all(entry.before is None for entry in entries):
         return list(entries)
     committed = source_offsets(sides)
@@ -152,7 +160,7 @@ def _without_undone(sides: Sides, entries: Sequence[Entry]) -> list[Entry]:
 
 
 def source_offsets(sides: Sides) -> Mapping[TopicPartition, int]:
-    """What Connect's offsets topic has of the flow: the last offset that is done. Raises KafkaFailure."""
+    """The flow's offsets in Connect's offsets topic: the last offset copied. Raises KafkaFailure."""
     with sides.client(Side.TARGET, Kind.CONSUMER) as cluster:
         kept = kept_offsets(cluster, sides.config.worker["offset.storage.topic"], READ_S)
     found = {}

@@ -1,4 +1,4 @@
-"""promote A->B: remote topics become topics of B's own. Nothing is copied to them any more; who may write is shown."""
+"""promote A->B: remote topics become topics of B. Nothing is copied to them any more; ACLs for writing are reported."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mm2.mirror.acl_sync import acl_filter
 
 VERB: Final = "promote"
 _WRITING: Final = frozenset({AclOperation.WRITE, AclOperation.ALL})
-#: A broker learns of an ACL some time after the controller has said that it is there.
+#: A broker applies an ACL some time after the controller has acknowledged it.
 _SEEN_S: Final = 10.0
 _LOOK_S: Final = 0.1
 
@@ -28,7 +28,7 @@ _LOOK_S: Final = 0.1
 def promote(
     config: FlowConfig, choice: Choice, *, dry_run: bool, leave_behind: bool = False, create_acls: bool = False
 ) -> Report:
-    """Raises Refused or KafkaFailure when nothing was changed."""
+    """Run the command. Raises Refused or KafkaFailure if nothing was changed."""
     with Sides.opened(config) as sides:
         chosen = chosen_partitions(sides, choice)
         before, sign = partitions_of(sides, chosen), last_sign_ms(sides)
@@ -62,10 +62,10 @@ def promote(
 
 
 def _write_acls(sides: Sides, topics: Mapping[str, str]) -> tuple[list[AclBinding], str]:
-    """Who may and may not write these topics on the source, as ACLs of their remote topics, where no ACL says so yet; or why not.
+    """The source's ACLs for writing, as ACLs of the remote topics that lack them; or why they are unknown.
 
-    MirrorMaker copies all ACLs but those that allow to write, if it is told to copy any; so what forbids to write is wanted,
-    too, and stands first. A prefix or `*` becomes one for each of the topics: on the target it would speak of others, too.
+    MirrorMaker syncs all ACLs but those that allow WRITE, if ACL sync is enabled. ACLs that deny WRITE are needed too,
+    and come first. A prefix or `*` becomes one ACL for each topic: on the target it would match other topics too.
     """
     if sides.source is None:
         return (
@@ -96,7 +96,7 @@ def _write_acls(sides: Sides, topics: Mapping[str, str]) -> tuple[list[AclBindin
 
 
 def _is_said(wanted: AclBinding, there: Iterable[AclBinding]) -> bool:
-    """These ACLs say so already, maybe for more than that."""
+    """Whether an existing ACL includes the wanted one."""
     return any(
         (acl.permission, acl.principal, acl.host) == (wanted.permission, wanted.principal, wanted.host)
         and acl.operation in {wanted.operation, AclOperation.ALL}
@@ -106,7 +106,7 @@ def _is_said(wanted: AclBinding, there: Iterable[AclBinding]) -> bool:
 
 
 def _created(sides: Sides, wanted: Sequence[AclBinding]) -> list[str]:
-    """Create ACLs and see that they are there; what did not work."""
+    """Create ACLs and verify that they exist; returns the problems."""
     try:
         answers = sides.target.create_acls(wanted)
         failed = {acl: answer for acl, answer in answers.items() if isinstance(answer, KafkaFailure)}

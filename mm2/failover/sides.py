@@ -1,4 +1,4 @@
-"""A flow as the verbs see it: its target, which must answer, and its source, which may be gone."""
+"""The two clusters of a flow for failover commands: the target must answer, the source may be unreachable."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ _WORKING: Final = frozenset({"stable", "preparingrebalance", "completingrebalanc
 
 
 class Refused(Exception):
-    """Nothing was changed, and why: a sentence for the user."""
+    """The command was rejected and nothing was changed; the message is for the user."""
 
 
 @dataclass(frozen=True)
 class FlowConfig:
-    """What the file says of a flow, references resolved. Holds secrets."""
+    """The configuration of a flow, with references resolved. Contains secrets."""
 
     pair: SourceAndTarget
     source_connector: dict[str, str]
@@ -50,7 +50,7 @@ class FlowConfig:
 
     @classmethod
     def of(cls, config: MirrorMakerConfig, pair: SourceAndTarget) -> FlowConfig:
-        """Raises ConfigException."""
+        """The flow's configuration from the file. Raises ConfigException."""
         transformer = ConfigTransformer.from_props(config.originals)
         for alias in (pair.source, pair.target):
             if not config.client_config(alias).get("bootstrap.servers"):
@@ -64,10 +64,11 @@ class FlowConfig:
 
 
 class Sides:
-    """Of one flow, opened by `opened`. ``source`` is None when it does not answer, for the reason in ``source_trouble``.
+    """The clusters of one flow, opened by `opened`.
 
-    ``ledger`` is that of the flow, ``home_ledger`` that of the flow the other way, None when there is none to be had; both are
-    followed, and `refresh` waits for what has been written to them.
+    ``source`` is None if it does not answer, for the reason in ``source_trouble``. ``ledger`` is that of the flow,
+    ``home_ledger`` that of the opposite flow, None if there is none. Both are followed; `refresh` waits for what has
+    been written to them.
     """
 
     target: Admin
@@ -86,7 +87,10 @@ class Sides:
     @classmethod
     @contextmanager
     def opened(cls, config: FlowConfig) -> Iterator[Sides]:
-        """Raises KafkaFailure when the target does not answer, Refused when nothing was ever copied there."""
+        """Open both clusters.
+
+        Raises KafkaFailure if the target does not answer, Refused if nothing was ever copied there.
+        """
         sides = cls(config)
         with ExitStack() as stack:
             cluster, sides.target = sides.clients.admin(Side.TARGET, "mm2-cli-target-admin")
@@ -107,14 +111,14 @@ class Sides:
                 )
             sides._ledger_log = ledger
             stack.callback(ledger.stop)
-            with suppress(KafkaFailure):  # what then has no place says so, row by row
+            with suppress(KafkaFailure):  # offsets that cannot be translated then are reported one by one
                 sides._home_log = sides._follow(Side.SOURCE)
             if sides._home_log is not None:
                 stack.callback(sides._home_log.stop)
             yield sides
 
     def _follow(self, side: Side) -> LedgerLog | None:
-        """The ledger that lies on a side, read to its end; None when there is none."""
+        """The ledger on one side, read to its end; None if there is none."""
         other = self.pair.source if side is Side.TARGET else self.pair.target
         admin = self.target if side is Side.TARGET else self.source
         topic = ledger_topic(other)
@@ -136,16 +140,16 @@ class Sides:
 
     @property
     def ledger(self) -> Ledger:
-        """As far as it has been read."""
+        """The flow's ledger, as far as it has been read."""
         return self._ledger_log.ledger
 
     @property
     def home_ledger(self) -> Ledger | None:
-        """As far as it has been read."""
+        """The opposite flow's ledger, as far as it has been read."""
         return None if self._home_log is None else self._home_log.ledger
 
     def refresh(self) -> None:
-        """Read both ledgers to their present ends. Raises KafkaFailure, but not for a source that has just gone."""
+        """Read both ledgers to their current ends. Raises KafkaFailure, except if the source has become unreachable."""
         self._ledger_log.read_to_end(READ_S)
         if self._home_log is not None:
             with suppress(KafkaFailure):
@@ -159,7 +163,7 @@ class Sides:
 
     @contextmanager
     def client(self, side: Side, kind: Kind) -> Iterator[Cluster]:
-        """Connections with the settings of a kind of client, closed afterwards."""
+        """Connections with the settings of a kind of client, closed at the end."""
         cluster = self.clients.cluster(side, kind, f"mm2-cli-{side.value}-{kind.value}")
         try:
             yield cluster
@@ -168,7 +172,7 @@ class Sides:
 
     @property
     def workers(self) -> int:
-        """How many processes are in the flow's worker group on the target. Raises KafkaFailure."""
+        """The number of processes in the flow's worker group on the target. Raises KafkaFailure."""
         group = self.config.worker["group.id"]
         found = self.target.describe_groups([group])[group]
         if isinstance(found, KafkaFailure) and not isinstance(found, BrokerFailure):
@@ -178,8 +182,10 @@ class Sides:
         return len(found.members or ())
 
     def assigned(self) -> set[TopicPartition]:
-        """The partitions that the tasks of the source connector have, by the flow's config topic; none when it is paused or
-        stopped. Raises KafkaFailure."""
+        """The partitions assigned to tasks of the source connector. Raises KafkaFailure.
+
+        They are read from the flow's config topic; there are none while the connector is paused or stopped.
+        """
         fold = ConfigFold()
         with self.client(Side.TARGET, Kind.CONSUMER) as cluster:
             log = KafkaBasedLog(
@@ -199,11 +205,11 @@ class Sides:
         return {tp for text in dealt if text for tp in decode_partitions(text)}
 
     def is_same_name(self, topic: str) -> bool:
-        """The remote topic has the name of its source, so that it cannot tell where it came from."""
+        """Whether the remote topic has the name of its source, which does not show where it came from."""
         return self.selection.remote(topic) == topic
 
     def known_partitions(self) -> list[TopicPartition]:
-        """Source partitions that the ledger knows, without heartbeats."""
+        """Source partitions in the ledger, without heartbeats."""
         return [tp for tp in self.ledger.partitions() if not self.policy.is_heartbeats_topic(tp.topic)]
 
 

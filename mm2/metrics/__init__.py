@@ -1,1 +1,1 @@
-"""What the metrics are called and what they mean, and how a scrape is told them. Knows nothing of where they come from."""
+"""The names and descriptions of metrics, and the format of a scrape. Does not depend on where the values come from."""

@@ -1,7 +1,7 @@
-"""Kafka Connect's metrics under the names that the usual rules of the JMX exporter give them (spec connect F).
+"""Kafka Connect's metrics under the names that the usual rules of the JMX exporter give them.
 
-In a MirrorMaker process every series has the labels ``source`` and ``target`` of its flow in front, since flows have connectors of
-the same names, which collide in Java.
+In a MirrorMaker process each series also has the labels ``source`` and ``target`` of its flow, since the connectors of
+all flows have the same names. In Java these collide.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What GET /metrics answers: the families of all collectors, in the format that the scraper takes."""
+"""The response to GET /metrics: the metric families of all collectors, in the format that the scraper accepts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 
 from mm2.metrics.metric import Sheet
 
-#: Writes down what it knows.
+#: Writes its metrics to a sheet.
 Writer = Callable[[Sheet], None]
 
 
@@ -22,19 +22,19 @@ class _Written(Collector):
 
     def collect(self) -> Iterator[Family]:
         """See prometheus_client."""
-        # One sheet for all, so that what several tell of one metric stands together, as the format wants it.
+        # One sheet for all writers: the format requires that all samples of a metric are adjacent.
         sheet = Sheet()
         for write in self._writers:
             write(sheet)
         yield from sheet.families()
 
     def describe(self) -> list[Family]:
-        """Nothing beforehand: the library would ask for everything once, only to learn the names."""
+        """Return nothing: the library would otherwise collect all values once, only to learn the names."""
         return []
 
 
 class Exposition:
-    """Metrics of ``writers``, and ``process_…`` of this process. Each answer is made when it is asked for."""
+    """Metrics of ``writers``, and ``process_…`` of this process, collected at each request."""
 
     def __init__(self, *writers: Writer) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
@@ -42,10 +42,10 @@ class Exposition:
         self._registry.register(_Written(writers))
 
     def answer(self, accept: str | None) -> tuple[bytes, str]:
-        """Body and content type, by the request's ``Accept``: OpenMetrics for who asks for it, else the text format."""
+        """Body and content type. OpenMetrics if the request's ``Accept`` asks for it, else the text format."""
         encode, content_type = choose_encoder(accept or "")
         return encode(self._registry), content_type
 
 
 PATH: Final = "metrics"
-"""First segment of where it is served."""
+"""The first path segment of the resource."""

@@ -1,4 +1,4 @@
-"""Metrics of flows: what is copied, how far it is behind, and what would be lost."""
+"""Metrics of flows: what is copied, the lag, and what would be lost."""
 
 from __future__ import annotations
 

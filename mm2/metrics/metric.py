@@ -1,4 +1,4 @@
-"""A metric as it is described, and a sheet of values of them: what one scrape is told."""
+"""The description of a metric, and a sheet with the metric values of one scrape."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from prometheus_client import Metric as Family
 
 
 class Kind(StrEnum):
-    """Types of Prometheus; a COUNTER's name ends in ``_total``."""
+    """Prometheus metric types; the name of a COUNTER ends in ``_total``."""
 
     GAUGE = "gauge"
     COUNTER = "counter"
@@ -19,7 +19,7 @@ class Kind(StrEnum):
 
 
 class Cardinality(StrEnum):
-    """How much is told of single partitions: every one, sums by topic, or sums by flow."""
+    """The level of partition detail: each partition, sums by topic, or sums by flow."""
 
     FULL = "full"
     TOPIC = "topic"
@@ -28,9 +28,10 @@ class Cardinality(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """``labels`` are in the order in which values come. ``help`` is one sentence; ``unit`` is in the name where Prometheus wants it.
+    """A metric.
 
-    ``is_partitions``: there is one for every partition, or fewer by `Cardinality`.
+    ``labels`` are in the order of their values. ``help`` is one sentence. ``is_partitions``: there is one series per
+    partition, or fewer according to `Cardinality`.
     """
 
     name: str
@@ -46,7 +47,7 @@ class Metric:
 
 
 class Sheet:
-    """Values of metrics. A metric without values is not on it; a value of None is left out: what nobody knows has no figure."""
+    """Values of metrics. A metric without values is not on the sheet; None, an unknown value, is left out."""
 
     def __init__(self) -> None:
         self._families: dict[Metric, Family] = {}
@@ -54,7 +55,10 @@ class Sheet:
     def add(
         self, metric: Metric, labels: Sequence[str], value: float | None, more: Mapping[str, str] | None = None
     ) -> None:
-        """One value; ``labels`` as many as the metric has, ``more`` are labels that it has in this process only."""
+        """Add one value.
+
+        ``labels`` are the values of the metric's labels, ``more`` additional labels of this process.
+        """
         if value is None:
             return
         names = metric.labels
@@ -65,14 +69,14 @@ class Sheet:
         self._family(metric).add_sample(metric.name, named if not more else {**more, **named}, float(value))
 
     def add_states(self, metric: Metric, labels: Sequence[str], states: Sequence[str], present: str) -> None:
-        """1 for the present one of all states, 0 for the others; the state is the last label."""
+        """Add 1 for the present state and 0 for all others; the state is the last label."""
         for state in states:
             self.add(metric, (*labels, state), state == present)
 
     def add_histogram(
         self, metric: Metric, labels: Sequence[str], bounds: Sequence[float], counts: Sequence[int], total: float
     ) -> None:
-        """``counts`` per bucket, not cumulative, one more than ``bounds``."""
+        """Add a histogram. ``counts`` are per bucket, not cumulative, with one bucket more than ``bounds``."""
         family = self._family(metric)
         named = dict(zip(metric.labels, labels, strict=True))
         so_far = 0
@@ -83,13 +87,13 @@ class Sheet:
         family.add_sample(f"{metric.name}_sum", named, total)
 
     def families(self) -> Iterator[Family]:
-        """As prometheus-client takes them from a collector."""
+        """The families in prometheus-client's form."""
         yield from self._families.values()
 
     def _family(self, metric: Metric) -> Family:
         family = self._families.get(metric)
         if family is None:
-            # The library's families are called without what it puts behind a counter's name.
+            # The library appends the suffix of a counter's name itself.
             name = metric.name.removesuffix("_total") if metric.kind is Kind.COUNTER else metric.name
             family = self._families[metric] = Family(name, metric.help, metric.kind.value)
         return family
@@ -100,7 +104,7 @@ def _number(bound: float) -> str:
 
 
 def by_name(metrics: Sequence[Metric]) -> Mapping[str, Metric]:
-    """Raises ValueError when two are called the same and mean something else."""
+    """Metrics by name. Raises ValueError for two different metrics with the same name."""
     found: dict[str, Metric] = {}
     for metric in metrics:
         if found.setdefault(metric.name, metric) != metric:

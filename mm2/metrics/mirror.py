@@ -1,7 +1,8 @@
-"""MirrorMaker 2's own metrics under the names that the usual rules of the JMX exporter give them (spec mirrormaker §8).
+"""MirrorMaker 2's own metrics under the names that the usual rules of the JMX exporter give them.
 
-Two forms, by ``metric.names.formats``: *legacy*, ``kafka.connect.mirror:type=MirrorSourceConnector,…``, and *new* (KIP-1280),
-``kafka.connect:type=plugins,…``. ``topic`` is the name on the target, as in Java.
+There are two forms, selected by ``metric.names.formats``: *legacy*,
+``kafka.connect.mirror:type=MirrorSourceConnector,…``, and *new* (KIP-1280), ``kafka.connect:type=plugins,…``. ``topic``
+is the name on the target, as in Java.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from mm2.metrics.metric import Kind, Metric
 _PLACE: Final = ("source", "target", "topic", "partition")
 _NEW_PLACE: Final = ("connector", "task", *_PLACE)
 
-#: Attribute of Java's bean, and what it says.
+#: Attributes of Java's MBean, and their descriptions.
 SOURCE_ATTRIBUTES: Final = {
     "record_count": "Records copied.",
     "record_rate": "Records copied per second.",
@@ -56,7 +57,7 @@ LEGACY_CHECKPOINT: Final = _metrics(
 )
 NEW_CHECKPOINT: Final = _metrics(_NEW, ("connector", "task", *_CHECKPOINT_PLACE), CHECKPOINT_ATTRIBUTES)
 
-#: What Java's clients of a source task tell; ``clientid`` is in quotes, as JMX has names with such characters.
+#: Metrics of Java's clients of a source task; ``clientid`` is quoted, as JMX quotes names with such characters.
 CONSUMER_LAG: Final = Metric(
     "kafka_consumer_fetch_manager_records_lag",
     Kind.GAUGE,
@@ -89,11 +90,11 @@ MIRROR_METRICS: Final = (
 
 
 def metric_formats(props: Mapping[str, str]) -> frozenset[str]:
-    """Of a connector's ``metric.names.formats``: legacy, new, or both; legacy where it says neither."""
+    """The formats in a connector's ``metric.names.formats``: legacy, new, or both; legacy if neither is set."""
     given = {item.strip() for item in props.get("metric.names.formats", "legacy").split(",")}
     return frozenset(given & {"legacy", "new"}) or frozenset({"legacy"})
 
 
 def client_id(source: str, target: str, role: str, task: int | None = None) -> str:
-    """Of a client of a source task, as Java's MBeans are called."""
+    """The client id of a source task's client, as in Java's MBean names."""
     return f'"{source}->{target}|MirrorSourceConnector{"" if task is None else f"-{task}"}|{role}"'

@@ -1,4 +1,4 @@
-"""docs/METRICS.md, made from the descriptions: `python -m mm2.metrics.reference` writes it, a test holds it to them."""
+"""Generates docs/METRICS.md from the descriptions: `python -m mm2.metrics.reference`. A test compares the two."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ second dashboard of the same name, for its own metrics reporter instead of the J
 
 
 def page() -> str:
-    """The whole document."""
+    """The whole page."""
     parts = [
         _HEAD,
         "\n## Flows\n\n",

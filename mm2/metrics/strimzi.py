@@ -1,4 +1,4 @@
-"""The panels of Strimzi's dashboard for MirrorMaker 2 (as of August 2026), and which of them have a source here."""
+"""The panels of Strimzi's dashboard for MirrorMaker 2 (as of August 2026), and which of them have data here."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _QUOTED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """``metrics`` are what it queries; ``source`` says where they come from here, or why not."""
+    """A panel. ``metrics`` are those it queries; ``source`` is where they come from here, or why they are missing."""
 
     title: str
     metrics: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Which ACLs of the source hold on the target (spec mirrormaker §3.6). Pure."""
+"""Computes the ACLs of the target from those of the source (MirrorSourceConnector.syncTopicAcls). Pure."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from mm2.mirror.filters import GroupFilter
 from mm2.mirror.selection import TopicSelection
 
 ALL_TOPICS: Final = "*"
-"""As the name of a literal pattern: whatever topic (or group)."""
+"""The resource name of a literal pattern that matches every topic (or group)."""
 EVERYBODY: Final = "User:*"
-"""As a principal."""
+"""The principal that matches every user."""
 
 
 def acl_filter(resource_type: ResourceType) -> AclFilter:
-    """All ACLs of a kind of resource, whatever their name, pattern and entry."""
+    """A filter for all ACLs of one resource type, with any name, pattern and entry."""
     return AclFilter(resource_type=resource_type)
 
 
@@ -30,15 +30,15 @@ def remote_acls(
     refused: Collection[str] = (),
     writers: Collection[str] = (EVERYBODY,),
 ) -> dict[AclBinding, AclBinding]:
-    """The ACLs that the target shall have, and for which one of the source each of them is.
+    """Return the ACLs that the target shall have; each is mapped to the source ACL it derives from.
 
-    Of topics: see `remote_operation` for what becomes of WRITE. A prefix, or `*` for all topics, becomes a prefix of remote
-    names; it becomes one ACL for each of `topics`, those that are replicated now, under a policy that does not keep prefixes,
-    since `*` on the target would speak of topics that are none of the source's, and where the prefix would speak of one of
-    the `refused` topics: those are not replicated, though the selection has nothing against them.
+    Topic ACLs: `remote_operation` defines how WRITE is mapped. A prefix, or `*` for all topics, becomes a prefix of
+    remote topic names. It becomes one ACL for each of `topics`, the topics that are replicated now, in two cases: the
+    policy does not keep prefixes (`*` on the target would also match topics that are not from the source), or the
+    prefix would match one of the `refused` topics, which the selection accepts but which are not replicated.
 
-    Of groups, when there is a filter for them: groups have the same names on both clusters, so they are taken as they are
-    when the name in the ACL, be it that of a prefix or `*`, passes the filter.
+    Group ACLs, if there is a filter for groups: groups have the same names on both clusters. The ACL is copied
+    unchanged if its resource name, also that of a prefix or `*`, passes the filter.
     """
     remote: dict[AclBinding, AclBinding] = {}
     for acl in acls:
@@ -53,11 +53,12 @@ def remote_acls(
 
 
 def remote_operation(acl: AclBinding, writers: Collection[str]) -> AclOperation | None:
-    """What an ACL of a topic speaks of on the target; None for nothing.
+    """The operation of a topic ACL on the target; None if the ACL is dropped.
 
-    Nobody but MirrorMaker writes remote topics, so nobody is allowed to, and it must not be denied to the principals which
-    MirrorMaker may be, its `writers`: whoever stops all producers of the source does not mean the copy. WRITE is dropped and
-    ALL becomes READ there. Everything else is taken as it is, DENY included.
+    Only MirrorMaker writes to remote topics, so no other principal is allowed to. WRITE must not be denied to the
+    principals that MirrorMaker may use, its `writers`: a DENY that stops all producers of the source is not meant for
+    replication. In both cases WRITE is dropped and ALL becomes READ. All other ACLs are copied unchanged, including
+    DENY.
     """
     if acl.permission == AclPermission.ALLOW or acl.principal in writers:
         if acl.operation == AclOperation.WRITE:
@@ -68,8 +69,10 @@ def remote_operation(acl: AclBinding, writers: Collection[str]) -> AclOperation 
 
 
 def covering(acl: AclBinding, of: AclBinding, selection: TopicSelection) -> AclBinding | None:
-    """The ACL of a prefix of remote names that says the same as `acl` and more, which is one of several for `of` of the source;
-    None when there is none."""
+    """The prefixed ACL that includes `acl`; None if there is none.
+
+    `acl` is one of several derived from the source ACL `of`.
+    """
     if of.pattern_type != PatternType.PREFIXED and of.resource_name != ALL_TOPICS:
         return None
     prefix = selection.remote("" if of.pattern_type == PatternType.LITERAL else of.resource_name)
@@ -79,8 +82,10 @@ def covering(acl: AclBinding, of: AclBinding, selection: TopicSelection) -> AclB
 
 
 def may_hold_for(acl: AclBinding, topics: Collection[str]) -> bool:
-    """Whether some of these topics may need it: one of a topic when it covers one of them, any one of a group, since who reads
-    them nobody knows."""
+    """Whether some of these topics may need the ACL.
+
+    A topic ACL must match one of them. Any group ACL counts, since the groups that read the topics are not known.
+    """
     if acl.resource_type == ResourceType.GROUP:
         return bool(topics)
     if acl.pattern_type == PatternType.PREFIXED:
@@ -91,7 +96,7 @@ def may_hold_for(acl: AclBinding, topics: Collection[str]) -> bool:
 def _patterns(
     acl: AclBinding, selection: TopicSelection, topics: Collection[str], refused: Collection[str]
 ) -> Iterator[tuple[str, PatternType]]:
-    """Names and pattern types of remote topics for a topic ACL."""
+    """Resource names and pattern types on the target for a topic ACL."""
     name = acl.resource_name
     if acl.pattern_type == PatternType.LITERAL and name != ALL_TOPICS:
         if name not in refused and selection.should_replicate(name):

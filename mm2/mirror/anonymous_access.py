@@ -1,9 +1,9 @@
-"""What clients on other machines may do without authentication.
+"""Restricts what clients on other machines may do without authentication.
 
-The file of a Java MirrorMaker may set ``listeners`` that other machines reach; Java serves nothing there but the requests that
-workers send each other, which are signed. This REST interface can do much more, also change things. So without authentication (an
-extension that authenticates, or client certificates) other machines may only read what holds no secret;
-``rest.unauthenticated.access=all`` allows everything to every client.
+The properties file of a Java MirrorMaker may set ``listeners`` that other machines can reach. Java serves only the
+signed requests between workers there. This REST interface serves much more, including changes. Without authentication
+(an extension that authenticates, or client certificates), other machines may therefore only read what contains no
+secrets. ``rest.unauthenticated.access=all`` allows everything to every client.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class AnonymousAccess:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See ASGI."""
+        """Handle an ASGI request."""
         caller = Caller.of(scope)
         if not (caller.is_local or caller.is_certified or _is_for_all(scope)):
             raise RestFailure(
@@ -43,7 +43,7 @@ class AnonymousAccess:
 def _is_for_all(scope: Scope) -> bool:
     if scope["type"] != "http":
         return False
-    path = resource_path(scope["raw_path"].decode("latin-1"))  # what will be looked at in the end
+    path = resource_path(scope["raw_path"].decode("latin-1"))  # the path that is dispatched on
     if scope["method"] in {"GET", "HEAD"}:
         return path in _OPEN
     internal = INTERNAL_PATHS.get(scope["method"])

@@ -1,4 +1,4 @@
-"""How a source task is told its partitions (spec mirrormaker §3.7). Pure."""
+"""Encodes the partitions of a source task in its configuration (MirrorSourceTaskConfig). Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ASSIGNED_PARTITIONS_KEY: Final = "task.assigned.partitions"
 
 
 def deal(partitions: tuple[TopicPartition, ...], max_tasks: int) -> list[list[TopicPartition]]:
-    """Partition k goes to task k modulo the number of tasks, so that one topic's partitions spread over tasks."""
+    """Assign partition k to task k modulo the number of tasks, which spreads each topic's partitions over the tasks."""
     count = min(max_tasks, len(partitions))
     return [list(partitions[index::count]) for index in range(count)]
 
@@ -20,7 +20,7 @@ def encode_partitions(partitions: list[TopicPartition]) -> str:
 
 
 def decode_partitions(text: str) -> list[TopicPartition]:
-    """The list of `encode_partitions`. Raises ValueError."""
+    """Decode the list that `encode_partitions` wrote. Raises ValueError."""
     decoded = []
     for item in text.split(","):
         topic, _, partition = item.strip().rpartition("-")

@@ -1,8 +1,8 @@
-"""MirrorCheckpointConnector: finds the groups of the source and hands them to tasks (spec mirrormaker §5.1).
+"""MirrorCheckpointConnector: finds the consumer groups of the source and assigns them to tasks.
 
-Beyond that: groups of Kafka Streams' own protocol and share groups are followed, too; between two refreshes groups are listed
-every few seconds, so that a new one has its checkpoints soon; what a group that was deleted has left in the checkpoints topic
-is deleted too, if that is wanted.
+Additions to Java's connector: groups of the Kafka Streams protocol and share groups are included; groups are listed
+every few seconds between two refreshes, so that a new group gets checkpoints soon; the checkpoints of deleted groups
+are deleted too, if this is enabled.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ log = structlog.get_logger(__name__)
 EMIT_KEY: Final = "emit.checkpoints.enabled"
 TOPIC_FACTOR_KEY: Final = "checkpoints.topic.replication.factor"
 TOMBSTONES_KEY: Final = "tombstone.dead.groups.enabled"
-# Brokers before 3.8 do not know types, then it is "". Groups of Kafka Streams commit offsets as consumers do (KIP-1071).
+# Brokers before 3.8 report no group type: it is "". Groups of Kafka Streams commit offsets as consumers do (KIP-1071).
 GROUP_TYPES: Final = frozenset({"", "classic", "consumer", "streams", SHARE})
 PROTOCOL_TYPES: Final = frozenset({"", "consumer", "streams", SHARE})
 LOOK_S: Final = 3.0
@@ -66,25 +66,25 @@ _T = TypeVar("_T")
 
 
 def kept_checkpoints(props: Mapping[str, str]) -> KeptTopic:
-    """The checkpoints topic, to be created. Raises ConfigException for a bad replication factor."""
+    """The checkpoints topic to create. Raises ConfigException for a bad replication factor."""
     topic = plugins.replication_policy(props).checkpoints_topic(props[SOURCE_ALIAS_KEY])
     return KeptTopic.compacted(Side.TARGET, topic, props, MIRROR_CHECKPOINT_CONFIG, TOPIC_FACTOR_KEY)
 
 
 class MirrorCheckpointConnector(MirrorConnector):
-    """See the module."""
+    """The connector; see the module docstring."""
 
     DEFINITION = MIRROR_CHECKPOINT_CONFIG
 
     def __init__(self) -> None:
         super().__init__()
         self._lock = threading.Lock()
-        # Whether each is a share group; None until they have been listed once.
+        # Maps each group to whether it is a share group; None until the groups have been listed once.
         self._groups: dict[str, bool] | None = None
         self._calm = Calm()
         self._calm_until = 0.0
         self._reader: KafkaBasedLog | None = None
-        self._has_buried = False  # what groups that died before the start have left is gone, too
+        self._has_buried = False  # whether the remains of groups that were deleted before the start have been removed
 
     def task_class(self) -> type[Task]:
         return MirrorCheckpointTask
@@ -113,7 +113,7 @@ class MirrorCheckpointConnector(MirrorConnector):
     def stop(self) -> None:
         reader = self._reader
         if reader is not None:
-            reader.stop()  # it would go on waiting for a cluster that has been closed
+            reader.stop()  # it would keep waiting for a cluster that has been closed
         super().stop()
 
     def _create_topic(self) -> bool:
@@ -121,22 +121,23 @@ class MirrorCheckpointConnector(MirrorConnector):
         return create_compacted_topic(self._target_admin, topic, self._clients.target_alias, self._recurring)
 
     def _refresh(self) -> bool:
-        """False when some group could not be looked at."""
+        """Read all groups. False if the offsets of some group could not be read."""
         return self._find(frozenset())
 
     def _look(self) -> None:
-        """What is new since the last refresh."""
+        """Find groups that are new since the last refresh."""
         if self._groups is not None and time.monotonic() >= self._calm_until:
             self._find(frozenset(self._groups))
 
     def _find(self, kept: frozenset[str]) -> bool:
-        """List groups and look at those that are not `kept`. False when some could not be looked at."""
+        """List the groups and read the offsets of those that are not in `kept`. False if some could not be read."""
         known = dict(self._groups or {})
         listings = self._source_admin.list_groups()
         existing = {group.group_id for group in listings}
         dead = self._dead(known.keys() - existing)
         listed = {group.group_id: _is_share_group(group) for group in listings if self._is_followed(group)}
-        # Brokers list what they lead: a group that is not listed may only have no leader.
+        # A broker lists only the groups it coordinates: a group that is not listed may have no coordinator at the
+        # moment.
         listed |= {group: known[group] for group in known.keys() - existing - dead}
         found, failed = {group for group in listed if group in kept}, {}
         shared = [group for group, is_shared in listed.items() if is_shared]
@@ -173,13 +174,13 @@ class MirrorCheckpointConnector(MirrorConnector):
             and self._group_filter.should_replicate_group(group.group_id)
         )
         if wanted and not group.group_id:
-            # KIP-289: a left-over of old clients. A list of groups that Java can read cannot name it.
+            # KIP-289: the empty group id is deprecated. The group list format that Java reads cannot represent it.
             self._recurring.report("the group without an id", _WITHOUT_ID)
             return False
         return wanted
 
     def _dead(self, groups: Collection[str]) -> frozenset[str]:
-        """Those whose coordinators say that they do not exist."""
+        """The groups of which their coordinators report that they do not exist."""
         dead: set[str] = set()
         for some in chunks(sorted(groups), GROUPS_PER_CALL):
             described = self._source_admin.describe_groups(some)
@@ -188,8 +189,10 @@ class MirrorCheckpointConnector(MirrorConnector):
         return frozenset(dead)
 
     def _bury(self, dead: frozenset[str], existing: Collection[str]) -> None:
-        """Forget what the ledger says of groups that the source no longer has, and delete their checkpoints, if that is wanted:
-        Java leaves them, and cannot read what a deletion leaves."""
+        """Remove the ledger's notes on deleted groups, and delete their checkpoints if this is enabled.
+
+        Java keeps such checkpoints, and cannot read the tombstones of deleted ones.
+        """
         if self._settings.bool(TOMBSTONES_KEY):
             left = self._left_behind(existing)
             dead = self._dead({group for group, _, _ in left})
@@ -204,7 +207,7 @@ class MirrorCheckpointConnector(MirrorConnector):
         self._has_buried = True
 
     def _left_behind(self, existing: Collection[str]) -> set[tuple[str, str, int]]:
-        """Keys of the checkpoints of groups that are not among these, and are for this connector to look after."""
+        """Checkpoint keys of groups that are not in `existing` and that this connector's group filter selects."""
         left: set[tuple[str, str, int]] = set()
 
         def on_checkpoint(record: LogRecord) -> None:
@@ -238,7 +241,7 @@ class MirrorCheckpointConnector(MirrorConnector):
             self._clusters.remove(cluster)
 
     def task_configs(self, max_tasks: int) -> list[dict[str, str]]:
-        """Groups in contiguous shares. RetriableError while it is not known which there are."""
+        """Assign the groups to tasks in contiguous ranges. RetriableError while the groups are not known."""
         if not self._active():
             return []
         with self._lock:
@@ -247,7 +250,8 @@ class MirrorCheckpointConnector(MirrorConnector):
             raise RetriableError(f"The consumer groups of the flow {self._clients.flow} have not been loaded yet.")
         stored = self.context.stored_task_configs()
         committing = dealt([group for group, is_shared in groups.items() if not is_shared], max_tasks, stored)
-        # Apart, and beside what Java would deal out: a Java worker that shares the flow does not know them.
+        # Share groups have a key of their own beside the one that Java uses: a Java worker in the same flow does not
+        # support them.
         shared = shares([group for group, is_shared in groups.items() if is_shared], len(committing) or max_tasks)
         tasks: Iterable[tuple[list[str], list[str]]] = zip_longest(committing, shared, fillvalue=[])
         return [
@@ -282,32 +286,35 @@ def _is_share_group(group: GroupListing) -> bool:
 
 @dataclass(slots=True)
 class Calm:
-    """How long no new groups are looked for after some were found, which stops all tasks for a moment.
+    """How long the search for new groups pauses after new ones were found, since each find restarts all tasks.
 
-    A few seconds; but where applications draw their group ids by lot there are always new ones, and tasks that begin anew every
-    few seconds would come to nothing: then a minute.
+    The pause is a few seconds. If applications use random group ids, there are always new groups, and tasks that
+    restart every few seconds make no progress; the pause is then a minute.
     """
 
     left: float = _IN_A_ROW
     as_of_s: float = 0.0
 
     def after_a_find(self, now_s: float) -> float:
-        """Seconds, on a steady clock that shows `now_s`."""
+        """Seconds to pause; `now_s` is the time of a monotonic clock."""
         self.left = min(float(_IN_A_ROW), self.left + (now_s - self.as_of_s) / _LONGEST_CALM_S) - 1
         self.as_of_s = now_s
         return _CALM_S if self.left >= 1 else _LONGEST_CALM_S
 
 
 def dealt(groups: Sequence[str], max_tasks: int, stored: Sequence[Mapping[str, str]]) -> list[list[str]]:
-    """A share of the groups for each task: as in the ``stored`` task configs while that is right. Java goes by the order of a
-    hash table, and another deal would stop all tasks for nothing."""
+    """Assign the groups to tasks.
+
+    The ``stored`` task configs are kept while they are correct: Java orders groups by a hash table, and a different
+    assignment would restart all tasks for no benefit.
+    """
     known = [decode_groups(props[ASSIGNED_GROUPS_KEY]) for props in stored if props.get(ASSIGNED_GROUPS_KEY)]
     is_right = len(known) == min(max_tasks, len(groups)) and sorted(chain(*known)) == sorted(groups)
     return known if is_right else shares(groups, max_tasks)
 
 
 def shares(items: Sequence[_T], parties: int) -> list[list[_T]]:
-    """Contiguous, none empty, sizes differing by at most one, the larger ones first."""
+    """Split into contiguous, non-empty parts whose sizes differ by at most one, the larger ones first."""
     count = min(parties, len(items))
     size, larger = divmod(len(items), count) if count else (0, 0)
     cut, at = [], 0

@@ -1,7 +1,8 @@
-"""How long checkpoints take: MirrorCheckpointConnector's metrics ``checkpoint-latency-ms`` (spec mirrormaker §8).
+"""Checkpoint latency: the metrics ``checkpoint-latency-ms`` of MirrorCheckpointConnector.
 
-From the making of a checkpoint until the target has acknowledged it, by group and partition of the target. Figures are since the
-task began: Java's are of a sampling window of a minute, in which most groups have no checkpoint.
+The latency is the time from the creation of a checkpoint to its acknowledgement by the target, by group and partition
+of the target. Values cover the time since the task started. Java uses a sampling window of one minute, in which most
+groups have no checkpoint.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from mm2.metrics.metric import Cardinality, Sheet
 from mm2.metrics.mirror import LEGACY_CHECKPOINT, NEW_CHECKPOINT
 
 LATENCY_RESOURCE: Final = "checkpoint-latencies"
-"""Under this name a process hands its `CheckpointLatencies` to the tasks in it."""
+"""The name of the resource by which a process passes its `CheckpointLatencies` to its tasks."""
 _CONNECTOR: Final = "MirrorCheckpointConnector"
 
 
 @dataclass(eq=False)
 class TaskLatencies:
-    """Of one task; ``formats`` are what ``metric.names.formats`` says. Thread-safe."""
+    """The latencies of one task; ``formats`` is the value of ``metric.names.formats``. Thread-safe."""
 
     source: str
     target: str
@@ -33,12 +34,12 @@ class TaskLatencies:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, group: str, partition: TopicPartition, latency_ms: float) -> None:
-        """A checkpoint of ``group`` for this partition of the target is acknowledged."""
+        """Record that a checkpoint of ``group`` for this partition of the target was acknowledged."""
         with self._lock:
             self._of.setdefault((group, partition), Sizes()).add(latency_ms)
 
     def by_place(self, cardinality: Cardinality) -> Mapping[tuple[str, str, str], Sizes]:
-        """By group, topic and partition; "" for what is summed up."""
+        """Sizes by group, topic and partition; an aggregated level is ""."""
         found: dict[tuple[str, str, str], Sizes] = {}
         with self._lock:
             for (group, place), sizes in self._of.items():
@@ -49,26 +50,29 @@ class TaskLatencies:
 
 
 class CheckpointLatencies:
-    """Of all tasks in a process, from `begin` to `end`; with a task its series are gone, as in Java. Thread-safe."""
+    """The latencies of all tasks in a process, from `begin` to `end`.
+
+    A task's series end with it, as in Java. Thread-safe.
+    """
 
     def __init__(self) -> None:
         self._tasks: list[TaskLatencies] = []
         self._lock = threading.Lock()
 
     def begin(self, source: str, target: str, task: int, formats: frozenset[str]) -> TaskLatencies:
-        """For a task that starts."""
+        """Register a task that starts."""
         made = TaskLatencies(source, target, task, formats)
         with self._lock:
             self._tasks.append(made)
         return made
 
     def end(self, latencies: TaskLatencies) -> None:
-        """For a task that has stopped; may be called twice."""
+        """Unregister a task that has stopped; may be called twice."""
         with self._lock:
             self._tasks = [one for one in self._tasks if one is not latencies]
 
     def write(self, sheet: Sheet, cardinality: Cardinality) -> None:
-        """Everything, for a scrape."""
+        """Write all series of a scrape."""
         with self._lock:
             tasks = list(self._tasks)
         for task in tasks:

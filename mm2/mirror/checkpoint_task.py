@@ -1,12 +1,17 @@
-"""MirrorCheckpointTask: translates committed group offsets to the target (spec mirrormaker §5.2, §5.4, §5.5).
+"""MirrorCheckpointTask: translates committed group offsets to the target.
 
-Deviations: offsets are translated exactly where the ledger knows (`mm2.mirror.translator`), also those of topics that came
-from the target, so that groups can go home; when the offset-syncs topic is missing or unreadable at start, reading it is
-tried until it works (Java's task stays RUNNING and dead); a poll that waits ends at once at stop, and the first one after
-a start does not wait; idle groups of the target are looked at directly before their offsets are written, not an interval
-earlier, so that a group that has just gone idle is not taken for a new one (KAFKA-19794); what is known of a topic of the
-target ends with it, and a place that offset syncs tell must be there, since both may be of a target that was built anew. Why an
-offset has no place on the target, or is not written there, is kept in the ledger.
+Deviations from Java:
+
+- Offsets are translated exactly where the ledger has the segments (`mm2.mirror.translator`), also for topics that came
+  from the target, which makes failback of groups possible.
+- If the offset-syncs topic is missing or unreadable at start, reading it is retried. Java's task stays RUNNING without
+  effect.
+- A waiting poll returns at once at stop; the first poll after a start does not wait.
+- The state of a group on the target is read directly before its offsets are written, not an interval earlier. A group
+  that has just become idle is not mistaken for a new one (KAFKA-19794).
+- When a topic of the target is deleted, its checkpoints are discarded, and an offset that offset syncs yield must exist
+  in the log: checkpoints and syncs may refer to a target that was recreated since.
+- The reason why an offset cannot be translated or is not written is kept in the ledger.
 """
 
 from __future__ import annotations
@@ -65,7 +70,7 @@ _STOP_TIMEOUT_S: Final = 2.0
 
 
 class MirrorCheckpointTask(SourceTask):
-    """Polls the offsets of its groups on the source; what is news becomes a record of the checkpoints topic."""
+    """Polls the committed offsets of its groups on the source and emits a checkpoint when one has to change."""
 
     def __init__(self) -> None:
         self._stopping = threading.Event()
@@ -77,11 +82,11 @@ class MirrorCheckpointTask(SourceTask):
         self._checkpoints_readable = False
         self._ledgers_looked_for = 0
         self._producer: Producer | None = None
-        self._target_ids: dict[str, str] = {}  # of the topics that checkpoints speak of
+        self._target_ids: dict[str, str] = {}  # ids of the topics that the checkpoints refer to
         self._untranslated: dict[str, dict[TopicPartition, OffsetReason]] = {}
         self._not_synced: dict[str, dict[TopicPartition, OffsetReason]] = {}
         self._told: dict[str, dict[TopicPartition, OffsetReason]] | None = (
-            None  # what the ledger says; None before it was read
+            None  # reasons in the ledger; None until it was read
         )
         self._telling = threading.Lock()
 
@@ -89,7 +94,10 @@ class MirrorCheckpointTask(SourceTask):
         return __version__
 
     def start(self, props: dict[str, str]) -> None:
-        """Opens clients and starts reading both topics in the background; polls give nothing until that is done."""
+        """Open the clients and start reading both topics in the background.
+
+        Poll returns nothing until both are read.
+        """
         config = AbstractConfig(MIRROR_CHECKPOINT_CONFIG, props)
         self._props = props
         self._clients = MirrorClients(props, task=True)
@@ -134,10 +142,10 @@ class MirrorCheckpointTask(SourceTask):
             cluster.close()
         return cluster
 
-    # -- what is known from before
+    # -- state from earlier runs
 
     def _load_checkpoints(self) -> None:
-        """Read the checkpoints topic once. When that is not possible, older syncs must not be used either."""
+        """Read the checkpoints topic once. If this is not possible, older syncs must not be used either."""
         topic = self._checkpoints_topic
         cluster = self._consumer_cluster(Side.TARGET, "checkpoints-target-consumer")
         reader = KafkaBasedLog(cluster, topic, on_record=self._on_checkpoint, partitions=(0,))
@@ -147,7 +155,7 @@ class MirrorCheckpointTask(SourceTask):
             log.info("Loaded checkpoints.", topic=topic, groups=len(self._checkpoints.groups()))
         except KafkaFailure as failure:
             with self._lock:
-                self._checkpoints = CheckpointStore(self._groups)  # a part may be older than what was emitted since
+                self._checkpoints = CheckpointStore(self._groups)  # may be older than those emitted since
             if not self._stopping.is_set():
                 log.warning(
                     "Checkpoints cannot be read, so offsets are translated from the newest offset syncs on only.",
@@ -174,7 +182,7 @@ class MirrorCheckpointTask(SourceTask):
             self._checkpoints.put(checkpoint)
 
     def _follow_ledger(self) -> bool:
-        """What this flow has copied."""
+        """Follow the ledger of this flow."""
         found = self._ledger_of(Side.TARGET, self._clients.source_alias)
         if found is not None:
             self._translator.ledger = found.ledger
@@ -184,14 +192,14 @@ class MirrorCheckpointTask(SourceTask):
         return found is not None
 
     def _follow_home_ledger(self) -> bool:
-        """What the flow the other way has brought here, if there is one."""
+        """Follow the ledger of the flow in the opposite direction, if there is one."""
         found = self._ledger_of(Side.SOURCE, self._clients.target_alias)
         if found is not None:
             self._translator.home_ledger = found.ledger
         return found is not None
 
     def _ledger_of(self, side: Side, alias: str) -> LedgerLog | None:
-        """A ledger that is read and followed; None when there is none, which is no trouble: Java has none."""
+        """Read and follow a ledger; None if there is none, which is not an error: Java has no ledger."""
         topic = ledger_topic(alias)
         try:
             admin = self._target_admin if side is Side.TARGET else self._source_admin
@@ -221,7 +229,7 @@ class MirrorCheckpointTask(SourceTask):
             self._ledgers_looked_for += 1
 
     def _follow_syncs(self) -> bool:
-        """Read the offset-syncs topic to its end and go on reading it in the background."""
+        """Read the offset-syncs topic to its end, then continue to read it in the background."""
         side, topic = syncs_side(self._props), syncs_topic(self._props)
         store = OffsetSyncStore(must_read_to_end=not self._checkpoints_readable)
 
@@ -238,7 +246,7 @@ class MirrorCheckpointTask(SourceTask):
             if self._stopping.is_set():
                 return False
             metadata = cluster.metadata([topic], timeout_s=_LOOK_TIMEOUT_S)
-            if topic not in metadata.topics:  # the reader would wait for it
+            if topic not in metadata.topics:  # the reader would wait for the topic
                 raise metadata.errors.get(topic) or BrokerFailure.of(3, subject=f"topic {topic}")
             reader.start(_READ_TIMEOUT_S)
         except KafkaFailure as failure:
@@ -261,7 +269,7 @@ class MirrorCheckpointTask(SourceTask):
     # -- checkpoints
 
     def poll(self) -> list[SourceRecord] | None:
-        """The checkpoints that are news, once per interval; None at stop and while nothing can be translated yet."""
+        """Return the checkpoints to emit, once per interval; None at stop and while nothing can be translated yet."""
         if self._stopping.wait(max(0.0, self._due - time.monotonic())):
             return None
         if not self._is_ready():
@@ -291,14 +299,14 @@ class MirrorCheckpointTask(SourceTask):
         return [self._record(checkpoint) for checkpoint in news] or None
 
     def _is_ready(self) -> bool:
-        """The ledgers have been looked for, and something is there to translate with."""
+        """Whether the search for ledgers has finished and a ledger or the offset syncs can be used."""
         if self._ledgers_looked_for < len((Side.SOURCE, Side.TARGET)):
             return False
         return self._translator.syncs is not None or self._translator.ledger is not None
 
     @staticmethod
     def _topic_ids(admin: Admin, topics: Iterable[str]) -> TopicIds:
-        """Nothing where the cluster does not answer, which is said elsewhere."""
+        """Topic ids; empty if the cluster does not answer, which is reported elsewhere."""
         wanted = set(topics)
         if not wanted:
             return {}
@@ -313,7 +321,7 @@ class MirrorCheckpointTask(SourceTask):
         return found
 
     def _complain_of(self, answers: Mapping[str, object]) -> None:
-        """One sentence when the source does not answer at all, else one for each group whose offsets are not known."""
+        """Report one error if the source does not answer at all, else one per group whose offsets cannot be read."""
         failures = {f"group {group}": answer for group, answer in answers.items() if isinstance(answer, KafkaFailure)}
         first = next(iter(failures.values()), None)
         if isinstance(first, ConnectFailure) and len(failures) == len(answers):
@@ -325,7 +333,7 @@ class MirrorCheckpointTask(SourceTask):
         self._recurring.keep_only("group ", failures)
 
     def _forget_renewed(self, on_target: TopicIds) -> None:
-        """What was said of topics of the target that have been deleted and created anew since the last look."""
+        """Forget the checkpoints of target topics that were deleted and recreated since the last poll."""
         known = {topic: now for topic, now in on_target.items() if now}
         renewed = {topic for topic, now in known.items() if self._target_ids.get(topic, now) != now}
         with self._lock:
@@ -338,7 +346,11 @@ class MirrorCheckpointTask(SourceTask):
         on_source: TopicIds,
         on_target: TopicIds,
     ) -> tuple[list[Checkpoint], dict[str, dict[TopicPartition, OffsetReason]]]:
-        """The checkpoints that are news, which count as emitted then; and by group why other offsets have no place."""
+        """Translate the offsets.
+
+        Return the checkpoints to emit, which are stored as emitted, and by group the reasons why other offsets could
+        not be translated.
+        """
         reasons: dict[str, dict[TopicPartition, OffsetReason]] = {group: {} for group in offsets}
         news: list[Checkpoint] = []
         inexact: list[tuple[TopicPartition, Checkpoint]] = []
@@ -352,7 +364,8 @@ class MirrorCheckpointTask(SourceTask):
                     remote = self._translator.topic_on_target(partition.topic)
                     place = TopicPartition(remote, partition.partition)
                     with self._lock:
-                        # One that is not there (yet, for this broker) shows by its id whether it is another one when it is.
+                        # A topic that is missing, or not yet known to this broker, is checked by its id once it is
+                        # there.
                         if found.was_undone and on_target.get(remote, "") is not None:
                             self._checkpoints.forget(group, place)
                         if found.lies_before and self._checkpoints.has_gone_back(group, place, committed.offset):
@@ -380,8 +393,11 @@ class MirrorCheckpointTask(SourceTask):
         return news, reasons
 
     def _from_the_beginning(self, checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
-        """Those of groups that went back before all that is known: what was said before would have them skip what they want to
-        read again, so they begin where their remote partitions do. One whose beginning is not known now comes with a later poll."""
+        """Checkpoints at the remote log start offset, for groups that went back to before all known offsets.
+
+        The stored checkpoints would make them skip records that they want to read again. If a log start offset is not
+        known now, its checkpoint follows with a later poll.
+        """
         places = [TopicPartition(checkpoint.topic, checkpoint.partition) for checkpoint in checkpoints]
         starts = self._target_admin.list_offsets(dict.fromkeys(places, EARLIEST)) if places else {}
         return [
@@ -391,7 +407,7 @@ class MirrorCheckpointTask(SourceTask):
         ]
 
     def _doubts(self, checkpoints: Sequence[Checkpoint]) -> list[OffsetReason | None]:
-        """For each why it must not be believed, None for those that can be: their places are there."""
+        """For each checkpoint the reason to reject it; None if its offset exists on the target."""
         places = [TopicPartition(checkpoint.topic, checkpoint.partition) for checkpoint in checkpoints]
         ends = self._ends(places)
         return [
@@ -420,17 +436,20 @@ class MirrorCheckpointTask(SourceTask):
         )
 
     def commit_record(self, record: SourceRecord, metadata: RecordMetadata | None) -> None:
-        """The target has it: so long did it take."""
+        """Record the latency of a checkpoint that the target has acknowledged."""
         if metadata is not None and record.timestamp is not None:
             group, topic, partition = Checkpoint.decode_key(record.key)
             self._latencies.add(group, TopicPartition(topic, partition), time.time() * 1000 - record.timestamp)
 
-    # -- why some are missing
+    # -- reasons why some offsets are missing
 
     @property
     def reasons(self) -> dict[str, dict[TopicPartition, OffsetReason]]:
-        """By group and partition: of the source where an offset has no place on the target, of the target where it is not
-        written there."""
+        """Reasons by group and partition.
+
+        The partition is one of the source if its offset cannot be translated, one of the target if its offset is not
+        written.
+        """
         both: dict[str, dict[TopicPartition, OffsetReason]] = {}
         for found in (dict(self._untranslated), dict(self._not_synced)):
             for group, reasons in found.items():
@@ -439,7 +458,7 @@ class MirrorCheckpointTask(SourceTask):
         return both
 
     def _tell(self) -> None:
-        """Bring the ledger up to date with `reasons`; without a ledger they are only here."""
+        """Write changed `reasons` to the ledger; without a ledger they are only kept in memory."""
         with self._telling:
             told, reasons = self._told, self.reasons
             if told is None:
@@ -471,7 +490,7 @@ class MirrorCheckpointTask(SourceTask):
     # -- group offsets on the target
 
     def _sync_groups(self) -> bool:
-        """Commit checkpoints as offsets of groups that are idle or unknown on the target."""
+        """Commit checkpoints as offsets of groups that are idle or do not exist on the target."""
         if self._paused:
             return True
         if not self._is_ready():
@@ -491,7 +510,7 @@ class MirrorCheckpointTask(SourceTask):
         standing = {place for place in places if self._is_as_it_was(place.topic, on_target)}
         ends = self._ends(standing)
         handed_over = self._handed_over()
-        # Last, so that it is not long ago when offsets are written.
+        # The group states are read last, as close as possible to the commit.
         described = self._target_admin.describe_groups(groups)
         idle = [group for group in groups if group_state(described[group]) == "empty"]
         committed = self._target_groups.read(idle)
@@ -530,12 +549,15 @@ class MirrorCheckpointTask(SourceTask):
                 self._commit(group, sure)
 
     def _is_as_it_was(self, topic: str, on_target: TopicIds) -> bool:
-        """It is there, and the one that the checkpoints speak of."""
+        """Whether the topic exists and is the one that the checkpoints refer to."""
         now = on_target.get(topic, "")
         return now is not None and (not now or self._target_ids.get(topic, now) == now)
 
     def _handed_over(self) -> dict[str, OffsetReason]:
-        """Why no offsets are written for these remote topics: their groups are no longer at home on the source."""
+        """Reasons why no offsets are written for remote topics that were failed over or promoted.
+
+        Their groups now commit on the target.
+        """
         ledger = self._translator.ledger
         if ledger is None:
             return {}
@@ -544,8 +566,11 @@ class MirrorCheckpointTask(SourceTask):
         }
 
     def _is_remote(self, partition: TopicPartition) -> bool:
-        """Of what came home the checkpoints are all there is: what a group has on the source may be no more than what the
-        flow the other way has committed for it, and to write that back would undo whatever was done here since."""
+        """Whether offsets of groups are written for this partition.
+
+        Topics that came back from the target get checkpoints only: a group's offset on the source may be the one that
+        the opposite flow has committed. Writing it back would revert commits made on the target since.
+        """
         is_from_source = self._policy.came_from(self._clients.source_alias, partition.topic)
         return is_from_source and not self._translator.came_under_its_name(partition)
 
@@ -570,17 +595,17 @@ class MirrorCheckpointTask(SourceTask):
         self._recurring.report(f"sync of {group}", sentence)
 
     def pause(self) -> None:
-        """No offsets of groups are written any more either, which Java's task goes on with."""
+        """Stop writing group offsets as well. Java's task continues to write them."""
         self._paused = True
 
     def resume(self) -> None:
-        """They are, from the next interval on."""
+        """Write group offsets again, starting with the next interval."""
         self._paused = False
 
     def stop(self) -> None:
         self._stopping.set()
         if not hasattr(self, "_scheduler"):
-            return  # start failed before there was anything to stop
+            return  # start failed before anything was opened
         self._measured.end(self._latencies)
         self._scheduler.stop(0)
         for cluster in list(self._clusters):
@@ -592,25 +617,28 @@ class MirrorCheckpointTask(SourceTask):
 
 
 def group_state(description: GroupDescription | KafkaFailure) -> str:
-    """State of a group in lower case; `dead` when it does not exist, `unknown` when that is not known."""
+    """The state of a group in lower case; `dead` if it does not exist, `unknown` if the state is not known."""
     if isinstance(description, BrokerFailure) and description.code == ErrorCode.GROUP_ID_NOT_FOUND:
         return "dead"
     return "unknown" if isinstance(description, KafkaFailure) else description.state.lower()
 
 
 def is_wanted(topic: str, topics: TopicFilter, translator: Translator) -> bool:
-    """Offsets of a topic of the source matter: it is to be replicated, or it has come from one that is."""
+    """Whether offsets of this source topic are translated: it is replicated, or it is a copy of a replicated topic."""
     home = translator.home_of(topic)
     return topics.should_replicate_topic(topic) or (home is not None and topics.should_replicate_topic(home))
 
 
 def encode_groups(groups: list[str]) -> str:
-    r"""A comma-separated list. Java breaks on ids that contain commas; here they are escaped with `\`, and so is a `\` where it
-    would escape something. Any other stays as it is, as Java writes it."""
+    r"""Encode a comma-separated list.
+
+    Java cannot read ids that contain commas; here they are escaped with `\`, and so is a `\` where it would escape
+    something. All other ids are written as Java writes them.
+    """
     return ",".join(re.sub(r"\\(?=[\\,]|\Z)", r"\\\\", group).replace(",", r"\,") for group in groups)
 
 
 def decode_groups(text: str) -> list[str]:
-    """The list of `encode_groups`, or of Java."""
+    """Decode the list that `encode_groups` or Java wrote."""
     items = re.findall(r"(?:[^\\,]|\\.|\\\Z)+", text, re.DOTALL)
     return [re.sub(r"\\([\\,])", r"\1", item) for item in items]

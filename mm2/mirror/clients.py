@@ -1,7 +1,7 @@
-"""Settings and names of the clients that the mirror connectors open (spec mirrormaker §1.6.1, §1.6.2).
+"""Settings and names of the clients that the mirror connectors open (MirrorConnectorConfig).
 
-In the connector's properties a cluster's settings stand under `source.cluster.` and `target.cluster.`, of which only
-client keys (bootstrap, security) count; everything else reaches a client through the prefix of its kind.
+In a connector's properties, the settings of the clusters are under `source.cluster.` and `target.cluster.`. Only client
+keys (bootstrap, security) count there; all other settings reach a client by the prefix of its kind.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ TASK_INDEX_KEY: Final = "task.index"
 
 
 class Side(Enum):
-    """Which cluster of the flow."""
+    """The source or the target cluster of the flow."""
 
     SOURCE = "source"
     TARGET = "target"
 
 
 class Kind(Enum):
-    """What a client does; the name is the prefix of its keys."""
+    """The kind of a client; the name is the prefix of its keys."""
 
     ADMIN = "admin"
     CONSUMER = "consumer"
@@ -39,9 +39,9 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class MirrorClients:
-    """Clients of one connector, or of one task of it (`task` True), from its properties.
+    """Clients of one connector, or of one of its tasks (`task` True), from its properties.
 
-    All methods raise ConfigException when a key has a bad value.
+    All methods raise ConfigException for a key with a bad value.
     """
 
     props: Mapping[str, str]
@@ -72,7 +72,7 @@ class MirrorClients:
         return own if user_client_id is None else f"{user_client_id}|{own}"
 
     def client_props(self, side: Side, kind: Kind, role: str) -> dict[str, str]:
-        """Java-style properties of the client, `client.id` included. Holds secrets: not for logs."""
+        """Java-style properties of the client, including `client.id`. Contains secrets: do not log."""
         cluster_prefix = f"{side.value}.cluster."
         merged = {key: value for key, value in with_prefix(self.props, cluster_prefix).items() if key in CLIENT_KEYS}
         merged.update(with_prefix(self.props, f"{kind.value}."))
@@ -87,15 +87,15 @@ class MirrorClients:
         return ClientSettings.from_props(self.client_props(side, kind, role))
 
     def cluster(self, side: Side, kind: Kind, role: str) -> Cluster:
-        """Connections to the cluster; nothing is opened yet. The caller closes it."""
+        """Connections to the cluster; nothing is opened yet. The caller closes them."""
         return Cluster(self.settings(side, kind, role), name=self.alias(side))
 
     def admin(self, side: Side, role: str) -> tuple[Cluster, Admin]:
-        """An admin client and the connections under it, which the caller closes."""
+        """An admin client and its connections, which the caller closes."""
         cluster = self.cluster(side, Kind.ADMIN, role)
         return cluster, admin_class(self.props)(cluster)
 
 
 def with_prefix(props: Mapping[str, str], prefix: str) -> dict[str, str]:
-    """The keys that start with `prefix`, without it."""
+    """The keys that start with `prefix`, with the prefix removed."""
     return {key[len(prefix) :]: value for key, value in props.items() if key.startswith(prefix) and key != prefix}

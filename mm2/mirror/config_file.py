@@ -1,7 +1,7 @@
-"""MirrorMaker's file while the process runs: whether it has to be read anew.
+"""Watches MirrorMaker's properties file for changes while the process runs.
 
-It is looked at, not subscribed to: a look is one stat, and works for files on network drives and for those that Kubernetes
-puts in place by turning a link round.
+The file is polled, not subscribed to. A poll is one stat call; it also works on network drives and for files that
+Kubernetes replaces by changing a symbolic link.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from mm2.config.properties import load_properties
 
 
 class ConfigFile:
-    """``asked`` is set (by a signal) when the file is to be read whether it has changed or not: what its references to
-    config providers stand for may have."""
+    """``asked``, set by a signal handler, requests a read even if the file is unchanged.
+
+    The values behind its config provider references may have changed.
+    """
 
     def __init__(self, path: Path, asked: threading.Event) -> None:
         self.path = path
@@ -23,18 +25,24 @@ class ConfigFile:
         self._seen: tuple[int, ...] | None = None
 
     def load(self) -> dict[str, str]:
-        """Key → value. Raises UnreadableFile or ConfigException; :meth:`changed` is False then, too, until the next change."""
+        """Return the properties by key.
+
+        Raises UnreadableFile or ConfigException. In all cases :meth:`changed` is False until the next change.
+        """
         self._loaded = self._seen = self._stamp()
         return load_properties(self.path)
 
     def changed(self) -> bool:
-        """Whether to :meth:`load` it, which is so when a change is one look old: who writes it may not be done yet."""
+        """Whether to call :meth:`load`.
+
+        A change is reported one poll after it was seen, since the writer may not have finished.
+        """
         if self._asked.is_set():
             self._asked.clear()
             return True
         stamp, before = self._stamp(), self._seen
         self._seen = stamp
-        # A file that is not there is one that is about to be replaced.
+        # A missing file is assumed to be about to be replaced.
         return stamp is not None and stamp != self._loaded and stamp == before
 
     def _stamp(self) -> tuple[int, ...] | None:
@@ -42,6 +50,6 @@ class ConfigFile:
             found = self.path.stat()
         except OSError:
             return None
-        # With its rights, by which alone one that could not be read may be mended.
+        # Permissions are included: changing them may be all that makes an unreadable file readable.
         rights = (found.st_mode, found.st_uid, found.st_gid)
         return (found.st_mtime_ns, found.st_size, found.st_ino, found.st_dev, *rights)

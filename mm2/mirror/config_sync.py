@@ -1,7 +1,7 @@
-"""Which topic properties the remote topic takes over (spec mirrormaker §3.4, §3.5). Pure.
+"""Selects the topic properties that are copied to the remote topic. Pure.
 
-Unlike Java, which rewrites every property of every topic in each interval (KAFKA-14082), only differences are written,
-and properties that the target does not know are left out rather than letting the whole topic fail.
+Java rewrites every property of every topic in each interval (KAFKA-14082). Here only differences are written.
+Properties that the target does not know are left out, so that they do not fail the whole topic.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from mm2.mirror.filters import ConfigPropertyFilter
 
 @dataclass(frozen=True)
 class ConfigSync:
-    """Rules of one flow."""
+    """The config sync rules of one flow."""
 
     property_filter: ConfigPropertyFilter
 
     def for_creation(self, source: Mapping[str, ConfigEntry]) -> dict[str, str]:
-        """Configs to create the remote topic with."""
+        """The configs to create the remote topic with."""
         return {
             entry.name: entry.value
             for entry in source.values()
@@ -28,9 +28,10 @@ class ConfigSync:
         }
 
     def changes(self, source: Mapping[str, ConfigEntry], target: Mapping[str, ConfigEntry]) -> list[AlterOp]:
-        """What has to be altered on the remote topic; empty when nothing differs.
+        """The changes to make on the remote topic; empty if nothing differs.
 
-        A default of the source removes an override on the target, unless defaults are taken from the source as well.
+        A default value on the source removes an override on the target, unless defaults are copied from the source as
+        well.
         """
         changes = []
         for entry in source.values():
@@ -45,7 +46,7 @@ class ConfigSync:
         return changes
 
     def unknown(self, source: Mapping[str, ConfigEntry], target: Mapping[str, ConfigEntry]) -> list[str]:
-        """Properties that the remote topic would take over if the target knew them."""
+        """Properties that would be copied to the remote topic if the target knew them."""
         return [
             entry.name
             for entry in source.values()

@@ -1,4 +1,4 @@
-"""What the three mirror connectors have in common: configuration, clients, a scheduler, an end that does not hang."""
+"""The base class of the mirror connectors: configuration, clients, a scheduler, and a bounded stop."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ log = structlog.get_logger(__name__)
 F = TypeVar("F", bound=Filter)
 
 STOP_TIMEOUT_S: Final = 5.0
-"""How long a stop waits for the job that is running; its connections are closed by then, so it fails at once."""
+"""How long a stop waits for the running job. Its connections are closed by then, so the job fails at once."""
 PREFLIGHT_TIMEOUT_S: Final = 5.0
 
 
 class MirrorConnector(SourceConnector):
-    """Base of the mirror connectors. `start` returns at once; all work is done by the scheduler's thread.
+    """Base of the mirror connectors. `start` returns at once; all work runs in the scheduler's thread.
 
-    So an unreachable cluster does not hold the herder up: the connector is RUNNING, says what it waits for, and asks
-    for task reconfiguration when it knows more.
+    An unreachable cluster therefore does not block the herder: the connector is RUNNING, logs what it waits for, and
+    requests a task reconfiguration when it knows more.
     """
 
     DEFINITION: ClassVar[ConfigDef]
@@ -49,7 +49,7 @@ class MirrorConnector(SourceConnector):
         return self.DEFINITION
 
     def start(self, props: dict[str, str]) -> None:
-        """Raises ConfigException or ConnectError when `props` cannot be used."""
+        """Start the scheduler. Raises ConfigException or ConnectError if `props` cannot be used."""
         scheduler = self._prepared(props)
         if scheduler is None:
             log.info("Connector is switched off.", flow=self._clients.flow, connector=props.get("name"))
@@ -58,7 +58,7 @@ class MirrorConnector(SourceConnector):
         scheduler.start()
 
     def rehearse(self, props: dict[str, str]) -> None:
-        """Do what `start` does, short of running anything or connecting. Raises what `start` would raise."""
+        """Do what `start` does without running anything or connecting. Raises what `start` would raise."""
         try:
             self._prepared(props)
         finally:
@@ -66,7 +66,7 @@ class MirrorConnector(SourceConnector):
             self._close_filters()
 
     def _prepared(self, props: dict[str, str]) -> Scheduler | None:
-        """Everything set up and all jobs scheduled, nothing running yet; None when there is nothing to do."""
+        """Set up everything and schedule all jobs without running them; None if there is nothing to do."""
         self._props = dict(props)
         self._settings = AbstractConfig(self.DEFINITION, props)
         self._clients = MirrorClients(self._props)
@@ -87,28 +87,31 @@ class MirrorConnector(SourceConnector):
         if scheduler is None:
             return
         scheduler.stop(0)
-        self._close_clusters()  # a request under way fails now, which ends the job that waits for it
+        self._close_clusters()  # a request in flight fails now, which ends the job that waits for it
         if not scheduler.stop(STOP_TIMEOUT_S):
             log.warning("A job did not end in time and is left behind.", flow=self._clients.flow)
         self._close_filters()
 
     @abstractmethod
     def _active(self) -> bool:
-        """There is something to do with this configuration."""
+        """Whether this configuration requires any work."""
 
     @abstractmethod
     def _schedule(self, scheduler: Scheduler) -> None:
-        """Open clients and schedule all jobs; nothing is running yet."""
+        """Open clients and schedule all jobs; nothing runs yet."""
 
     def _admin(self, side: Side, role: str) -> Admin:
-        """An admin client that lives until `stop`."""
+        """An admin client that is closed by `stop`."""
         cluster, admin = self._clients.admin(side, role)
         self._clusters.append(cluster)
         return admin
 
     @staticmethod
     def _reaching(job: Job, *admins: Admin) -> Job:
-        """`job`, preceded by a quick look whether its clusters answer: calls would go on trying for half a minute."""
+        """`job`, preceded by a quick check that its clusters answer.
+
+        Without it, calls would retry for half a minute.
+        """
 
         def run() -> bool | None:
             for admin in admins:
@@ -118,7 +121,7 @@ class MirrorConnector(SourceConnector):
         return run
 
     def _closing(self, filter_: F) -> F:
-        """The same, to be closed at the end."""
+        """Register the filter to be closed at stop, and return it."""
         self._filters.append(filter_)
         return filter_
 
@@ -132,7 +135,7 @@ class MirrorConnector(SourceConnector):
             cluster.close()
 
     def _interval_s(self, job: str, *, group: str | None = None) -> float:
-        """Seconds between runs from `<job>.interval.seconds`; negative when the job is switched off.
+        """Seconds between runs, from `<job>.interval.seconds`; negative if the job is disabled.
 
         Raises ConfigException for 0, with which Java's connector fails to start too.
         """

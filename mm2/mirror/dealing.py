@@ -1,7 +1,8 @@
-"""Which task copies which partitions: as Java at first, then by measured bytes per second. No I/O.
+"""Assigns partitions to tasks: first as Java does, later by measured bytes per second. No I/O.
 
-A new deal stops and starts all tasks of the connector, so partitions stay where they are: new ones go to the lightest
-task, and others move only when the heaviest task has clearly more than it would have to.
+A new assignment stops and starts all tasks of the connector, so partitions keep their task where possible. New
+partitions go to the task with the lowest load. Others move only if the highest load is clearly above what it would have
+to be.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from mm2.kafka.structs import TopicPartition
 Shares = list[list[TopicPartition]]
 
 WORTH_RATIO: Final = 1.25
-"""Partitions move when the heaviest task has more than this times what it would have in the best deal…"""
+"""Partitions move only if the highest load exceeds this multiple of the highest load in the best assignment…"""
 WORTH_BYTES_PER_S: Final = 1_000_000
-"""…and so much more; a trickle is no trouble wherever it is."""
+"""…and exceeds it by this much; a low load is not worth a move."""
 _WORTH_PARTITIONS: Final = 2
 _GOOD_ENOUGH: Final = 1.05
 _MOVES: Final = 200
@@ -32,10 +33,10 @@ def redeal(
     current: Sequence[Sequence[TopicPartition]],
     rates: Mapping[TopicPartition, float],
 ) -> Shares:
-    """One share per task, at most ``max_tasks``, none empty; ``current`` are the shares so far, none at first.
+    """One share per task, at most ``max_tasks``, none empty; ``current`` are the current shares, none at first.
 
-    ``rates`` are bytes per second as far as they are known; an unknown partition counts as an average one. With
-    neither shares nor rates this is the deal of Java's connector: round robin.
+    ``rates`` are bytes per second where they are known; a partition without a rate counts as an average one. Without
+    shares and rates, the result is the round-robin assignment of Java's connector.
     """
     weights = dict(zip(partitions, costs([rates.get(tp) for tp in partitions]), strict=True))
     count = min(max_tasks, len(partitions))
@@ -62,7 +63,7 @@ def redeal(
 
 
 def _kept(weights: Mapping[TopicPartition, float], current: Sequence[Sequence[TopicPartition]]) -> Shares:
-    """``current`` without what is no longer there or there twice."""
+    """``current`` without partitions that no longer exist or that appear a second time."""
     left = set(weights)
     shares: Shares = []
     for share in current:
@@ -77,7 +78,7 @@ def _from_scratch(weights: Mapping[TopicPartition, float], count: int) -> Shares
 
 
 def _labelled(shares: Shares, before: Shares) -> Shares:
-    """The same shares in the order that leaves most partitions with the number of their task."""
+    """The same shares, ordered so that most partitions keep their task number."""
     task_of = {tp: index for index, share in enumerate(before) for tp in share if index < len(shares)}
     common = Counter((index, task_of[tp]) for index, share in enumerate(shares) for tp in share if tp in task_of)
     labelled: list[list[TopicPartition] | None] = [None] * len(shares)
@@ -91,7 +92,7 @@ def _labelled(shares: Shares, before: Shares) -> Shares:
 
 
 def _evened(shares: Shares, weights: Mapping[TopicPartition, float], limit: float) -> Shares:
-    """Few moves, each from the heaviest to the lightest, until the heaviest is at ``limit`` or no move helps."""
+    """Make few moves, each from the highest to the lowest load, until the highest is at ``limit`` or no move helps."""
     shares = [list(share) for share in shares]
     loads = [_load(share, weights) for share in shares]
     for _ in range(_MOVES):
@@ -114,10 +115,13 @@ def _load(share: Sequence[TopicPartition], weights: Mapping[TopicPartition, floa
 
 
 class Deal:
-    """The deal as it stands. Thread-safe."""
+    """The current assignment. Thread-safe."""
 
     def __init__(self, stored: Callable[[], Shares]) -> None:
-        """``stored`` are the shares that the tasks have from an earlier leader, asked for once; none at first."""
+        """``stored`` returns the shares that the tasks have from a previous leader; it is called once.
+
+        None at first.
+        """
         self._stored = stored
         self._lock = threading.Lock()
         self._partitions: tuple[TopicPartition, ...] = ()
@@ -127,11 +131,11 @@ class Deal:
 
     @property
     def tasks(self) -> int:
-        """How many tasks there are; 0 before the first deal."""
+        """The number of tasks; 0 before the first assignment."""
         return len(self._shares or ())
 
     def shares(self, partitions: tuple[TopicPartition, ...], max_tasks: int) -> Shares:
-        """A share per task, the same until ``partitions`` or ``max_tasks`` change or `weigh` said so."""
+        """One share per task; the same until ``partitions`` or ``max_tasks`` change or `weigh` has moved partitions."""
         with self._lock:
             if self._shares is None or (partitions, max_tasks) != (self._partitions, self._max_tasks):
                 current = self._stored() if self._shares is None else self._shares
@@ -140,7 +144,7 @@ class Deal:
             return self._shares
 
     def weigh(self, rates: Mapping[TopicPartition, float]) -> int:
-        """Take in new measurements; how many partitions have got another task by that."""
+        """Take new measurements into account. Returns how many partitions have moved to another task."""
         with self._lock:
             self._rates = dict(rates)
             before = self._shares

@@ -1,4 +1,4 @@
-"""What topics a cluster has, as far as a flow cares. A failed look never makes known things vanish."""
+"""Finds the topics of a cluster that concern a flow. A failed request never makes known topics disappear."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _T = TypeVar("_T")
 class TopicsSeen:
     """`partitions`: number of partitions by topic. `unknown`: topics that exist but could not be described.
 
-    A topic that was known before and could not be described now is in both, with what was known.
+    A topic that was known and cannot be described now is in both, with its known number of partitions.
     """
 
     partitions: Mapping[str, int]
@@ -29,14 +29,14 @@ class TopicsSeen:
 
 
 def see_topics(admin: Admin, wanted: Callable[[str], bool], known: Mapping[str, int]) -> TopicsSeen:
-    """All topics of the cluster for which `wanted` is true. Raises KafkaFailure when topics cannot be listed at all."""
+    """All topics of the cluster for which `wanted` is true. Raises KafkaFailure if topics cannot be listed at all."""
     names = sorted(filter(wanted, admin.list_topics()))
-    # The list came with everything about them, which is half of the work where there are thousands.
+    # The list already contained the descriptions; reusing them halves the work where there are thousands of topics.
     return describe(admin, names, known, max_age_s=_ONE_LOOK_S)
 
 
 def describe(admin: Admin, names: Iterable[str], known: Mapping[str, int], *, max_age_s: float = 0) -> TopicsSeen:
-    """Those of `names` that exist, or did `max_age_s` seconds ago. A topic deleted meanwhile is simply absent."""
+    """The topics of `names` that exist, or did `max_age_s` seconds ago. A topic that was deleted is absent."""
     partitions: dict[str, int] = {}
     unknown: dict[str, KafkaFailure] = {}
     for some in chunks(names, TOPICS_PER_REQUEST):
@@ -51,7 +51,7 @@ def describe(admin: Admin, names: Iterable[str], known: Mapping[str, int], *, ma
 
 
 def vanished(answer: object) -> bool:
-    """`answer` says that the topic does not exist."""
+    """Whether `answer` reports that the topic does not exist."""
     return isinstance(answer, BrokerFailure) and answer.code in {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.UNKNOWN_TOPIC_ID,

@@ -1,7 +1,7 @@
-"""Which topics, groups and topic properties are replicated (spec mirrormaker §1.6.7).
+"""Filters that select the topics, groups and topic properties to replicate.
 
-A filter is made with no arguments and then configured with all properties of its connector; a filter of the user's own
-subclasses one of the interfaces and is named by its Python path in `*.filter.class`.
+A filter is created without arguments and then configured with all properties of its connector. A custom filter
+subclasses one of these interfaces; its Python path is set in `*.filter.class`.
 """
 
 from __future__ import annotations
@@ -37,42 +37,42 @@ CONFIG_PROPERTIES_EXCLUDE_DEFAULT: Final = (
 
 
 class Filter:
-    """What the three have in common."""
+    """The base of the three filter interfaces."""
 
     def configure(self, props: Mapping[str, str]) -> None:
-        """Take the connector's properties; ConfigException when they make no filter."""
+        """Configure the filter with the connector's properties. Raises ConfigException if they are invalid."""
 
     def close(self) -> None:
-        """Release what the filter holds; called when its connector or task has stopped."""
+        """Release resources; called after the filter's connector or task has stopped."""
 
 
 class TopicFilter(Filter, ABC):
-    """Chooses topics by their name on the source."""
+    """Selects topics by their name on the source."""
 
     @abstractmethod
     def should_replicate_topic(self, topic: str) -> bool: ...
 
 
 class GroupFilter(Filter, ABC):
-    """Chooses consumer groups by their id."""
+    """Selects consumer groups by their id."""
 
     @abstractmethod
     def should_replicate_group(self, group: str) -> bool: ...
 
 
 class ConfigPropertyFilter(Filter, ABC):
-    """Chooses topic properties that the remote topic takes over."""
+    """Selects the topic properties that are copied to the remote topic."""
 
     @abstractmethod
     def should_replicate_config_property(self, name: str) -> bool: ...
 
     def should_replicate_source_default(self, name: str) -> bool:
-        """Asked only when the source's value is a default: copy that value, rather than let the target's default rule."""
+        """Whether to copy a source default instead of using the target's default. Called only for default values."""
         return False
 
 
 def close_quietly(filter_: Filter) -> None:
-    """Close it; what a class of the user's own raises then is logged, and stops nothing."""
+    """Close the filter. An exception of a custom class is logged and ignored."""
     try:
         filter_.close()
     except Exception:
@@ -120,7 +120,8 @@ class DefaultConfigPropertyFilter(ConfigPropertyFilter):
 def pattern_list(key: str, value: str) -> re.Pattern[str] | None:
     """One pattern for a comma-separated list of Java regexes; None for an empty list, which matches nothing.
 
-    The items are joined with `|` before they are compiled, as in Java: so `(a,b)`, cut in two by the list, still works.
+    The items are joined with `|` before they are compiled, as in Java: `(a,b)`, which the list splits in two, still
+    works.
     """
     items = list(dict.fromkeys(re.split(r"\s*,\s*", value.strip()))) if value.strip() else []
     try:
@@ -131,7 +132,7 @@ def pattern_list(key: str, value: str) -> re.Pattern[str] | None:
 
 
 def _reason(items: list[str], joined: PatternError) -> PatternError:
-    """The complaint about the single bad item rather than about the whole list, where there is one."""
+    """The error of the single bad item, if there is one, instead of that of the whole list."""
     for item in items:
         try:
             compile_java(item)

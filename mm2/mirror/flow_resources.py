@@ -1,4 +1,4 @@
-"""The resources of a MirrorMaker process: those of its flows, and a few of its own."""
+"""The REST resources of a MirrorMaker process: those of its flows, and a few of the process."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _INTERNAL: Final = re.compile(r"/connectors/[^/]+/(tasks|fence)")
 
 
 class FlowResources:
-    """What the listeners of the process answer with."""
+    """The applications behind the listeners of the process."""
 
     def __init__(
         self,
@@ -53,14 +53,14 @@ class FlowResources:
         internal: bool,
         apps: Apps | None = None,
     ) -> None:
-        """Raises ConnectError, ConfigException for an extension that cannot be made."""
+        """Raises ConnectError or ConfigException for an extension that cannot be created."""
         self._herders: dict[SourceAndTarget, Herder] = {}
         self._settings = settings
         self._internal = internal
         timeout_s = settings.limits.request_timeout_s
         self.requests = Requests(RestClient(settings.props, timeout_s), timeout_s)
         first = cast(Herder, _First(self))
-        # The levels of loggers are those of the process, whoever sets them.
+        # Log levels belong to the process, whichever flow's interface sets them.
         loggers = [loggers_router(first, self.requests)]
         self._admin_apart = settings.admin_listeners is not None
         own = application([self._own_router(), *([] if self._admin_apart else loggers)])
@@ -73,22 +73,22 @@ class FlowResources:
         for extension in extensions:
             extension.register(ConnectRestExtensionContext(configurable, ConnectClusterState(first, timeout_s)))
         configurable.add_routers(own)
-        #: Whether everybody has to say who he is.
+        #: Whether every client has to authenticate.
         self.authenticates = any(extension.authenticates for extension in extensions)
         is_open = settings.props.get(STRANGERS_KEY, "").strip() == EVERYTHING
         self.main: ASGIApp = configurable.around(
             self._apps if self.authenticates or is_open else AnonymousAccess(self._apps)
         )
         if self.admin is not None and not is_open:
-            self.admin = AnonymousAccess(self.admin)  # extensions do not stand before it
+            self.admin = AnonymousAccess(self.admin)  # extensions do not protect the admin listeners
 
     @property
     def herders(self) -> Mapping[SourceAndTarget, Herder]:
-        """Of the flows that are answered for; never changed, only replaced."""
+        """The herders of the served flows; never changed, only replaced."""
         return self._herders
 
     def change(self, herders: Mapping[SourceAndTarget, Herder]) -> None:
-        """Answer for these flows from now on; a flow that is gone is 404. One caller at a time."""
+        """Serve these flows; a removed flow returns 404. Not thread-safe."""
         before, self._herders = self._herders, dict(herders)
         for pair in before.keys() - herders.keys():
             self._apps.flows.pop(pair)
@@ -149,7 +149,7 @@ class FlowResources:
 
 
 class _First:
-    """The herder of whichever flow is the first at the moment, for what is the same with all of them."""
+    """The herder of the first flow, for operations that are the same for all flows."""
 
     def __init__(self, resources: FlowResources) -> None:
         self._resources = resources
@@ -159,13 +159,13 @@ class _First:
 
 
 class _ByPath:
-    """ASGI application that looks at the first segments of a path. Raises RestFailure."""
+    """ASGI application that dispatches on the first segments of a path. Raises RestFailure."""
 
     def __init__(self, own: ASGIApp) -> None:
         self.flows: dict[SourceAndTarget, ASGIApp] = {}
-        #: What processes ask of each other, at Java's path whatever the alias.
+        #: Requests between processes, at Java's path whatever the alias.
         self.internal: dict[SourceAndTarget, ASGIApp] = {}
-        #: By first segment; they see the request as it came.
+        #: Applications by first segment; they receive the request unchanged.
         self.more: dict[str, ASGIApp] = {}
         self._own = own
 

@@ -1,4 +1,4 @@
-"""The three records that MirrorMaker writes itself, in their exact bytes (spec mirrormaker §2.3).
+"""The binary formats of the three records that MirrorMaker itself writes: heartbeat, checkpoint and offset sync.
 
 ```
 record      key                                              value
@@ -25,12 +25,12 @@ _TWO_INT64 = struct.Struct(">qq")
 
 
 class FormatError(ValueError):
-    """The bytes (or the values to be encoded) are no such MirrorMaker record."""
+    """The bytes, or the values to encode, are not a valid MirrorMaker record."""
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """At `timestamp_ms` a worker of the flow source->target was alive."""
+    """A worker of the flow source->target was running at `timestamp_ms`."""
 
     source: str
     target: str
@@ -44,14 +44,14 @@ class Heartbeat:
 
     @classmethod
     def decode(cls, key: bytes | None, value: bytes | None) -> Self:
-        """Raises FormatError when key or value is null, cut short or of another version."""
+        """Decode a record. Raises FormatError if key or value is null, truncated or of another version."""
         keys, values = _Reader("heartbeat key", key), _Reader("heartbeat value", value)
         source, target = keys.string(), keys.string()
         values.version()
         return cls(source, target, values.int64())
 
     def connect_partition(self) -> dict[str, str]:
-        """Source partition for the Connect offsets topic, in the field order whose bytes Java looks up (§2.5)."""
+        """Source partition for the Connect offsets topic, in the field order of the bytes that Java looks up."""
         return {"sourceClusterAlias": self.source, "targetClusterAlias": self.target}
 
     def __str__(self) -> str:
@@ -63,7 +63,10 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """`topic` is the name on the target; `metadata` is that of the group's commit on the source."""
+    """A translated group offset.
+
+    `topic` is the name on the target; `metadata` is that of the group's commit on the source.
+    """
 
     group: str
     topic: str
@@ -77,7 +80,7 @@ class Checkpoint:
 
     @staticmethod
     def key_of(group: str, topic: str, partition: int) -> bytes:
-        """The key of its checkpoints."""
+        """The key of the checkpoints of this group and partition."""
         return _string(group) + _string(topic) + _INT32.pack(partition)
 
     def value(self) -> bytes:
@@ -89,20 +92,20 @@ class Checkpoint:
 
     @classmethod
     def decode_key(cls, key: bytes | None) -> tuple[str, str, int]:
-        """Group, topic and partition. Raises FormatError when the key is null or cut short."""
+        """Group, topic and partition. Raises FormatError if the key is null or truncated."""
         keys = _Reader("checkpoint key", key)
         return keys.string(), keys.string(), keys.int32()
 
     @classmethod
     def decode(cls, key: bytes | None, value: bytes | None) -> Self:
-        """Raises FormatError when key or value is null, cut short or of another version."""
+        """Decode a record. Raises FormatError if key or value is null, truncated or of another version."""
         group, topic, partition = cls.decode_key(key)
         values = _Reader("checkpoint value", value)
         values.version()
         return cls(group, topic, partition, values.int64(), values.int64(), values.string())
 
     def connect_partition(self) -> dict[str, str | int]:
-        """Source partition for the Connect offsets topic, in the field order whose bytes Java looks up (§2.5)."""
+        """Source partition for the Connect offsets topic, in the field order of the bytes that Java looks up."""
         return {"partition": self.partition, "topic": self.topic, "group": self.group}
 
     def __str__(self) -> str:
@@ -130,7 +133,7 @@ class OffsetSync:
 
     @classmethod
     def decode(cls, key: bytes | None, value: bytes | None) -> Self:
-        """Raises FormatError when key or value is null or cut short."""
+        """Decode a record. Raises FormatError if key or value is null or truncated."""
         keys, values = _Reader("offset sync key", key), _Reader("offset sync value", value)
         topic, partition = keys.string(), keys.int32()
         return cls(topic, partition, values.int64(), values.int64())

@@ -1,8 +1,9 @@
-"""The places of groups on one cluster, whatever their type: committed offsets, of share groups the start offsets (KIP-932).
+"""Reads and writes the offsets of groups of all types on one cluster.
 
-A share group may have settled records behind its start offset, out of order. Those come again from the copy, as they may from
-their own cluster: what counts is that it starts at the first record that is not settled. Without a start offset it would begin
-at the end of the copy (`share.auto.offset.reset`), past everything it has not read.
+For consumers these are the committed offsets, for share groups the start offsets (KIP-932). A share group may have
+acknowledged records after its start offset, out of order. These are delivered again from the copy, as they may be on
+the group's own cluster: the group starts at the first record that is not acknowledged. Without a start offset it would
+start at the end of the copy (`share.auto.offset.reset`) and skip everything it has not read.
 """
 
 from __future__ import annotations
@@ -17,21 +18,24 @@ from mm2.mirror.discovery import chunks
 from mm2.reasons import OffsetReason, OffsetReasonCode
 
 ASSIGNED_SHARE_GROUPS_KEY: Final = "task.assigned.share.groups"
-"""Of a task: its share groups, in the form of ``task.assigned.groups``."""
+"""Task property with the share groups of a task, in the format of ``task.assigned.groups``."""
 GROUPS_PER_CALL: Final = 1000
 BYTES_PER_COMMIT: Final = 400_000
-"""What is committed at once becomes one batch of the coordinator's topic, which by default takes a million."""
+"""Largest commit.
+
+Its offsets become one record batch of the coordinator's topic, by default at most one million bytes.
+"""
 _BYTES_BESIDE_TEXTS: Final = 100
 SHARE: Final = "share"
-"""The type of share groups, in lower case."""
+"""The group type of share groups, in lower case."""
 
 
 class GroupOffsets:
-    """Of one cluster. ``share_groups``: those that are share groups; all others commit.
+    """Group offsets of one cluster. ``share_groups`` are those that are share groups; all others commit offsets.
 
-    ``stable``: an offset that an open transaction is about to replace is waited for, which is right before it is written over.
-    Otherwise the one from before counts: a group then reads again what the transaction has read, and one whose application died
-    in the midst of a transaction holds up nobody.
+    ``stable``: wait for an offset that an open transaction is about to commit. This is required before the offset is
+    overwritten. Otherwise the previous offset is returned: a group then reads the records of the transaction again, and
+    a transaction that was abandoned by its application blocks nothing.
     """
 
     def __init__(self, admin: Admin, share_groups: Collection[str] = (), *, stable: bool = True) -> None:
@@ -40,7 +44,7 @@ class GroupOffsets:
         self._stable = stable
 
     def read(self, groups: Iterable[str]) -> dict[str, dict[TopicPartition, OffsetAndMetadata] | KafkaFailure]:
-        """By group, in as few requests as the brokers take; of a group that is nowhere yet nothing."""
+        """Offsets by group, in as few requests as the brokers allow; empty for a group without offsets."""
         wanted = list(groups)
         found: dict[str, dict[TopicPartition, OffsetAndMetadata] | KafkaFailure] = {}
         for some in chunks([group for group in wanted if group not in self._share_groups], GROUPS_PER_CALL):
@@ -52,7 +56,7 @@ class GroupOffsets:
     def write(
         self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> dict[TopicPartition, KafkaFailure | None]:
-        """Of a group without members; failure 25 or, for share groups, 68 when it has some."""
+        """Set the offsets of a group without members; error 25, or 68 for share groups, if it has members."""
         answers: dict[TopicPartition, KafkaFailure | None] = {}
         texts = max((len(tp.topic) + len(one.metadata or "") for tp, one in offsets.items()), default=0)
         at_once = max(1, BYTES_PER_COMMIT // (len(group) + texts + _BYTES_BESIDE_TEXTS))
@@ -66,10 +70,10 @@ class GroupOffsets:
 
 
 def of_another_copy(partition: TopicPartition, offset: int, end: int) -> OffsetReason | None:
-    """Why no group may be put to an offset behind the end of a copy, None when it is not behind it.
+    """The reason why no group may be set to an offset beyond the end of a copy; None if it is not beyond it.
 
-    Offset syncs and checkpoints outlive the copy that they speak of: when the target is built anew, those of the old one still lie
-    on the source, and a group would skip whatever is copied up to there.
+    Offset syncs and checkpoints outlive the copy they refer to. If the target is recreated, those of the old copy are
+    still on the source, and a group would skip all records that are copied up to that offset.
     """
     if offset <= end:
         return None

@@ -1,4 +1,4 @@
-"""Heartbeats: a sign of life of every flow in a topic that is replicated itself (spec mirrormaker §6)."""
+"""The heartbeat connector and task: each flow writes heartbeats to a topic that is itself replicated."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ EMIT_KEY: Final = "emit.heartbeats.enabled"
 INTERVAL_KEY: Final = "emit.heartbeats.interval.seconds"
 TOPIC_FACTOR_KEY: Final = "heartbeats.topic.replication.factor"
 
-# An interval of 0 makes Java's task spin; ours takes a breath.
+# With an interval of 0 Java's task runs a busy loop; this task waits between two heartbeats.
 _SHORTEST_INTERVAL_S: Final = 0.05
 
 
 def kept_heartbeats(props: Mapping[str, str]) -> KeptTopic:
-    """The heartbeats topic, to be created. Raises ConfigException for a bad replication factor."""
+    """The heartbeats topic to create. Raises ConfigException for a bad replication factor."""
     topic = replication_policy(props).heartbeats_topic()
     return KeptTopic.compacted(Side.TARGET, topic, props, MIRROR_HEARTBEAT_CONFIG, TOPIC_FACTOR_KEY)
 
 
 class MirrorHeartbeatConnector(MirrorConnector):
-    """Makes the heartbeats topic on the target; works for disabled flows too."""
+    """Creates the heartbeats topic on the target; runs for disabled flows too."""
 
     DEFINITION = MIRROR_HEARTBEAT_CONFIG
 
@@ -58,7 +58,7 @@ class MirrorHeartbeatConnector(MirrorConnector):
 
     def task_configs(self, max_tasks: int) -> list[dict[str, str]]:
         is_on = self._settings.bool(EMIT_KEY) and self._settings.int(INTERVAL_KEY) >= 0
-        return [dict(self._props)] if is_on else []  # without a number, as in Java
+        return [dict(self._props)] if is_on else []  # without a task index, as in Java
 
     def alter_offsets(self, props: object, offsets: Offsets) -> bool:
         check_heartbeat_offsets(offsets)
@@ -66,7 +66,7 @@ class MirrorHeartbeatConnector(MirrorConnector):
 
 
 class MirrorHeartbeatTask(SourceTask):
-    """One record per interval, at a fixed rate, to partition 0 of the heartbeats topic."""
+    """Emits one record per interval, at a fixed rate, to partition 0 of the heartbeats topic."""
 
     def __init__(self) -> None:
         self._stopping = threading.Event()
@@ -83,10 +83,10 @@ class MirrorHeartbeatTask(SourceTask):
         self._due = time.monotonic() + self._interval_s
 
     def poll(self) -> list[SourceRecord] | None:
-        """Waits for the next beat; None when the task stops before it."""
+        """Wait for the next heartbeat; None if the task stops first."""
         if self._stopping.wait(max(0.0, self._due - time.monotonic())):
             return None
-        # Beats that were missed while the target did not answer are not made up for.
+        # Heartbeats that were missed while the target did not answer are not sent later.
         self._due = max(self._due + self._interval_s, time.monotonic())
         heartbeat = Heartbeat(self._source, self._target, int(time.time() * 1000))
         return [

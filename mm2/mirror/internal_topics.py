@@ -1,4 +1,4 @@
-"""Creation of the topics that MirrorMaker keeps for itself (spec mirrormaker §2.2)."""
+"""Creates the internal topics of MirrorMaker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from mm2.mirror.recurring_errors import RecurringErrors
 
 log = structlog.get_logger(__name__)
 
-# Somebody made it, or we may not: then an administrator did, or the first write will say what is wrong.
+# The topic exists, or we may not create it: an administrator may have created it, otherwise the first write reports the
+# error.
 _ASSUMED_THERE: Final = frozenset(
     {
         ErrorCode.TOPIC_ALREADY_EXISTS,
@@ -32,9 +33,10 @@ _ASSUMED_THERE: Final = frozenset(
 
 @dataclass(frozen=True)
 class KeptTopic:
-    """A topic that MirrorMaker keeps for itself: where it is, what it is made as, and the `key` of its replication factor.
+    """An internal topic: its cluster, its settings, and the `key` that configures its replication factor.
 
-    `or_broker_default`: nobody has asked for this very factor, so when there are not that many brokers their own will do.
+    `or_broker_default`: the user has not set this replication factor, so the broker's default is used if there are too
+    few brokers.
     """
 
     side: Side
@@ -44,21 +46,24 @@ class KeptTopic:
 
     @classmethod
     def compacted(cls, side: Side, topic: str, props: Mapping[str, str], definition: ConfigDef, key: str) -> KeptTopic:
-        """One of MM2's own: compacted, one partition. Raises ConfigException for a bad factor."""
+        """An internal topic with one partition and compaction. Raises ConfigException for a bad replication factor."""
         return cls.of(side, NewTopic(topic, 1, configs={"cleanup.policy": "compact"}), props, definition, key)
 
     @classmethod
     def of(cls, side: Side, new: NewTopic, props: Mapping[str, str], definition: ConfigDef, key: str) -> KeptTopic:
-        """With the replication factor that a connector's properties have under `key`. Raises ConfigException for a bad one."""
+        """A topic with the replication factor that the connector's properties have under `key`.
+
+        Raises ConfigException if it is bad.
+        """
         factor = definition.keys[key].value_in(props)
         return cls(side, dataclasses.replace(new, replication_factor=int(str(factor))), key, key not in props)
 
 
 def create_kept_topic(admin: Admin, topic: KeptTopic, cluster: str, recurring: RecurringErrors) -> bool:
-    """Make it unless it exists. False when that failed and is worth another try.
+    """Create the topic unless it exists. False if this failed and should be retried.
 
-    `cluster` is the alias, for the sentence. An existing topic is taken as it is. Raises KafkaFailure when the cluster does not
-    answer.
+    `cluster` is the alias, for messages. An existing topic is used as it is. Raises KafkaFailure if the cluster does
+    not answer.
     """
     new, key, or_broker_default = topic.new, topic.key, topic.or_broker_default
     subject = f"topic {new.name}"
@@ -83,14 +88,14 @@ def create_kept_topic(admin: Admin, topic: KeptTopic, cluster: str, recurring: R
 
 
 def why_not_created(topic: KeptTopic, failure: KafkaFailure) -> str:
-    """In words, with key and value where it is the replication factor."""
+    """The reason as a message, with key and value if it is the replication factor."""
     if isinstance(failure, BrokerFailure) and failure.code == ErrorCode.INVALID_REPLICATION_FACTOR:
         return f"{topic.key} is {topic.new.replication_factor}, which the cluster cannot hold ({failure})"
     return str(failure)
 
 
 def broker_default_instead(key: str, replication_factor: int, cluster: str) -> str:
-    """The sentence for a default of `key` that the cluster has too few brokers for."""
+    """The message for a default of `key` that exceeds the number of brokers of the cluster."""
     return (
         f"{key} is {replication_factor} by default, more than cluster {cluster} has brokers: the brokers' own "
         f"default.replication.factor counts instead. Set {key} to have it otherwise."
@@ -98,8 +103,10 @@ def broker_default_instead(key: str, replication_factor: int, cluster: str) -> s
 
 
 def create_compacted_topic(admin: Admin, topic: KeptTopic, cluster: str, recurring: RecurringErrors) -> bool:
-    """:func:`create_kept_topic`, and a sentence on what is lost when somebody else has made it and does not have it compacted:
-    a broker that creates what is asked for, mostly."""
+    """Call :func:`create_kept_topic`, and warn if the topic is not compacted.
+
+    Usually automatic topic creation has then created it.
+    """
     if not create_kept_topic(admin, topic, cluster, recurring):
         return False
     name = topic.new.name

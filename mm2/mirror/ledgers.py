@@ -1,4 +1,4 @@
-"""What a flow's leader reads in ledgers and writes to its own, now and then; tasks follow theirs by themselves."""
+"""Reads ledgers and writes to the flow's own, for the leader of a flow. Tasks follow their ledgers themselves."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ACL_NOTE: Final = "acl"
 PROVENANCE_NOTE: Final = "provenance"
 
 Notes = Mapping[tuple[str, ...], Mapping[str, Any]]
-"""Of one kind, by name."""
+"""Notes of one kind, by name."""
 
 _NOTED: Final = (ACL_NOTE, PROVENANCE_NOTE, PROMOTED_NOTE)
 _TIMEOUT_S: Final = 15.0
@@ -34,7 +34,7 @@ _LEDGER: Final = re.compile(r"mm2-ledger\..+\.internal")
 
 @dataclass(frozen=True)
 class _Read:
-    """A ledger as it was at ``as_of_s`` (time.monotonic), up to these positions."""
+    """A ledger as read at ``as_of_s`` (time.monotonic), up to these positions."""
 
     topic_id: str
     as_of_s: float
@@ -43,7 +43,7 @@ class _Read:
 
 
 class Ledgers:
-    """Used by one thread; `stop` by another ends what is under way."""
+    """The ledgers of a flow. Used by one thread; `stop` may be called by another and aborts a read in progress."""
 
     def __init__(self, clients: MirrorClients, target_admin: Admin) -> None:
         self._clients = clients
@@ -52,14 +52,14 @@ class Ledgers:
         self._reading: LedgerLog | None = None
         self._stopped = False
         self._own: _Read | None = None
-        # By side and ledger topic: its id and end when it was read, and what it said, by kind.
+        # By side and ledger topic: topic id and end offset at the last read, and the notes by kind.
         self._read_before: dict[tuple[Side, str], tuple[tuple[str, int], dict[str, Notes]]] = {}
 
     def own(self) -> Ledger:
-        """The flow's own ledger as it is now. Raises KafkaFailure, also when it does not exist.
+        """The flow's own ledger as it is now. Raises KafkaFailure, also if it does not exist.
 
-        It grows all the time, so only what is new is read of it. What was deleted since the last look must be among that: deletions
-        are kept for a day (`delete.retention.ms`), and a look that is older than an hour does not count.
+        The ledger grows continuously, so only new records are read. These must include the tombstones written since the
+        last read: they are kept for one day (`delete.retention.ms`), and a read older than one hour is not reused.
         """
         topic = ledger_topic(self._clients.source_alias)
         topic_id = self._topic_id(topic, self._target_admin)
@@ -72,15 +72,18 @@ class Ledgers:
         return ledger
 
     def notes_of_source(self, kind: str, source_admin: Admin) -> Iterator[Notes]:
-        """The notes of all flows into the source that may be seen, flow by flow. Raises KafkaFailure when one cannot be read."""
+        """The notes of all readable ledgers of flows into the source, flow by flow.
+
+        Raises KafkaFailure if one cannot be read.
+        """
         return self._notes(kind, Side.SOURCE, source_admin, ())
 
     def notes_of_others(self, kind: str) -> Iterator[Notes]:
-        """The notes of all other flows into the target, as `notes_of_source`."""
+        """The notes of all other flows into the target; see `notes_of_source`."""
         return self._notes(kind, Side.TARGET, self._target_admin, (ledger_topic(self._clients.source_alias),))
 
     def _notes(self, kind: str, side: Side, admin: Admin, but: Collection[str]) -> Iterator[Notes]:
-        """A ledger is read again only when something has been written to it."""
+        """Yield the notes of each ledger; a ledger is read again only if records were added to it."""
         names = sorted(name for name in admin.list_topics() if _LEDGER.fullmatch(name) and name not in but)
         described = admin.describe_topics(names)
         ends = admin.list_offsets({TopicPartition(name, 0): LATEST for name in names})
@@ -101,7 +104,7 @@ class Ledgers:
             yield before[1][kind]
 
     def read(self, side: Side, topic: str, admin: Admin) -> Ledger:
-        """A ledger of one of the clusters as it is now. Raises KafkaFailure, also when it does not exist."""
+        """A ledger on one of the clusters as it is now. Raises KafkaFailure, also if it does not exist."""
         self._topic_id(topic, admin)
         return self._read(side, topic, None)[0]
 
@@ -109,7 +112,7 @@ class Ledgers:
     def _topic_id(topic: str, admin: Admin) -> str:
         answer = admin.describe_topics([topic])[topic]
         if isinstance(answer, KafkaFailure):
-            raise answer  # a reader would wait for it
+            raise answer  # a reader would wait for the topic
         return answer.topic_id
 
     def _read(
@@ -129,7 +132,7 @@ class Ledgers:
         return reading.ledger, reading.positions
 
     def write(self, records: Sequence[Record]) -> None:
-        """Append to the flow's own ledger; returns when they are acknowledged. Raises KafkaFailure."""
+        """Append to the flow's own ledger; returns when the records are acknowledged. Raises KafkaFailure."""
         if not records:
             return
         settings = self._clients.settings(Side.TARGET, Kind.PRODUCER, "ledger-producer")
@@ -140,7 +143,7 @@ class Ledgers:
             cluster.close()
 
     def stop(self) -> None:
-        """No more reading."""
+        """Abort the read in progress and prevent further ones."""
         self._stopped = True
         with self._lock:
             reading = self._reading

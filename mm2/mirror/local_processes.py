@@ -1,7 +1,7 @@
 """The REST interfaces of the MirrorMaker processes that this user runs on this machine.
 
-Each process writes a file, named after its process id, that `mm2` commands read. The process deletes it when it stops; the file of
-a killed process is ignored.
+Each process writes a file, named after its process id, that `mm2` commands read. The process deletes it when it stops.
+The file of a killed process is ignored.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class Process:
-    """A running process. ``url`` ends with a slash, ``flows`` are ``A->B``."""
+    """A running process. ``url`` ends with a slash, ``flows`` are of the form ``A->B``."""
 
     pid: int
     url: str
     flows: tuple[str, ...]
-    #: Milliseconds since the epoch.
+    #: Start time of the process, in milliseconds since the epoch.
     since_ms: int
-    #: When the operating system started it, in clock ticks: a later process may have the same number.
+    #: Start time by the operating system, in clock ticks: a later process may have the same process id.
     birth: str
 
 
 def write(url: str, flows: Sequence[str]) -> None:
-    """Publish this process. A disk error is logged and does not stop it."""
+    """Publish this process. A disk error is logged and otherwise ignored."""
     pid = os.getpid()
     process = Process(pid, url, tuple(flows), int(time.time() * 1000), _birth(pid))
     try:
@@ -44,7 +44,7 @@ def write(url: str, flows: Sequence[str]) -> None:
 
 
 def remove() -> None:
-    """Delete what `write` has written."""
+    """Delete the file that `write` created."""
     with contextlib.suppress(OSError):
         _file(os.getpid()).unlink(missing_ok=True)
 
@@ -59,7 +59,7 @@ def processes() -> list[Process]:
                 int(fields["pid"]), str(fields["url"]), tuple(fields["flows"]), int(fields["since_ms"]), fields["birth"]
             )
         except (OSError, ValueError, KeyError, TypeError):
-            continue  # gone, or being written
+            continue  # deleted, or being written
         if process.birth and process.birth == _birth(process.pid):
             found.append(process)
         else:
@@ -79,7 +79,7 @@ def _file(pid: int) -> Path:
 
 def _birth(pid: int) -> str:
     try:
-        # The name of a process, in parentheses, may hold anything; the start time is the 20th field behind it.
+        # The process name, in parentheses, may contain any character; the start time is the 20th field after it.
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
     except (OSError, IndexError):
         return ""

@@ -1,11 +1,16 @@
-"""The dedicated process: one herder per flow, on the flow's target (spec mirrormaker §9; Kafka's MirrorMaker).
+"""The dedicated MirrorMaker process: one herder per replication flow, on the flow's target (Kafka's MirrorMaker).
 
-Deviations: `scheduled.rebalance.max.delay.ms` is 0 unless the target sets it, so that the work of a process that died
-goes on elsewhere at once rather than after five minutes; classes, patterns, intervals and client settings of all
-connectors are tried out before anything starts; connectors and tasks that fail are started again (`restarts`); a target
-that does not answer is given five seconds, and where another one does, its flows begin when it comes; a stored connector
-configuration is compared as written, with its provider references, so a new leader does not restart connectors for nothing;
-a file that changes is applied while the process runs.
+Deviations from Java:
+
+- `scheduled.rebalance.max.delay.ms` is 0 unless the target sets it: the tasks of a dead process are reassigned at once,
+  not after five minutes.
+- Classes, patterns, intervals and client settings of all connectors are validated before anything starts.
+- Connectors and tasks that fail are restarted (`restarts`).
+- A target that does not answer within five seconds delays only its own flows, if another target answers. They start
+  when it becomes reachable.
+- Stored connector configurations are compared as written, with their config provider references. A new leader therefore
+  does not restart connectors without cause.
+- A changed properties file is applied while the process runs.
 """
 
 from __future__ import annotations
@@ -65,7 +70,7 @@ CONNECTORS: Final[Mapping[str, type[MirrorConnector]]] = {
 _TARGET_PATIENCE_S: Final = 5.0
 _TRY_S: Final = 4.0
 _BETWEEN_TRIES_S: Final = 0.5
-#: How often a target that was away is looked for, and how long each time; nothing else is watched meanwhile.
+#: How often an unreachable target is checked, and the timeout of a check; no other events are handled meanwhile.
 _TARGET_AGAIN_S: Final = 5.0
 _TARGET_GLANCE_S: Final = 1.0
 _WATCH_S: Final = 0.5
@@ -73,18 +78,18 @@ _LOOK_FOR_FAILURES_S: Final = 5.0
 _ENGINE_SHARE_S: Final = 3.0
 _REST_SHARE_S: Final = 2.0
 _CONFIGURE_AGAIN_S: Final = 10.0
-#: Until a file whose new flows had no target to go to is tried again.
+#: Delay before a file is retried if no target of its new flows was reachable.
 _RELOAD_AGAIN_S: Final = 30.0
-#: For flows that the file ends or changes; the others go on meanwhile.
+#: Time limit for stopping flows that the file removes or changes; the other flows continue meanwhile.
 _STOP_FLOWS_S: Final = 30.0
 
 
 class TargetAway(ConnectError):
-    """A target does not answer, which may pass."""
+    """A target cluster does not answer; the error may be temporary."""
 
 
 class FlowFailed(Exception):
-    """A flow's herder has ended by itself. `started`: it had worked before."""
+    """The herder of a flow has ended by itself. `started`: the flow was running before."""
 
     def __init__(self, message: str, *, started: bool) -> None:
         super().__init__(message)
@@ -93,7 +98,7 @@ class FlowFailed(Exception):
 
 @dataclass(frozen=True)
 class Flow:
-    """One flow of this process: its herder on the target, and what its connectors shall be configured with."""
+    """One flow of this process: its herder on the target, and the configurations of its connectors."""
 
     pair: SourceAndTarget
     node: Node
@@ -109,8 +114,8 @@ class MirrorMaker:
     """All flows of one process whose targets are among `targets` (None: all).
 
     The constructor connects to the targets, never to a source, and creates nothing. It raises ConfigException or
-    ConnectError for a configuration that cannot work, for a target that refuses us, and when no target can be reached.
-    `stopping`, when given, ends the wait for a target; `apps` are served beside the resources of the flows.
+    ConnectError for an invalid configuration, for a target that rejects the connection, and if no target can be
+    reached. `stopping`, if given, ends the wait for a target; `apps` are served beside the resources of the flows.
     """
 
     def __init__(
@@ -122,7 +127,7 @@ class MirrorMaker:
         apps: Apps | None = None,
     ) -> None:
         self._config = config
-        # Of what is in effect; resolved once, since its references may be gone by the next file.
+        # Settings in effect, resolved once: their references may no longer exist when the next file is read.
         self._frozen = _frozen(config)
         self._targets = targets
         self._stopping = stopping or threading.Event()
@@ -135,12 +140,12 @@ class MirrorMaker:
                 "dedicated.mode.enable.internal.rest = true needs a port for the other processes to reach",
             )
         self._rest = FlowsRest(config, apps) if serves_rest(config) else None
-        # What it starts costs something, not what it is; a flow that begins to copy later finds it here.
+        # Creating the engine is cheap, only its start is not; a flow that starts to copy later uses the same one.
         self._engine = CopyEngine(config.spark_props())
         self.checkpoint_latencies = CheckpointLatencies()
         self.flows: list[Flow] = []
         self._leaving: list[Flow] = []  # while they are being stopped
-        self._waiting: set[SourceAndTarget] = set()  # flows that begin when their target comes
+        self._waiting: set[SourceAndTarget] = set()  # flows that start when their target is reachable
         self._recurring = RecurringErrors()
         self._reloads: Counter[str] = Counter()
         try:
@@ -151,7 +156,7 @@ class MirrorMaker:
             raise
 
     def start(self) -> None:
-        """Start Spark (in the background) and all herders; returns at once. Raises ConnectError when that fails."""
+        """Start Spark (in the background) and all herders; returns at once. Raises ConnectError if that fails."""
         log.info("MirrorMaker starts.", flows=[str(flow.pair) for flow in self.flows])
         self._start_engine()
         for flow in self.flows:
@@ -160,9 +165,9 @@ class MirrorMaker:
             self._rest.serve({flow.pair: flow.herder for flow in self.flows})
 
     def wait(self, stopping: threading.Event, file: ConfigFile | None = None) -> None:
-        """Wait for `stopping`, going over to new versions of `file` and having what fails started again.
+        """Wait for `stopping`, apply new versions of `file`, and restart what fails.
 
-        Raises FlowFailed when a herder has ended by itself.
+        Raises FlowFailed if a herder has ended by itself.
         """
         next_look_s = next_try_s = next_glance_s = 0.0
         unsettled = False
@@ -190,30 +195,30 @@ class MirrorMaker:
 
     @property
     def config(self) -> MirrorMakerConfig:
-        """What is in effect."""
+        """The configuration in effect."""
         return self._config
 
     @property
     def plans(self) -> Mapping[SourceAndTarget, FlowPlan]:
-        """What is wanted of every flow, also of those that wait for their target; replaced, never changed."""
+        """The plan of each flow, including flows that wait for their target; replaced, never changed."""
         return self._plans
 
     @property
     def engine(self) -> CopyEngine:
-        """What copies."""
+        """The copy engine."""
         return self._engine
 
     @property
     def reloads(self) -> Mapping[str, int]:
-        """New versions of the file since the start, by what became of them: applied or refused."""
+        """New versions of the file since the start, counted by outcome: applied or refused."""
         return dict(self._reloads)
 
     def status(self) -> dict[str, Any]:
-        """Status of every flow's herder, JSON-able."""
+        """The status of each flow's herder, as JSON-serializable values."""
         return {str(flow.pair): flow.herder.status() for flow in self.flows}
 
     def stop(self, timeout_s: float) -> None:
-        """Stop all flows at the same time, tasks first, then Spark; what hangs is left behind."""
+        """Stop all flows at the same time, tasks first, then Spark. Threads that hang are abandoned."""
         deadline = time.monotonic() + timeout_s
         if self._rest is not None:
             self._rest.stop(_REST_SHARE_S)
@@ -234,7 +239,7 @@ class MirrorMaker:
     # -- a new version of the file
 
     def _reload(self, file: ConfigFile) -> bool:
-        """Go over to what the file says now, or refuse it with a sentence. False when another try may do better."""
+        """Apply the new version of the file, or reject it with an error. False if a retry may succeed."""
         lines: list[str] = []
         try:
             props = file.load()
@@ -243,7 +248,7 @@ class MirrorMaker:
             lines = difference(old, props, {*self._config.clusters, *config.clusters})
             plans = plan_flows(config, self._targets, self._plugins)
             frozen = _frozen(config)
-        except Exception as error:  # a class of the user's own may raise whatever it likes
+        except Exception as error:  # a custom class may raise any exception
             trace = None if isinstance(error, (ConfigException, ConnectError)) else error
             sentence = "%s is refused, the old one goes on: %s"
             log.error(sentence, file.path, error, difference=lines, exc_info=trace)  # noqa: TRY400
@@ -276,7 +281,7 @@ class MirrorMaker:
         return True
 
     def _fresh_flows(self, changes: Changes, plans: Mapping[SourceAndTarget, FlowPlan]) -> list[Flow]:
-        """The flows to be started, their targets asked. Raises what the constructor does."""
+        """Create the flows to start and check their targets. Raises what the constructor raises."""
         fresh: list[Flow] = []
         try:
             for pair in (*changes.added, *(pair for pair in changes.restarted if pair not in self._waiting)):
@@ -312,7 +317,7 @@ class MirrorMaker:
         if self._rest is not None:
             self._rest.change({flow.pair: flow.herder for flow in self.flows})
 
-    # -- what a flow needs
+    # -- parts of a flow
 
     def _flow(self, pair: SourceAndTarget, plan: FlowPlan) -> Flow:
         internal = self._rest.binding if self._rest is not None and self._rest.internal else None
@@ -331,7 +336,10 @@ class MirrorMaker:
         return Flow(pair, node, configurer)
 
     def _check_targets(self) -> None:
-        """Ask all targets; flows whose target does not answer are put off. Raises ConnectError when none does."""
+        """Check all targets; flows whose target does not answer are postponed.
+
+        Raises ConnectError if no target answers.
+        """
         away: dict[str, TargetAway] = {}
         targets = {flow.pair.target: flow for flow in self.flows}
         for alias, flow in targets.items():
@@ -352,14 +360,14 @@ class MirrorMaker:
             )
 
     def _begin_where_target_has_come(self) -> None:
-        """Look for the targets of flows that wait, and start those whose target answers."""
+        """Check the targets of waiting flows, and start the flows whose target answers."""
         for alias in sorted({pair.target for pair in self._waiting}):
             pairs = [pair for pair in self._plans if pair in self._waiting and pair.target == alias]
             fresh = [self._flow(pair, self._plans[pair]) for pair in pairs]
             try:
                 fresh[0].node.check(_TARGET_GLANCE_S)
             except KafkaFailure as failure:
-                if not failure.retriable:  # it is there, and does not let us in
+                if not failure.retriable:  # the target is reachable but rejects the connection
                     self._recurring.report(alias, f"The target cluster {alias} cannot be used yet: {failure}")
                 for flow in fresh:
                     flow.node.stop()
@@ -372,7 +380,11 @@ class MirrorMaker:
             self._join(fresh)
 
     def _check_target(self, flow: Flow, plan: FlowPlan) -> None:
-        """Raises ConnectError: at once when the target refuses us, TargetAway after five seconds without an answer."""
+        """Check the target of a flow.
+
+        Raises ConnectError at once if the target rejects the connection, and TargetAway after five seconds without an
+        answer.
+        """
         alias = flow.pair.target
         servers = plan.worker.get("bootstrap.servers")
         where = f"{alias} ({alias}.bootstrap.servers = {servers})"
@@ -395,12 +407,15 @@ class MirrorMaker:
 
 
 def _frozen(config: MirrorMakerConfig) -> dict[str, str]:
-    """What counts only when the process starts, resolved. Raises ConfigException where a reference stands for nothing."""
+    """The resolved settings that apply only at start of the process.
+
+    Raises ConfigException for a reference without a value.
+    """
     return {**config.spark_props(), **config.rest_props(), _INTERNAL_REST: str(config.internal_rest)}
 
 
 def connect_plugins() -> Plugins:
-    """The classes a worker of a flow looks up by name."""
+    """The classes that a worker of a flow finds by name."""
     plugins = Plugins()
     for java_class, connector in CONNECTORS.items():
         plugins.register(java_class, connector, kind=Connector)
@@ -410,13 +425,13 @@ def connect_plugins() -> Plugins:
 
 
 def worker_id(pair: SourceAndTarget) -> str:
-    """Unique per process (KAFKA-18843): `<host>/S->T/<uuid>`."""
+    """A worker id that is unique per process (KAFKA-18843): `<host>/S->T/<uuid>`."""
     return "/".join(part for part in (_host(), str(pair), str(uuid.uuid4())) if part)
 
 
 @functools.cache
 def _host() -> str:
-    """Canonical name of this host; asked for once, since a name server that is away makes every try slow."""
+    """Canonical name of this host. Cached, since each lookup is slow while the name server is unreachable."""
     try:
         return socket.getfqdn()
     except OSError:
@@ -424,21 +439,21 @@ def _host() -> str:
 
 
 class Configurer:
-    """What a new leader of the flow does: bring the stored connector configurations up to those of its file.
+    """Updates the stored connector configurations to those of the file, when this process becomes the flow's leader.
 
-    A write that the cluster did not take is tried again: without it the flow would do nothing until the next leader.
+    A write that the cluster rejected is retried: otherwise the flow would do nothing until the next leader election.
     """
 
     def __init__(self, pair: SourceAndTarget, wanted: Mapping[str, Mapping[str, str]]) -> None:
         self._pair = pair
-        #: By connector name; replaced as a whole when the file says otherwise.
+        #: By connector name; replaced as a whole when the file changes.
         self.wanted = wanted
 
     def __call__(self, herder: DistributedHerder) -> None:
         self.bring_up(herder, self.wanted)
 
     def bring_up(self, herder: DistributedHerder, names: Iterable[str]) -> None:
-        """These connectors; a worker that does not lead leaves it to the one that does."""
+        """Update these connectors; a worker that is not the leader leaves this to the leader."""
         for name in names:
             self._bring_up(herder, name)
 
@@ -459,15 +474,18 @@ class Configurer:
         else:
             log.error("Failed to configure the connector %s for %s: %s", name, self._pair, error)
             if isinstance(error, PrivilegedWriteError) or isinstance(error.__cause__, KafkaFailure):
-                # The cluster did not take it, or a zombie of an older leader has to be fenced first: that says nothing against
-                # the configuration.
+                # The cluster rejected the write, or an older leader must be fenced first: neither means that the
+                # configuration is invalid.
                 again = threading.Timer(_CONFIGURE_AGAIN_S, self._bring_up, (herder, name))
                 again.daemon = True
                 again.start()
 
 
 def _stop_flows(flows: Sequence[Flow], deadline: float, *, unless: threading.Event | None = None) -> None:
-    """All at the same time, until ``deadline`` (of the steady clock) or ``unless`` is set; what hangs is left behind."""
+    """Stop flows in parallel, until ``deadline`` (monotonic clock) or until ``unless`` is set.
+
+    Threads that hang are abandoned.
+    """
     threads = [threading.Thread(target=flow.node.stop, name=f"stop-{flow.pair}", daemon=True) for flow in flows]
     for thread in threads:
         thread.start()

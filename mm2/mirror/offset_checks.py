@@ -1,4 +1,4 @@
-"""Checks of Connect offsets that a user wants to write by hand (KIP-875; spec mirrormaker §3.8)."""
+"""Validates Connect offsets that a user wants to write (KIP-875, MirrorUtils)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _INT32_MAX = 2**31 - 1
 
 
 def check_source_offsets(offsets: Offsets) -> None:
-    """Entries of MirrorSourceConnector: cluster, topic, partition -> offset >= 0. Raises ConnectError."""
+    """Check MirrorSourceConnector's entries: cluster, topic, partition -> offset >= 0. Raises ConnectError."""
     for partition, offset in _set_entries(offsets):
         _text(partition, "cluster")
         _text(partition, "topic")
@@ -24,7 +24,7 @@ def check_source_offsets(offsets: Offsets) -> None:
 
 
 def check_checkpoint_offsets(offsets: Offsets) -> None:
-    """Entries of MirrorCheckpointConnector: group, topic, partition -> offset 0. Raises ConnectError."""
+    """Check MirrorCheckpointConnector's entries: group, topic, partition -> offset 0. Raises ConnectError."""
     for partition, offset in _set_entries(offsets):
         _text(partition, "group")
         _text(partition, "topic")
@@ -33,7 +33,7 @@ def check_checkpoint_offsets(offsets: Offsets) -> None:
 
 
 def check_heartbeat_offsets(offsets: Offsets) -> None:
-    """Entries of MirrorHeartbeatConnector: both aliases -> offset 0. Raises ConnectError."""
+    """Check MirrorHeartbeatConnector's entries: both aliases -> offset 0. Raises ConnectError."""
     for partition, offset in _set_entries(offsets):
         _text(partition, "sourceClusterAlias")
         _text(partition, "targetClusterAlias")
@@ -41,7 +41,7 @@ def check_heartbeat_offsets(offsets: Offsets) -> None:
 
 
 def _set_entries(offsets: Offsets) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
-    """Entries that set something; whatever is removed may have any form, so that garbage can be got rid of."""
+    """The entries that set an offset. Removed entries may have any form, so that invalid ones can be deleted."""
     entries: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = []
     for partition, offset in offsets:
         if offset is None:

@@ -1,8 +1,9 @@
-"""Offset syncs of the recent past and the conservative translation of group offsets (spec mirrormaker §5.3).
+"""Keeps recent offset syncs and translates group offsets conservatively (OffsetSyncStore).
 
-Pure: records come in through `update`, in the order of the offset-syncs topic; whoever reads the topic says when the
-first read is complete. History is kept sparse: 64 syncs per source partition, dense near the end and exponentially
-thinner behind it, so a group that lags far is translated to an older sync and re-reads more, but never skips.
+Pure: records arrive through `update`, in the order of the offset-syncs topic; the reader of the topic reports when the
+first read is complete. The history is sparse: 64 syncs per source partition, dense near the end and exponentially
+sparser before it. A group with a large lag is translated to an older sync and re-reads more records, but never skips
+any.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ def _near_enough(x: OffsetSync, y: OffsetSync, i: int, j: int) -> bool:
 
 
 def _far_enough(x: OffsetSync, y: OffsetSync, i: int) -> bool:
-    """Invariant C: x (at i) is not so close to y that keeping both would be a waste."""
+    """Invariant C: x (at i) is far enough from y (at j) for both to be worth keeping."""
     bound = y.upstream_offset + (1 << max(i - 2, 0))
     return x is y or (bound <= _INT64_MAX and x.upstream_offset >= bound)
 
 
 def started(sync: OffsetSync) -> SyncHistory:
-    """History that knows nothing but `sync`."""
+    """A history that contains only `sync`."""
     return (sync,) * SIZE
 
 
 def advanced(history: SyncHistory, sync: OffsetSync) -> SyncHistory:
-    """History with `sync` as its newest entry. An upstream rewind discards the past."""
+    """The history with `sync` as its newest entry. If the upstream offset goes back, all older syncs are discarded."""
     if sync.upstream_offset < history[0].upstream_offset:
         return started(sync)
     old, new = history, list(history)
@@ -60,7 +61,7 @@ def advanced(history: SyncHistory, sync: OffsetSync) -> SyncHistory:
             if not (at < i and skip):
                 break
         if _near_enough(new[i - 1], new[i], i - 1, i):
-            break  # the rest satisfied the invariants before and still does
+            break  # the remaining entries satisfied the invariants before and still do
         new[i] = candidate
     return tuple(new)
 
@@ -76,12 +77,12 @@ def lookup(history: SyncHistory, upstream_offset: int) -> OffsetSync:
 class OffsetSyncStore:
     """Syncs of all partitions of one flow. One thread updates, any thread translates.
 
-    `must_read_to_end`: nothing is known of the checkpoints emitted before this start, so of the syncs read up to
-    `first_read_done` only the last of each partition is usable (an older one could move a group backwards).
+    `must_read_to_end`: the checkpoints emitted before this start are not known. Of the syncs read up to
+    `first_read_done`, only the last of each partition is then usable; an older one could move a group backwards.
     """
 
     TOO_OLD: Final = -1
-    """Translation of an offset that lies before every usable sync."""
+    """The translation of an offset before every usable sync."""
 
     def __init__(self, *, must_read_to_end: bool) -> None:
         self._must_read_to_end = must_read_to_end
@@ -107,9 +108,9 @@ class OffsetSyncStore:
     def translate(self, topic: str, partition: int, upstream_offset: int) -> int | None:
         """Downstream offset for a group's committed `upstream_offset`.
 
-        None when nothing is known (first read under way, or no sync of this partition), TOO_OLD when the offset lies
-        before every usable sync. Between two syncs the answer is one past the lower one (KAFKA-12468): how offsets
-        advance after a sync cannot be inferred from it.
+        None if there is no basis for a translation (first read in progress, or no sync of this partition); TOO_OLD if
+        the offset is before every usable sync. Between two syncs the result is one past the lower one (KAFKA-12468):
+        how offsets advance after a sync cannot be inferred from it.
         """
         history = self._histories.get((topic, partition)) if self._ready else None
         if history is None:

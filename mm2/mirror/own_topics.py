@@ -1,6 +1,7 @@
-"""Topics on the target that Java's MirrorMaker does not have: the ledger and the dead letters (DESIGN §6).
+"""Topics on the target that Java's MirrorMaker does not have: the ledger and the dead-letter topic.
 
-Their default names begin with ``mm2`` and end in ``.internal``, so Java takes them for its own and replicates neither.
+Their default names begin with ``mm2`` and end in ``.internal``, so Java treats them as its internal topics and does not
+replicate them.
 """
 
 from __future__ import annotations
@@ -22,29 +23,33 @@ DEAD_LETTER_FACTOR_KEY: Final = "dead.letter.topic.replication.factor"
 _DEAD_LETTER_CONFIGS: Final = {
     "cleanup.policy": "delete",
     "retention.ms": "-1",
-    # What is too large for its remote topic has to fit in here; more than this no broker's socket takes by default.
+    # A record that is too large for its remote topic must fit here. By default brokers accept no larger request than
+    # this.
     "max.message.bytes": str(100 << 20),
 }
 _OWN: Final = re.compile(r"mm2-(ledger|dead-letters)\..+\.internal")
 
 
 def dead_letter_topic(props: Mapping[str, str]) -> str:
-    """Where the flow with these connector properties puts records that it cannot copy."""
+    """The topic for records that the flow with these connector properties cannot copy."""
     return props.get(DEAD_LETTER_KEY, "").strip() or f"mm2-dead-letters.{props[SOURCE_ALIAS_KEY]}.internal"
 
 
 def is_own_topic(topic: str) -> bool:
-    """Whether this is a ledger or a dead-letter topic by its default name, of whatever flow.
+    """Whether this is the default name of a ledger or a dead-letter topic, of any flow.
 
-    Like those of Connect's topics these names keep their dots whatever the separator is, so a policy with another
-    separator does not know them for internal.
+    Like the names of Connect's topics, these keep their dots whatever the separator is. A policy with another separator
+    does not recognize them as internal.
     """
     return _OWN.fullmatch(topic) is not None
 
 
 def kept_ledger(props: Mapping[str, str]) -> KeptTopic:
-    """The ledger of the flow, to be created. A file that was written for Java does not have the replication factors of these
-    two, and its cluster may be a single broker: then the broker's default will do. Raises ConfigException."""
+    """The ledger topic of the flow, to be created. Raises ConfigException.
+
+    A properties file written for Java does not set the replication factors of the ledger and the dead-letter topic, and
+    its cluster may have a single broker: then the broker's default is used.
+    """
     new = NewTopic(ledger_topic(props[SOURCE_ALIAS_KEY]), 1, configs=LEDGER_CONFIGS)
     return KeptTopic.of(Side.TARGET, new, props, MIRROR_SOURCE_CONFIG, LEDGER_FACTOR_KEY)
 

@@ -1,4 +1,4 @@
-"""What a MirrorMaker file wants of each flow that a process runs, checked as far as that goes without a cluster."""
+"""Derives the configuration of each flow of a process from the properties file, validated without connecting."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CONVERTER_KEYS: Final = ("key.converter", "value.converter", "header.converter")
 class FlowPlan:
     """Settings of the flow's worker and, by name, of its connectors: as written, and with references resolved.
 
-    Resolved settings hold secrets.
+    Resolved settings contain secrets.
     """
 
     worker: Mapping[str, str] = field(repr=False)
@@ -30,16 +30,17 @@ class FlowPlan:
 
     @property
     def replicates(self) -> bool:
-        """Whether the flow copies; it exists without that for its heartbeats."""
+        """Whether the flow copies topics; a flow that does not still emits heartbeats."""
         return self.resolved[_name(SOURCE_CONNECTOR)]["enabled"].strip().lower() == "true"
 
 
 @dataclass(frozen=True)
 class Changes:
-    """What has to happen when a process goes over from some plans to others.
+    """The changes between two sets of plans.
 
-    ``restarted`` are flows whose worker is another one. Of the flows that stay, by connector name: ``reconfigured`` has what
-    is written otherwise, ``resolved_anew`` what is written the same and means something else.
+    ``restarted`` are flows whose worker settings differ. Of the other flows, by connector name: ``reconfigured`` are
+    those whose written settings differ, ``resolved_anew`` those with the same written settings but different resolved
+    values.
     """
 
     added: tuple[SourceAndTarget, ...]
@@ -50,7 +51,7 @@ class Changes:
 
     @classmethod
     def between(cls, old: Mapping[SourceAndTarget, FlowPlan], new: Mapping[SourceAndTarget, FlowPlan]) -> Self:
-        """What leads from ``old`` to ``new``."""
+        """The changes from ``old`` to ``new``."""
         both = [pair for pair in new if pair in old]
         restarted = tuple(pair for pair in both if old[pair].worker != new[pair].worker)
         reconfigured, anew = {}, {}
@@ -66,7 +67,7 @@ class Changes:
         return cls(added, removed, restarted, reconfigured, anew)
 
     def to_json(self) -> dict[str, Any]:
-        """For the log: flows as ``A->B``."""
+        """The changes for the log, with flows as ``A->B``."""
         touched = {
             str(pair): [*names, *self.resolved_anew[pair]]
             for pair, names in self.reconfigured.items()
@@ -83,14 +84,17 @@ class Changes:
 def plan_flows(
     config: MirrorMakerConfig, targets: Sequence[str] | None, plugins: Plugins
 ) -> dict[SourceAndTarget, FlowPlan]:
-    """The flows into ``targets`` (None: all), each tried out. Raises ConfigException."""
+    """The flows into ``targets`` (None: all), validated. Raises ConfigException."""
     pairs = chosen_pairs(config, targets)
     config.validate({pair.target for pair in pairs})
     return {pair: plan_flow(config, pair, plugins) for pair in pairs}
 
 
 def chosen_pairs(config: MirrorMakerConfig, targets: Sequence[str] | None) -> list[SourceAndTarget]:
-    """Flows to run. Raises ConfigException for an alias that `clusters` does not name, and when there are none."""
+    """The flows to run.
+
+    Raises ConfigException for an alias that `clusters` does not contain, and if there are no flows.
+    """
     known = ", ".join(config.clusters) or "none"
     if unknown := config.unknown_clusters(targets or ()):
         raise ConfigException(f"--clusters names {', '.join(unknown)}, but the clusters of the file are {known}.")
@@ -107,8 +111,10 @@ def chosen_pairs(config: MirrorMakerConfig, targets: Sequence[str] | None) -> li
 
 
 def plan_flow(config: MirrorMakerConfig, pair: SourceAndTarget, plugins: Plugins) -> FlowPlan:
-    """Tries out whatever a worker or connector of the flow would refuse later, when nobody looks any more. Raises
-    ConfigException."""
+    """Validate what a worker or connector of the flow would otherwise reject only at run time.
+
+    Raises ConfigException.
+    """
     written, resolved = {}, {}
     try:
         transformer = ConfigTransformer.from_props(config.originals)

@@ -1,4 +1,4 @@
-"""Classes that MirrorMaker configurations name: Java's own names mean ours of the same simple name."""
+"""Resolves class names in MirrorMaker configurations: a Java class name maps to our class of the same simple name."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def _configured(key: str, kind: type[Any], default: str, props: Mapping[str, str
         plugin.configure(props)
     except (ConfigException, ConnectError):
         raise
-    except Exception as error:  # a class of the user's own: what it raises must not end more than what uses it
+    except Exception as error:  # an exception of a custom class must only affect its user
         reason = f"{type(error).__name__}: {error}"
         raise ConnectError(f"Class {name} of configuration {key} cannot be configured: {reason}") from error
     return plugin
 
 
-# Each of these raises ConnectError for a class that cannot be had, ConfigException for properties that it refuses.
+# Each of these raises ConnectError if the class cannot be loaded, ConfigException if it rejects the properties.
 
 
 def replication_policy(props: Mapping[str, str]) -> ReplicationPolicy:
@@ -83,5 +83,5 @@ def config_property_filter(props: Mapping[str, str]) -> ConfigPropertyFilter:
 
 
 def admin_class(props: Mapping[str, str]) -> type[Admin]:
-    """Class of the mirror admins; a user's own is a subclass of `mm2.kafka.admin.Admin` (KIP-787)."""
+    """The class of the mirror admins; a custom one is a subclass of `mm2.kafka.admin.Admin` (KIP-787)."""
     return _PLUGINS.find(props.get(ADMIN_KEY, "ForwardingAdmin"), Admin, key=ADMIN_KEY)

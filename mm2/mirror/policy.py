@@ -1,7 +1,7 @@
-"""Replication policies: how a topic of one cluster is called on another (spec mirrormaker §2.1).
+"""Replication policies: define the name of a replicated topic on another cluster (ReplicationPolicy).
 
-A policy is made with no arguments and then configured with all properties of its connector, as Kafka's `Configurable`
-classes are; a policy of the user's own subclasses `ReplicationPolicy` and is named by its Python path in
+A policy is created without arguments and then configured with all properties of its connector, like Kafka's
+`Configurable` classes. A custom policy subclasses `ReplicationPolicy`; its Python path is set in
 `replication.policy.class`.
 """
 
@@ -26,35 +26,35 @@ DEFAULT_SEPARATOR: Final = "."
 
 
 class ReplicationPolicy(ABC):
-    """What Kafka's interface of the same name says, with its defaults (all of them with a fixed `.`)."""
+    """Kafka's interface of the same name, with its default methods (all of them with a fixed `.`)."""
 
     def configure(self, props: Mapping[str, str]) -> None:  # noqa: B027 - optional
-        """Take the connector's properties; called once, before anything else."""
+        """Configure the policy with the connector's properties; called once, before all other methods."""
 
     @abstractmethod
     def format_remote_topic(self, source_alias: str, topic: str) -> str:
-        """Name on the target of `topic` that is replicated from the cluster `source_alias`."""
+        """The name on the target of `topic` when replicated from the cluster `source_alias`."""
 
     @abstractmethod
     def topic_source(self, topic: str) -> str | None:
-        """Alias of the cluster from which `topic` came to where it is now; None for a topic that was born there."""
+        """The alias of the cluster from which `topic` was replicated; None if it is not a remote topic."""
 
     @abstractmethod
     def upstream_topic(self, topic: str) -> str | None:
-        """Name of `topic` on the cluster `topic_source(topic)`; None for a topic that was born here."""
+        """The name of `topic` on the cluster `topic_source(topic)`; None if it is not a remote topic."""
 
     def original_topic(self, topic: str) -> str:
-        """Name of `topic` on the cluster where it was born, whatever number of hops away."""
+        """The name of `topic` on the cluster where it was created, any number of hops away."""
         while (upstream := self.upstream_topic(topic)) is not None and upstream != topic:
             topic = upstream
         return topic
 
     def upstream_from(self, alias: str, topic: str) -> str | None:
-        """Name on the cluster `alias` of `topic` that came straight from there; None when it did not."""
+        """The name of `topic` on the cluster `alias` if it was replicated directly from there, else None."""
         return self.upstream_topic(topic) if self.topic_source(topic) == alias else None
 
     def came_from(self, alias: str, topic: str) -> bool:
-        """Whether `topic` came straight from the cluster `alias`."""
+        """Whether `topic` was replicated directly from the cluster `alias`."""
         return self.topic_source(topic) == alias or self.upstream_from(alias, topic) is not None
 
     def heartbeats_topic(self) -> str:
@@ -88,7 +88,7 @@ class ReplicationPolicy(ABC):
 
 
 class DefaultReplicationPolicy(ReplicationPolicy):
-    """Remote topics are called `<source alias><separator><topic>`."""
+    """Names remote topics `<source alias><separator><topic>`."""
 
     def __init__(self) -> None:
         self._separator = DEFAULT_SEPARATOR
@@ -121,8 +121,8 @@ class DefaultReplicationPolicy(ReplicationPolicy):
         return None if source is None else topic[len(source) + len(self._separator) :]
 
     def upstream_from(self, alias: str, topic: str) -> str | None:
-        # Kafka reads a name up to its first separator, so of an alias with a separator in it (`eu.west`) it never knows its
-        # topics again, and two such clusters would send them to and fro for ever.
+        # Kafka splits a name at its first separator. It does not recognize topics of an alias that contains the
+        # separator (`eu.west`), so two such clusters would replicate them back and forth endlessly.
         prefix = f"{alias}{self._separator}"
         if self._separator in alias and self.format_remote_topic(alias, "") == prefix and topic.startswith(prefix):
             return topic.removeprefix(prefix) or None
@@ -139,10 +139,10 @@ class DefaultReplicationPolicy(ReplicationPolicy):
 
 
 class IdentityReplicationPolicy(DefaultReplicationPolicy):
-    """Topics keep their names. There is no cycle protection, except for heartbeats, which are still renamed.
+    """Keeps topic names. There is no cycle detection, except for heartbeats, which are still renamed.
 
     Every topic counts as replicated from the configured `source.cluster.alias`. A name that merely *ends* with
-    `heartbeats` is renamed too (as in Java).
+    `heartbeats` is renamed too, as in Java.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
-"""What a start of a flow would do to its clusters, and what would keep it from it; nothing is changed by looking.
+"""Determines what starting a flow would change on its clusters, and what would prevent it, without changing anything.
 
-Every step is asked of the very code that takes it when the flow runs: `RemoteTopics.plan`, `TopicConfigs.plan`, `TopicAcls.plan`,
-`KeptTopic`, `InternalTopic`, and the comparison of connector configurations by a new leader. The clusters are asked what they would
-say to a creation (``validate_only``), and what we may do (KIP-430).
+Each step is computed by the code that performs it when the flow runs: `RemoteTopics.plan`, `TopicConfigs.plan`,
+`TopicAcls.plan`, `KeptTopic`, `InternalTopic`, and the comparison of connector configurations by a new leader. The
+clusters are asked whether a topic could be created (``validate_only``), and for our permissions (KIP-430).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _PREFLIGHT_S: Final = 5.0
 _READ_S: Final = 30.0
 _STORES: Final = ("config.storage.", "offset.storage.", "status.storage.")
 _NOT_ALLOWED: Final = frozenset({ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED})
-#: A name that is one, and not a pattern that happens to look like it; a dot may be either.
+#: A pattern that looks like a literal topic name; a dot can be part of either.
 _LITERAL: Final = re.compile(r"[A-Za-z0-9_.-]+")
 _HOSTED: Final = "kafka-cluster"
 _OFFSETS: Final = "__consumer_offsets"
@@ -57,8 +57,7 @@ _OFFSETS: Final = "__consumer_offsets"
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Something that would be done at a cluster (its alias). ``trouble`` is why it would not succeed; "" as far as is known it
-    would."""
+    """An action on a cluster (an alias). ``trouble`` is the reason why it would fail; "" if none is known."""
 
     cluster: str
     action: str
@@ -69,8 +68,11 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """Of one flow. ``troubles`` keep a part of it from working, ``notes`` are to be known; sentences both. ``unreachable`` are
-    aliases of clusters that did not answer, of which nothing else is told."""
+    """The preview of one flow. ``troubles`` and ``notes`` are messages.
+
+    ``troubles`` prevent a part of the flow from working, ``notes`` are informational. ``unreachable`` are the aliases
+    of clusters that did not answer; nothing else is reported about them.
+    """
 
     flow: str
     steps: tuple[Step, ...]
@@ -80,20 +82,20 @@ class Preview:
     unreachable: tuple[str, ...]
 
     def alias(self, side: Side) -> str:
-        """Of one of its clusters."""
+        """The alias of one of the flow's clusters."""
         source, _, target = self.flow.partition("->")
         return source if side is Side.SOURCE else target
 
     @property
     def is_well(self) -> bool:
-        """Nothing that is known would go wrong."""
+        """Whether no problem is known."""
         return not (
             self.troubles or any(step.trouble for step in self.steps) or any(one.missing for one in self.rights)
         )
 
 
 def preview(pair: SourceAndTarget, plan: FlowPlan) -> Preview:
-    """Look at the clusters of a flow as they are now; what cannot be asked is a trouble or a note, never an exception.
+    """Preview a flow on its clusters as they are now. A failed request becomes a trouble or a note, never an exception.
 
     Raises ConfigException or ConnectError for settings that cannot be used.
     """
@@ -129,7 +131,7 @@ class _Look:
         self._notes: list[str] = []
         self._unreachable: list[str] = []
         self._admins: dict[Side, Admin] = {}
-        self._creatable: dict[tuple[Side, str], bool] = {}  # by topic that is missing
+        self._creatable: dict[tuple[Side, str], bool] = {}  # by missing topic
         for side in Side:
             cluster, admin = self._clients.admin(side, f"plan-{side.value}-admin")
             stack.callback(cluster.close)
@@ -178,10 +180,10 @@ class _Look:
             tuple(self._unreachable),
         )
 
-    # -- topics of MirrorMaker's own
+    # -- internal topics
 
     def _own_topics(self) -> set[str]:
-        """Names of those on the target."""
+        """The names of those on the target."""
         stores = [InternalTopic.from_config(self._worker, prefix) for prefix in _STORES]
         kept = [kept_heartbeats(self._heartbeats)]
         if self._plan.replicates:
@@ -248,7 +250,7 @@ class _Look:
         details = {"partitions": partitions, "replication.factor": factor, **new.configs}
         self._steps.append(Step(cluster, "create topic", new.name, details, trouble))
 
-    # -- topics to copy
+    # -- topics to replicate
 
     def _seen(self, side: Side) -> TopicsSeen:
         wanted = self._selection.should_replicate if side is Side.SOURCE else self._selection.is_remote
@@ -354,7 +356,7 @@ class _Look:
     # -- connectors
 
     def _connectors(self) -> None:
-        """What a new leader would write, `mm2.mirror.maker.Configurer`."""
+        """The configurations that a new leader would write, see `mm2.mirror.maker.Configurer`."""
         admin = self._admins.get(Side.TARGET)
         if admin is None:
             return
@@ -380,10 +382,10 @@ class _Look:
                     Step(alias, "write connector config", name, {key: value for key, _, value in changed})
                 )
 
-    # -- rights
+    # -- permissions
 
     def _literal_topics(self, source: TopicsSeen) -> set[str]:
-        """Topics that the file names and that are not seen: they are not there, or we may not see them."""
+        """Topics that the file names but that were not found: they do not exist, or we may not describe them."""
         admin = self._admins.get(Side.SOURCE)
         if admin is None or not self._plan.replicates:
             return set()
@@ -437,8 +439,10 @@ class _Look:
 
 
 class _Known:
-    """What the brokers of one cluster say of our rights; ``creatable`` by topic that is missing: whether its creation was
-    allowed when it was rehearsed."""
+    """Our permissions as the brokers of one cluster report them.
+
+    ``creatable`` has, by missing topic, whether a validate-only creation was allowed.
+    """
 
     def __init__(self, admin: Admin, wanted: Iterable[RequiredAcl], creatable: Mapping[str, bool]) -> None:
         self._creatable = creatable
@@ -472,7 +476,7 @@ class _Known:
         return AclStatus(need, tuple(missing), tuple(unknown), next(iter(notes), ""))
 
     def _judge(self, need: RequiredAcl, name: str) -> tuple[bool | None, str]:
-        """Whether the operation is allowed, None and why when that cannot be known."""
+        """Whether the operation is allowed; None and the reason if this cannot be known."""
         answer = self._rights.get((need.kind, name))
         if answer is None:
             return None, "brokers tell rights on groups once they have some"
@@ -481,7 +485,7 @@ class _Known:
             if name in self._creatable:
                 return self._creatable[name], ""
             if not vanished(answer):
-                return True, ""  # it is there
+                return True, ""  # the topic exists
             return True if isinstance(
                 cluster, frozenset
             ) and AclOperation.CREATE in cluster else None, "it was not rehearsed"
@@ -499,7 +503,10 @@ class _Known:
 
 
 def _has_groups(admin: Admin) -> bool:
-    """Whoever asks for the coordinator of a group has brokers make their topic of offsets, if they have none yet."""
+    """Whether the cluster has groups.
+
+    Looking up a group's coordinator would create the offsets topic if it does not exist.
+    """
     found = admin.describe_topics([_OFFSETS])[_OFFSETS]
     if isinstance(found, TopicInfo) or vanished(found):
         return isinstance(found, TopicInfo)

@@ -1,11 +1,11 @@
-"""What was handed over: topics of a flow whose remote topics have writers of their own now (`mm2.failover`). Pure.
+"""Promotions: topics of a flow whose remote topics are written by applications now (`mm2.failover`). Pure.
 
-A note in the ledger of the flow, by source topic, that does not lapse: a source that comes back, and a process that is
-started again, find it. Its tasks hold the partitions (PAUSED, with the reason), offsets of groups are not written for them,
-and their configs and ACLs are not brought up to those of the source any more.
+A promotion is a note in the ledger of the flow, by source topic, that does not expire: a recovered source and a
+restarted process find it. The tasks do not copy these partitions (state PAUSED, with the reason), offsets of groups are
+not written for them, and their configs and ACLs are no longer synced from the source.
 
-Where names do not tell where a topic came from, the flow the other way may have it only once `mm2 failback` has said where
-that begins (``turned``), or all that came from the source would go back to it.
+If topic names do not show where a topic came from, the flow in the opposite direction may copy the topic only after
+`mm2 failback` has stored the start offsets (``turned``). Otherwise it would send all records back to the source.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PROMOTED_NOTE: Final = "promoted"
 
 @dataclass(frozen=True, slots=True)
 class Promotion:
-    """Of a topic of the source, since ``at_ms``; ``verb`` of `mm2` did it."""
+    """The promotion of a source topic, since ``at_ms``, by the command `mm2 <verb>`."""
 
     topic: str
     remote_topic: str
@@ -32,22 +32,25 @@ class Promotion:
 
     @property
     def pause(self) -> Pause:
-        """Of its partitions."""
+        """The pause of the topic's partitions."""
         return Pause(f"mm2 {self.verb}", self.at_ms, "promoted, until mm2 failback")
 
     def record(self) -> Record:
-        """Of the flow's ledger."""
+        """The record for the flow's ledger."""
         fields = {name: value for name, value in asdict(self).items() if name != "topic"}
         return note_record(PROMOTED_NOTE, [self.topic], fields)
 
 
 def withdrawn(topic: str) -> Record:
-    """What makes the flow copy the topic again."""
+    """The record that makes the flow copy the topic again."""
     return note_record(PROMOTED_NOTE, [topic], None)
 
 
 def promotions(notes: Mapping[tuple[str, ...], Mapping[str, Any]]) -> dict[str, Promotion]:
-    """By source topic, from the notes of a ledger. One that cannot be read counts: what it was written for is known."""
+    """Promotions by source topic, from the notes of a ledger.
+
+    An unreadable note counts too: its key identifies the topic.
+    """
     found = {}
     for name, value in notes.items():
         if len(name) == 1:
@@ -63,10 +66,10 @@ def promotions(notes: Mapping[tuple[str, ...], Mapping[str, Any]]) -> dict[str, 
 
 
 def promoted(ledger: Ledger) -> dict[str, Promotion]:
-    """By source topic."""
+    """Promotions by source topic."""
     return promotions(ledger.notes(PROMOTED_NOTE))
 
 
 def holds(ledger: Ledger) -> dict[tuple[str, int | None], Pause]:
-    """What is not to be copied because it was handed over (`mm2.copy.ledger.Pauses`)."""
+    """The pauses of promoted topics (`mm2.copy.ledger.Pauses`)."""
     return {(topic, None): one.pause for topic, one in promoted(ledger).items()}

@@ -1,18 +1,20 @@
-"""Where topics came from, so that no flow sends them back: what names cannot tell.
+"""Prevents replication loops where topic names do not show where a topic came from.
 
-Under the default policy a topic's name says which clusters it has passed. Under `IdentityReplicationPolicy`, a policy of
-the user's own, or when one cluster has two aliases, nothing in the name or the records does, and Java's MirrorMaker copies
-round for ever. So each flow says in its ledger, on its target, what it writes there and over which clusters that has come
-(a *claim*), by cluster id; and before it copies a topic it reads the ledgers of its source. Records are never touched.
+Under the default policy a topic's name contains the clusters it has passed. Under `IdentityReplicationPolicy`, under a
+custom policy, or when one cluster has two aliases, neither the names nor the records show it, and Java's MirrorMaker
+replicates in an endless loop. Each flow therefore stores in its ledger, on its target, which topics it writes there and
+through which clusters, by cluster id, they have come (a *claim*). Before it copies a topic, it reads the ledgers on its
+source. Records are never changed.
 
-A claim is a list of paths, each a list of hops, oldest first: the cluster a flow reads from, and since when that flow has
-its claim, in ms. When the target of a flow is on a path of its source topic, the hops from there on and the flow's own
-close a loop. All flows of it see the same numbers, so they agree on the youngest, and that one refuses. Claims count
-while their flow renews its lease, and for a week after: what came from the target would be there twice if it were sent back, so
-a process that is down or a connector that is paused is no reason to do so. Topics change their direction by `mm2.failover`.
+A claim is a list of paths. A path is a list of hops, oldest first: the cluster a flow reads from, and the time in ms
+since which that flow has its claim. If the target of a flow is on a path of its source topic, the hops from there on
+and the flow's own hop form a loop. All flows of the loop see the same values and therefore agree on the youngest claim;
+the flow with that claim does not copy the topic. Claims are valid while their flow renews its lease, and for a week
+after. Sending a topic back to the target would duplicate its records, so a process that is down or a paused connector
+does not invalidate them. `mm2.failover` reverses the direction of a topic.
 
-A claim is written before others' are looked at for the last time, so of two that begin at once at least one sees the
-other; whoever has only just claimed and sees a loop waits until the other has decided.
+A flow writes its claim before it reads the other claims for the last time. Of two flows that start at the same time, at
+least one therefore sees the other. A flow with a new claim that sees a loop waits until the other flow has decided.
 """
 
 from __future__ import annotations
@@ -42,19 +44,19 @@ RENEW_S: Final = 15.0
 _SETTLE_S: Final = 1.0
 
 Hop = tuple[str, int]
-"""Cluster id, and since when (ms) the flow that reads from it has its claim."""
+"""Cluster id, and the time (ms) since which the flow that reads from it has its claim."""
 Path = tuple[Hop, ...]
 
 
 def extended(paths: Iterable[Path], source_id: str, target_id: str, since_ms: int) -> tuple[Path, ...]:
-    """What a flow claims of a topic that came over `paths`: paths that would close a loop are left to its other flows."""
+    """A flow's claim on a topic that came over `paths`; paths that would close a loop are left out."""
     own = (source_id, since_ms)
     onwards = [path for path in paths if not {source_id, target_id} & {cluster for cluster, _ in path}]
     return ((own,), *((*path, own) for path in onwards))
 
 
 def loops(paths: Iterable[Path], target_id: str) -> list[Path]:
-    """The hops that lead from the target to the flow's source, for each path that does."""
+    """For each path that contains the target, its hops from the target to the flow's source."""
     found = []
     for path in paths:
         clusters = [cluster for cluster, _ in path]
@@ -64,13 +66,13 @@ def loops(paths: Iterable[Path], target_id: str) -> list[Path]:
 
 
 def gives_way(loop: Path, own: Hop) -> bool:
-    """Whether the flow with the hop `own` is the youngest of the loop that it closes."""
+    """Whether the flow with the hop `own` has the youngest claim of the loop that it closes."""
     return all((own[1], own[0]) > (since_ms, cluster) for cluster, since_ms in loop)
 
 
 @dataclass
 class Provenance:
-    """The claims of one flow. `pause` sleeps and says False when everything is to stop. Used by one thread."""
+    """The claims of one flow. `pause` sleeps and returns False at stop. Used by one thread."""
 
     source_admin: Admin
     target_admin: Admin
@@ -79,14 +81,15 @@ class Provenance:
     recurring: RecurringErrors
     pause: Callable[[float], bool]
     handed_over: set[str] = field(default_factory=set, init=False)
-    """Of the topics last asked for, those whose remote topics have writers of their own (`mm2.mirror.promotions`)."""
+    """Promoted topics among those of the last call (`mm2.mirror.promotions`)."""
     _claims: dict[str, tuple[Path, ...]] | None = field(default=None, init=False)  # by remote topic
     _until_ms: int = field(default=0, init=False)
 
     def allowed(self, topics: Collection[str]) -> tuple[set[str], bool]:
-        """Those of the source's topics that may be copied, and whether that is the last word for now.
+        """The topics of the source that may be copied, and whether the decision is final for now.
 
-        Raises KafkaFailure when a ledger of the source cannot be read: then it is not known, and what is copied now goes on.
+        Raises KafkaFailure if a ledger on the source cannot be read: then there is no decision, and the current topics
+        are still copied.
         """
         source_id = self.source_admin.describe_cluster().cluster_id
         target_id = self.target_admin.describe_cluster().cluster_id
@@ -97,7 +100,7 @@ class Provenance:
         claims = self._load()
         established = set(claims)
         origins = self._origins()
-        # Those that were handed over stay with their tasks, which hold them, and are in nobody's way.
+        # Promoted topics stay assigned to their tasks, which do not copy them, and are part of no loop.
         topics = set(topics) - self.handed_over - self._not_turned(topics)
         wanted = self._wanted(topics, claims, origins, source_id, target_id)
         self._write(wanted)
@@ -120,9 +123,9 @@ class Provenance:
         return allowed, not waiting
 
     def foreseen(self, topics: Collection[str]) -> set[str]:
-        """Those that `allowed` would let through as things are now; nothing is claimed, and who is refused is complained of.
+        """The topics that `allowed` would return now. Writes no claim; reports the topics that are refused.
 
-        Raises KafkaFailure when a ledger of the source cannot be read.
+        Raises KafkaFailure if a ledger on the source cannot be read.
         """
         source_id = self.source_admin.describe_cluster().cluster_id
         target_id = self.target_admin.describe_cluster().cluster_id
@@ -132,7 +135,7 @@ class Provenance:
             return set(topics)
         topics = set(topics) - self.handed_over - self._not_turned(topics)
         claims: dict[str, tuple[Path, ...]] = {}
-        with contextlib.suppress(KafkaFailure):  # without a ledger there is no claim either
+        with contextlib.suppress(KafkaFailure):  # no ledger, no claims
             notes = self.ledgers.own().notes(PROVENANCE_NOTE)
             claims = _claims(notes) if _now_ms() < _lease(notes) else {}
         wanted = self._wanted(topics, claims, self._origins(), source_id, target_id)
@@ -149,7 +152,7 @@ class Provenance:
         source_id: str,
         target_id: str,
     ) -> dict[str, tuple[Path, ...]]:
-        """What is claimed, by remote topic, of those that close no loop that this flow has to give way in."""
+        """The claims, by remote topic, for topics that this flow may copy with regard to loops."""
         wanted = {}
         for topic in topics:
             upstream, remote = origins.get(topic, ()), self.selection.remote(topic)
@@ -160,7 +163,7 @@ class Provenance:
         return wanted
 
     def renew(self) -> bool:
-        """Hold the claims for another while. False when they have lapsed already, and `allowed` has to be asked."""
+        """Extend the lease of the claims. False if it has expired, and `allowed` must be called."""
         if not self._claims:
             return True
         if _now_ms() >= self._until_ms:
@@ -169,7 +172,7 @@ class Provenance:
         return True
 
     def _promoted(self, *, must_know: bool) -> set[str]:
-        """Topics that the flow's ledger says were handed over. Raises KafkaFailure when that is not known, but may be soon."""
+        """The promoted topics in the flow's ledger. Raises KafkaFailure if they cannot be read now but may be soon."""
         try:
             return set(promoted(self.ledgers.own()))
         except KafkaFailure as failure:
@@ -178,8 +181,11 @@ class Provenance:
             return self.handed_over
 
     def _not_turned(self, topics: Collection[str]) -> set[str]:
-        """Topics that came from the target and were handed over to this cluster: to send all of them back would double there
-        what has come from there, and where to begin says `mm2 failback`."""
+        """Topics that came from the target, were promoted on this cluster, and have no start offsets yet.
+
+        Copying them completely would duplicate on the target the records that came from there. `mm2 failback` stores
+        the offsets to start from.
+        """
         waiting = set()
         for notes in self.ledgers.notes_of_source(PROMOTED_NOTE, self.source_admin):
             waiting |= {one.remote_topic for one in promotions(notes).values() if not one.turned}
@@ -204,7 +210,7 @@ class Provenance:
         )
 
     def _load(self) -> dict[str, tuple[Path, ...]]:
-        """Our claims that count. What has lapsed is taken back, since others may have gone by that."""
+        """Our valid claims. Expired claims are deleted, since other flows may have started to copy the topics."""
         if self._claims is None:
             try:
                 notes = self.ledgers.own().notes(PROVENANCE_NOTE)
@@ -219,7 +225,10 @@ class Provenance:
         return self._claims
 
     def _do_without(self, failure: KafkaFailure) -> None:
-        """Go on without a ledger that is missing or denied: what others say is still heeded. Raises what may pass."""
+        """Continue without a ledger that is missing or not authorized; claims of others still apply.
+
+        Raises temporary errors.
+        """
         if not failure.is_final and not vanished(failure):
             raise failure
         self.recurring.report(
@@ -228,7 +237,7 @@ class Provenance:
         )
 
     def _write(self, claims: Mapping[str, tuple[Path, ...]]) -> None:
-        """Make these our claims, and hold them. Nothing is done while the ledger could not even be read."""
+        """Store these as our claims and extend the lease. Does nothing if the ledger could not be read."""
         known = self._claims
         if known is None:
             return
@@ -253,7 +262,7 @@ class Provenance:
         self._claims, self._until_ms = dict(claims), until_ms
 
     def _origins(self) -> dict[str, list[Path]]:
-        """Over which clusters the topics of the source have come, as all flows into it say that are alive."""
+        """The paths of the source's topics, from all flows into the source whose lease is valid."""
         origins: dict[str, list[Path]] = {}
         for notes in self.ledgers.notes_of_source(PROVENANCE_NOTE, self.source_admin):
             if _now_ms() < _lease(notes):
@@ -263,13 +272,13 @@ class Provenance:
 
 
 def _lease(notes: Notes) -> int:
-    """Until when (ms) the claims of a ledger count."""
+    """The time (ms) at which the lease of a ledger's claims ends."""
     until_ms = notes.get((), {}).get("until.ms", 0)
     return until_ms if isinstance(until_ms, int) else 0
 
 
 def _claims(notes: Notes) -> dict[str, tuple[Path, ...]]:
-    """By remote topic; what cannot be read is left out."""
+    """Claims by remote topic; unreadable ones are left out."""
     claims = {}
     for name, value in notes.items():
         try:
@@ -283,7 +292,7 @@ def _claims(notes: Notes) -> dict[str, tuple[Path, ...]]:
 
 
 def _after(paths: Iterable[Path]) -> int:
-    """A time for a new claim: now, and after all that it builds upon, whatever the clocks say."""
+    """The time of a new claim: now, but later than all claims it is based on, whatever the clocks show."""
     return max([_now_ms(), *(since_ms + 1 for path in paths for _, since_ms in path)])
 
 

@@ -1,4 +1,4 @@
-"""Errors that may last: logged once, not at every attempt."""
+"""Logs recurring errors once instead of at every attempt."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ log = structlog.get_logger(__name__)
 class RecurringErrors:
     """Errors by subject: a warning when new or changed, a debug line when repeated, an info line when resolved.
 
-    Thread-safe: a task's poll and its scheduler share one.
+    Thread-safe: a task's poll and its scheduler share one instance.
     """
 
     def __init__(self) -> None:
@@ -24,13 +24,13 @@ class RecurringErrors:
         level(message)
 
     def resolve(self, subject: str) -> None:
-        """The last attempt with ``subject`` succeeded."""
+        """Report that the last attempt with ``subject`` succeeded."""
         if self._messages.pop(subject, None) is not None:
             log.info("An earlier error is resolved.", subject=subject)
 
     def keep_only(self, prefix: str, subjects: Iterable[str]) -> None:
         """Resolve all subjects that begin with ``prefix`` and are not among ``subjects``."""
         current = set(subjects)
-        for subject in list(self._messages):  # a copy, made in one go: another thread may add to it
+        for subject in list(self._messages):  # a copy made in one step: another thread may add to the dict
             if subject.startswith(prefix) and subject not in current:
                 self.resolve(subject)

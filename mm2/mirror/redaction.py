@@ -1,8 +1,8 @@
-"""Configurations as the REST interface of a MirrorMaker process shows them: without secrets.
+"""Removes secrets from the configurations that the REST interface of a MirrorMaker process returns.
 
-The file of a MirrorMaker may be readable to its user alone, while everybody on the machine may ask at 127.0.0.1. Connector
-configurations hold the clusters' passwords where the file has them itself, and Java's MirrorMaker shows them to nobody, having no
-such interface. What is shown can be changed and put back: ``[hidden]`` then stands for what is there.
+The properties file of a MirrorMaker may be readable by its user only, while every user of the machine can connect to
+127.0.0.1. Connector configurations contain the clusters' passwords if the file does. Java's MirrorMaker has no such
+interface. A returned configuration can be edited and written back: ``[hidden]`` then stands for the stored value.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ T = TypeVar("T")
 S = TypeVar("S")
 
 _REFERENCES: Final = re.compile(r"(?:\$\{[^{}]*\}[\s,]*)+")
-#: What the runtime itself adds or reads, and declares nowhere.
+#: Keys that the runtime adds or reads and no ConfigDef declares.
 _OWN: Final = re.compile(r"task\..*|topic\.creation\..*|(?:transforms|predicates)\.[^.]*\.(?:type|predicate|negate)")
 
 
 class RedactedHerder:
-    """A herder that hides secrets in what it answers; everything else is as it is. It is used in place of one."""
+    """A herder that hides secrets in its results; otherwise it behaves like the wrapped one."""
 
     def __init__(self, herder: Herder) -> None:
         self._herder = herder
-        #: Of each class of connectors the keys of its own that are no passwords.
+        #: By connector class: its own keys that are not passwords.
         self._declared: dict[str, frozenset[str]] = {}
 
     def __getattr__(self, name: str) -> Any:
@@ -61,8 +61,10 @@ class RedactedHerder:
     def put_connector_config(
         self, name: str, config: Props, *, allow_replace: bool, target_state: TargetState | None = None
     ) -> StagedFuture[Created]:
-        """See Herder. Waits for the configuration that is there when something in the new one is hidden. Raises BadRequest when
-        it is not there."""
+        """See Herder.
+
+        If the new configuration contains hidden values, waits for the stored one. Raises BadRequest if there is none.
+        """
         whole = self._restored(name, config)
         made = self._herder.put_connector_config(name, whole, allow_replace=allow_replace, target_state=target_state)
         return _then(made, self._created)
@@ -105,7 +107,7 @@ class RedactedHerder:
         if known is None:
             try:
                 rows = self._herder.plugin_config(class_name)
-            except Exception:  # noqa: BLE001 - whatever a plugin raises; then nobody knows its keys
+            except Exception:  # noqa: BLE001 - a plugin may raise anything; then its keys are not known
                 rows = []
             known = frozenset(str(row["name"]) for row in rows if row.get("type") != "PASSWORD")
             self._declared[class_name] = known

@@ -1,7 +1,8 @@
-"""Creation and growth of remote topics, awaited and verified (spec mirrormaker §3.4).
+"""Creates remote topics and adds partitions to them, and verifies the result.
 
-Java fires the requests and forgets them; a task may then produce into a topic that is not there yet, which a broker with
-auto-creation makes with wrong partitions. Here a partition counts as there only when the target has described it.
+Java sends the requests without awaiting the results. A task may then produce to a topic that does not exist yet; a
+broker with automatic topic creation creates it with the wrong number of partitions. Here a partition counts as existing
+only when the target has described it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ log = structlog.get_logger(__name__)
 
 REPLICATION_FACTOR_KEY: Final = "replication.factor"
 VERIFY_TIMEOUT_S: Final = 15.0
-# KRaft refuses to make more than 10,000 partitions in one request.
+# KRaft rejects requests that create more than 10,000 partitions.
 PARTITIONS_PER_REQUEST: Final = 5000
 
 _T = TypeVar("_T")
@@ -36,10 +37,10 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class RemoteTopicsPlan:
-    """What `RemoteTopics.ensure` would do: topics to create, topics that get so many partitions (by remote name).
+    """What `RemoteTopics.ensure` would do: the topics to create, and new partition counts by remote topic.
 
-    `wide` have more partitions than their sources, and `unknown` cannot be created since the configs of their sources are not
-    known; a sentence for each, without its subject.
+    `wide` topics have more partitions than their sources. `unknown` topics cannot be created, since the configs of
+    their sources are not known. Both have a message each, without its subject.
     """
 
     create: tuple[NewTopic, ...]
@@ -50,10 +51,10 @@ class RemoteTopicsPlan:
 
 @dataclass
 class RemoteTopics:
-    """The target side of one flow. `pause` sleeps and says False when everything is to stop.
+    """The remote topics of one flow. `pause` sleeps and returns False at stop.
 
-    `or_broker_default`: nobody has asked for this very `replication_factor`, so when the target has fewer brokers its own
-    will do.
+    `or_broker_default`: the user has not set `replication_factor`, so the target's default is used if it has too few
+    brokers.
     """
 
     source_admin: Admin
@@ -64,14 +65,14 @@ class RemoteTopics:
     pause: Callable[[float], bool]
     recurring: RecurringErrors = field(default_factory=RecurringErrors)
     or_broker_default: bool = False
-    # Properties, with their values, that this target has refused.
+    # Properties with their values that this target has rejected.
     _refused: set[tuple[str, str]] = field(default_factory=set)
 
     def ensure(self, source: Mapping[str, int], target: Mapping[str, int]) -> dict[str, int]:
-        """Create and grow what is missing. Number of partitions by topic, source names to remote names.
+        """Create missing topics and partitions. Returns the number of partitions by remote topic.
 
-        `source` and `target` say how many partitions the topics of each cluster have. Returned is `target` with what
-        has been brought about and verified; what failed is reported as a sentence and left out.
+        `source` and `target` are the numbers of partitions by topic on each cluster. The result is `target` with the
+        changes that were made and verified. Failures are reported and left out.
         """
         plan = self.plan(source, target)
         for remote, trouble in (*plan.wide.items(), *plan.unknown.items()):
@@ -82,7 +83,7 @@ class RemoteTopics:
         return {**target, **self._verified(wanted, target)}
 
     def plan(self, source: Mapping[str, int], target: Mapping[str, int]) -> RemoteTopicsPlan:
-        """What `ensure` would do; changes nothing, asks the source for the configs of what is missing."""
+        """What `ensure` would do. Changes nothing; reads from the source the configs of missing topics."""
         remote_of = {self.selection.remote(topic): topic for topic in source}
         missing = {remote: topic for remote, topic in remote_of.items() if remote not in target}
         grow = {
@@ -110,7 +111,7 @@ class RemoteTopics:
         return RemoteTopicsPlan(tuple(new), grow, wide, unknown)
 
     def rehearse(self, topics: Iterable[NewTopic]) -> dict[str, KafkaFailure | None]:
-        """What the target would answer to the creation of these, by name; nothing is made."""
+        """The target's answers to the creation of these topics, by name; nothing is created."""
         answers: dict[str, KafkaFailure | None] = {}
         for request in _by_partitions(topics):
             answers.update(self.target_admin.create_topics(request, validate_only=True))
@@ -131,7 +132,7 @@ class RemoteTopics:
         return wanted
 
     def _make(self, topics: list[NewTopic]) -> dict[str, KafkaFailure | None]:
-        """What became of each, by name: a topic that is refused for something it can do without is made without it."""
+        """The result by topic. If a dispensable property of a topic is rejected, the topic is created without it."""
         answers = self.target_admin.create_topics(topics)
         again, few = [], []
         for topic in topics:
@@ -148,9 +149,9 @@ class RemoteTopics:
         return {**answers, **self._make(again + few)} if again or few else answers
 
     def _without_refused(self, topic: NewTopic) -> NewTopic:
-        """`topic` without the properties that the target refuses, each of them said.
+        """`topic` without the properties that the target rejects; each of them is reported.
 
-        An older broker does not know all properties of a newer one, and names only one of them at a time.
+        An older broker does not know all properties of a newer one, and reports only one unknown property at a time.
         """
         for name, value in topic.configs.items():
             alone = dataclasses.replace(topic, configs={name: value})
@@ -175,14 +176,14 @@ class RemoteTopics:
                 answer = answers.get(remote)
                 if not isinstance(answer, KafkaFailure):
                     log.info("Added partitions to remote topic.", topic=remote, partitions=count)
-                elif _code(answer) != ErrorCode.INVALID_PARTITIONS:  # somebody else was faster
+                elif _code(answer) != ErrorCode.INVALID_PARTITIONS:  # another client has added them
                     self._complain(remote, f"cannot get {count} partitions: {self.explained(answer)}")
                     continue
                 wanted[remote] = count
         return wanted
 
     def _verified(self, wanted: Mapping[str, int], target: Mapping[str, int]) -> dict[str, int]:
-        """Wait until the target shows the wanted partitions, each with a leader."""
+        """Wait until the target reports the wanted partitions, each with a leader."""
         verified: dict[str, int] = {}
         waiting = dict(wanted)
         deadline = time.monotonic() + VERIFY_TIMEOUT_S
@@ -208,7 +209,7 @@ class RemoteTopics:
         self.recurring.report(f"remote topic {remote}", f"Topic {remote} on cluster {cluster} {what}")
 
     def explained(self, failure: KafkaFailure) -> str:
-        """Why a topic cannot be made, and what to do about it."""
+        """Why a topic cannot be created, and how to fix it."""
         if _code(failure) == ErrorCode.INVALID_REPLICATION_FACTOR:
             return (
                 f"{REPLICATION_FACTOR_KEY} is {self.replication_factor}, which the cluster cannot hold ({failure}) "
@@ -222,7 +223,7 @@ def _by_partitions(topics: Iterable[NewTopic]) -> list[list[NewTopic]]:
 
 
 def in_requests(topics: Iterable[_T], partitions: Callable[[_T], int]) -> list[list[_T]]:
-    """Requests that each stay below what a controller takes; one topic alone may exceed it."""
+    """Split into requests that stay below the controller's limit; a single topic may exceed it."""
     requests: list[list[_T]] = []
     size = 0
     for topic in topics:
@@ -235,7 +236,7 @@ def in_requests(topics: Iterable[_T], partitions: Callable[[_T], int]) -> list[l
 
 
 def _partitions_with_leader(answer: TopicInfo | KafkaFailure) -> int:
-    """How many partitions, counted from 0 on, have a leader."""
+    """The number of partitions, counted from 0, that have a leader."""
     if isinstance(answer, KafkaFailure):
         return 0
     count = 0

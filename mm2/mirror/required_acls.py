@@ -1,23 +1,23 @@
-"""Which rights a flow needs on its two clusters, and for what. Pure.
+"""The permissions that a flow needs on its two clusters, and their purpose. Pure.
 
-The table that follows is what the code asks of brokers (spec mirrormaker §10); what a switch turns off is not needed.
+The table lists the operations that the code requests from brokers. Permissions of disabled features are not needed.
 
-=======  =====================================================================  ============================================
+=======  =====================================================================  ========================================
 cluster  right                                                                  for
-=======  =====================================================================  ============================================
+=======  =====================================================================  ========================================
 source   DESCRIBE, READ, DESCRIBE_CONFIGS on the topics to replicate            copying, configs of remote topics
 source   DESCRIBE, CREATE, WRITE on the offset-syncs topic, when it is there    offset syncs
 source   DESCRIBE on the cluster                                                ACLs (sync.topic.acls.enabled)
 source   DESCRIBE on groups                                                     checkpoints
-target   DESCRIBE, CREATE, WRITE, READ on remote topics                         copying, and copying once (READ)
-target   ALTER on remote topics                                                 partitions that were added
+target   DESCRIBE, CREATE, WRITE, READ on remote topics                         copying; READ for exactly once
+target   ALTER on remote topics                                                 new partitions
 target   DESCRIBE_CONFIGS, ALTER_CONFIGS on remote topics                       configs (sync.topic.configs.enabled)
 target   DESCRIBE, ALTER on the cluster                                         ACLs
-target   DESCRIBE, CREATE, READ, WRITE on the internal topics and the ledger    the workers, positions, what mm2 tells
-target   READ, DESCRIBE on the workers' group                                   sharing the work
+target   DESCRIBE, CREATE, READ, WRITE on the internal topics and the ledger    workers, offsets, output of mm2 commands
+target   READ, DESCRIBE on the workers' group                                   assignment of connectors and tasks
 target   READ, DESCRIBE on groups                                               sync.group.offsets.enabled
-target   WRITE, DESCRIBE on transactional ids                                   exactly once
-=======  =====================================================================  ============================================
+target   WRITE, DESCRIBE on transactional ids                                   transactions (KIP-618)
+=======  =====================================================================  ========================================
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _TRUE: Final = "true"
 
 
 class AclState(StrEnum):
-    """What is known of a right."""
+    """Whether a permission is granted, as far as known."""
 
     YES = "allowed"
     NO = "missing"
@@ -44,8 +44,10 @@ class AclState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RequiredAcl:
-    """An operation on resources of one kind, and what stands still without it. ``names`` are topics, groups or ids; the cluster
-    is ``kafka-cluster``, as in ACLs."""
+    """An operation on resources of one type, and what does not work without it.
+
+    ``names`` are topics, groups or ids; the name of the cluster is ``kafka-cluster``, as in ACLs.
+    """
 
     side: Side
     kind: ResourceType
@@ -56,8 +58,11 @@ class RequiredAcl:
 
 @dataclass(frozen=True, slots=True)
 class AclStatus:
-    """A need with what is known of it: for ``missing`` names the operation is denied, of ``unknown`` ones nobody could say, and
-    ``note`` says why."""
+    """A required ACL and its state.
+
+    For ``missing`` names the operation is denied; for ``unknown`` ones the state could not be read, for the reason in
+    ``note``.
+    """
 
     need: RequiredAcl
     missing: tuple[str, ...] = ()
@@ -66,7 +71,7 @@ class AclStatus:
 
     @property
     def allowed(self) -> AclState:
-        """The worst of its names."""
+        """The worst state of its names."""
         if self.missing:
             return AclState.NO
         return AclState.UNKNOWN if self.unknown else AclState.YES
@@ -74,7 +79,7 @@ class AclStatus:
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What there is in both clusters, as far as it is known: ``groups`` are those of the source that are followed."""
+    """The resources on both clusters, as far as known: ``groups`` are the source's groups that are translated."""
 
     topics: Collection[str]
     remote_topics: Collection[str]
@@ -87,8 +92,10 @@ class Names:
 def required_acls(
     source: Mapping[str, str], checkpoints: Mapping[str, str], worker: WorkerConfig, names: Names, *, replicates: bool
 ) -> list[RequiredAcl]:
-    """From the properties of the source and the checkpoint connector, and the worker's settings. A flow that does not replicate
-    (`enabled` is false) has heartbeats only."""
+    """Derive the required ACLs from the connectors' properties and the worker's settings.
+
+    A flow that does not replicate (`enabled` is false) has heartbeats only.
+    """
     cluster = ("kafka-cluster",)
     topic, group = ResourceType.TOPIC, ResourceType.GROUP
     read, write, describe, create = AclOperation.READ, AclOperation.WRITE, AclOperation.DESCRIBE, AclOperation.CREATE

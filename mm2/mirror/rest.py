@@ -1,10 +1,11 @@
-"""REST in a MirrorMaker process: the interface of a Connect worker for each flow, under ``/{source}/{target}/``.
+"""REST interface of a MirrorMaker process: that of a Connect worker for each flow, under ``/{source}/{target}/``.
 
-Java serves but what the processes ask of each other, and that only with ``dedicated.mode.enable.internal.rest``
-(spec mirrormaker §9.4). Here the rest is served as well, and at 127.0.0.1 unless ``listeners`` says otherwise; what the
-processes ask of each other needs the switch here, too, and is where Java has it.
+Java serves only the requests between the processes, and only with ``dedicated.mode.enable.internal.rest`` (KIP-710).
+Here the other resources are served as well, at 127.0.0.1 unless ``listeners`` is set. The requests between the
+processes need ``dedicated.mode.enable.internal.rest`` here too, and have Java's paths.
 
-A flow whose source has one of the reserved aliases is served under ``/flows/{source}/{target}/``; so is every other one.
+A flow whose source has a reserved alias is served only under ``/flows/{source}/{target}/``; all other flows are served
+there too.
 """
 
 from __future__ import annotations
@@ -34,12 +35,14 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 RESERVED: Final = ("ui", "metrics", "overview", "health", "admin", "connectors", "flows")
-"""First segments of paths that belong to the process."""
+"""First path segments that are reserved for the process."""
 
 Apps: TypeAlias = Mapping[str, "Callable[[ASGIApp], ASGIApp]"]
-"""What else the process serves, by one of RESERVED as the first segment of the path: makers of ASGI applications, which are
-given the resources of the process as they are behind all that asks who comes, to ask them themselves. What they answer
-to HTTP and WebSockets is behind the same door."""
+"""Further applications of the process, by the first path segment, one of RESERVED.
+
+The values create ASGI applications. They are passed the resources of the process without authentication, to call them
+directly. The applications themselves, HTTP and WebSockets, are behind the same authentication as the resources.
+"""
 
 _LISTENERS: Final = "listeners"
 _HOST: Final = "127.0.0.1"
@@ -48,10 +51,10 @@ _TRIES: Final = 1000
 
 
 class FlowsRest:
-    """The ports of the process, from the constructor on, and what is asked there, from :meth:`serve` on."""
+    """The ports of the process, bound by the constructor; requests are answered after :meth:`serve`."""
 
     def __init__(self, config: MirrorMakerConfig, apps: Apps | None = None) -> None:
-        """Raises ConfigException, ConnectError when a port cannot be had."""
+        """Raises ConfigException, or ConnectError if a port cannot be bound."""
         self._apps = apps or {}
         props = config.rest_props()
         self.internal = config.internal_rest
@@ -69,12 +72,12 @@ class FlowsRest:
         self._server: RestServer | None = None
 
     def serve(self, herders: Mapping[SourceAndTarget, Herder]) -> None:
-        """Begin to answer for these flows, soon: what it takes is loaded beside everything else that starts."""
+        """Start to serve these flows in the background. The modules are loaded in parallel to the rest of the start."""
         self.change(herders)
         threading.Thread(target=self._serve, name="rest-start", daemon=True).start()
 
     def change(self, herders: Mapping[SourceAndTarget, Herder]) -> None:
-        """Answer for these flows from now on."""
+        """Serve these flows."""
         with self._lock:
             self._herders = dict(herders)
             if self._resources is not None:
@@ -82,7 +85,7 @@ class FlowsRest:
         local_processes.write(self.binding.advertised_url, [str(pair) for pair in herders])
 
     def stop(self, graceful_s: float) -> None:
-        """Take no more requests; those under way may end for so long. May be called twice."""
+        """Accept no more requests, and wait this long for requests in progress. May be called twice."""
         with self._lock:
             self._stopped = True
             server, resources = self._server, self._resources
@@ -94,7 +97,7 @@ class FlowsRest:
         self.binding.close()
 
     def _serve(self) -> None:
-        # FastAPI and what it needs take half a second to load, which no flow should wait for.
+        # FastAPI and its dependencies take half a second to load; flows should not wait for them.
         from mm2.connect.rest.server import RestServer  # noqa: PLC0415
         from mm2.mirror.flow_resources import FlowResources  # noqa: PLC0415
 
@@ -103,7 +106,7 @@ class FlowsRest:
             with self._lock:
                 if self._stopped:
                     return
-                resources.change(self._herders)  # which may be others by now
+                resources.change(self._herders)  # they may have changed since
                 self._resources = resources
                 self._server = RestServer(self.binding)
             self._server.serve(resources.main, resources.admin)
@@ -112,7 +115,7 @@ class FlowsRest:
             log.exception("The REST interface could not be started.")
 
     def _warn(self, resources: FlowResources) -> None:
-        """Of what other machines can do at the ports of the process."""
+        """Warn about what other machines can access at the ports of the process."""
         ports = [*self.binding.main, *self.binding.admin]
         if not resources.authenticates and (urls := exposed(ports)):
             if self._settings.props.get(STRANGERS_KEY, "").strip() == EVERYTHING:
@@ -132,23 +135,23 @@ class FlowsRest:
 
 
 def serves_rest(config: MirrorMakerConfig) -> bool:
-    """Whether the process has a port: ``listeners=`` with nothing behind it means none."""
+    """Whether the process has a port: an empty ``listeners=`` means none."""
     return _LISTENERS not in config.originals or bool(config.originals[_LISTENERS].strip())
 
 
 def encoded(segment: str) -> str:
-    """An alias as a segment of a path."""
+    """An alias as a path segment."""
     return urllib.parse.quote(segment, safe="")
 
 
 def flow_path(pair: SourceAndTarget) -> str:
-    """Where a flow is served: ``/{source}/{target}``, below ``/flows`` when that could be something else."""
+    """The path of a flow: ``/{source}/{target}``, with the prefix ``/flows`` if that would be ambiguous."""
     path = f"/{encoded(pair.source)}/{encoded(pair.target)}"
     return f"/flows{path}" if pair.source in RESERVED else path
 
 
 def _bind_nearby(props: Mapping[str, str]) -> Binding:
-    """At the first free port from 8083 on, which is where a tool looks first."""
+    """Bind the first free port from 8083 on, the default port of Kafka Connect."""
     for port in range(_FIRST_PORT, _FIRST_PORT + _TRIES):
         with contextlib.suppress(ConnectError):
             return Binding(RestSettings.of({**props, _LISTENERS: f"http://{_HOST}:{port}"}))

@@ -1,7 +1,7 @@
-"""When connectors and tasks that have failed are started again. Pure.
+"""Decides when failed connectors and tasks are restarted. Pure.
 
-In Connect a failure is final until somebody restarts it through REST. A dedicated process has no REST, so a right that was
-missing for five seconds would end the heartbeats for years (KAFKA-14250).
+In Connect a failure is final until a user restarts the connector or task through REST. A dedicated MirrorMaker has no
+REST interface in Java: a permission that was missing for five seconds would end the heartbeats for good (KAFKA-14250).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Final
 
 FIRST_DELAY_S: Final = 10.0
 LONGEST_DELAY_S: Final = 300.0
-#: After so long without a failure the next one counts as the first.
+#: After this time without a failure, the next failure counts as the first one.
 FORGET_AFTER_S: Final = 600.0
 
 _FAILED: Final = "FAILED"
@@ -27,12 +27,12 @@ class _Case:
 
 @dataclass(slots=True)
 class Restarts:
-    """The failures of one flow. Times in seconds of one steady clock."""
+    """The failures of one flow. Times are seconds of one monotonic clock."""
 
     _cases: dict[str, _Case] = field(default_factory=dict)
 
     def due(self, status: Mapping[str, Any], now_s: float) -> list[str]:
-        """Connectors to be restarted now, their failed parts only, judged by a herder's `status()`; the leader's work."""
+        """The connectors to restart now, their failed parts only, from a herder's `status()`. Called by the leader."""
         failed = {name for name, connector in status["connectors"].items() if _has_failed(connector)}
         for name in [name for name, case in self._cases.items() if now_s - case.seen_s > FORGET_AFTER_S]:
             del self._cases[name]
@@ -42,7 +42,7 @@ class Restarts:
             if case is None:
                 case = self._cases[name] = _Case(now_s + FIRST_DELAY_S, FIRST_DELAY_S, now_s)
             elif now_s - case.seen_s > FIRST_DELAY_S:
-                # It had worked in between: the wait begins with this failure.
+                # It had worked in between: the delay starts with this failure.
                 case.due_s = now_s + case.delay_s
             case.seen_s = now_s
             if now_s >= case.due_s and status["leader"]:

@@ -1,8 +1,7 @@
-"""One thread that runs the periodic work of a connector or task (org.apache.kafka.connect.mirror.Scheduler).
+"""One thread that runs the periodic jobs of a connector or task (org.apache.kafka.connect.mirror.Scheduler).
 
-Differences to Java: a failed job is tried again after a short back-off rather than after a whole interval (which is 10
-minutes by default); runs that were missed are not made up for; stopping does not wait for a job that hangs longer than
-the caller allows.
+Differences from Java: a failed job is retried after a short backoff instead of a whole interval (10 minutes by
+default); missed runs are not repeated; stopping does not wait for a blocked job longer than the caller allows.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ FIRST_RETRY_S: Final = 1.0
 LAST_RETRY_S: Final = 30.0
 
 Job = Callable[[], bool | None]
-"""A piece of work; False = not finished, try again soon. Raising means the same, and is logged."""
+"""A unit of work; False = not finished, retry soon. An exception has the same effect and is logged."""
 
 
 @dataclass(order=True)
@@ -41,7 +40,7 @@ class _Entry:
 
 
 class Scheduler:
-    """Jobs run one at a time in the order they are due. `context` is bound to every log line of the thread."""
+    """Runs jobs one at a time in the order they are due. `context` is bound to each log line of the thread."""
 
     def __init__(self, name: str, *, context: Mapping[str, object]) -> None:
         self._context = dict(context)
@@ -60,7 +59,7 @@ class Scheduler:
         return self._stopping
 
     def once(self, name: str, job: Job) -> None:
-        """Run `job` as soon as possible, again until it succeeds, then no more."""
+        """Run `job` as soon as possible and retry it until it succeeds, then no more."""
         self._add(name, job, None, delay_s=0)
 
     def every(self, interval_s: float, name: str, job: Job, *, delay_s: float = 0) -> None:
@@ -75,13 +74,13 @@ class Scheduler:
             self._changed.notify_all()
 
     def pause(self, seconds: float) -> bool:
-        """For use inside of a job: sleep, ending early at stop. False when stopping."""
+        """For use inside a job: sleep, ending early at stop. False at stop."""
         with self._changed:
             self._changed.wait_for(lambda: self._stopping, seconds)
         return not self._stopping
 
     def stop(self, timeout_s: float) -> bool:
-        """No further job starts; wait for the running one. False when it did not end in time."""
+        """Start no further jobs and wait for the running one. False if it did not end in time."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
@@ -125,7 +124,7 @@ class Scheduler:
         try:
             done = entry.job() is not False
         except KafkaFailure as failure:
-            if not self._stopping:  # a stop closes the clients under the job
+            if not self._stopping:  # a stop closes the clients that the job uses
                 self._recurring.report(entry.name, f"{entry.name} failed and is tried again: {failure}")
             return False
         except Exception:

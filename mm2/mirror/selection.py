@@ -1,4 +1,4 @@
-"""Which topics a flow replicates, and how they are called at its ends. Pure (spec mirrormaker §3.2)."""
+"""Selects the topics that a flow replicates, and names them on both clusters. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mm2.mirror.policy import ReplicationPolicy
 
 @dataclass(frozen=True)
 class TopicSelection:
-    """The naming and filtering rules of one flow together."""
+    """The naming and filtering rules of one flow."""
 
     policy: ReplicationPolicy
     topic_filter: TopicFilter
@@ -20,7 +20,7 @@ class TopicSelection:
     heartbeats_replication: bool = True
 
     def should_replicate(self, topic: str) -> bool:
-        """`topic` of the source belongs on the target."""
+        """Whether the source's `topic` is replicated to the target."""
         wanted = self.topic_filter.should_replicate_topic(topic) or (
             self.heartbeats_replication and self.policy.is_heartbeats_topic(topic)
         )
@@ -28,7 +28,7 @@ class TopicSelection:
         return wanted and not internal and not self.is_cycle(topic)
 
     def is_cycle(self, topic: str) -> bool:
-        """`topic` of the source came, over whatever number of hops, from the target."""
+        """Whether the source's `topic` came from the target, over any number of hops."""
         while not self.policy.came_from(self.target_alias, topic):
             upstream = self.policy.upstream_topic(topic)
             if upstream is None or upstream == topic:
@@ -37,10 +37,10 @@ class TopicSelection:
         return True
 
     def remote(self, topic: str) -> str:
-        """Name on the target of a topic of the source."""
+        """The name on the target of a source topic."""
         return self.policy.format_remote_topic(self.source_alias, topic)
 
     def is_remote(self, topic: str) -> bool:
-        """`topic` of the target is a copy from the source (its checkpoints topic is not)."""
+        """Whether the target's `topic` is a remote topic of the source (its checkpoints topic is not)."""
         own = self.policy.checkpoints_topic(self.source_alias)
         return topic != own and self.policy.came_from(self.source_alias, topic)

@@ -1,8 +1,8 @@
-"""MirrorSourceConnector: finds topics of the source, makes their remote topics, hands their partitions to tasks.
+"""MirrorSourceConnector: finds topics of the source, creates remote topics, and assigns partitions to tasks.
 
-Spec mirrormaker §3. Deviations, each towards "never silent": a partition becomes part of a task only when its remote
-partition has been seen on the target; failed looks and creations are tried again after seconds; a topic that could not
-be described keeps what was known of it; configs and ACLs are written only where they differ.
+Deviations from Java: a partition is assigned to a task only after its remote partition was seen on the target; failed
+requests and creations are retried after seconds; a topic that could not be described keeps its known partitions;
+configs and ACLs are written only where they differ.
 """
 
 from __future__ import annotations
@@ -45,12 +45,15 @@ HEARTBEATS_REPLICATION_KEY: Final = "heartbeats.replication.enabled"
 TOLERANCE_KEY: Final = "errors.tolerance"
 
 LEAST_BETWEEN_DEALS_S: Final = 60.0
-"""Partitions are weighed as often as topics are refreshed, but not more often than this: a new deal stops all tasks."""
+"""Shortest interval between two checks of the tasks' load.
+
+It is otherwise checked at each refresh of topics. A new assignment restarts all tasks.
+"""
 _BETWEEN_DEALS_S: Final = 600.0
 
 
 class MirrorSourceConnector(MirrorConnector):
-    """See the module."""
+    """The connector; see the module docstring."""
 
     DEFINITION = MIRROR_SOURCE_CONFIG
 
@@ -59,15 +62,15 @@ class MirrorSourceConnector(MirrorConnector):
         self._lock = threading.Lock()
         self._source: dict[str, int] = {}
         self._target: dict[str, int] = {}
-        self._allowed: set[str] = set()  # of the source's topics, those that are no loop
-        self._handed_over: set[str] = set()  # of these, those whose remote topics are others' now
-        # Partitions whose remote partition is there; None until both clusters have been seen once.
+        self._allowed: set[str] = set()  # topics of the source without a replication loop
+        self._handed_over: set[str] = set()  # of these, the promoted ones
+        # Partitions whose remote partition exists; None until both clusters have been read once.
         self._ready: tuple[TopicPartition, ...] | None = None
         self._deal = Deal(self._stored_shares)
         self._ledgers: Ledgers | None = None
 
     def task_class(self) -> type[Task]:
-        # Late, so that looking at topics does not need Spark and the copy engine.
+        # Imported late, so that listing topics does not load Spark and the copy engine.
         from mm2.mirror.source_task import MirrorSourceTask  # noqa: PLC0415
 
         return MirrorSourceTask
@@ -135,8 +138,8 @@ class MirrorSourceConnector(MirrorConnector):
         if refresh_s < 0:
             scheduler.once("Loading topics", refresh)
         scheduler.every(refresh_s, "Refreshing topics", refresh)
-        # The target is enough: a source that is away for longer than a lease must not come back to find that the flow the
-        # other way has taken its topics.
+        # Only the target must be reachable. A source that is unreachable for longer than a lease must not find, when it
+        # recovers, that the opposite flow has taken over its topics.
         hold = self._reaching(self._hold_provenance, self._target_admin)
         scheduler.every(RENEW_S, "Holding what is said of where topics came from", hold, delay_s=RENEW_S)
         scheduler.every(acls_s, "Syncing topic ACLs", self._sync_acls)
@@ -163,7 +166,7 @@ class MirrorSourceConnector(MirrorConnector):
         return create_kept_topic(self._target_admin, topic, self._clients.target_alias, self._recurring)
 
     def _refresh(self) -> bool:
-        """Look at both clusters, bring the target up to the source, hand out what is ready. False = try again soon."""
+        """Read both clusters, update the target, and assign partitions that are ready. False = retry soon."""
         seen_source = see_topics(self._source_admin, self._selection.should_replicate, self._source)
         seen_target = see_topics(self._target_admin, self._selection.is_remote, self._target)
         for side, seen in ((Side.SOURCE, seen_source), (Side.TARGET, seen_target)):
@@ -176,7 +179,7 @@ class MirrorSourceConnector(MirrorConnector):
         self._log_changes(source)
         first, new = self._ready is None, sorted(source.keys() - self._source.keys())
         allowed, decided = self._provenance.allowed(source)
-        # What cannot be described on the target may well be there: leave it alone until it is known.
+        # A topic that cannot be described on the target may exist: leave it unchanged until this is known.
         creatable = {
             topic: count
             for topic, count in source.items()
@@ -200,7 +203,7 @@ class MirrorSourceConnector(MirrorConnector):
             )
             self.context.request_task_reconfiguration()
         if new and not first and self._configs_s >= 0:
-            # Those that were there before their source get its configs now, not an interval later.
+            # Remote topics that existed before their sources get the configs now, not an interval later.
             self._sync_configs_of([topic for topic in new if topic in allowed - self._provenance.handed_over])
         ours = allowed - self._provenance.handed_over
         complete = sum(tp.topic in ours for tp in ready) == sum(source[topic] for topic in ours)
@@ -235,7 +238,7 @@ class MirrorSourceConnector(MirrorConnector):
             return False
 
     def _remote(self, topic: str) -> str | None:
-        """The remote topic of `topic` if it is there."""
+        """The remote topic of `topic` if it exists."""
         remote = self._selection.remote(topic)
         return remote if remote in self._target else None
 
@@ -248,11 +251,11 @@ class MirrorSourceConnector(MirrorConnector):
         return self._topic_acls.sync(topics, refused)
 
     def _weigh(self) -> None:
-        """Look at what partitions carry; have them dealt out anew when some task has far too much."""
+        """Compare the load of the tasks; request a new assignment if one task has far too much."""
         if self._ledgers is None or self._deal.tasks < 2:
             return
         try:
-            # Read when it is wanted rather than followed: it is written every second by every partition.
+            # Read on demand rather than followed: every partition writes to it every second.
             rates = self._ledgers.own().rates()
         except BrokerFailure as failure:
             if vanished(failure):
@@ -263,7 +266,7 @@ class MirrorSourceConnector(MirrorConnector):
             self.context.request_task_reconfiguration()
 
     def _stored_shares(self) -> Shares:
-        """What the tasks have from the leader before, be it Java."""
+        """The shares that the tasks have from the previous leader, which may be Java."""
         try:
             stored = self.context.stored_task_configs()
             return [decode_partitions(props[ASSIGNED_PARTITIONS_KEY]) for props in stored]
@@ -272,15 +275,15 @@ class MirrorSourceConnector(MirrorConnector):
             return []
 
     def task_configs(self, max_tasks: int) -> list[dict[str, str]]:
-        """Partitions dealt out as `dealing` says. RetriableError while it is not known which there are."""
+        """Assign the partitions by the rules of `dealing`. RetriableError while the partitions are not known."""
         if not self._settings.bool("enabled"):
             return []
         with self._lock:
             ready = self._ready
         if ready is None:
             raise RetriableError(f"The topics of the flow {self._clients.flow} have not been loaded yet.")
-        # Java's keys and no others: where workers of both share a flow, whoever has the connector would write them anew,
-        # which stops all tasks.
+        # Only Java's keys: if workers of both share a flow, each worker that gets the connector would otherwise rewrite
+        # the task configs, which restarts all tasks.
         return [
             {**self._props, ASSIGNED_PARTITIONS_KEY: encode_partitions(share), TASK_INDEX_KEY: str(index)}
             for index, share in enumerate(self._deal.shares(ready, max_tasks))
@@ -316,7 +319,7 @@ class MirrorSourceConnector(MirrorConnector):
 
 
 def check_own_keys(props: Mapping[str, str]) -> None:
-    """What the definition of the keys cannot check. Raises ConfigException."""
+    """Checks that the ConfigDef cannot express. Raises ConfigException."""
     topic_throttles(props)
     parse_start_from(props.get(START_FROM_KEY, ""), source_alias=props.get(SOURCE_ALIAS_KEY))
 
@@ -324,7 +327,7 @@ def check_own_keys(props: Mapping[str, str]) -> None:
 def topic_selection(props: Mapping[str, str]) -> TopicSelection:
     """Naming and filtering rules from a connector's or a task's properties.
 
-    Raises ConnectError for a class that cannot be had, ConfigException for properties that it refuses.
+    Raises ConnectError if a class cannot be loaded, ConfigException if it rejects the properties.
     """
     clients = MirrorClients(props)
     replicate_heartbeats = props.get(HEARTBEATS_REPLICATION_KEY, "true").strip().lower() == "true"

@@ -1,16 +1,16 @@
-"""``start.from``: where partitions that have no committed position begin. Pure but for reading the file.
+"""``start.from``: the offsets at which partitions without a committed position start. Pure except for reading the file.
 
-The value is a point in time or ``file:`` and the path of a list of offsets. The file is one of three, told apart by how
-it begins:
+The value is a timestamp, or ``file:`` and the path of a list of offsets. The file has one of three formats, which are
+distinguished by how the file begins:
 
 =====================================================================  ================================================
 ``topic,partition,offset`` per line (CSV; blank lines, ``#`` comments  the first offset to copy
-and a header may be there), as ``kafka-consumer-groups --export``
+and a header are allowed), as ``kafka-consumer-groups --export``
 writes for one group
 ``[{"topic": "t", "partition": 0, "offset": 41}, …]``                  the first offset to copy
 ``{"offsets": [{"partition": {"cluster": "A", "topic": "t",            the **last** offset that was copied, as in
-"partition": 0}, "offset": {"offset": 40}}, …]}``, what Connect's      MirrorMaker's own records: copying begins behind
-``GET /connectors/<name>/offsets`` gives (KIP-875)                     it; null = no position
+"partition": 0}, "offset": {"offset": 40}}, …]}``, the output of       MirrorMaker's own records: copying starts after
+``GET /connectors/<name>/offsets`` of Connect (KIP-875)                it; null = no position
 =====================================================================  ================================================
 """
 
@@ -46,10 +46,10 @@ _SHAPE: Final = '{"topic": …, "partition": …, "offset": …}'
 
 @dataclass(frozen=True)
 class StartFrom:
-    """Where partitions without a committed position begin; what is not said here is up to ``auto.offset.reset``.
+    """Start offsets of partitions without a committed position; ``auto.offset.reset`` applies to all others.
 
-    ``timestamp_ms``: at the first record that is not older. ``offsets``: at these offsets, other partitions as if
-    nothing had been said. At most one of the two is there.
+    ``timestamp_ms``: start at the first record that is not older. ``offsets``: start at these offsets; other partitions
+    start as if nothing were set. At most one of the two is set.
     """
 
     timestamp_ms: int | None = None
@@ -57,10 +57,10 @@ class StartFrom:
 
 
 def parse_start_from(text: str, *, source_alias: str | None = None) -> StartFrom:
-    """The meaning of a value of ``start.from``; an empty one means nothing.
+    """Parse a value of ``start.from``; an empty value sets nothing.
 
-    With ``source_alias``, entries of Connect's list have to be of that cluster. Reads the file, if there is one. Raises
-    ConfigException with one sentence, which names file and line for a bad entry.
+    With ``source_alias``, entries of Connect's format must be of that cluster. Reads the file, if one is given. Raises
+    ConfigException with one message, which contains file and line of a bad entry.
     """
     value = text.strip()
     if not value:
@@ -86,7 +86,7 @@ def parse_start_from(text: str, *, source_alias: str | None = None) -> StartFrom
 
 
 class _BadLine(Exception):
-    """A line of the file that cannot be used, and why."""
+    """A line of the file is invalid; the message is the reason."""
 
     def __init__(self, line: int, message: str) -> None:
         super().__init__(message)
@@ -95,7 +95,7 @@ class _BadLine(Exception):
 
 @dataclass(frozen=True)
 class _Entry:
-    """One entry as it is written, nothing checked. ``copied``: the offset is the last one copied, not the next."""
+    """One entry as written, not validated. ``copied``: the offset is the last one copied, not the next one."""
 
     topic: Any
     partition: Any
@@ -115,7 +115,8 @@ def _timestamp_ms(value: str) -> int:
             "of a list of offsets"
         )
         raise ConfigException(START_FROM_KEY, value, reason) from None
-    # Like kafka-consumer-groups --to-datetime: without an offset from UTC it is UTC, whatever machine reads it.
+    # As in kafka-consumer-groups --to-datetime, a time without a UTC offset is UTC, whatever the machine's time zone
+    # is.
     instant = instant if instant.tzinfo is not None else instant.replace(tzinfo=UTC)
     if instant < _EPOCH:
         raise ConfigException(START_FROM_KEY, value, "no record is from before 1970")
@@ -123,7 +124,7 @@ def _timestamp_ms(value: str) -> int:
 
 
 def _add(offsets: dict[TopicPartition, int], line: int, entry: _Entry, source_alias: str | None) -> None:
-    """Check one entry and keep it."""
+    """Validate and store one entry."""
     topic, partition, offset = entry.topic, entry.partition, entry.offset
     if not isinstance(topic, str) or not is_topic_name(topic):
         raise _BadLine(line, f"{topic!r} is no name of a topic")
@@ -146,7 +147,7 @@ def _is_integer(value: object) -> bool:
 
 
 def _entries(content: str) -> Iterator[tuple[int, _Entry]]:
-    """(line, entry) of everything in the file."""
+    """(line, entry) for each entry of the file."""
     if content.lstrip()[:1] in ("[", "{"):
         return _json_entries(content)
     return _csv_entries(content)
@@ -173,12 +174,12 @@ def _csv_entries(content: str) -> Iterator[tuple[int, _Entry]]:
 
 
 def _number(cell: str) -> int | str:
-    """A number, or the cell as it is for the complaint."""
+    """A number, or the cell unchanged for the error message."""
     return int(cell) if _DIGITS.fullmatch(cell) else cell
 
 
 def _json_entries(content: str) -> Iterator[tuple[int, _Entry]]:
-    """Element by element, so that the line of a bad one is known."""
+    """Parse element by element, so that the line of a bad one is known."""
     connect = _CONNECT_LIST.match(content)
     at = connect.end() if connect else _skip_blanks(content, 0)
     line = 1 + content.count("\n", 0, at)

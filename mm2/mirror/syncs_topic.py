@@ -1,4 +1,4 @@
-"""Where the offset syncs of a flow are kept (KIP-716)."""
+"""The offset-syncs topic of a flow and the cluster that hosts it (KIP-716)."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ EMIT_SYNCS_KEY: Final = "emit.offset-syncs.enabled"
 
 
 def syncs_side(props: Mapping[str, str]) -> Side:
-    """Which cluster hosts the offset-syncs topic."""
+    """The cluster that hosts the offset-syncs topic."""
     return Side(props.get(LOCATION_KEY, Side.SOURCE.value))
 
 
 def kept_syncs(props: Mapping[str, str]) -> KeptTopic:
-    """The offset-syncs topic, to be created. Raises ConfigException for a bad replication factor."""
+    """The offset-syncs topic to create. Raises ConfigException for a bad replication factor."""
     return KeptTopic.compacted(syncs_side(props), syncs_topic(props), props, MIRROR_SOURCE_CONFIG, SYNCS_FACTOR_KEY)
 
 
 def syncs_topic(props: Mapping[str, str]) -> str:
-    """Name of the offset-syncs topic; it carries the alias of the cluster that does not host it."""
+    """The name of the offset-syncs topic; it contains the alias of the cluster that does not host it."""
     clients = MirrorClients(props)
     other = clients.target_alias if syncs_side(props) is Side.SOURCE else clients.source_alias
     return replication_policy(props).offset_syncs_topic(other)

@@ -1,9 +1,9 @@
-"""Bringing the ACLs of remote topics, and of groups when asked, up to those of the source; which they are says `acl_sync`.
+"""Syncs the ACLs of remote topics, and optionally of groups, from the source; `acl_sync` computes them.
 
-Java creates all of them in every interval and never takes one away. Here what is there is not created again, and what
-this flow has created goes when the ACL that it was created for is gone from the source. Which those are stands in the
-flow's ledger, with the id of the source cluster: an ACL that somebody else has made is never touched, and a source that
-was built anew, without its ACLs, takes none from the target.
+Java creates all ACLs in each interval and never deletes any. Here existing ACLs are not created again, and an ACL that
+this flow has created is deleted when its source ACL no longer exists. The flow's ledger stores which these are, with
+the id of the source cluster. An ACL that another client has created is never changed, and a source that was recreated
+without its ACLs deletes none on the target.
 """
 
 from __future__ import annotations
@@ -34,17 +34,20 @@ log = structlog.get_logger(__name__)
 
 GROUP_ACLS_KEY: Final = "sync.group.acls.enabled"
 ACLS_PER_REQUEST: Final = 1000
-"""KRaft refuses a request with more than 10,000 as a whole."""
+"""ACLs per request; KRaft rejects a request with more than 10,000 as a whole."""
 
 
 @dataclass(frozen=True)
 class AclPlan:
-    """What `TopicAcls.sync` would do: ACLs to ``create`` and to ``note`` (they are there, and were for another ACL of the source
-    or for other flows only), with the source's for which they are; and ACLs to ``remove``, None while it is not known which are
-    the flow's own, and to ``leave`` to other flows, which have them, too.
+    """What `TopicAcls.sync` would do.
 
-    ``eased`` are those of the source which deny MirrorMaker to write, and do not on the target. ``there`` are those that the
-    target has, ``cluster_id`` is the source's.
+    ``create`` are ACLs to create. ``note`` are existing ACLs to note as the flow's own, which so far were noted for
+    another source ACL or for other flows only. Both are mapped to their source ACLs. ``remove`` are ACLs to delete;
+    None while it is not known which ones are the flow's own. ``leave`` are those that other flows have noted too, and
+    that are left to them.
+
+    ``eased`` are source ACLs that deny WRITE to MirrorMaker, and do not deny it on the target. ``there`` are the
+    existing ACLs of the target; ``cluster_id`` is that of the source.
     """
 
     create: Mapping[AclBinding, AclBinding]
@@ -58,8 +61,11 @@ class AclPlan:
 
 @dataclass
 class TopicAcls:
-    """The ACL sync of one flow. `groups` None: ACLs of groups are left alone. `writers`: the principals which may be the
-    flow's own on the target."""
+    """The ACL sync of one flow.
+
+    `groups` None: ACLs of groups are not synced. `writers`: the principals that the flow's clients may have on the
+    target.
+    """
 
     source_admin: Admin
     target_admin: Admin
@@ -68,17 +74,16 @@ class TopicAcls:
     ledgers: Ledgers
     recurring: RecurringErrors
     writers: frozenset[str] = frozenset({EVERYBODY})
-    # What we have created, with the note of it; None while that is not known.
+    # The ACLs that we have created, with their notes; None while they are not known.
     _created: dict[AclBinding, Mapping[str, Any]] | None = field(default=None, init=False)
     _told: set[AclBinding] = field(default_factory=set, init=False)
     _hint_given: bool = field(default=False, init=False)
 
     def sync(self, topics: Collection[str], refused: Collection[str] = ()) -> bool:
-        """Create what is missing and remove what is over.
+        """Create missing ACLs and delete obsolete ones.
 
-        `topics` are those of the source that are replicated now, `refused` those that are not, though they are selected.
-
-        False when some of it did not succeed. Raises KafkaFailure when a cluster does not tell its ACLs.
+        `topics` are the replicated topics of the source, `refused` those that are selected but not replicated. False if
+        a change failed. Raises KafkaFailure if a cluster does not return its ACLs.
         """
         try:
             plan = self.plan(topics, refused)
@@ -102,8 +107,10 @@ class TopicAcls:
         return removed and len(created) == len(plan.create)
 
     def plan(self, topics: Collection[str], refused: Collection[str] = ()) -> AclPlan:
-        """What `sync` would do; changes nothing. Raises KafkaFailure when a cluster does not tell its ACLs, BrokerFailure 54
-        when one has no authorizer."""
+        """What `sync` would do; changes nothing.
+
+        Raises KafkaFailure if a cluster does not return its ACLs, BrokerFailure 54 if it has no authorizer.
+        """
         here = self._described(self.source_admin)
         there = self._described(self.target_admin)
         here -= self._brought()
@@ -122,8 +129,8 @@ class TopicAcls:
             if acl not in wanted and self._notes()[acl].get("cluster") == cluster_id and self._ours(acl)
         ]
         if over:
-            # Topics that were handed over are at home on the target: who uses them there keeps what they may do, also when
-            # the source is closed to everybody so that nobody works there any more.
+            # Promoted topics belong to the target: their clients keep their ACLs there, even if the source is closed to
+            # all clients after the failover.
             held = {one.remote_topic for one in promoted(self.ledgers.own()).values()}
             over = [acl for acl in over if not may_hold_for(acl, held)]
         others = self._of_others()
@@ -138,18 +145,18 @@ class TopicAcls:
         return {acl for kind in kinds for acl in admin.describe_acls(acl_filter(kind))}
 
     def _brought(self) -> set[AclBinding]:
-        """ACLs of the source that flows into it have created, where names do not say so.
+        """ACLs of the source that flows into it have created, if topic names do not show this.
 
-        Two flows in opposite directions would keep each other's alive for ever.
+        Otherwise two flows in opposite directions would preserve each other's ACLs forever.
         """
         if self._names_tell():
             return set()
         return _bindings(self.ledgers.notes_of_source(ACL_NOTE, self.source_admin))
 
     def _of_others(self) -> set[AclBinding]:
-        """ACLs of the target that other flows into it have created, or want as much as the one that did.
+        """ACLs of the target that other flows have created, or want in addition to the flow that created them.
 
-        Two flows from clusters with the same groups would take each other's away.
+        Otherwise two flows from clusters with the same groups would delete each other's ACLs.
         """
         return set() if self._names_tell() else _bindings(self.ledgers.notes_of_others(ACL_NOTE))
 
@@ -158,11 +165,11 @@ class TopicAcls:
         return is_denial and remote_operation(acl, self.writers) is not acl.operation
 
     def _names_tell(self) -> bool:
-        """Whose an ACL is, is said by the name of its topic."""
+        """Whether the name of its topic shows which flow an ACL belongs to."""
         return self.groups is None and type(self.selection.policy) is DefaultReplicationPolicy
 
     def _create(self, missing: Mapping[AclBinding, AclBinding]) -> list[AclBinding]:
-        """Those that have been created."""
+        """Create ACLs; returns those that were created."""
         answers: dict[AclBinding, KafkaFailure | None] = {}
         for some in chunks(missing, ACLS_PER_REQUEST):
             answers.update(self.target_admin.create_acls(some))
@@ -198,13 +205,13 @@ class TopicAcls:
         return len(gone) == len(over)
 
     def _ours(self, acl: AclBinding) -> bool:
-        # Group ACLs that were synced once are left alone when nobody asks for them any more.
+        # ACLs of groups that were synced once are kept when their sync is disabled.
         return acl.resource_type == ResourceType.TOPIC or self.groups is not None
 
-    # -- what we have created
+    # -- ACLs that we have created
 
     def _load(self) -> bool:
-        """Whether it is known what we have created."""
+        """Load which ACLs we have created; whether this is known."""
         if self._created is not None:
             return True
         subject = "ledger of ACLs"
@@ -223,11 +230,11 @@ class TopicAcls:
         return self._created if self._created is not None else {}
 
     def _sources(self) -> dict[AclBinding, AclBinding | None]:
-        """For which ACL of the source each of ours was created."""
+        """The source ACL of each ACL that we have created."""
         return {acl: _binding(note.get("of", ())) for acl, note in self._notes().items()}
 
     def _note(self, notes: Mapping[AclBinding, Mapping[str, Any] | None]) -> None:
-        """Remember, in the ledger first."""
+        """Store the notes, first in the ledger."""
         records: list[Record] = [note_record(ACL_NOTE, _fields(acl), value) for acl, value in notes.items()]
         self.ledgers.write(records)
         for acl, value in notes.items():
@@ -242,8 +249,11 @@ def _bindings(flows: Iterable[Notes]) -> set[AclBinding]:
 
 
 def writing_principals(settings: ClientSettings) -> frozenset[str]:
-    """Those which a client may be. A user's name is known where it logs in by one; what the broker makes of a certificate or a
-    token is its own affair."""
+    """The principals that a client may have.
+
+    A user name is known if the client authenticates with one. The principal of a certificate or a token depends on the
+    broker's configuration.
+    """
     sasl = settings.sasl
     named = sasl is not None and (sasl.mechanism == "PLAIN" or sasl.mechanism.startswith("SCRAM"))
     users = [value for name, value in sasl.options if name == "username"] if sasl is not None and named else []
@@ -263,7 +273,7 @@ def _fields(acl: AclBinding) -> list[str]:
 
 
 def _binding(fields: Any) -> AclBinding | None:
-    """The inverse of `_fields`; None for what is none."""
+    """The inverse of `_fields`; None for an invalid value."""
     try:
         kind, name, pattern, principal, host, operation, permission = fields
         return AclBinding(
@@ -280,7 +290,7 @@ def _binding(fields: Any) -> AclBinding | None:
 
 
 def sentence(acl: AclBinding) -> str:
-    """An ACL in words."""
+    """An ACL as text."""
     prefixed = " (prefix)" if acl.pattern_type == PatternType.PREFIXED else ""
     what = f"{acl.resource_type.name} {acl.resource_name}{prefixed}"
     return f"ACL {acl.principal} from {acl.host} {acl.permission.name} {acl.operation.name} on {what}"

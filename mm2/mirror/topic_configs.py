@@ -1,4 +1,4 @@
-"""Bringing the configs of remote topics up to those of their sources; what to write says `config_sync`."""
+"""Syncs the configs of remote topics from their sources; `config_sync` computes what to write."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from mm2.mirror.recurring_errors import RecurringErrors
 log = structlog.get_logger(__name__)
 
 UNKNOWN_PROPERTY: Final = "property "
-"""How subjects of complaints about properties that the target does not know begin: nothing is wrong with the flow."""
+"""Prefix of the subjects of errors about properties that the target does not know; the flow itself is not affected."""
 
-# A broker refuses all changes of a topic for one of them.
+# A broker rejects all changes of a topic because of one of them.
 _ONE_OF_THEM: Final = frozenset(
     {ErrorCode.INVALID_CONFIG, ErrorCode.INVALID_REQUEST, ErrorCode.POLICY_VIOLATION, ErrorCode.UNKNOWN_SERVER_ERROR}
 )
@@ -29,7 +29,7 @@ _ONE_OF_THEM: Final = frozenset(
 
 @dataclass(frozen=True)
 class TopicConfigs:
-    """The config sync of one flow; `target` is the alias of its target, for sentences."""
+    """The config sync of one flow; `target` is the alias of its target, for messages."""
 
     source_admin: Admin
     target_admin: Admin
@@ -38,7 +38,7 @@ class TopicConfigs:
     recurring: RecurringErrors
 
     def sync(self, pairs: Iterable[tuple[str, str]]) -> bool:
-        """Alter what differs, for pairs of a source topic and its remote topic. False when some of it did not succeed.
+        """Alter the differing configs, for pairs of a source topic and its remote topic. False if a change failed.
 
         Raises UnsupportedVersion for a target that cannot alter single properties (before Kafka 2.3).
         """
@@ -48,7 +48,7 @@ class TopicConfigs:
         return complete
 
     def plan(self, pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[dict[str, list[AlterOp]], bool]]:
-        """What `sync` would alter, by remote topic, some topics at a time, and whether that is known of all of them."""
+        """Yield in batches what `sync` would alter, by remote topic, and whether all of them could be read."""
         for some in chunks(pairs, TOPICS_PER_REQUEST):
             complete = True
             source = self.source_admin.describe_configs([topic for topic, _ in some])
@@ -67,7 +67,7 @@ class TopicConfigs:
                     if operations := self.rules.changes(here, there):
                         changes[remote] = operations
                 elif vanished(here) or vanished(there):
-                    self.recurring.resolve(subject)  # the next refresh sees that, too
+                    self.recurring.resolve(subject)  # the next refresh sees it too
                 else:
                     failure = here if isinstance(here, KafkaFailure) else there
                     self.recurring.report(subject, f"The configs of topic {topic} are not synced: {failure}")
@@ -101,7 +101,7 @@ class TopicConfigs:
     def _one_by_one(
         self, remote: str, operations: list[AlterOp]
     ) -> tuple[list[AlterOp], list[AlterOp], KafkaFailure | None]:
-        """Which of the changes were made, which refused, and why the last of these."""
+        """The changes that were made, those that were rejected, and the error of the last rejected one."""
         done, refused = [], []
         why: KafkaFailure | None = None
         for operation in operations:

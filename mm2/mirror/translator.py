@@ -1,12 +1,11 @@
-"""Where a group's committed offset lies on the target: by the ledgers where they know, else by offset syncs.
+"""Translates a group's committed offset to the target: by the ledgers where they cover it, else by offset syncs.
 
-A topic of the source is translated with the ledger of this flow; where that says nothing, since Java wrote the copy or it
-is too long ago, by MM2's rule (`mm2.mirror.offset_sync_store`). A topic that came from the target (a group has consumed
-`A.t` on B, and goes home to `t` on A) is translated back with the ledger of the flow that brought it, which lies on this
-flow's source.
+A topic of the source is translated with the ledger of this flow. If the ledger does not cover the offset, because Java
+wrote the copy or the offset is too old, MirrorMaker's algorithm is used (`mm2.mirror.offset_sync_store`). A topic that
+came from the target is translated back with the ledger of the opposite flow, which is on this flow's source: for
+example, a group has consumed `A.t` on B and fails back to `t` on A.
 
-What the ledgers say holds for the topics they were written for: a topic that was deleted and created anew since has
-another id.
+A ledger entry applies to the topics it was written for: a topic that was deleted and recreated since has another id.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ from mm2.mirror.policy import ReplicationPolicy
 from mm2.reasons import OffsetReason, OffsetReasonCode
 
 TopicIds: TypeAlias = Mapping[str, str | None]
-"""Id of each topic, None for one that does not exist; what is not in it is not known."""
+"""The id of each topic, None for one that does not exist; a topic that is missing here is not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Translated:
-    """``topic`` is the name on the target. ``is_exact``: the group reads nothing again there, and skips nothing."""
+    """``topic`` is the name on the target. ``is_exact``: the group neither re-reads nor skips any record there."""
 
     topic: str
     offset: int
@@ -39,10 +38,10 @@ class Translated:
 
 @dataclass(frozen=True, slots=True)
 class Untranslated:
-    """Why there is no offset for the target; the message is a sentence without its subject.
+    """Why there is no offset on the target; the message has no subject.
 
-    ``was_undone``: what was said before does not hold any more either, since the topics are others now. ``lies_before``: it
-    lies before all that is known, which is not going to change, so no place but the beginning of the copy is safe.
+    ``was_undone``: earlier translations are invalid too, since a topic was recreated. ``lies_before``: the offset is
+    before all known offsets, which will not change; only the beginning of the copy is safe.
     """
 
     reason: OffsetReason
@@ -51,9 +50,10 @@ class Untranslated:
 
 
 class Translator:
-    """Of one flow. ``syncs`` None while they cannot be read; ``ledger`` and ``home_ledger`` None where there is none.
+    """The translation of one flow.
 
-    Used by one thread; the ledgers may be fed by others.
+    ``syncs`` is None while they cannot be read; ``ledger`` and ``home_ledger`` are None if they do not exist. Used by
+    one thread; the ledgers may be updated by others.
     """
 
     def __init__(self, policy: ReplicationPolicy, source_alias: str, target_alias: str) -> None:
@@ -66,16 +66,16 @@ class Translator:
         self._known: dict[tuple[bool, TopicPartition], tuple[int, Entry, Translation]] = {}
 
     def topic_on_target(self, topic: str) -> str:
-        """Its remote topic, or what it is a copy of when it came from there."""
+        """The remote topic, or the topic's original if it came from the target."""
         home = self.home_of(topic)
         return self._policy.format_remote_topic(self._source_alias, topic) if home is None else home
 
     def home_of(self, topic: str) -> str | None:
-        """The topic of the target that a topic of the source is a copy of, by its name; None: it has not come from there."""
+        """The target's topic that a source topic is a copy of, by its name; None if it is not a copy."""
         return self._policy.upstream_from(self._target_alias, topic)
 
     def came_under_its_name(self, partition: TopicPartition) -> bool:
-        """Under identity naming: the flow the other way has brought it, and this one does not copy it."""
+        """Whether, under identity naming, the opposite flow copied this partition here and this flow does not."""
         if self.home_ledger is None or (self.ledger is not None and self.ledger.version(partition)):
             return False
         known = self._standing(self.home_ledger, partition, back=True)
@@ -84,7 +84,7 @@ class Translator:
     def translate(
         self, partition: TopicPartition, offset: int, on_source: TopicIds, on_target: TopicIds
     ) -> Translated | Untranslated:
-        """The first offset that a group has yet to read, whose next one on the source is ``offset``; never past it."""
+        """Translate ``offset``, the group's next one on the source, to the next one on the target; never past it."""
         home = partition.topic if self.came_under_its_name(partition) else self.home_of(partition.topic)
         if home is not None:
             return self._back(partition, home, offset, on_source, on_target)
@@ -93,12 +93,12 @@ class Translator:
             return self._no_topic(remote)
         known = self._standing(self.ledger, partition, back=False)
         if known and (changed := _changed(known[0], on_source.get(partition.topic, ""), on_target.get(remote, ""))):
-            return Untranslated(changed, was_undone=True)  # and so are the offset syncs, which do not know of it
+            return Untranslated(changed, was_undone=True)  # so are the offset syncs, which have no topic ids
         found, reason = (None, None) if known is None else _by_ledger(known[1], offset)
         if found is not None and found.is_exact:
             return Translated(remote, found.offset, is_exact=True)
         if remote == partition.topic and self._standing(self.home_ledger, partition, back=True):
-            # Under identity naming the flow the other way has brought it here while this one did not copy it.
+            # Under identity naming the opposite flow copied it here while this flow did not copy it.
             back = self._back(partition, partition.topic, offset, on_source, on_target)
             if isinstance(back, Translated) and (found is None or back.is_exact):
                 return back
@@ -106,14 +106,14 @@ class Translator:
         if isinstance(by_syncs, int):
             if found is None:
                 return Translated(remote, by_syncs, is_exact=False)
-            # Both are safe, so the later one is the better one; but not past where the ledger knows the next record.
+            # Both are safe, so the later one is better, but not past the next record that the ledger knows.
             later = max(found.offset, by_syncs)
             return Translated(remote, later if found.at_most is None else min(later, found.at_most), is_exact=False)
         if found is not None:
             return Translated(remote, found.offset, is_exact=False)
         are_read = self.syncs is not None and self.syncs.ready
         if reason is not None:
-            # The ledger's reason is the more exact one, except when the offset lies before all syncs.
+            # The ledger's reason is more precise, except if the offset is before all syncs.
             code = by_syncs.code if by_syncs.code is OffsetReasonCode.TOO_OLD else reason.code
             by_syncs = OffsetReason(code, f"{by_syncs}; {reason}")
         return Untranslated(by_syncs, lies_before=are_read)
@@ -122,10 +122,10 @@ class Translator:
         message = f"topic {topic} does not exist on {self._target_alias}"
         return Untranslated(OffsetReason(OffsetReasonCode.NO_TOPIC, message), was_undone=True)
 
-    # -- by what
+    # -- the methods
 
     def _by_syncs(self, partition: TopicPartition, offset: int) -> int | OffsetReason:
-        """An offset, or why there is none."""
+        """The offset by offset syncs, or why there is none."""
         if self.syncs is None or not self.syncs.ready:
             return OffsetReason(OffsetReasonCode.NO_SYNC, "the offset syncs have not been read")
         found = self.syncs.translate(partition.topic, partition.partition, offset)
@@ -149,7 +149,7 @@ class Translator:
         entry, translation = known
         if entry.remote_topic != partition.topic:
             return Untranslated(OffsetReason(OffsetReasonCode.OTHER, f"the copy of {home} is {entry.remote_topic}"))
-        # Seen from the flow that brought it, its source is this flow's target.
+        # For the flow that copied it, the source is this flow's target.
         if changed := _changed(entry, on_target.get(home, ""), on_source.get(partition.topic, "")):
             return Untranslated(changed, was_undone=True)
         found = translation.to_source(offset)
@@ -161,7 +161,7 @@ class Translator:
     def _standing(
         self, ledger: Ledger | None, source: TopicPartition, *, back: bool
     ) -> tuple[Entry, Translation] | None:
-        """What a ledger says of a partition; made anew only when it says something else."""
+        """The entry and the translation of a partition in a ledger; rebuilt only when the ledger has changed."""
         if ledger is None:
             return None
         version = ledger.version(source)
@@ -176,7 +176,7 @@ class Translator:
 
 
 def _by_ledger(translation: Translation, offset: int) -> tuple[Place | None, OffsetReason]:
-    """A place, or what the ledger can say to explain that it has none."""
+    """The translated offset, or the reason why the ledger has none."""
     found, first = translation.to_target(offset), translation.first_known
     if first is None:
         return None, OffsetReason(OffsetReasonCode.NOT_COPIED, "the ledger knows of no record that has been copied")
@@ -184,7 +184,7 @@ def _by_ledger(translation: Translation, offset: int) -> tuple[Place | None, Off
 
 
 def _changed(entry: Entry, source_id: str | None, target_id: str | None) -> OffsetReason | None:
-    """Why a ledger's entry is about other topics than those of today; None when it is not, or when this is not known."""
+    """Why a ledger entry refers to other topics than the current ones; None if it does not, or if this is not known."""
     if entry.trouble is not None and entry.trouble.state == State.RECREATED:
         return OffsetReason(OffsetReasonCode.RECREATED, entry.trouble.reason)
     for now, then, name in (

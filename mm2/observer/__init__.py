@@ -1,1 +1,1 @@
-"""What there is to see of the flows of a process: metrics, the dashboard and `mm2 status` all show the same snapshot."""
+"""The observable state of a process's flows: metrics, the dashboard and `mm2 status` all use the same snapshot."""

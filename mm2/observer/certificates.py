@@ -1,4 +1,4 @@
-"""Until when certificates hold: those of a flow's clients, and those of the process's own listeners."""
+"""Expiry dates of certificates: those of a flow's clients, and those of the process's own listeners."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _AGAIN_S: Final = 60.0
 
 
 class Certificates:
-    """What ``look`` finds, looked at again at most once a minute: a certificate that is replaced is another file.
+    """The certificates that ``look`` returns, refreshed at most once a minute: a certificate may be replaced.
 
-    A ConfigException of ``look`` leaves what was found before, which is what the clients and listeners still have.
+    If ``look`` raises ConfigException, the previous result is kept, since the clients and listeners still use it.
     """
 
     def __init__(self, look: Callable[[], tuple[CertificateView, ...]]) -> None:
@@ -29,7 +29,7 @@ class Certificates:
         self._again_s = 0.0
 
     def now(self) -> tuple[CertificateView, ...]:
-        """As they are, or were a minute ago."""
+        """The certificates, at most one minute old."""
         now_s = time.monotonic()
         if now_s >= self._again_s:
             self._again_s = now_s + _AGAIN_S
@@ -39,7 +39,10 @@ class Certificates:
 
 
 def client_certificates(clients: FlowClients) -> tuple[CertificateView, ...]:
-    """Those of a flow's clients on both sides. A store that cannot be read is left out: the clients say so themselves."""
+    """The certificates of a flow's clients on both sides.
+
+    An unreadable store is left out; the clients report it themselves.
+    """
     found = []
     for side in Side:
         tls = clients.settings(side).tls
@@ -54,7 +57,7 @@ def client_certificates(clients: FlowClients) -> tuple[CertificateView, ...]:
 
 
 def listener_certificates(rest: Mapping[str, str]) -> tuple[CertificateView, ...]:
-    """Those that the process's own https listeners show and trust; ``rest`` are its settings for REST, resolved."""
+    """The certificates and CAs of the process's own https listeners; ``rest`` are its resolved REST settings."""
     found: dict[str, int] = {}
     for key, prefix in (("listeners", LISTENERS_PREFIX), ("admin.listeners", ADMIN_LISTENERS_PREFIX)):
         if "https:" not in rest.get(key, "").lower():

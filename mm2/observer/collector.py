@@ -1,4 +1,4 @@
-"""A snapshot, written down as metrics."""
+"""Exports a snapshot as metrics."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _RUNNING: Final = "RUNNING"
 
 
 class SnapshotMetrics:
-    """Writes what ``snapshot`` gives, as much of single partitions as ``cardinality`` wants."""
+    """Writes the metrics of ``snapshot()``, with the level of partition detail set by ``cardinality``."""
 
     def __init__(self, snapshot: Callable[[], Snapshot], cardinality: Cardinality = Cardinality.FULL) -> None:
         self._snapshot = snapshot
         self._cardinality = cardinality
 
     def __call__(self, sheet: Sheet) -> None:
-        """All flows."""
+        """Write the metrics of all flows."""
         snapshot = self._snapshot()
         sheet.add(names.BUILD_INFO, (snapshot.version,), 1)
         for flow in snapshot.flows:
@@ -119,7 +119,7 @@ class _Flow:
         self._add(names.PARTITION_STATE, 1, *place, str(view.state))
 
     def _write_sums(self, views: Iterable[PartitionView], topic: str) -> None:
-        """Of a topic, or of the flow, whose labels for what is summed up are empty."""
+        """Write the sums of a topic, or of the flow, for which the labels of aggregated levels are empty."""
         views = list(views)
         first = views[0] if views else None
         remote = first.remote_topic if first is not None and topic else ""
@@ -150,7 +150,7 @@ class _Flow:
         self._write_java(view, (remote, place[1]))
 
     def _write_java(self, view: PartitionView, place: tuple[str, str]) -> None:
-        """As MirrorSourceConnector's beans have it. They are there for what a task of this process copies."""
+        """Write MirrorSourceConnector's Java metrics, for partitions that a task of this process copies."""
         age, latency = view.age_ms, view.latency_ms
         values = {
             "record_count": float(view.records),
@@ -210,7 +210,7 @@ def _group_lag(group: GroupView, end: int | None) -> int | None:
 
 
 def _spread(spreads: list[Spread | None]) -> Spread | None:
-    """Of several partitions: the worst of the last, the ends of all, and the average of their averages."""
+    """Combine several partitions: the worst last value, overall minimum and maximum, and the mean of the averages."""
     known = [spread for spread in spreads if spread is not None]
     if not known:
         return None
@@ -223,6 +223,6 @@ def _spread(spreads: list[Spread | None]) -> Spread | None:
 
 
 def _sum(values: Iterable[int | None]) -> int | None:
-    """Of those that are known; None when none is."""
+    """The sum of the known values; None if none is known."""
     known = [value for value in values if value is not None]
     return sum(known) if known else None

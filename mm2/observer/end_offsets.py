@@ -1,15 +1,18 @@
-"""When a partition's end passed which offset, so that the age of a backlog is known without reading it. Pure."""
+"""Keeps when a partition's log end offset passed which offset: the age of a backlog is known without reading it.
+
+Pure.
+"""
 
 from __future__ import annotations
 
 from typing import Final
 
-#: Ends kept for one partition; beyond that every second one is forgotten, and an age is known a little less exactly.
+#: Entries kept for one partition. Beyond that, every second one is dropped, which makes ages slightly less exact.
 _KEPT: Final = 64
 
 
 class EndOffsetHistory:
-    """Ends of one partition as they were seen. Times are seconds of the steady clock."""
+    """Observed end offsets of one partition. Times are seconds of a monotonic clock."""
 
     __slots__ = ("_ends", "_times")
 
@@ -19,16 +22,19 @@ class EndOffsetHistory:
 
     @property
     def end(self) -> int | None:
-        """The newest; None before the first."""
+        """The newest end offset; None before the first."""
         return self._ends[-1] if self._ends else None
 
     @property
     def at_s(self) -> float:
-        """When the newest end was first seen."""
+        """When the newest end offset was first seen."""
         return self._times[-1] if self._times else 0.0
 
     def see(self, at_s: float, end: int) -> None:
-        """The end was at least there at that time. One that went back was cut off: what was known is about other records."""
+        """Record that the end offset was at least ``end`` at that time.
+
+        If it decreased, the log was truncated, and the history is discarded.
+        """
         ends = self._ends
         if ends and end == ends[-1]:
             return
@@ -41,10 +47,10 @@ class EndOffsetHistory:
             del self._times[1:-1:2], ends[1:-1:2]
 
     def passed(self, position: int) -> float | None:
-        """When the end was first seen behind ``position``, so the record there is at least that old.
+        """When the end offset was first seen beyond ``position``: the record at ``position`` is at least that old.
 
-        None when that was before the first look, or when nothing is there yet. Positions only go on: what lies before one is
-        forgotten.
+        None if that was before the first observation, or if there is no such record yet. Positions only increase:
+        entries before ``position`` are dropped.
         """
         ends, times = self._ends, self._times
         done = 0

@@ -1,4 +1,4 @@
-"""One flow, observed: what its clusters, its workers and this process's copying say of it, as one view."""
+"""Observes one flow: combines the state of its clusters, its workers and this process's copying into one view."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from mm2.observer.views import FlowView, GroupView, HeartbeatView, Latency, Part
 from mm2.observer.watch import Watch
 from mm2.observer.work import HerderWork, NoWork, StoredWork, Work, Works
 
-#: Partitions whose ends are asked for in a second; with more of them it takes so many seconds.
+#: Partitions whose end offsets are requested per second; the polling interval grows with their number.
 _ENDS_PER_S: Final = 2_000
 _MOST_S: Final = 10.0
 _HEARTBEATS_S: Final = 2.0
@@ -39,9 +39,10 @@ _LOSSES_SHOWN: Final = 100
 
 @dataclass(frozen=True)
 class WatchedFlow:
-    """A flow to be observed. ``props`` are its source connector's and ``worker`` its worker's settings, references resolved.
+    """A flow to observe.
 
-    ``herder`` is that of this process, None when there is none (yet). Holds secrets.
+    ``props`` are its source connector's and ``worker`` its worker's settings, with references resolved. ``herder`` is
+    that of this process, None if there is none (yet). Contains secrets.
     """
 
     pair: SourceAndTarget
@@ -51,7 +52,10 @@ class WatchedFlow:
 
 
 class FlowObserver:
-    """Of one flow, from `start` to `stop`; `view` by one thread, and it never waits for a cluster."""
+    """The observer of one flow, from `start` to `stop`.
+
+    `view` is called by one thread and never waits for a cluster.
+    """
 
     def __init__(self, flow: WatchedFlow, engine: CopyEngine | None) -> None:
         """Raises ConfigException; opens nothing."""
@@ -73,12 +77,12 @@ class FlowObserver:
         self.certificates = Certificates(lambda: client_certificates(clients))
 
     def start(self) -> None:
-        """Begin to ask; returns at once."""
+        """Start polling; returns at once."""
         for watch in self._watches:
             watch.start()
 
     def stop(self) -> None:
-        """Ask no more, close all connections; a question under way is given up."""
+        """Stop polling and close all connections, which aborts a request in flight."""
         for watch in self._watches:
             watch.signal_stop()
         for ask in (self._source, self._ledger, self._heartbeats, self._groups):
@@ -87,8 +91,10 @@ class FlowObserver:
             watch.join()
 
     def look_once(self, timeout_s: float) -> FlowView:
-        """One view from outside of any process that runs the flow. Waits at most for ``timeout_s``, which a cluster that
-        does not answer takes; it is in the view, then."""
+        """One view from outside of the processes that run the flow.
+
+        Waits at most ``timeout_s``; a cluster that does not answer takes all of it, and the view contains the error.
+        """
         deadline = time.monotonic() + timeout_s
         self.start()
         work = Watch(f"{self.flow.pair}-work", self._read_stored_work, 3_600)
@@ -96,11 +102,12 @@ class FlowObserver:
         for watch in (self._target_watch, work):
             watch.await_first(max(0.0, deadline - time.monotonic()))
         if work.answered_s is None and not self._target_watch.error:
-            # Without its workers a flow of which nothing is missing looks like one that runs.
+            # Without the state of its workers, a stopped flow without lag would look like a running one.
             self._unread_work = work.error or "the topics of its workers were not read in time"
-        work.signal_stop()  # one answer was wanted; `mm2 status --watch` comes here again and again
+        work.signal_stop()  # only one answer was needed; `mm2 status --watch` calls this repeatedly
         self._note_wants(self.view())
-        # Now it is known what to ask the source for: twice, since the first answer shows whose timestamps are missing.
+        # The partitions to request from the source are known now. Two polls: the first shows which timestamps are
+        # missing.
         for _ in range(2):
             before = self._source.ends_at_s
             while self._source.ends_at_s == before and not self._source_watch.error and time.monotonic() < deadline:
@@ -111,7 +118,7 @@ class FlowObserver:
         return self.view()
 
     def view(self) -> FlowView:
-        """As much as is known now."""
+        """The current view, from what is known now."""
         now_s, now_ms = time.monotonic(), int(time.time() * 1000)
         sight = FlowSight() if self._engine is None else self._engine.sight(str(self.flow.pair))
         work = self._works.read()
@@ -120,7 +127,7 @@ class FlowObserver:
         source_error = self._source_watch.error
         as_of_s = now_s
         if source_error:
-            # What has happened there since nobody knows, so nothing ages either.
+            # While the source does not answer, its new records are not known, so ages do not increase.
             as_of_s = self._source_watch.answered_s or now_s
         partitions = self._book.read(
             Look(
@@ -165,12 +172,12 @@ class FlowObserver:
             if any(one.position is not None for one in partitions.views):
                 troubles.append(f"{unknown}: nothing is known of its copy but what this process has copied")
             else:
-                # Nobody has copied anything, or Java has: that A would take nothing with it would be a guess.
+                # Without a ledger, nothing was copied or Java has copied it: a risk of zero would be a guess.
                 partitions = dataclasses.replace(partitions, risk=Risk(), unbegun=0)
         if self._unread_work:
             troubles.append(f"who runs it is not known: {self._unread_work}")
         differences = _differences(verified)
-        # The ledger alone tells where the source ended when it was last read.
+        # The ledger also contains the source's end offsets of the last fetch.
         known = self._source.ends_at_s > 0 or partitions.risk.records is not None
         seen = (ledger is not None and known) or (self._ledger.is_missing and source.answered_s is not None)
         standing = Standing(
@@ -260,7 +267,7 @@ class FlowObserver:
 def _groups(
     seen: PolledGroups, ledger: Ledger | None, partitions: tuple[PartitionView, ...], source: str
 ) -> tuple[GroupView, ...]:
-    """A row for every group and partition of the source that either side, a checkpoint or a reason tells of."""
+    """One row per group and source partition that has a committed offset on either side, a checkpoint or a reason."""
     upstream = {(one.remote_topic, one.partition): one.topic for one in partitions if one.remote_topic}
     remote = {(one.topic, one.partition): one.remote_topic for one in partitions}
     reasons = {} if ledger is None else ledger.group_reasons()
@@ -293,7 +300,7 @@ def _groups(
 
 
 def _differences(verified: Mapping[TopicPartition, Verified]) -> dict[str, int]:
-    """What `mm2 verify` has found and nothing explains, by kind."""
+    """Unexplained differences found by `mm2 verify`, by kind."""
     found: Counter[str] = Counter()
     for one in verified.values():
         found.update(one.differences)
@@ -307,5 +314,5 @@ def _stalled(stalled: tuple[TopicPartition, ...]) -> str:
 
 
 def _wall(at_s: float | None, now_s: float, now_ms: int) -> int | None:
-    """A time of the steady clock as milliseconds since the epoch."""
+    """A time of the monotonic clock in milliseconds since the epoch."""
     return None if at_s is None else now_ms - int((now_s - at_s) * 1000)

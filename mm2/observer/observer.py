@@ -1,7 +1,7 @@
-"""The observer of a process: one snapshot a second for all who ask, metrics, dashboard and REST alike.
+"""The observer of a process: takes one snapshot per second for all readers (metrics, dashboard and REST).
 
-It begins with the first question and ends some minutes after the last one, so a process that nobody looks at pays nothing. Who asks
-never waits for a cluster: a snapshot holds what is known.
+It starts with the first request and stops some minutes after the last one, so it costs nothing while unused. Readers
+never wait for a cluster: a snapshot contains what is known.
 """
 
 from __future__ import annotations
@@ -27,14 +27,16 @@ from mm2.observer.views import LaneView, Snapshot, SparkView
 log = structlog.get_logger(__name__)
 
 TICK_S: Final = 1.0
-#: After the last question.
+#: Stops this long after the last request.
 IDLE_S: Final = 180.0
 _FIRST_S: Final = 3.0
 
 
 class Observer:
-    """Thread-safe. ``flows`` tells which flows there are now, ``engine`` what copies in this process, ``rest`` the settings of its REST
-    interface, resolved."""
+    """The observer of a process. Thread-safe.
+
+    ``flows`` returns the current flows, ``engine`` is the process's copy engine, ``rest`` its resolved REST settings.
+    """
 
     def __init__(
         self,
@@ -58,7 +60,10 @@ class Observer:
         self._stopping = threading.Event()
 
     def snapshot(self, timeout_s: float = _FIRST_S) -> Snapshot:
-        """The newest. Only the first question waits, until the clusters have answered or ``timeout_s`` is over."""
+        """The newest snapshot.
+
+        Only the first call waits, until the clusters have answered or ``timeout_s`` has passed.
+        """
         with self._lock:
             self._asked_s = time.monotonic()
             if self._thread is None and not self._stopping.is_set():
@@ -69,12 +74,12 @@ class Observer:
         return snapshot or Snapshot(int(time.time() * 1000), __version__, ())
 
     def stop(self) -> None:
-        """Observe no more; what is under way ends by itself, soon."""
+        """Stop observing; running requests end by themselves soon."""
         self._stopping.set()
 
     @property
     def is_running(self) -> bool:
-        """Whether clusters are asked at the moment."""
+        """Whether clusters are polled at the moment."""
         return self._thread is not None
 
     def _run(self) -> None:
@@ -90,7 +95,7 @@ class Observer:
                 except Exception:
                     log.exception("An error of ours while observing.")
                 else:
-                    # The very first answers are on their way: who asks is spared an empty page.
+                    # The first answers are pending: wait for them rather than return an empty snapshot.
                     if _is_telling(snapshot) or turn_s - began_s > _FIRST_S - 1 or self._snapshot is not None:
                         with self._lock:
                             self._snapshot = snapshot
@@ -107,7 +112,7 @@ class Observer:
                 observer.stop()
 
     def _go_over(self, observers: dict[SourceAndTarget, FlowObserver]) -> None:
-        """To the flows as they are now."""
+        """Start and stop observers to match the current flows."""
         wanted = {flow.pair: flow for flow in self._flows()}
         for pair in [pair for pair, one in observers.items() if not _is_same(one.flow, wanted.get(pair))]:
             observers.pop(pair).stop()
@@ -131,14 +136,14 @@ class Observer:
 
 
 def observe_once(config: MirrorMakerConfig, flows: Sequence[str] | None = None, *, timeout_s: float = 15.0) -> Snapshot:
-    """One look at flows of a MirrorMaker file from outside, whether a process runs them or not; for `mm2 status`.
+    """Observe flows of a MirrorMaker file once, from outside, whether or not a process runs them; for `mm2 status`.
 
-    ``flows`` are names ``A->B`` (None: all that are to copy; those named may be switched off). All are looked at side by side
-    and within ``timeout_s`` seconds: a cluster that has not answered by then is in ``source_error`` or ``target_error`` of the
-    view. Nothing is written. What only a running process knows is empty: latencies, batches, lanes, Spark, records and bytes
-    copied; rates are from the ledger.
+    ``flows`` are names ``A->B`` (None: all enabled flows; named ones may be disabled). They are observed in parallel
+    within ``timeout_s`` seconds. A cluster that has not answered by then is in ``source_error`` or ``target_error`` of
+    the view. Nothing is written. Values that only a running process knows are empty: latencies, batches, lanes, Spark,
+    records and bytes copied; rates are taken from the ledger.
 
-    Raises ConfigException for a flow that the file does not have, or settings that lead to no cluster.
+    Raises ConfigException for a flow that the file does not define, and for invalid cluster settings.
     """
     pairs = {str(pair): pair for pair in config.possible_pairs()}
     names = _copying(config) if flows is None else ["".join(name.split()) for name in flows]
@@ -165,7 +170,7 @@ def observe_once(config: MirrorMakerConfig, flows: Sequence[str] | None = None, 
 
 
 def _copying(config: MirrorMakerConfig) -> list[str]:
-    """Flows that are switched on; others are there for their heartbeats alone, and copy nothing."""
+    """The enabled flows; disabled ones only emit heartbeats and copy nothing."""
     return [
         str(pair)
         for pair in config.cluster_pairs()
@@ -174,7 +179,7 @@ def _copying(config: MirrorMakerConfig) -> list[str]:
 
 
 def spark_view(engine: CopyEngine, flows: Sequence[str]) -> SparkView:
-    """The process's Spark and its lanes; asks Spark nothing."""
+    """The process's Spark and its lanes; sends no requests to Spark."""
     lanes = tuple(
         LaneView(lane.name, lane.task, lane.batch, lane.since_ms, lane.lost, lane.partitions, lane.trouble, lane.flow)
         for flow in flows
@@ -189,5 +194,5 @@ def _is_same(flow: WatchedFlow, other: WatchedFlow | None) -> bool:
 
 
 def _is_telling(snapshot: Snapshot) -> bool:
-    """Every flow's clusters have answered, or have failed to."""
+    """Whether the clusters of all flows have answered or failed."""
     return all(flow.risk.records is not None or flow.source_error or flow.target_error for flow in snapshot.flows)

@@ -1,7 +1,7 @@
-"""The partitions of a flow, put together from what the ledger, the source and this process say of each. No I/O.
+"""Builds the views of a flow's partitions from the ledger, the source and this process's copying. No I/O.
 
-Of ten thousand partitions hardly any has changed a second later, so what was made of one is kept until something it was made of
-is something else.
+Of ten thousand partitions, few change within a second. The view of a partition is therefore cached until one of its
+inputs changes.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from mm2.observer.timestamps import BatchTimestamp
 from mm2.observer.verdict import LOSSES_TOLD_MS
 from mm2.observer.views import LossView, PartitionView, Risk, Spread
 
-#: So many source offsets behind, a partition is catching up, as the copier has it (`mm2.copy.executor.cursor`).
+#: A partition with this lag in offsets is catching up, as in the copier (`mm2.copy.executor.cursor`).
 BEHIND_OFFSETS: Final = 10_000
-#: A partition that has something to do and has not moved for so long is stalled, whatever it says of itself.
+#: A partition with lag that has made no progress for this long is stalled, whatever state it reports.
 STALLED_S: Final = 30.0
 _RATE_OVER_S: Final = 10.0
 _READ_AGAIN_S: Final = 10.0
@@ -35,13 +35,15 @@ _ENTRY_RATE_HOLDS_MS: Final = 30_000
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What is known at one moment. Times in seconds are of the steady clock.
+    """The inputs at one moment. Times in seconds are of a monotonic clock.
 
-    ``as_of_s``: until then ages are counted; it stands still while the source does not answer. ``ends`` with the time they were
-    asked at, ``missing`` the partitions that the source refuses to tell of. ``sights`` is what this process copies.
-    ``tasks`` says which task is to copy what, None when that is not known; ``failed_tasks`` why one does not.
-    ``held``: "paused" or "stopped" when somebody wants nothing to be copied; ``pauses`` are those of topics and partitions.
-    ``verified``: what `mm2 verify` has left. ``left``: records and bytes of what this process copies no more.
+    - ``as_of_s``: the time for which ages are computed; it does not advance while the source does not answer.
+    - ``ends``: end offsets, requested at ``ends_at_s``; ``missing``: partitions for which the source returned an error.
+    - ``sights``: what this process copies.
+    - ``tasks``: the task of each partition, None if not known; ``failed_tasks``: the errors of failed tasks.
+    - ``held``: "paused" or "stopped" if a user has requested this; ``pauses``: those of topics and partitions.
+    - ``verified``: results of `mm2 verify`.
+    - ``left``: records and bytes of partitions that this process no longer copies.
     """
 
     now_s: float
@@ -63,7 +65,7 @@ class Look:
 
 @dataclass(slots=True)
 class _Known:
-    """What is kept of one partition from one look to the next."""
+    """The state of one partition that is kept between two snapshots."""
 
     history: EndOffsetHistory = field(default_factory=EndOffsetHistory)
     version: int = -1
@@ -72,8 +74,8 @@ class _Known:
     read_s: float = 0.0
     position: int = -1
     moved_s: float = 0.0
-    behind_s: float | None = None  # since when it has had something to do
-    counted: tuple[float, int, int, bool] | None = None  # time, records, bytes, and whether by this process
+    behind_s: float | None = None  # since when it has had lag
+    counted: tuple[float, int, int, bool] | None = None  # time, records, bytes, and whether they are of this process
     records_per_s: float = 0.0
     bytes_per_s: float | None = None
     made_of: tuple[object, ...] = ()
@@ -82,11 +84,13 @@ class _Known:
 
 @dataclass(frozen=True, slots=True)
 class Partitions:
-    """All of a flow. ``wanted`` are places whose timestamp would tell how old a backlog is; ``stalled`` those that stand still,
-    ``unbegun`` how many have records and no position yet: what they hold is in no figure. ``losses`` are those of the last day,
-    the newest first.
+    """All partitions of a flow.
 
-    What no task is to copy counts in nothing but ``views``.
+    ``wanted`` are the offsets whose timestamps are needed to know the age of a backlog. ``stalled`` are partitions
+    without progress. ``unbegun`` is the number of partitions with records but no position yet; their records are in no
+    figure. ``losses`` are those of the last day, newest first.
+
+    Partitions that are assigned to no task are only in ``views``.
     """
 
     views: tuple[PartitionView, ...]
@@ -104,16 +108,19 @@ class Partitions:
 
 
 class PartitionBook:
-    """Of one flow; used by one thread. ``rates``: it is read again and again, so records per second can be told."""
+    """The partitions of one flow.
+
+    Used by one thread. ``rates``: called repeatedly, so records per second can be computed.
+    """
 
     def __init__(self, *, rates: bool = True) -> None:
         self._rates = rates
         self._known: dict[TopicPartition, _Known] = {}
         self._order: list[TopicPartition] = []
-        self._record_bytes: float | None = None  # of an average record lately
+        self._record_bytes: float | None = None  # of an average record in the recent past
 
     def read(self, look: Look) -> Partitions:
-        """Everything as it is now."""
+        """Build the current views."""
         self._sort(look)
         versions = {} if look.ledger is None else look.ledger.versions()
         views: list[PartitionView] = []
@@ -151,14 +158,18 @@ class PartitionBook:
 
     @staticmethod
     def _is_due(tp: TopicPartition, known: _Known, look: Look) -> bool:
-        """Whether to take an entry apart: what this process copies reports all but its note, and what was lost, sooner."""
+        """Whether to decode a ledger entry.
+
+        For partitions that this process copies, it reports everything but the note and the losses sooner than the
+        ledger.
+        """
         sight = look.sights.get(tp)
         if known.entry is None or sight is None or not sight.is_fresh or look.now_s - known.read_s > _READ_AGAIN_S:
             return True
         return sight.row is not None and sight.row.lost > known.entry.lost_ranges
 
     def _sort(self, look: Look) -> None:
-        """Whatever one of the sources knows of."""
+        """Add the partitions that any input contains."""
         names: set[TopicPartition] = set() if look.ledger is None else set(look.ledger.partitions())
         names.update(look.sights)
         if look.tasks is not None:
@@ -186,7 +197,7 @@ class PartitionBook:
         state, reason, since_ms = _state(tp, sight, entry, lag, task, look)
         verified = look.verified.get(tp)
         if verified is not None and entry is not None and not verified.is_of(entry.source_id, entry.target_id):
-            verified = None  # it was said of topics that others have taken the place of
+            verified = None  # it was recorded for topics that were recreated since
         copied = look.left.get(tp, (0, 0)) if sight is None else (sight.records, sight.bytes)
         made_of = (
             known.version,
@@ -235,7 +246,7 @@ class PartitionBook:
         state, reason, since_ms = standing
         note = "" if entry is None else entry.note
         if state in WELL and reason:
-            note, reason = reason, ""  # it holds nothing up; where the ledger cannot be written it is nowhere else
+            note, reason = reason, ""  # not blocking; without a writable ledger it is nowhere else
         return PartitionView(
             tp.topic,
             tp.partition,
@@ -267,12 +278,12 @@ class PartitionBook:
     def _end(
         tp: TopicPartition, known: _Known, sight: PartitionSight | None, entry: Entry | None, look: Look
     ) -> int | None:
-        """Where the source ends: as it says, or as the copier was told since, or as the ledger has it while nobody says."""
+        """The source's log end offset: as the source returned it, as the copier received it later, or by the ledger."""
         history = known.history
         asked = look.ends.get(tp)
         if asked is not None:
             seen = history.end
-            # Less than was seen before it is an older answer, unless it was asked for later: then the log was cut off.
+            # A lower value is an older answer, unless it was requested later: then the log was truncated.
             if seen is None or asked > seen or (asked < seen and look.ends_at_s > history.at_s):
                 history.see(look.ends_at_s, asked)
         if sight is not None and sight.is_fresh and sight.row is not None:
@@ -286,10 +297,10 @@ class PartitionBook:
         return _known_offset(entry.end)
 
     def _age(self, tp: TopicPartition, known: _Known, position: int, look: Look) -> float | None:
-        """Seconds since the oldest record that is not on the target was written; None while nobody knows.
+        """Age in seconds of the oldest record that is not on the target; None if not known.
 
-        By the history of ends where it reaches back so far, else by the record's own timestamp; where that is no time at all, at
-        least since it was first seen to be missing.
+        Computed from the history of end offsets if it reaches back far enough, else from the record's timestamp. If
+        that is not a valid time, the age is at least the time since the record was first seen to be missing.
         """
         passed = known.history.passed(position)
         if passed is not None:
@@ -300,7 +311,7 @@ class PartitionBook:
             return None
         if stamp.timestamp_ms is None:
             return seen_s
-        # A stamp of a place that has been passed since is that of an older record: never too little.
+        # A timestamp read for an earlier offset is that of an older record: the age is never underestimated.
         return max(seen_s, (look.now_ms - stamp.timestamp_ms) / 1000 - (look.now_s - look.as_of_s))
 
     @staticmethod
@@ -314,7 +325,7 @@ class PartitionBook:
         passed = look.now_s - since
         if passed >= 0.5:
             weight = min(1.0, passed / _RATE_OVER_S)
-            # A count that begins anew is another count.
+            # A counter that decreased has restarted.
             gained = max(0, records - then) / passed
             if gained or known.records_per_s:
                 known.records_per_s += (gained - known.records_per_s) * weight
@@ -332,7 +343,7 @@ class PartitionBook:
 
 @dataclass(slots=True)
 class _Total:
-    """Sums over partitions; a part that is not known leaves a sum unknown only when nothing of it is known."""
+    """Sums over partitions. A sum is unknown only if all of its parts are unknown."""
 
     states: Counter[State] = field(default_factory=Counter)
     gaps: Counter[str] = field(default_factory=Counter)
@@ -388,8 +399,8 @@ class _Total:
         known_at_all: bool,
     ) -> Partitions:
         known = self.behind_known or (known_at_all and not views)
-        # Of several ages that are known the oldest is a lower bound: more than nothing, unless there is none.
-        # Where something has not begun, the oldest may be there.
+        # The oldest of some known ages is a lower bound of the total; a bound of zero is unknown instead. A partition
+        # without a position may contain an older record.
         seconds = self.oldest if (self.oldest_known and not self.unbegun) or self.oldest > 0 else None
         risk = Risk(
             round(seconds, 1) if known and seconds is not None else None,
@@ -420,7 +431,7 @@ def _losses(entry: Entry, since_ms: int) -> list[LossView]:
 
 
 def _position(entry: Entry | None, sight: PartitionSight | None) -> int:
-    """The next source offset that is not on the target: as the copier of this process reports it, else by the ledger."""
+    """The next source offset that is not on the target: as reported by this process's copier, else from the ledger."""
     if sight is not None and sight.row is not None and sight.is_fresh and sight.row.position >= 0:
         return sight.row.position
     at = -1 if sight is None or sight.row is None else sight.row.position
@@ -435,7 +446,7 @@ def _state(
     task: int | None,
     look: Look,
 ) -> tuple[State, str, int | None]:
-    """State, reason, and since when (ms)."""
+    """The state, the reason, and the time (ms) since when."""
     if look.tasks is not None and task is None and not look.held:
         failure = look.missing.get(tp)
         if failure is not None:
@@ -466,7 +477,7 @@ def _known_offset(offset: int) -> int | None:
 
 
 def by_topic(views: Iterator[PartitionView] | tuple[PartitionView, ...]) -> dict[str, list[PartitionView]]:
-    """Grouped, in order."""
+    """Group by topic, keeping the order."""
     found: dict[str, list[PartitionView]] = {}
     for view in views:
         found.setdefault(view.topic, []).append(view)

@@ -1,7 +1,7 @@
-"""What a flow's two clusters are asked again and again, each kind on a thread of its own. Whatever comes is kept here.
+"""The periodic requests to a flow's two clusters, each kind on its own thread, and their results.
 
-Every question has a deadline of a few seconds, so a cluster that hangs is known to hang within them, and what was known before
-stays what is known.
+Each request has a deadline of a few seconds, so an unresponsive cluster is detected within that time. The previous
+results are then kept.
 """
 
 from __future__ import annotations
@@ -29,16 +29,17 @@ from mm2.mirror.group_offsets import SHARE, GroupOffsets
 from mm2.mirror.plugins import replication_policy
 from mm2.observer.timestamps import BatchTimestamp, BatchTimestampReader
 
-#: For one request. A question may take two, of the leader and then of whoever leads now, and silence is told within ten seconds.
+#: Timeout of one request. A poll may take two (to the leader, then to a new leader); an error is reported within ten
+#: seconds.
 ANSWER_S: Final = 3.0
 _LEDGER_S: Final = 20.0
-#: A heartbeat that is older is told once the flow's own data says so, too.
+#: How far back the first poll reads heartbeats. If they are older, the flow's own data already show the delay.
 _HEARTBEATS_S: Final = 3_600.0
 _GROUP_TYPES_AGAIN_S: Final = 60.0
 
 
 class FlowClients:
-    """Settings of the observer's connections to both sides of a flow; ``props`` are its source connector's, resolved."""
+    """Settings of the observer's connections to both clusters; ``props`` are the source connector's, resolved."""
 
     def __init__(self, props: Mapping[str, str]) -> None:
         self.props = props
@@ -47,7 +48,7 @@ class FlowClients:
         self.policy = replication_policy(dict(props))
 
     def settings(self, side: Side) -> ClientSettings:
-        """With deadlines of a few seconds. Raises ConfigException."""
+        """Client settings with deadlines of a few seconds. Raises ConfigException."""
         found = self._clients.settings(side, Kind.ADMIN, f"observer-{side.value}")
         limit_ms = int(ANSWER_S * 1000)
         return dataclasses.replace(
@@ -58,7 +59,7 @@ class FlowClients:
         )
 
     def alias(self, side: Side) -> str:
-        """Of the cluster on that side."""
+        """The alias of the cluster on that side."""
         return self._clients.alias(side)
 
     def cluster(self, side: Side) -> Cluster:
@@ -66,7 +67,7 @@ class FlowClients:
         return Cluster(self.settings(side), name=self._clients.alias(side))
 
     def mirror_client(self) -> MirrorClient:
-        """Of the target; the caller closes it."""
+        """A MirrorClient of the target; the caller closes it."""
         props = {**self.props, **self._clients.client_props(Side.TARGET, Kind.ADMIN, "observer-heartbeats")}
         for key in [key for key in props if key.startswith(("admin.", "consumer."))]:
             del props[key]
@@ -76,10 +77,11 @@ class FlowClients:
 
 
 class SourcePoll:
-    """Where the source's partitions end, and when the oldest records that are missing on the target were written.
+    """End offsets of the source's partitions, and timestamps of the oldest records that are missing on the target.
 
-    ``partitions`` are those to be asked for, ``wanted`` the places whose timestamps are asked for: both are replaced by who looks.
-    ``ends`` were asked for at ``ends_at_s`` (steady clock, 0: never yet); ``missing`` is what the source says of those it refuses.
+    ``partitions`` are those to request, ``wanted`` the offsets whose timestamps are requested: the reader replaces
+    both. ``ends`` were requested at ``ends_at_s`` (monotonic clock, 0: never yet); ``missing`` are the errors of
+    partitions.
     """
 
     def __init__(self, clients: FlowClients) -> None:
@@ -94,7 +96,7 @@ class SourcePoll:
         self._stamps = BatchTimestampReader(self._cluster, ANSWER_S)
 
     def __call__(self) -> None:
-        """Ask. Raises KafkaFailure when the cluster as a whole does not answer."""
+        """Send the requests. Raises KafkaFailure if the cluster as a whole does not answer."""
         wanted = self.partitions
         if not wanted:
             began_s = time.monotonic()
@@ -109,15 +111,16 @@ class SourcePoll:
             silent = [failure for failure in failures.values() if not isinstance(failure, BrokerFailure)]
             if silent:
                 raise silent[0]
-        # A broker that is away while others are there leaves its partitions as they were.
+        # If only some brokers are unreachable, their partitions keep the previous values.
         self.ends = {**{tp: end for tp, end in self.ends.items() if tp in failures}, **ends}
         self.missing = failures
         self.ends_at_s = began_s
-        # None is kept that is not asked for any more: what is missing later would seem to be as old as what has long been copied.
+        # Timestamps that are no longer requested are dropped: a later missing record would seem as old as one copied
+        # long ago.
         places = self.wanted
         asked = {tp for tp, _ in places}
         stamps = {tp: stamp for tp, stamp in self.stamps.items() if tp in asked}
-        # What has none yet comes first, then whatever was read longest ago.
+        # Partitions without a timestamp come first, then those whose timestamps are the oldest.
         turns = {tp: turn for turn, tp in enumerate(stamps)}
         order = sorted(places, key=lambda place: turns.get(place[0], -1))
         fresh = self._stamps.read(order)
@@ -126,13 +129,16 @@ class SourcePoll:
         self.stamps = {**stamps, **fresh}
 
     def close(self) -> None:
-        """End what is under way."""
+        """Abort the requests in flight."""
         self._stamps.close()
         self._cluster.close()
 
 
 class LedgerPoll:
-    """The flow's ledger, followed; ``ledger`` is None until it was found. ``is_missing``: the target answers and has none."""
+    """Follows the flow's ledger; ``ledger`` is None until it was found.
+
+    ``is_missing``: the target answers and has no ledger.
+    """
 
     def __init__(self, clients: FlowClients) -> None:
         self.ledger: Ledger | None = None
@@ -145,7 +151,7 @@ class LedgerPoll:
         self._closed = False
 
     def __call__(self) -> None:
-        """Be up to date with it. Raises KafkaFailure."""
+        """Read the ledger to its end. Raises KafkaFailure."""
         following = self._following
         if following is None:
             found = self._admin.describe_topics([self._topic])[self._topic]
@@ -168,7 +174,7 @@ class LedgerPoll:
         following.read_to_end(ANSWER_S)
 
     def close(self) -> None:
-        """End following."""
+        """Stop following."""
         self._closed = True
         following = self._following
         if following is not None:
@@ -177,7 +183,7 @@ class LedgerPoll:
 
 
 class HeartbeatsPoll:
-    """The newest heartbeats on the target; ``seen_ms`` is when they were looked at."""
+    """The newest heartbeats on the target; ``seen_ms`` is when they were read."""
 
     def __init__(self, clients: FlowClients) -> None:
         self.seen: list[Freshness] = []
@@ -186,18 +192,18 @@ class HeartbeatsPoll:
         self._watch = FreshnessWatch(self._client, _HEARTBEATS_S)
 
     def __call__(self) -> None:
-        """Look. Raises KafkaFailure."""
+        """Read new heartbeats. Raises KafkaFailure."""
         self.seen = self._watch.look(ANSWER_S)
         self.seen_ms = int(time.time() * 1000)
 
     def close(self) -> None:
-        """Close its connections."""
+        """Close the connections."""
         self._client.close()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PolledGroups:
-    """Places of groups: checkpoints by group and partition of the target, and what is committed on either side."""
+    """Group offsets: checkpoints by group and partition of the target, and committed offsets on both sides."""
 
     checkpoints: Mapping[str, Mapping[TopicPartition, Checkpoint]] = dataclasses.field(default_factory=dict)
     source: Mapping[str, Mapping[TopicPartition, OffsetAndMetadata]] = dataclasses.field(default_factory=dict)
@@ -205,7 +211,7 @@ class PolledGroups:
 
 
 class GroupsPoll:
-    """Groups with checkpoints, and those that the ledger has reasons for (``reasoned``, replaced by who looks)."""
+    """Polls the groups that have checkpoints or reasons in the ledger (``reasoned``, replaced by the reader)."""
 
     def __init__(self, clients: FlowClients) -> None:
         self.seen = PolledGroups()
@@ -220,7 +226,7 @@ class GroupsPoll:
         self._types_at_s: float | None = None
 
     def __call__(self) -> None:
-        """Ask. Raises KafkaFailure; of a side that does not answer what was known is kept."""
+        """Read the offsets. Raises KafkaFailure; a cluster that does not answer keeps its previous results."""
         self._follow()
         with self._lock:
             newest = list(self._checkpoints.values())
@@ -235,7 +241,7 @@ class GroupsPoll:
         self.seen = dataclasses.replace(self.seen, source=source)
 
     def close(self) -> None:
-        """End following and asking."""
+        """Stop following and polling."""
         log = self._log
         if log is not None:
             log.stop()
@@ -275,7 +281,7 @@ class GroupsPoll:
         return {group: answer for group, answer in answers.items() if not isinstance(answer, KafkaFailure)}
 
     def _learn_types(self) -> None:
-        """Share groups have their places elsewhere (KIP-932); which ones are is the source's to say."""
+        """Find the share groups, whose offsets are read by another API (KIP-932); the source reports the types."""
         now_s = time.monotonic()
         if self._types_at_s is None or now_s - self._types_at_s > _GROUP_TYPES_AGAIN_S:
             listed = self._admins[Side.SOURCE].list_groups()

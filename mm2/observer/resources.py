@@ -1,4 +1,4 @@
-"""``/overview``: the snapshot as JSON, for who asks by program. Reads only."""
+"""``/overview``: the snapshot as JSON for programs. Read-only."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Descending = Annotated[bool, Query()]
 
 
 def overview_router(observer: Observer) -> APIRouter:
-    """What ``observer`` sees."""
+    """The resources that return the snapshot of ``observer``."""
     router = APIRouter(prefix=f"/{PATH}", tags=["overview"])
 
     async def snapshot() -> Snapshot:
@@ -106,10 +106,10 @@ def overview_router(observer: Observer) -> APIRouter:
 
 
 def overview_app(observer: Observer) -> ASGIApp:
-    """`overview_router` as an application of its own."""
+    """`overview_router` as a separate application."""
     return Dispatch(application([overview_router(observer)], prefix="/"))
 
 
 def flow_url(source: str, target: str) -> str:
-    """Where a flow is."""
+    """The path of a flow."""
     return f"/{PATH}/{urllib.parse.quote(source, safe='')}/{urllib.parse.quote(target, safe='')}"

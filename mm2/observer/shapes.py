@@ -1,4 +1,4 @@
-"""Views as JSON: a field is called as in `mm2.observer.views`, what nobody knows is null."""
+"""Views as JSON: fields have the names of `mm2.observer.views`, unknown values are null."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any, Final
 
 from mm2.observer.views import FlowView, GroupView, PartitionView
 
-#: Of a flow: lists that have pages of their own.
+#: Lists of a flow that are returned page by page.
 _PAGED: Final = ("partitions", "groups")
 
 
 def to_json(value: Any) -> Any:
-    """Of a view, or of anything a view holds."""
+    """Convert a view, or any value in a view."""
     if isinstance(value, Enum):
         return value.value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -29,7 +29,7 @@ def to_json(value: Any) -> Any:
 
 
 def flow_json(flow: FlowView) -> dict[str, Any]:
-    """A flow without its partitions and groups, of which only the number is told."""
+    """A flow with the number of its partitions and groups instead of the lists."""
     made = {
         field.name: to_json(getattr(flow, field.name)) for field in dataclasses.fields(flow) if field.name not in _PAGED
     }
@@ -37,16 +37,16 @@ def flow_json(flow: FlowView) -> dict[str, Any]:
 
 
 def page_json(rows: Sequence[Any], offset: int, limit: int) -> dict[str, Any]:
-    """Some of ``rows``, and how many there are."""
+    """A page of ``rows``, and their total number."""
     return {"total": len(rows), "offset": offset, "rows": to_json(list(rows[offset : offset + limit]))}
 
 
 def chosen_partitions(
     flow: FlowView, search: str, states: Sequence[str], order: str, *, descending: bool
 ) -> list[PartitionView]:
-    """Those whose topic, or topic-partition, has ``search`` in it, and whose state is one of ``states`` (none: any).
+    """Partitions whose topic or topic-partition contains ``search`` and whose state is one of ``states`` (none: any).
 
-    ``order`` is a field's name. What nobody knows comes last. Raises ValueError for an order that is none.
+    ``order`` is the name of a field. Unknown values are last. Raises ValueError for an invalid order.
     """
     rows = [
         view
@@ -57,7 +57,7 @@ def chosen_partitions(
 
 
 def chosen_groups(flow: FlowView, search: str, order: str, *, descending: bool) -> list[GroupView]:
-    """Those whose group or topic has ``search`` in it; see `chosen_partitions`."""
+    """Groups whose id or topic contains ``search``; see `chosen_partitions`."""
     rows = [view for view in flow.groups if not search or search in view.group or search in view.topic]
     return _ordered(rows, order, _GROUP_ORDERS, descending=descending)
 

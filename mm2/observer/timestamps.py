@@ -1,9 +1,10 @@
-"""When the oldest record that is not on the target was written, where the history of ends does not reach back to it.
+"""Reads the timestamp of the oldest record that is not on the target, where the history of end offsets is too short.
 
-There is no question that gives the timestamp at an offset, so the batch that holds it is fetched: one request for each partition,
-since of several in one request a broker gives only the first a whole batch when that is larger than the limit. So a look is
-bounded by number, bytes and time, and an answer holds for every offset of its batch. The header alone is read: its base timestamp
-is that of the batch's first record, so a backlog is told as at most one batch older than it is.
+No Kafka API returns the timestamp at an offset, so the batch that contains it is fetched: one request for each
+partition. If a request contains several partitions, a broker returns a batch larger than the limit only for the first.
+A poll is bounded in number, bytes and time, and a result is valid for all offsets of its batch. Only the header is
+read. Its base timestamp is that of the batch's first record, so the reported age is too high by at most the time span
+of one batch.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from mm2.kafka.structs import TopicInfo, TopicPartition, topic_id_bytes
 from mm2.kafka.wire import fetch
 from mm2.kafka.wire.fetch import FetchSession, Position
 
-#: Of one look.
+#: Reads in one poll.
 LOOKS: Final = 32
 _BYTES: Final = 4 << 20
 _SECONDS: Final = 1.0
@@ -34,21 +35,21 @@ _NO_SESSION: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class BatchTimestamp:
-    """Of the batch with offsets ``first`` to ``last``; milliseconds since the epoch, None when the record tells no time."""
+    """The timestamp (ms since the epoch) of the batch with offsets ``first`` to ``last``; None without a valid one."""
 
     first: int
     last: int
     timestamp_ms: int | None
 
     def holds(self, offset: int) -> bool:
-        """Whether the offset lies in the batch, or in the hole before it."""
+        """Whether the offset is in the batch, or in the gap before it."""
         return self.first <= offset <= self.last
 
 
 def believable(timestamp_ms: int, now_ms: int) -> int | None:
-    """None for a time that no clock shows: none at all, the epoch itself, or more than an hour ahead.
+    """None for an invalid time: no timestamp, the epoch itself, or more than an hour in the future.
 
-    Everything else is taken at its word, however old: a topic may hold the events of years.
+    All other values are accepted, however old: a topic may contain events of many years.
     """
     if timestamp_ms <= 0 or timestamp_ms > now_ms + _FORWARD_MS:
         return None
@@ -56,7 +57,7 @@ def believable(timestamp_ms: int, now_ms: int) -> int | None:
 
 
 class BatchTimestampReader:
-    """Reads them from one cluster, on one thread."""
+    """Reads timestamps from one cluster, on one thread."""
 
     def __init__(self, cluster: Cluster, timeout_s: float) -> None:
         self._cluster = cluster
@@ -64,9 +65,9 @@ class BatchTimestampReader:
         self._connections: dict[int, Connection] = {}
 
     def read(self, wanted: Iterable[tuple[TopicPartition, int]]) -> dict[TopicPartition, BatchTimestamp]:
-        """At these offsets, the first ones of them, as far as the limits of a look go.
+        """The timestamps at these offsets, in order, within the limits of a poll.
 
-        A partition that cannot be read now is left out. Raises KafkaFailure when the cluster does not answer.
+        A partition that cannot be read now is left out. Raises KafkaFailure if the cluster does not answer.
         """
         some = list(wanted)[:LOOKS]
         if not some:
@@ -84,7 +85,7 @@ class BatchTimestampReader:
         return found
 
     def close(self) -> None:
-        """Close the connections; a read under way fails."""
+        """Close the connections; a read in progress fails."""
         for connection in list(self._connections.values()):
             connection.abort()
         self._connections.clear()
@@ -105,7 +106,7 @@ class BatchTimestampReader:
             version = connection.version_of(
                 fetch.REQUEST, fetch.MAX_VERSION if info.topic_id else fetch.TOPIC_IDS_FROM - 1
             )
-            # Without a session, which the broker would have to remember: each question is about another partition.
+            # No fetch session, which would take memory on the broker: each request is for another partition.
             session = FetchSession(
                 {tp.topic: topic_id_bytes(info.topic_id)} if info.topic_id else {}, epoch=_NO_SESSION
             )
@@ -146,10 +147,11 @@ def _stamp(records: memoryview, offset: int) -> BatchTimestamp | None:
                     if record.offset >= offset:
                         return BatchTimestamp(offset, record.offset, believable(record.timestamp or -1, now_ms))
             elif header.last_offset >= offset:
-                # With these the base is no record's: the deltas are void, or it says when tombstones go.
+                # With these attributes the base is not a record's timestamp: the deltas are void, or it is the delete
+                # horizon.
                 has_base = not header.attributes & (LOG_APPEND_TIME | DELETE_HORIZON)
                 first = header.base_timestamp if has_base else header.max_timestamp
                 return BatchTimestamp(min(offset, header.base_offset), header.last_offset, believable(first, now_ms))
     except CorruptBatch:
-        pass  # what copies it will say so
+        pass  # the copier reports it
     return None

@@ -1,17 +1,19 @@
-"""The trace of a connector or task in one line. Pure."""
+"""Reduces the stack trace of a connector or task to one line. Pure."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
 
-#: Of the class of an error: whoever wants to know where it lives opens the trace.
+#: The module of an error's class; the full trace contains it.
 _MODULE: Final = re.compile(r"^(?:[A-Za-z_][\w$]*\.)+(?=[A-Za-z_][\w$]*(?:: |$))")
 
 
 def reason_of(trace: str) -> str:
-    """The line that says what it was: the last one, as Python has it; of Java's, which workers of both kinds leave in one status topic, the
-    first. "" when there is none."""
+    """The line with the error: the last one of a Python trace, the first one of a Java trace. "" if there is none.
+
+    The status topic may contain both if Java workers share the flow.
+    """
     lines = [line.strip() for line in trace.splitlines() if line.strip()]
     if not lines:
         return ""

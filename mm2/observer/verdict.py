@@ -1,8 +1,8 @@
-"""What can be said of a flow in one word and in one sentence. Pure.
+"""Derives a flow's state and the sentence that describes it. Pure.
 
-The sentence answers what somebody asks who has to decide on the worst day of the year: what is gone if the source dies now? It
-never says more than is known. A source that does not answer may have taken records that nobody has seen, so what is told then is
-what was missing when it last did.
+The sentence states which data would be lost if the source failed now. It never claims more than is known: an
+unreachable source may have accepted records that were not seen. The sentence then states what was missing when the
+source last answered.
 """
 
 from __future__ import annotations
@@ -15,23 +15,27 @@ from typing import Final
 from mm2.copy.states import WELL, State
 from mm2.observer.views import FlowState, LossView, Risk
 
-#: Nothing is wrong with a partition in one of these: it is on its way, or somebody has wanted it so.
+#: States of a partition that are not an error: it makes progress, or a user has paused or throttled it.
 _ON_ITS_WAY: Final = WELL | {State.THROTTLED, State.PAUSED}
-#: How long a loss is told of. Nothing ever undoes it, so an end must be set to its being news: a script that looks once a day sees
-#: each of them, and a flow is not red for ever. The ledger, `mm2 gaps` and the metrics keep them.
+#: How long a loss is reported. It cannot be undone, so the report must end: a daily script sees each loss, and a flow
+#: does not stay red forever. The ledger, `mm2 gaps` and the metrics keep it.
 LOSSES_TOLD_MS: Final = 24 * 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What there is to go by.
+    """The inputs of the verdict.
 
-    ``seen``: both clusters have answered at least once. ``source_error`` and ``target_error`` with the moment since when.
-    ``held``: "paused" or "stopped" when that is what somebody has asked for. ``idle_reason``: why nobody copies anything, though
-    nobody has asked for that; "" when somebody does. ``failed``: tasks and connectors that have failed. ``unbegun``: partitions
-    of which nothing is copied yet. ``troubles``: whatever else holds a part of it up. ``losses``: those of the last day, the
-    newest first; they say nothing of how the flow is now. ``differences`` by kind are what `mm2 verify` has recorded.
-    ``unknown``: why nobody knows what is on the target, though it answers.
+    - ``seen``: both clusters have answered at least once.
+    - ``source_error`` and ``target_error``: the errors, with the time since when.
+    - ``held``: "paused" or "stopped" if a user has requested this.
+    - ``idle_reason``: why nothing is copied although no user has requested this; "" if something is copied.
+    - ``failed``: the number of failed tasks and connectors.
+    - ``unbegun``: the number of partitions of which nothing has been copied yet.
+    - ``troubles``: other errors that block a part of the flow.
+    - ``losses``: those of the last day, newest first; they do not affect the state.
+    - ``differences``: what `mm2 verify` has recorded, by kind.
+    - ``unknown``: why the state of the target is not known although it answers.
     """
 
     source: str
@@ -54,7 +58,7 @@ class Standing:
 
 
 def state_of(standing: Standing) -> FlowState:
-    """The worst that can be said."""
+    """The worst state that applies."""
     if standing.idle_reason and not standing.held:
         return FlowState.STOPPED
     if not standing.seen or standing.risk.records is None:
@@ -80,7 +84,7 @@ def state_of(standing: Standing) -> FlowState:
 
 
 def sentence_of(standing: Standing) -> str:
-    """What would be lost, and what else one has to know to believe that."""
+    """What would be lost, and the circumstances that qualify this."""
     source, target, risk = standing.source, standing.target, standing.risk
     parts: list[str] = []
     if standing.idle_reason and not standing.held:
@@ -154,7 +158,7 @@ def _records(risk: Risk) -> str:
 
 
 def duration(seconds: float) -> str:
-    """As people say it: "0.4 seconds", "42 seconds", "12 minutes", "5 hours", "3 days"."""
+    """A duration as text: "0.4 seconds", "42 seconds", "12 minutes", "5 hours", "3 days"."""
     if seconds < 10:
         return f"{seconds:.1f} seconds"
     for size, name, up_to in ((1, "second", 120), (60, "minute", 7_200), (3_600, "hour", 172_800)):

@@ -1,7 +1,7 @@
-"""The snapshot: immutable, JSON-able, the one thing that whoever shows something reads.
+"""The snapshot: immutable, JSON-serializable, the only input of everything that displays the state of flows.
 
-A value that nobody knows is None, never 0: a missing figure must look missing. Offsets are the next to be done, times are
-milliseconds since the epoch unless a name says otherwise, sizes are bytes, rates are per second.
+An unknown value is None, never 0: a missing value must be recognizable. Offsets are those of the next record, times are
+milliseconds since the epoch unless the name has another unit, sizes are bytes, rates are per second.
 """
 
 from __future__ import annotations
@@ -36,20 +36,23 @@ __all__ = [
 
 
 class FlowState(StrEnum):
-    """The worst that can be said of a flow, the best first."""
+    """The worst state that applies to a flow, best first."""
 
     RUNNING = "RUNNING"
     CATCHING_UP = "CATCHING_UP"
     PAUSED = "PAUSED"
-    DEGRADED = "DEGRADED"  # some of it does not go on, or differs from its source; or a cluster does not answer
-    STOPPED = "STOPPED"  # nothing of it is copied, and nobody has asked for that
-    UNKNOWN = "UNKNOWN"  # nothing has been seen yet
+    DEGRADED = "DEGRADED"  # a part is blocked or differs from its source, or a cluster does not answer
+    STOPPED = "STOPPED"  # nothing is copied although no user has requested this
+    UNKNOWN = "UNKNOWN"  # no data yet
 
 
 @dataclass(frozen=True, slots=True)
 class Risk:
-    """What would be lost if the source died now. ``seconds``: age of the oldest record that is not on the target; 0 with nothing
-    missing. ``bytes`` are estimated from the records copied lately."""
+    """What would be lost if the source failed now.
+
+    ``seconds`` is the age of the oldest record that is not on the target, 0 if none is missing. ``bytes`` are estimated
+    from the records copied recently.
+    """
 
     seconds: float | None = None
     records: int | None = None
@@ -58,8 +61,11 @@ class Risk:
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Of one stage since the flow was first observed: counts per bucket, not cumulative, ``bounds_s`` their upper ends in
-    seconds; one bucket more than bounds, for what took longer."""
+    """The latency of one stage since the flow was first observed.
+
+    ``counts`` are per bucket, not cumulative; ``bounds_s`` are the upper bounds in seconds. There is one bucket more
+    than bounds, for larger values.
+    """
 
     bounds_s: tuple[float, ...] = ()
     counts: tuple[int, ...] = ()
@@ -68,7 +74,7 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Of the record batches of one partition in the last minute or so, in milliseconds."""
+    """Values of the record batches of one partition in about the last minute, in milliseconds."""
 
     last: int
     least: int
@@ -78,8 +84,10 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class LossView:
-    """Source offsets from ``first`` to ``last`` that nobody will ever copy, as `mm2.copy.session.Lost` has them; ``reason`` is
-    retention, recreated or truncated."""
+    """Source offsets ``first`` to ``last`` that are permanently lost (`mm2.copy.session.Lost`).
+
+    ``reason`` is retention, recreated or truncated.
+    """
 
     topic: str
     partition: int
@@ -91,12 +99,13 @@ class LossView:
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """One source partition. ``state`` with its ``reason`` since ``since_ms``; ``task`` is the number of its source task.
+    """One source partition.
 
-    ``task`` None: no task is to copy it, because its topic is no longer selected, or because nothing is dealt out yet.
-    ``lag_seconds``: age of the oldest record that is not on the target. ``records`` and ``bytes`` were copied by this process.
-    ``age_ms`` and ``latency_ms``: how old batches were when they were fetched, and when the target had acknowledged them.
-    ``verified_offset``: up to there `mm2 verify` has compared source and target and found nothing unexplained.
+    ``state`` has applied since ``since_ms`` for the given ``reason``. ``task`` is the number of its source task, None
+    if it is assigned to none: its topic is no longer selected, or there is no assignment yet. ``lag_seconds`` is the
+    age of the oldest record that is not on the target. ``records`` and ``bytes`` were copied by this process.
+    ``age_ms`` and ``latency_ms`` are the ages of batches when they were fetched and when the target had acknowledged
+    them. Up to ``verified_offset``, `mm2 verify` has compared source and target and found nothing unexplained.
     """
 
     topic: str
@@ -128,8 +137,11 @@ class PartitionView:
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """A consumer group in one source partition. ``translated`` is its place on the target by the newest checkpoint,
-    ``target_offset`` what is committed there; ``reason`` with its ``reason_code`` says why one of them is missing or not written."""
+    """A consumer group in one source partition.
+
+    ``translated`` is its offset on the target by the newest checkpoint, ``target_offset`` the offset committed there.
+    ``reason`` and ``reason_code`` explain why one of them is missing or not written.
+    """
 
     group: str
     topic: str
@@ -144,7 +156,7 @@ class GroupView:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatView:
-    """The newest heartbeat of a flow in a topic of the target; ``route`` as of `mm2.mirror.client.freshness`."""
+    """The newest heartbeat of a flow in a topic of the target; for ``route`` see `mm2.mirror.client.freshness`."""
 
     topic: str
     source: str
@@ -154,13 +166,13 @@ class HeartbeatView:
 
     @property
     def hops(self) -> int:
-        """How often it was copied."""
+        """The number of times it was copied."""
         return len(self.route)
 
 
 @dataclass(frozen=True, slots=True)
 class TaskView:
-    """A task as the status topic has it: RUNNING, PAUSED, FAILED, UNASSIGNED, RESTARTING; ``trace`` when it failed."""
+    """A task from the status topic: RUNNING, PAUSED, FAILED, UNASSIGNED, RESTARTING; ``trace`` if it failed."""
 
     id: int
     state: str
@@ -170,7 +182,10 @@ class TaskView:
 
 @dataclass(frozen=True, slots=True)
 class ConnectorView:
-    """A connector and its tasks. ``target_state`` is what its users want: STARTED, PAUSED or STOPPED; "" not known."""
+    """A connector and its tasks.
+
+    ``target_state`` is the requested state: STARTED, PAUSED or STOPPED; "" if not known.
+    """
 
     name: str
     type: str
@@ -183,7 +198,7 @@ class ConnectorView:
 
 @dataclass(frozen=True, slots=True)
 class WorkerView:
-    """A process in the flow's group, by the ``host:port`` under which the group knows it."""
+    """A process in the flow's group, by its ``host:port`` in the group."""
 
     worker_id: str
     is_leader: bool
@@ -194,7 +209,7 @@ class WorkerView:
 
 @dataclass(frozen=True, slots=True)
 class LaneView:
-    """A lane of this process: which micro-batch runs (0: none yet), how many were lost, and what holds it up."""
+    """A lane of this process: its micro-batch (0: none yet), the number of lost ones, and the error that blocks it."""
 
     name: str
     task: int
@@ -219,8 +234,10 @@ class SparkView:
 
 @dataclass(frozen=True, slots=True)
 class CertificateView:
-    """A certificate that the flow's clients use, or the process's https listeners (source, target and cluster are "" then); ``file`` is its
-    base name."""
+    """A certificate of the flow's clients or of the process's https listeners.
+
+    For listeners source, target and cluster are "". ``file`` is the base name.
+    """
 
     source: str
     target: str
@@ -231,14 +248,19 @@ class CertificateView:
 
 @dataclass(frozen=True, slots=True)
 class FlowView:
-    """One flow. ``observed_ms`` is when the newest of it was seen; ``source_error`` and ``target_error`` say why a cluster
-    could not be asked, and what hangs on it is None then, or as it was.
+    """One flow.
 
-    ``states`` counts partitions; ``batches`` counts record batches by how they went (``passthrough``, or the reason why they were
-    made anew); ``troubles`` are sentences. Records, bytes, batches, latencies and ``micro_batches`` (by task) are those of
-    this process since it began. ``metric_formats`` are what ``metric.names.formats`` says. ``differences`` by kind
-    are what `mm2 verify` has found, among ``verified_records`` that are on both sides. ``losses`` were found within the last day
-    (`mm2.observer.verdict.LOSSES_TOLD_MS`), the newest hundred of them, newest first; ``lost_ranges`` counts all there ever were.
+    - ``observed_ms``: when the newest value was read.
+    - ``source_error``, ``target_error``: why a cluster could not be read; values from it are then None or the previous
+      ones.
+    - ``states``: number of partitions by state.
+    - ``batches``: number of record batches by how they were copied (``passthrough``, or the reason for re-encoding).
+    - ``troubles``: messages.
+    - Records, bytes, batches, latencies and ``micro_batches`` (by task) are those of this process since it started.
+    - ``metric_formats``: the value of ``metric.names.formats``.
+    - ``differences``: what `mm2 verify` has found, by kind, among ``verified_records`` records that are on both sides.
+    - ``losses``: the newest hundred found within the last day (`mm2.observer.verdict.LOSSES_TOLD_MS`), newest first;
+      ``lost_ranges`` counts all of them.
     """
 
     source: str
@@ -274,13 +296,16 @@ class FlowView:
 
     @property
     def name(self) -> str:
-        """``A->B``."""
+        """The name ``A->B``."""
         return f"{self.source}->{self.target}"
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All flows of a process at one moment. ``reloads`` counts new versions of the file by outcome: applied, refused."""
+    """All flows of a process at one moment.
+
+    ``reloads`` counts new versions of the file by outcome: applied, refused.
+    """
 
     at_ms: int
     version: str
@@ -290,5 +315,5 @@ class Snapshot:
     certificates: tuple[CertificateView, ...] = ()
 
     def flow(self, name: str) -> FlowView | None:
-        """By ``A->B``."""
+        """The flow with the name ``A->B``."""
         return next((flow for flow in self.flows if flow.name == name), None)

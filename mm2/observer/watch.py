@@ -1,4 +1,4 @@
-"""Asking a cluster again and again, on a thread of its own, so that one that hangs holds up nobody."""
+"""Polls a cluster on a separate thread, so that an unresponsive cluster blocks no other work."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _JOIN_S: Final = 2.0
 
 
 class Watch:
-    """Calls ``ask`` every ``interval_s`` seconds from `start` to `stop`; ``ask`` keeps what it has learned.
+    """Calls ``ask`` every ``interval_s`` seconds from `start` to `stop`; ``ask`` stores its results.
 
-    ``error`` is a sentence while asking fails, ``since_s`` when that began, ``answered_s`` when it last went well (steady
-    clock, None: never yet). ``interval_s`` may be a function, asked after each turn.
+    ``error`` is a message while ``ask`` fails, ``since_s`` when that started, ``answered_s`` when it last succeeded
+    (monotonic clock, None: never yet). ``interval_s`` may be a function, called after each poll.
     """
 
     def __init__(self, name: str, ask: Callable[[], None], interval_s: float | Callable[[], float]) -> None:
@@ -35,27 +35,27 @@ class Watch:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin asking; returns at once."""
+        """Start polling; returns at once."""
         self._thread = threading.Thread(target=self._run, name=f"watch-{self._name}", daemon=True)
         self._thread.start()
 
     def signal_stop(self) -> None:
-        """Ask no more; whoever owns the connections closes them, which ends a question under way."""
+        """Stop polling. The owner of the connections closes them, which aborts a request in flight."""
         self._stopping.set()
 
     def join(self) -> None:
-        """Wait for the end, for so long that it normally comes."""
+        """Wait for the thread, as long as it normally takes to end."""
         if self._thread is not None:
             self._thread.join(_JOIN_S)
 
     def once(self) -> None:
-        """Ask now, on this thread."""
+        """Poll now, on this thread."""
         began_s = time.monotonic()
         try:
             self._ask()
         except KafkaFailure as failure:
             if self._stopping.is_set():
-                return  # our own end
+                return  # we are stopping
             self._failed(str(failure), began_s)
         except Exception as error:
             if self._stopping.is_set():
@@ -69,7 +69,7 @@ class Watch:
             self._answered.set()
 
     def await_first(self, timeout_s: float) -> bool:
-        """Wait for the end of the first turn, well or not; False when it has not come in time."""
+        """Wait for the end of the first poll, successful or not; False at the timeout."""
         return self._answered.wait(timeout_s)
 
     def _failed(self, why: str, began_s: float) -> None:

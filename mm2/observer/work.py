@@ -1,4 +1,4 @@
-"""Connectors, tasks and workers of a flow: as this process's herder knows them, or as they stand in the worker's topics."""
+"""Connectors, tasks and workers of a flow, from this process's herder or from the worker's topics."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ _HELD: Final = {TargetState.PAUSED: "paused", TargetState.STOPPED: "stopped"}
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What the flow's group of workers does.
+    """The state of the flow's group of workers.
 
-    ``tasks`` says which task is to copy what; None while that is not known. ``failed`` says why.
-    ``held`` is "paused" or "stopped" when somebody has asked for that. ``idle_reason`` says why nobody copies though nobody has.
+    ``tasks`` is the task of each partition; None while not known. ``failed`` are the errors. ``held`` is "paused" or
+    "stopped" if a user has requested this. ``idle_reason`` is why nothing is copied although no user has requested
+    this.
     """
 
     connectors: tuple[ConnectorView, ...] = ()
@@ -44,20 +45,20 @@ class Work:
 
     @property
     def failures(self) -> int:
-        """Connectors and tasks that have failed."""
+        """The number of failed connectors and tasks."""
         own = sum(one.state == State.FAILED for one in self.connectors)
         return own + sum(task.state == State.FAILED for one in self.connectors for task in one.tasks)
 
 
 class Works(Protocol):
-    """Where that is known from."""
+    """A source of this state."""
 
     def read(self) -> Work:
-        """As it is now; asks no cluster."""
+        """The current state; sends no requests to a cluster."""
 
 
 class HerderWork:
-    """From the herder in this process."""
+    """Reads the state from the herder of this process."""
 
     def __init__(self, herder: DistributedHerder, source: str) -> None:
         self._herder = herder
@@ -78,7 +79,7 @@ class HerderWork:
 
 
 class NoWork:
-    """Of a flow that has no worker in this process: it waits for its target."""
+    """The state of a flow without a worker in this process: it waits for its target."""
 
     def read(self) -> Work:
         """See Works."""
@@ -86,7 +87,7 @@ class NoWork:
 
 
 class StoredWork:
-    """From the group's config and status topics on the target, read once; for a look from outside."""
+    """Reads the group's config and status topics on the target once, from outside of its workers."""
 
     def __init__(
         self, cluster: Cluster, admin: Admin, worker: Mapping[str, str], source: str, timeout_s: float
@@ -138,13 +139,13 @@ class StoredWork:
             )
             for name in sorted(configs.connectors())
         }
-        # Statuses outlive whoever wrote them: nobody is left to take them back when the last worker is killed.
+        # Statuses outlive their workers: when the last worker is killed, none is left to update them.
         idle = "no worker is in the flow's group" if self._members == 0 else ""
         return _work(statuses, configs, self._dealt, here=None, leader=None, idle=idle)
 
 
 class _Dealt:
-    """Which task is to copy which partition; made anew when the configurations are others."""
+    """The task of each partition; rebuilt when the task configs change."""
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -213,7 +214,7 @@ def _connector(
 
 
 def _workers(connectors: tuple[ConnectorView, ...], here: str | None, leader: str | None) -> tuple[WorkerView, ...]:
-    """By what is assigned to them; one that has nothing is known only when it is this one."""
+    """Workers by their assignment; an idle worker is known only if it is this one."""
     names = {one.worker_id for one in connectors if one.state != State.UNASSIGNED}
     names |= {task.worker_id for one in connectors for task in one.tasks if task.state != State.UNASSIGNED}
     if here is not None:

@@ -1,10 +1,10 @@
-"""The dashboard at ``/ui`` of a MirrorMaker process: a live page of what the observer sees, and the few things one may do there.
+"""The dashboard at ``/ui`` of a MirrorMaker process: live pages of the observer's snapshots, and the actions of REST.
 
-It is built on NiceGUI, which is not imported before somebody asks for the page (`dashboard`); up to then it costs nothing.
+It uses NiceGUI, which is imported only when the page is first requested (`dashboard`); until then it has no cost.
 
-- `dashboard` is what the REST server is given; `site` puts everything together; `source` is what pages are about.
-- `feed` takes one snapshot a second for all who look, `history` keeps what a snapshot does not have: the last minutes.
-- `views` are the pages, one module each, made of `parts` (texts and tables that send what differs), `listing` (search, sort,
-  pages) and `wording` (numbers as people read them).
-- `actions` asks the process's own REST interface, so that what a button does is what a request does.
+- `dashboard` is the application that the REST server mounts; `site` sets up the pages; `source` is their data source.
+- `feed` takes one snapshot per second for all clients; `history` keeps the values of the last minutes.
+- `views` are the pages, one module each, built from `parts` (texts and tables that send only changes), `listing`
+  (search, sort, pagination) and `wording` (formatted numbers).
+- `actions` calls the process's own REST interface, so a button has the same effect as the REST request.
 """

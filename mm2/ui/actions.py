@@ -1,4 +1,4 @@
-"""What a viewer may do: the requests that REST has for it, asked within the process, so that both do the same."""
+"""The actions of the dashboard, executed as REST requests within the process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TIMEOUT_S: Final = 100.0
 
 @dataclass(frozen=True)
 class Verb:
-    """``consequence`` is what a viewer is told before, ``done`` what after; both go on after "… of A->B"."""
+    """An action. ``consequence`` is shown before it, ``done`` after it; ``done`` continues "… of A->B"."""
 
     name: str
     method: str
@@ -73,13 +73,13 @@ class Subject:
 
     @property
     def path(self) -> str:
-        """Its resource."""
+        """The path of its REST resource."""
         tasks = "" if self.task is None else f"/tasks/{self.task}"
         return f"{flow_path(self.flow)}/connectors/{encoded(self.connector)}{tasks}"
 
 
 class Actions:
-    """Asks; ``rest`` are the resources of the process."""
+    """Sends the requests; ``rest`` is the REST application of the process."""
 
     def __init__(self, rest: ASGIApp) -> None:
         self._client = httpx.AsyncClient(
@@ -87,7 +87,10 @@ class Actions:
         )
 
     async def do(self, verb: Verb, subject: Subject, viewer: str) -> tuple[bool, str]:
-        """Whether it went well, and the sentence to say. ``viewer`` is the address that it was asked from, for the log."""
+        """Execute an action; returns whether it succeeded, and a message.
+
+        ``viewer`` is the client's address, for the log.
+        """
         log.info("Asked for on the dashboard.", action=verb.name.lower(), subject=str(subject), viewer=viewer)
         name = str(subject)
         try:

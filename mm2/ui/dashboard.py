@@ -1,4 +1,4 @@
-"""What the REST server is given for ``/ui``: nothing is loaded before somebody asks."""
+"""The ASGI application for ``/ui``; nothing else is loaded before the first request."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ PATH: Final = "/ui"
 _SITE: Final = "mm2.ui.site"
 _KIT: Final = f"{PATH}/_nicegui/"
 
-#: Nothing comes from anywhere else, whatever a page says. Vue compiles templates in the browser, hence unsafe-eval.
+#: All content must come from this server. Vue compiles templates in the browser, hence unsafe-eval.
 _POLICY: Final = (
     "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data:; font-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'"
 )
-#: The path of what belongs to NiceGUI has its version in it.
+#: The paths of NiceGUI's files contain its version.
 _FOR_EVER: Final = "public, max-age=31536000, immutable"
 
 
 class Dashboard:
-    """ASGI application below `PATH`; ``rest`` are the resources of the process, which its buttons ask."""
+    """ASGI application below `PATH`; ``rest`` is the REST application of the process, which the buttons call."""
 
     def __init__(self, source: Source, rest: ASGIApp) -> None:
         self._source = source
@@ -39,9 +39,9 @@ class Dashboard:
         self._loading = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See ASGI."""
+        """Handle an ASGI request."""
         if scope["path"] == PATH:
-            # Relative, as there may be a proxy with a prefix of its own.
+            # Relative, since a proxy may add a prefix.
             await RedirectResponse("ui/")(scope, receive, send)
             return
         app = self._app or await self._load()
@@ -60,7 +60,7 @@ class Dashboard:
     async def _load(self) -> ASGIApp:
         async with self._loading:
             if self._app is None:
-                # A second or so, in which the other resources are to answer.
+                # The import takes about a second; other resources must be served meanwhile.
                 site: Any = await asyncio.to_thread(importlib.import_module, _SITE)
                 self._app = await site.open_site(self._source, self._rest)
                 log.info("The dashboard is open.")

@@ -1,4 +1,4 @@
-"""One snapshot a second, for all who look."""
+"""Takes one snapshot per second for all clients."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from mm2.ui.source import Source
 log = structlog.get_logger(__name__)
 
 PERIOD_S: Final = 1.0
-#: After the last page was closed: who comes back soon finds curves without a hole.
+#: After the last page was closed: a client that returns within this time finds curves without a gap.
 IDLE_S: Final = 600.0
 
 
 class Feed:
-    """Runs on the event loop of the REST server, from the first question until nobody has looked for a while."""
+    """Runs on the event loop of the REST server, from the first request until there was no client for a while."""
 
     snapshot: Snapshot
 
@@ -35,7 +35,7 @@ class Feed:
         self._task: asyncio.Task[None] | None = None
 
     async def wake(self) -> None:
-        """See that there is a snapshot, and a newer one each second from now on. Raises what the source does."""
+        """Ensure that there is a snapshot, and a new one every second. Raises what the source raises."""
         self._looked_s = time.monotonic()
         async with self._waking:
             if self._task is None or self._task.done():
@@ -43,7 +43,7 @@ class Feed:
                 self._task = asyncio.create_task(self._run(), name="dashboard-feed")
 
     def show(self, client: Client, show: Callable[[Snapshot], None]) -> None:
-        """Call ``show`` now, and with each snapshot as long as the client's page is open."""
+        """Call ``show`` now and for each snapshot while the client's page is open."""
         show(self.snapshot)
         self._viewers[client] = show
 
@@ -65,7 +65,7 @@ class Feed:
             await asyncio.sleep(max(0.1, PERIOD_S - (time.monotonic() - began_s)))
 
     async def _take(self) -> bool:
-        """Whether it is another one than before."""
+        """Take a snapshot; whether it differs from the previous one."""
         snapshot = await asyncio.to_thread(self._source.snapshot)
         if getattr(self, "snapshot", None) is snapshot:
             return False
@@ -76,10 +76,10 @@ class Feed:
     async def _tell(self) -> None:
         for client, show in list(self._viewers.items()):
             if not client.has_socket_connection:
-                continue  # it is still coming, or has gone
+                continue  # not connected yet, or disconnected
             try:
                 with client:
                     show(self.snapshot)
             except Exception:
                 log.exception("A page of the dashboard could not be brought up to date.")
-            await asyncio.sleep(0)  # requests come in between
+            await asyncio.sleep(0)  # let other requests run

@@ -1,6 +1,6 @@
-"""The last minutes of each flow: what a snapshot does not have, since it is of one moment. Pure.
+"""The values of each flow over the last minutes, which a snapshot does not contain. Pure.
 
-It begins when somebody first looks, so that a process that nobody looks at keeps nothing.
+Recording starts with the first client, so an unused dashboard stores nothing.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import Final
 
 from mm2.observer.views import FlowView, HeartbeatView, Latency, Snapshot
 
-#: Of a point of the curves.
+#: Interval between two points of the curves.
 STEP_MS: Final = 5_000
 POINTS: Final = 180
 _HOLE_MS: Final = 4 * STEP_MS
-#: Of a mark of the strip of heartbeats, and how many there are: five minutes.
+#: Interval of a mark in the heartbeat strip, and the number of marks: five minutes.
 BEAT_STEP_MS: Final = 5_000
 BEATS: Final = 60
 QUANTILES: Final = (0.5, 0.95, 0.99)
-#: A heartbeat is missed when there is none for so many of its intervals.
+#: A heartbeat is missed after this number of intervals without one.
 _PATIENCE_BEATS: Final = 3
 _LEAST_PATIENCE_MS: Final = 5_000
 _INTERVALS: Final = 20
@@ -28,8 +28,11 @@ _INTERVALS: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Records per second, and seconds until a record was visible on the target for half, 95 and 99 of a hundred batches; None
-    where nothing was copied."""
+    """Records per second, and latency quantiles.
+
+    The latter are the seconds until 50, 95 and 99 percent of the batches were visible on the target. None where nothing
+    was copied.
+    """
 
     at_ms: int
     records_per_s: float | None
@@ -38,7 +41,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """Whether there was a heartbeat in these five seconds; None: nobody has looked."""
+    """Whether there was a heartbeat in this interval of five seconds; None: not recorded."""
 
     at_ms: int
     heard: bool | None
@@ -46,7 +49,7 @@ class Beat:
 
 @dataclass
 class FlowHistory:
-    """Of one flow."""
+    """The history of one flow."""
 
     points: deque[Point] = field(default_factory=lambda: deque(maxlen=POINTS))
     _counts: tuple[int, ...] = ()
@@ -57,7 +60,7 @@ class FlowHistory:
     _intervals: deque[int] = field(default_factory=lambda: deque(maxlen=_INTERVALS))
 
     def add(self, at_ms: int, flow: FlowView) -> None:
-        """A moment later."""
+        """Add a snapshot of the flow."""
         self._add_beat(at_ms, flow)
         visible = flow.latency.get("visible", Latency())
         if self._at_ms is None:
@@ -66,9 +69,9 @@ class FlowHistory:
         passed_ms = at_ms - self._at_ms
         if passed_ms < STEP_MS:
             return
-        if passed_ms > _HOLE_MS:  # nobody has looked meanwhile
+        if passed_ms > _HOLE_MS:  # not recorded meanwhile
             self.points.append(Point(self._at_ms + STEP_MS, None, (None, None, None)))
-        # Totals begin again when the work of a process goes elsewhere and comes back.
+        # Totals restart when the tasks of a process move to another one and back.
         copied = flow.records - self._records if flow.records >= self._records else flow.records
         since = tuple(
             after - before
@@ -81,13 +84,13 @@ class FlowHistory:
         self._at_ms, self._records, self._counts = at_ms, flow.records, visible.counts
 
     def beats(self, at_ms: int) -> list[Beat]:
-        """The last five minutes, the oldest first."""
+        """The last five minutes, oldest first."""
         newest = at_ms // BEAT_STEP_MS
         return [Beat(step * BEAT_STEP_MS, self._heard.get(step)) for step in range(newest - BEATS + 1, newest + 1)]
 
     @property
     def patience_ms(self) -> int:
-        """How old the newest heartbeat may be before one is missed: three of their intervals, as far as they are known."""
+        """The age from which the newest heartbeat counts as missed: three intervals, as far as intervals are known."""
         if not self._intervals:
             return _LEAST_PATIENCE_MS
         middle = sorted(self._intervals)[len(self._intervals) // 2]
@@ -96,7 +99,7 @@ class FlowHistory:
     def _add_beat(self, at_ms: int, flow: FlowView) -> None:
         newest = heartbeat_of(flow)
         if newest is None and self._newest_beat_ms is None:
-            return  # none yet: nothing is missed
+            return  # none yet: none is missed
         if newest is not None:
             beat_ms = at_ms - newest.age_ms
             before = self._newest_beat_ms
@@ -105,21 +108,21 @@ class FlowHistory:
             self._newest_beat_ms = max(beat_ms, before or beat_ms)
         step = at_ms // BEAT_STEP_MS
         heard = self._newest_beat_ms is not None and at_ms - self._newest_beat_ms <= self.patience_ms
-        # One moment without is enough: what was missed stays to be seen.
+        # One snapshot without a heartbeat suffices: the mark stays missed.
         self._heard[step] = heard and self._heard.get(step, True)
         for old in [known for known in self._heard if known <= step - BEATS]:
             del self._heard[old]
 
 
 class History:
-    """Of all flows, by name."""
+    """The histories of all flows, by name."""
 
     def __init__(self) -> None:
         self._flows: dict[str, FlowHistory] = {}
         self.since_ms: int | None = None
 
     def add(self, snapshot: Snapshot) -> None:
-        """A moment later."""
+        """Add a snapshot."""
         if self.since_ms is None:
             self.since_ms = snapshot.at_ms
         names = {flow.name for flow in snapshot.flows}
@@ -129,13 +132,16 @@ class History:
             self.flow(flow.name).add(snapshot.at_ms, flow)
 
     def flow(self, name: str) -> FlowHistory:
-        """Empty for one that was never seen."""
+        """The history of a flow; empty for an unknown one."""
         return self._flows.setdefault(name, FlowHistory())
 
 
 def heartbeat_of(flow: FlowView) -> HeartbeatView | None:
-    """The newest heartbeat that the flow has copied; where it copies none, since nobody writes any on its source, the newest that
-    its own worker has written on the target. None when there is neither."""
+    """The newest heartbeat that the flow has copied.
+
+    If it copies none, since there are none on its source, the newest one that its own worker has written on the target.
+    None if there is neither.
+    """
     copied = [beat for beat in flow.heartbeats if beat.route[:1] == (flow.source,)]
     own = [
         beat for beat in flow.heartbeats if not beat.route and (beat.source, beat.target) == (flow.source, flow.target)
@@ -144,10 +150,10 @@ def heartbeat_of(flow: FlowView) -> HeartbeatView | None:
 
 
 def quantile(bounds_s: Sequence[float], counts: Sequence[int], wanted: float) -> float | None:
-    """The value below which ``wanted`` (0 to 1) of what was counted lies, evenly spread within its bucket; of the last bucket, which
-    has no upper end, the lower one. None when nothing was counted.
+    """The quantile ``wanted`` (0 to 1) of a histogram, as in Prometheus's histogram_quantile; None without values.
 
-    ``counts`` has one bucket more than ``bounds_s`` (as Prometheus's histogram_quantile).
+    Values are assumed to be evenly distributed within a bucket. For the last bucket, which has no upper bound, the
+    result is its lower bound. ``counts`` has one bucket more than ``bounds_s``.
     """
     total = sum(counts)
     if not total:

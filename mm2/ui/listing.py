@@ -1,4 +1,4 @@
-"""Search, sort and pages over rows of a snapshot, done once for all who look at the same. Pure."""
+"""Search, sort and pagination of a snapshot's rows, computed once for all clients with the same query. Pure."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What somebody wants to see: rows of one flow ("" = all) and kind ("" = all) with ``text`` in them, from ``page`` 0 on.
+    """A query: rows of one flow ("" = all) and kind ("" = all) that contain ``text``, at ``page``, counted from 0.
 
-    ``sort`` names a column, "" is the order in which the rows come.
+    ``sort`` is the name of a column; "" keeps the order of the rows.
     """
 
     flow: str = ""
@@ -25,13 +25,13 @@ class Query:
     page: int = 0
 
     def sorted_by(self, column: str) -> Query:
-        """By another column, largest first, since that is what one looks for; by the same one the other way round."""
+        """The query sorted by another column, largest first; for the current column the order is reversed."""
         return replace(self, sort=column, descending=True if self.sort != column else not self.descending, page=0)
 
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[T]):
-    """Some of ``total`` rows, from the ``first`` on (counted from 0)."""
+    """Some of ``total`` rows, starting at index ``first``."""
 
     rows: Sequence[T]
     first: int
@@ -40,8 +40,11 @@ class Page(Generic[T]):
 
 @dataclass(frozen=True)
 class Listing(Generic[T]):
-    """How rows of one kind are searched and sorted. ``text`` is what is searched, ``keys`` are what columns are sorted by: None
-    for what is not known, which comes last either way."""
+    """How rows of one kind are searched and sorted.
+
+    ``text`` is the searched text, ``keys`` are the sort keys by column: None for an unknown value, which is last in
+    both orders.
+    """
 
     flow: Callable[[T], str]
     text: Callable[[T], str]
@@ -49,7 +52,7 @@ class Listing(Generic[T]):
     kind: Callable[[T, str], bool] = lambda _row, _kind: True
 
     def select(self, rows: Sequence[T], query: Query) -> Sequence[T]:
-        """All rows that are wanted, sorted."""
+        """The matching rows, sorted."""
         words = query.text.lower().split()
         found: Sequence[T] = rows
         if query.flow:
@@ -67,7 +70,7 @@ class Listing(Generic[T]):
 
 
 class Shared(Generic[S, T]):
-    """A listing of what one snapshot after the other holds: rows are gathered and selected once for all who look."""
+    """A listing of consecutive snapshots: rows are gathered and selected once for all clients."""
 
     def __init__(self, listing: Listing[T], gather: Callable[[S], Sequence[T]]) -> None:
         self._listing = listing
@@ -77,7 +80,7 @@ class Shared(Generic[S, T]):
         self._found: dict[Query, Sequence[T]] = {}
 
     def select(self, source: S, query: Query) -> Sequence[T]:
-        """All rows of ``source`` that are wanted, sorted. Another source is told by its being another object."""
+        """The matching rows of ``source``, sorted. A new source is recognized by object identity."""
         if source is not self._source:
             self._source, self._rows, self._found = source, self._gather(source), {}
         wanted = replace(query, page=0)
@@ -87,7 +90,7 @@ class Shared(Generic[S, T]):
 
 
 def page_of(rows: Sequence[T], number: int, size: int) -> Page[T]:
-    """The page of that number, or the last one when there are not so many."""
+    """The page with that number, or the last page if there are fewer."""
     last = max(0, (len(rows) - 1) // size)
     first = min(max(number, 0), last) * size
     return Page(rows[first : first + size], first, len(rows))

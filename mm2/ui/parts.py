@@ -1,4 +1,4 @@
-"""What pages are made of: HTML elements that send to browsers only what has changed."""
+"""The building blocks of pages: HTML elements that send only changes to the browser."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mm2.ui.wording import RANGE, UNKNOWN
 #: Rows of a table that are shown at once.
 PAGE_ROWS: Final = 50
 
-#: Tone by state; the stylesheet gives each a shape.
+#: The tone of each state; the stylesheet gives each tone a shape.
 TONES: Final[Mapping[str, str]] = {
     FlowState.RUNNING: "well",
     FlowState.CATCHING_UP: "busy",
@@ -32,7 +32,7 @@ TONES: Final[Mapping[str, str]] = {
     State.THROTTLED: "care",
     State.BLOCKED_BY_OPEN_TXN: "care",
     State.PAUSED: "held",
-    # Of connectors and tasks; that one is STOPPED is what somebody wants, of a flow it is not (`connectors.py`)
+    # Of connectors and tasks: STOPPED is requested by a user, unlike for a flow (`connectors.py`)
     "RESTARTING": "busy",
     "UNASSIGNED": "care",
     "FAILED": "bad",
@@ -41,19 +41,19 @@ TONES: Final[Mapping[str, str]] = {
     **dict.fromkeys(INTENDED, "well"),
     **dict.fromkeys(("retention", "truncated", "recreated", "quarantined", "missing"), "bad"),
 }
-#: More columns than that want a wide window.
+#: More columns than this need a wide window.
 _MANY: Final = 6
-#: What stands at the beginning of such columns when rows are put into their order.
+#: Sort direction in the labels of such columns.
 _FALLING: Final[Mapping[str, str]] = {"number": "largest first", "word": "worst first"}
-#: The worst first.
+#: Worst first.
 _TONES_BY_RANK: Final = ("halt", "bad", "unknown", "care", "held", "busy", "well")
 
 
 class Part(TextElement):
-    """Any HTML element with a text, classes and attributes."""
+    """An HTML element with a text, classes and attributes."""
 
     def __init__(self, tag: str, text: str = "", classes: str = "", **attributes: str | bool) -> None:
-        """``attributes`` by their names with ``_`` for ``-``; True for one without a value."""
+        """``attributes`` by name, with ``_`` for ``-``; True for an attribute without a value."""
         super().__init__(tag=tag, text=text)
         self._names = ""
         if classes:
@@ -62,22 +62,22 @@ class Part(TextElement):
             self.attribute(name, value)
 
     def show(self, text: str) -> None:
-        """Have this text."""
-        self.text = text  # compares by itself
+        """Set the text."""
+        self.text = text  # unchanged text is not sent
 
     def show_classes(self, classes: str) -> None:
-        """Have these classes and no others."""
+        """Replace all classes."""
         if classes != self._names:
             self._names = classes
             self.classes(replace=classes)
 
     def show_state(self, state: str, also: str = "", tone: str = "") -> None:
-        """A state: its word, in its tone unless it is given another one."""
+        """Show a state in its tone, unless another tone is given."""
         self.show(state or UNKNOWN)
         self.show_classes(f"{also} state {tone or TONES.get(state, 'unknown')}".strip())
 
     def attribute(self, name: str, value: str | bool | None) -> None:
-        """Have an attribute; None and False take it away."""
+        """Set an attribute; None and False remove it."""
         key = name.strip("_").replace("_", "-")
         if value is None or value is False:
             if key in self.props:
@@ -87,20 +87,23 @@ class Part(TextElement):
 
 
 def rank_of(state: str) -> int:
-    """How bad a state is: the worst have the lowest numbers."""
+    """The severity of a state: the worst states have the lowest numbers."""
     return _TONES_BY_RANK.index(TONES.get(state, "unknown"))
 
 
 def within(tag: str, classes: str = "", **attributes: str | bool) -> Part:
-    """An element without a text of its own, for others to be put into."""
+    """An element without text, as a container."""
     return Part(tag, "", classes, **attributes)
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """``sort`` is the name of a sorting of the listing, "" for none. ``kind``: number, word (never broken), head (what a row is about),
-    whose (the flow of what it is about), prose (sentences), name (a key, broken only where it would not fit), wide (a long text without
-    spaces), action, or "" for text; several with spaces between."""
+    """A column of a table.
+
+    ``sort`` is the name of a sort key of the listing, "" for none. ``kind`` is one or several, separated by spaces, of:
+    number, word (never broken), head (the subject of a row), whose (its flow), prose (sentences), name (a key, broken
+    only if it would not fit), wide (a long text without spaces), action; "" for text.
+    """
 
     title: str
     kind: str = ""
@@ -109,8 +112,11 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One cell. ``state``: the text is a state and looks like one. ``hint`` is shown when pointed at. ``tone``: bad or care, where
-    the text says already what is wrong."""
+    """One cell.
+
+    ``state``: the text is a state and is styled as one. ``hint`` is the tooltip. ``tone``: bad or care, for text that
+    already describes an error.
+    """
 
     text: str
     state: bool = False
@@ -120,14 +126,14 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row; ``key`` is what its button is about."""
+    """One row; ``key`` identifies it for its button."""
 
     cells: Sequence[Cell | str]
     key: Any = None
 
 
 class Table:
-    """A table of at most ``rows`` rows at a time, whose cells change where they stand."""
+    """A table of at most ``rows`` rows, whose cells are updated in place."""
 
     def __init__(
         self,
@@ -139,7 +145,10 @@ class Table:
         on_sort: Callable[[str], None] | None = None,
         action: tuple[str, Callable[[Any], Any]] | None = None,
     ) -> None:
-        """``nothing`` is said when there are no rows. ``action``: a word for a button in the last column, and what it does."""
+        """``nothing`` is shown if there are no rows.
+
+        ``action``: the label of a button in the last column, and its function.
+        """
         self._columns = columns
         self._rows: list[tuple[Part, list[Part]]] = []
         self._keys: list[Any] = []
@@ -161,7 +170,7 @@ class Table:
             self._body = within("tbody")
 
     def show(self, rows: Sequence[Row]) -> None:
-        """These rows, at most as many as there is room for."""
+        """Show these rows, at most as many as the table has."""
         rows = rows[: self._most]
         while len(self._rows) < len(rows):
             self._add()
@@ -177,7 +186,7 @@ class Table:
         self._table.show_classes("" if rows else "gone")
 
     def show_order(self, query: Query) -> None:
-        """Which column it is sorted by."""
+        """Show by which column the rows are sorted."""
         for name, head in self._heads.items():
             order = "descending" if query.descending else "ascending"
             head.attribute("aria_sort", order if query.sort == name else "none")
@@ -209,9 +218,9 @@ def _show(part: Part, column: Column, cell: Cell) -> None:
 
 
 class Browser:
-    """A table with search, filters, order and pages over all rows there are.
+    """A table with search, filters, sort and pagination over all rows.
 
-    ``select(query)`` answers with all rows that fit, sorted; ``row_of`` makes a row of one of them.
+    ``select(query)`` returns all matching rows, sorted; ``row_of`` converts one of them.
     """
 
     def __init__(
@@ -229,8 +238,10 @@ class Browser:
         kinds: Mapping[str, str] | None = None,
         flows: Sequence[str] = (),
     ) -> None:
-        """``search`` describes the field, ``kinds`` are the choices of the filter by their names in a query; ``flows`` to choose from,
-        when there are several: then each row also says whose it is."""
+        """``search`` describes the field, ``kinds`` are the choices of the filter by their names in a query.
+
+        ``flows`` are the choices of flows; if there are several, each row shows its flow.
+        """
         self._select = select
         self._row_of = row_of
         self._flow_of = flow_of
@@ -246,7 +257,7 @@ class Browser:
     def _make_tools(self, search: str, flows: Sequence[str], kinds: Mapping[str, str]) -> None:
         query = self.query
         with within("div", "tools", role="search"):
-            # Not its value: Vue would set that again with each change of the page, under the hands of who types.
+            # Not its value: Vue would reset it at each change of the page, while the user types.
             field = within(
                 "input", "field", type="search", placeholder=search, aria_label=search, defaultValue=query.text
             )
@@ -261,7 +272,7 @@ class Browser:
                 self._choice("Flow", {"": "All flows", **{name: name for name in flows}}, query.flow, "flow")
             if kinds:
                 self._choice("State", kinds, query.kind, "kind")
-            # Where rows are paragraphs there are no heads to click on.
+            # Where rows are shown as paragraphs, there are no column heads to click on.
             orders = {column.sort: _order(column) for column in self._columns if column.sort}
             self._choice("Order", {"": "Usual order", **orders}, query.sort, "order", "narrow")
             with within("span", "pager"):
@@ -272,7 +283,7 @@ class Browser:
                 self._after.on("click", lambda: self._change(page=self.query.page + 1), args=[])
 
     def show(self) -> None:
-        """As things are now."""
+        """Show the current rows."""
         found = self._select(self.query)
         page = page_of(found, self.query.page, PAGE_ROWS)
         number = page.first // PAGE_ROWS
@@ -305,7 +316,7 @@ class Browser:
         self.show()
 
     def _change(self, **changes: Any) -> None:
-        # What a browser sends is anybody's: texts stay texts, whatever they say.
+        # Input from a browser is not trusted: texts stay texts.
         checked = {name: value if name == "page" else str(value)[:200] for name, value in changes.items()}
         if "order" in checked:
             column = checked.pop("order")
@@ -327,7 +338,7 @@ def _order(column: Column) -> str:
 
 
 class Confirmation:
-    """The dialog of a page: the first button agrees, Cancel and Escape do not."""
+    """The confirmation dialog of a page: the first button confirms, Cancel and Escape do not."""
 
     def __init__(self) -> None:
         with ui.dialog() as self._dialog, within("div", "ask", role="alertdialog", aria_labelledby="question"):
@@ -340,7 +351,7 @@ class Confirmation:
         self._yes.on("click", lambda: self._dialog.submit(True), args=[])
 
     async def ask(self, question: str, words: str, verb: str, *, is_grave: bool) -> bool:
-        """Whether the viewer agrees."""
+        """Whether the user confirms."""
         self._question.show(question)
         self._words.show(words)
         self._yes.show(verb)

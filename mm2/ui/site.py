@@ -1,4 +1,4 @@
-"""The pages, put together and served: the first module that needs NiceGUI."""
+"""Sets up and serves the pages; the first module that needs NiceGUI."""
 
 from __future__ import annotations
 
@@ -29,12 +29,15 @@ from mm2.ui.wording import clock
 
 _HERE: Final = Path(__file__).parent
 _NAME: Final = "MirrorMaker"
-#: A page that is gone for longer has to be loaded again, which it does by itself.
+#: A page that was disconnected for longer than this reloads itself.
 _RECONNECT_S: Final = 20.0
 
 
 async def open_site(source: Source, rest: ASGIApp) -> ASGIApp:
-    """The application below `PATH`; once a process. Runs on the event loop that it is called on. Raises what the source does."""
+    """The application below `PATH`; called once per process, on the event loop it will use.
+
+    Raises what the source raises.
+    """
     feed = Feed(source)
     await feed.wake()
     actions = Actions(rest)
@@ -67,7 +70,7 @@ async def open_site(source: Source, rest: ASGIApp) -> ASGIApp:
         reconnect_timeout=_RECONNECT_S,
         show_welcome_message=False,
     )
-    # The REST server has no lifespan protocol, so it is begun here. It ends with the loop.
+    # The REST server has no lifespan protocol, so it is started here. It ends with the event loop.
     await app.router.lifespan_context(app).__aenter__()
     return app
 
@@ -87,7 +90,7 @@ def _page(path: str, title: str, make: Callable[[Request], View], feed: Feed, ti
                 for name, words in titles.items():
                     current = "page" if name == path else False
                     Part("a", words, href=name or "./", aria_current=current)
-            with within("div", id="content", tabindex="-1"):  # within the one main of the kit
+            with within("div", id="content", tabindex="-1"):  # inside the one main element of NiceGUI
                 view = make(request)
 
         def show(snapshot: Snapshot) -> None:

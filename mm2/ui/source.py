@@ -1,4 +1,4 @@
-"""What the pages are about."""
+"""The data source of the pages."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ from mm2.observer.views import Snapshot
 
 @dataclass(frozen=True)
 class Settings:
-    """The configuration in effect: that of the process (its name is "") and of each flow (``A->B``), and keys nobody reads."""
+    """The configuration in effect, and unknown keys.
+
+    Sections are those of the process (name "") and of each flow (``A->B``).
+    """
 
     sections: Mapping[str, Sequence[Section]]
     unread: Sequence[UnreadKey] = ()
 
     @classmethod
     def of(cls, config: MirrorMakerConfig, file: Path) -> Settings:
-        """What is in effect, with the lines of the file as long as it still says what is in effect."""
+        """The configuration in effect, with line numbers as long as the file still matches it."""
         lines: Mapping[str, int] = {}
         with contextlib.suppress(UnreadableFile, ConfigException):
             text = read_text(file)
@@ -40,7 +43,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Source:
-    """Both are called on threads of their own and may block for a moment."""
+    """The functions that return the data. Both run on separate threads and may block for a moment."""
 
     snapshot: Callable[[], Snapshot]
     settings: Callable[[], Settings]

@@ -1,4 +1,4 @@
-"""Numbers as people read them. What nobody knows is a dash, never a zero."""
+"""Formats numbers for people. An unknown value is a dash, never a zero."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Two lists that should be one: which of their items are pairs, and which are not. Pure.
+"""Aligns two lists: finds the items that match, and those that do not. Pure.
 
-As in patience diff: what is on both sides exactly once and in the same order holds the lists together, and what lies between is aligned
-for itself, down to lists that are short enough for the longest common subsequence.
+The algorithm is that of patience diff: items that are on both sides exactly once and in the same order are anchors. The
+parts between them are aligned separately, down to lists that are short enough for the longest common subsequence.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from typing import Final, NamedTuple
 
 from mm2.verify.records import Item
 
-#: Lists whose lengths multiply to more are not compared item by item with each other.
+#: If the product of the two lengths exceeds this, the items are not all compared with each other.
 _TABLE: Final = 1 << 20
 
 Pair = tuple[int, int]
 
 
 class Alignment(NamedTuple):
-    """Places in both lists. ``pairs`` go forward on both sides; ``crossed`` are the same on both sides, in another order."""
+    """Indexes in both lists. ``pairs`` ascend on both sides; ``crossed`` are equal items in a different order."""
 
     pairs: list[Pair]
     crossed: list[Pair]
 
 
 def align(source: Sequence[Hashable], target: Sequence[Hashable]) -> Alignment:
-    """Pair as many items as possible in order, then those that are left and alike in whatever order."""
+    """Pair as many items as possible in order, then the remaining equal ones in any order."""
     pairs: list[Pair] = []
     parts = [(0, len(source), 0, len(target))]
     while parts:
@@ -60,7 +60,7 @@ def align(source: Sequence[Hashable], target: Sequence[Hashable]) -> Alignment:
 
 
 def liken(source: Sequence[Item], target: Sequence[Item]) -> list[Pair]:
-    """Places of records that are not the same but have something in common, in order, as much of it as possible."""
+    """Pair records that are similar but not equal, in order, with the greatest similarity possible."""
     if len(source) * len(target) <= _TABLE >> 4:
         return _table([[one.likeness(other) for other in target] for one in source])
     return [
@@ -71,7 +71,7 @@ def liken(source: Sequence[Item], target: Sequence[Item]) -> list[Pair]:
 def _anchors(
     source: Sequence[Hashable], target: Sequence[Hashable], low: int, high: int, first: int, after: int
 ) -> list[Pair]:
-    """Pairs of what is there once on either side."""
+    """Pairs of items that occur once on each side."""
     here = Counter(source[low:high])
     there = Counter(target[first:after])
     places = {target[place]: place for place in range(first, after) if there[target[place]] == 1}
@@ -86,7 +86,7 @@ def _anchors(
 def _by_turns(
     source: Sequence[Hashable], target: Sequence[Hashable], here: Sequence[int], there: Sequence[int]
 ) -> list[Pair]:
-    """The first of a kind with the first of its kind, and so on."""
+    """Pair the n-th occurrence of an item with its n-th occurrence on the other side."""
     waiting: defaultdict[Hashable, deque[int]] = defaultdict(deque)
     for place in there:
         waiting[target[place]].append(place)
@@ -94,8 +94,8 @@ def _by_turns(
 
 
 def _forward(pairs: Sequence[Pair]) -> list[Pair]:
-    """The most of these pairs, whose first places go forward, whose second places do so too."""
-    ends: list[int] = []  # the least second place that a run of this length can end with
+    """The longest subsequence of these pairs, sorted by the first index, in which the second one ascends too."""
+    ends: list[int] = []  # the lowest second index at the end of a run of this length
     holders: list[int] = []
     before: list[int] = []
     for index, (_, there) in enumerate(pairs):
@@ -115,7 +115,7 @@ def _forward(pairs: Sequence[Pair]) -> list[Pair]:
 
 
 def _table(scores: list[list[int]]) -> list[Pair]:
-    """Pairs in order with the greatest sum of scores; none of score 0."""
+    """The pairs in order with the highest sum of scores; none of score 0."""
     rows, columns = len(scores), len(scores[0]) if scores else 0
     best = [[0] * (columns + 1) for _ in range(rows + 1)]
     for row in range(rows - 1, -1, -1):

@@ -1,14 +1,14 @@
-"""Source and target of one range, compared: whole batches first, then records, and where they differ, which of them and how. Pure.
+"""Compares source and target of one range: whole batches first, then records, then which records differ and how. Pure.
 
-==== what is alike ============================ what is looked at =====================================================
-  batches, as the copier passed them on         the bytes behind their headers, and of the headers what records depend on
+==== what is alike ============================ what is compared ====================================================
+  batches, as the copier passed them on         the bytes after their headers, and the header fields that affect records
   batches that were re-encoded, merged or cut   each record's body, timestamp and offset
-  neither                                       nothing more (`Span.closely` off), or which record is where instead
+  neither                                       nothing more (`Span.closely` off), or the new location of each record
 ========================================================================================================================
 
-Both sides are read once and in step, so what lies in memory is a Fetch answer or two and, where they differ, a window. Where the ledger
-knows the place of a record it has to be there; a record that is shifted because of another one is told as displaced, and from there on
-the shift is part of the expectation.
+Both sides are read once and in step. Memory holds one or two Fetch responses and, where the sides differ, a window. A
+record for which the ledger has a target offset must be at that offset. A record that is shifted because of another one
+is reported as displaced; the records after it are expected with the same shift.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ from mm2.verify.spans import Span
 
 _WINDOW: Final = 1 << 10
 _LARGEST_WINDOW: Final = 1 << 15
-#: Records that found no partner and may find one yet.
+#: The number of unmatched records that are kept to be matched later.
 _HELD: Final = 50_000
 
-#: Source offsets of records by their content.
+#: Source offsets of records, by content.
 Originals = Mapping[Hashable, int]
 
 
 class Feed(Protocol):
-    """One side of a range. ``log_start`` and ``log_end`` are where its partition begins and ends, as far as is known by now."""
+    """One side of a range. ``log_start`` and ``log_end`` are the offsets of its partition, as far as known."""
 
     @property
     def log_start(self) -> int:
-        """What lies below is deleted."""
+        """The log start offset: records before it are deleted."""
 
     @property
     def log_end(self) -> int:
-        """Behind the last record."""
+        """The offset after the last record."""
 
     def read(self) -> BatchView | None:
-        """The next batch that a consumer may see; None behind the last one. Its CRC is checked."""
+        """The next batch that is visible to a consumer, with its CRC checked; None at the end."""
 
 
 class _Side:
-    """The records of a feed that lie in a range, block by block."""
+    """The records of a feed within a range, block by block."""
 
     def __init__(self, feed: Feed, first: int, after: int) -> None:
         self.feed = feed
@@ -62,7 +62,7 @@ class _Side:
         self._ended = False
 
     def head(self) -> Block | None:
-        """What is to be compared next; None at the end."""
+        """The next block to compare; None at the end."""
         while self._blocks or self._fill():
             block = self._blocks[0]
             if block.offsets is None or block.at < len(block.offsets):
@@ -78,12 +78,12 @@ class _Side:
         return None
 
     def skip_block(self, records: int) -> None:
-        """The first block is done as a whole."""
+        """Skip the first block, which was compared as a whole."""
         self._blocks.popleft()
         self.records += records
 
     def skip(self, records: int) -> None:
-        """So many records are done."""
+        """Skip this many records."""
         self.records += records
         while records:
             block = self._blocks[0]
@@ -94,7 +94,7 @@ class _Side:
                 self._blocks.popleft()
 
     def window(self, size: int) -> tuple[list[Item], bool]:
-        """The next records, at most so many, and whether there are no more."""
+        """The next records, at most ``size``, and whether these are the last ones."""
         items: list[Item] = []
         place = 0
         while len(items) < size and (place < len(self._blocks) or self._fill()):
@@ -118,7 +118,7 @@ class _Side:
 
 
 class Comparison:
-    """One range. Raises what the feeds raise, and CorruptBatch."""
+    """The comparison of one range. Raises what the feeds raise, and CorruptBatch."""
 
     def __init__(self, span: Span, source: Feed, target: Feed) -> None:
         stretch = span.stretch
@@ -129,15 +129,15 @@ class Comparison:
         self._target = _Side(target, stretch.target_first, stretch.target_after)
         self._hidden = side_by_side(span.hidden)
         self._hidden_from = [gap.first for gap in self._hidden]
-        self._shift = 0  # of target offsets against what the ledger says
+        self._shift = 0  # of target offsets from those in the ledger
         self._first_pair: tuple[int, int] | None = None
         self._last_pair: tuple[int, int] | None = None
         self._missing: list[Item] = []
-        self._extra: list[tuple[Item, int]] = []  # and a source offset near by
+        self._extra: list[tuple[Item, int]] = []  # with a source offset nearby
         self._differences: list[tuple[Difference, int | None]] = []
 
     def run(self) -> bool:
-        """Compare; False when there are records on the target that may be doubles: `resolve` has to be called."""
+        """Compare. False if some records on the target may be duplicates: `resolve` must then be called."""
         while True:
             mine, theirs = self._source.head(), self._target.head()
             if mine is None and theirs is None:
@@ -158,21 +158,21 @@ class Comparison:
 
     @property
     def wanted(self) -> set[Hashable]:
-        """Contents whose originals `resolve` has to be told."""
+        """Contents whose original source offsets `resolve` needs."""
         return {item.content for item, _ in self._extra}
 
     def resolve(self, originals: Originals) -> None:
-        """Records without a partner: doubles of others, or nobody's."""
+        """Classify unmatched target records as duplicates of others, or as extra records."""
         self._give_up_extra(originals)
         self._conclude()
 
-    # -- what is alike -----------------------------------------------------------------------------------------------
+    # -- equal records -----------------------------------------------------------------------------------------------
 
     def _pass(self, mine: Block, theirs: Block) -> bool:
         return self._pass_batch(mine, theirs) or self._pass_records(mine, theirs)
 
     def _pass_batch(self, mine: Block, theirs: Block) -> bool:
-        """Pass over a batch on both sides if it is the same."""
+        """Skip a batch on both sides if it is equal."""
         if not (mine.whole and theirs.whole):
             return False
         one, other = mine.view.header, theirs.view.header
@@ -185,7 +185,7 @@ class Comparison:
             return False
         if not self._belong(one.base_offset, one.last_offset, other.base_offset, other.last_offset):
             return False
-        # A bytearray is compared by memcmp; two memoryviews are compared byte by byte, which takes twenty times as long.
+        # A bytearray is compared by memcmp; two memoryviews are compared byte by byte, which is twenty times slower.
         if bytearray(mine.payload) != theirs.payload:
             return False
         count = one.records_count
@@ -195,7 +195,7 @@ class Comparison:
         return True
 
     def _belong(self, first: int, last: int, target_first: int, target_last: int) -> bool:
-        """Whether two batches without holes lie where the ledger has them, or where it has nothing."""
+        """Whether two batches with consecutive offsets are where the ledger has them, or where it has no segment."""
         segment = self._route.at_source(first)
         if segment is not None:
             place = segment.target + first - segment.source + self._shift
@@ -209,10 +209,10 @@ class Comparison:
         )
 
     def _pass_records(self, mine: Block, theirs: Block) -> bool:
-        """Pass over as many records of two blocks as are the same; False when not even the first ones are."""
+        """Skip as many equal records of two blocks as possible; False if not even the first ones are equal."""
         offsets, others = mine.load(), theirs.load()
         if not (mine.left and theirs.left):
-            return True  # none of this batch lies in the range
+            return True  # no record of this batch is in the range
         at, there = mine.at, theirs.at
         offset, other = offsets[at], others[there]
         segment = self._route.at_source(offset)
@@ -248,7 +248,7 @@ class Comparison:
 
     @staticmethod
     def _same_from_here(mine: Block, theirs: Block, count: int, *, timed: bool, placed: bool) -> int:
-        """How many records in a row are the same."""
+        """The number of consecutive equal records."""
         at, there = mine.at, theirs.at
         offsets, others = mine.load(), theirs.load()
         apart = others[there] - offsets[at]
@@ -258,14 +258,14 @@ class Comparison:
                 return step
             if timed and mine.stamps[one] != theirs.stamps[other]:
                 return step
-            # The same may be written in two ways: lengths with more bytes than they need.
+            # Equal records may have different encodings: a length may use more bytes than needed.
             alike = mine.bodies[one] == theirs.bodies[other]
             if not alike and mine.item(one).content[1:] != theirs.item(other).content[1:]:
                 return step
         return count
 
     def _passed(self, source: int, target: int, count: int, *, timed: bool = True) -> None:
-        """Records in a row are the same on both sides; where they should be if the ledger has a place for them."""
+        """Count equal records, and check their target offset if the ledger has one."""
         self.findings.records += count
         if not timed:
             self.findings.explain(Explained.UNTIMED, count)
@@ -279,10 +279,10 @@ class Comparison:
             detail = f"{self._shift:+,} from where the ledger has them"
             self._note(Difference(Kind.DISPLACED, source, target, count, detail), source)
 
-    # -- what is explained -------------------------------------------------------------------------------------------
+    # -- explained records -------------------------------------------------------------------------------------------
 
     def _explain_head(self) -> bool:
-        """Pass over a record that need not be on the other side."""
+        """Skip a record that need not be on the other side."""
         offset, other = self._source.first(), self._target.first()
         mine = self._source.head()
         if mine is not None and offset is not None:
@@ -290,7 +290,7 @@ class Comparison:
             if expected is None:
                 gap = self._hidden_at(offset, offset + 1)
                 if gap is not None:
-                    # What was left out once and copied in this pass is looked for.
+                    # Offsets that were left out once but copied in this pass must be on the target.
                     until = min(gap.after, self._route.next_source(offset) or gap.after)
                     self._source.skip(bisect_left(mine.load(), until, mine.at) - mine.at)
                     return True
@@ -313,7 +313,7 @@ class Comparison:
     def _gone_on_target(self, offset: int) -> Explained | None:
         if offset < self._target.feed.log_start:
             return Explained.TARGET_DELETED
-        # A broker leaves holes for one reason only; what lies behind the end is none.
+        # On a broker, compaction is the only cause of missing offsets; after the log end offset there are none yet.
         holes = self._span.target_compacted and offset < self._target.feed.log_end
         return Explained.TARGET_COMPACTED if holes else None
 
@@ -324,7 +324,7 @@ class Comparison:
         return Explained.SOURCE_COMPACTED if holes else None
 
     def _hidden_at(self, first: int, after: int) -> Gap | None:
-        """The gap that holds some of these source offsets."""
+        """The gap that contains some of these source offsets."""
         place = bisect_right(self._hidden_from, after - 1) - 1
         gap = self._hidden[place] if place >= 0 else None
         return gap if gap is not None and gap.after > first else None
@@ -333,10 +333,10 @@ class Comparison:
         place = bisect_right(self._hidden_from, offset)
         return self._hidden_from[place] if place < len(self._hidden_from) else None
 
-    # -- what differs ------------------------------------------------------------------------------------------------
+    # -- differences -------------------------------------------------------------------------------------------------
 
     def _look_closer(self) -> None:
-        """Find out which of the next records are pairs, as far as that is certain, and what becomes of those between."""
+        """Match the next records as far as this is certain, and classify the records between matches."""
         size = _WINDOW
         while True:
             sources, source_ends = self._source.window(size)
@@ -357,7 +357,7 @@ class Comparison:
         elif found.pairs:
             until, end = found.pairs[-1][0] + 1, found.pairs[-1][1] + 1
         else:
-            # They have nothing in common; what ends first may have its like further on.
+            # No records in common; on the side that ends first, matches may follow later on the other side.
             until = 0 if source_ends and sources and not target_ends else len(shown)
             end = 0 if target_ends and targets and not source_ends else len(theirs)
         self._take_window(shown, theirs, found, until, end)
@@ -381,7 +381,7 @@ class Comparison:
             self._swapped(sources[one], targets[other])
 
     def _take_gap(self, sources: list[Item], targets: list[Item], seen: tuple[set[int], set[int]]) -> None:
-        """Records between two pairs that are no pairs."""
+        """Classify unmatched records between two pairs."""
         left: list[Item] = []
         for item in sources:
             expected = self._route.target_of(item.offset)
@@ -424,7 +424,7 @@ class Comparison:
         self._passed_altered(*place)
 
     def _passed_altered(self, source: int, target: int) -> None:
-        """An altered record has its place, too."""
+        """Update the expected shift by an altered record."""
         expected = self._route.target_of(source)
         if expected is not None:
             self._shift = target - expected
@@ -434,7 +434,7 @@ class Comparison:
         self._differ(Kind.SWAPPED, one.offset, other.offset)
 
     def _settle(self) -> None:
-        """Pair what has found no partner near by with what has found none anywhere; then say what is missing."""
+        """Match the records that have remained unmatched on both sides, then report the missing ones."""
         waiting: dict[Hashable, list[int]] = {}
         for place in range(len(self._extra) - 1, -1, -1):
             waiting.setdefault(self._extra[place][0].content, []).append(place)
@@ -457,7 +457,7 @@ class Comparison:
         self._extra.clear()
 
     def _is_open(self, source: int | None, target: int | None, records: int) -> bool:
-        """Whether records without a partner lie where nobody knows for certain what was copied; explained if so."""
+        """Whether unmatched records are at an end where the copied range is uncertain; they are then explained."""
         place = source if source is not None else target
         if place is None or not (self._span.open_start or self._span.open_end):
             return False
@@ -465,7 +465,7 @@ class Comparison:
         if route(place) is not None:
             return False
         if self._first_pair is None or self._last_pair is None:
-            # Not a single record in common is a difference, unless there is none at all on one side.
+            # No record in common is a difference, unless one side is empty.
             if self._target.records if side == 0 else self._source.records:
                 return False
             self.findings.explain(Explained.PENDING if side == 0 else Explained.SOURCE_DELETED, records)
@@ -489,7 +489,7 @@ class Comparison:
         self._note(Difference(kind, source, target, 1, detail), source)
 
     def _note(self, difference: Difference, near: int | None) -> None:
-        """Keep a difference, joined with the last one if it goes on: whole partitions may be missing or displaced."""
+        """Store a difference, merged with the last one if adjacent: whole partitions may be missing or displaced."""
         last, before = self._differences[-1] if self._differences else (None, None)
         if last is not None and last.goes_on_with(difference):
             self._differences[-1] = (last._replace(records=last.records + difference.records), before)
@@ -509,7 +509,7 @@ class Comparison:
         self.findings.source_records, self.findings.target_records = self._source.records, self._target.records
 
     def _swaps(self) -> list[tuple[int, int]]:
-        """Ranges of target offsets in which others have moved up because of one that is in the wrong place."""
+        """Ranges of target offsets in which records are shifted because of one in the wrong position."""
         ranges: list[tuple[int, int]] = []
         for difference, _ in self._differences:
             expected = None if difference.source is None else self._route.target_of(difference.source)
@@ -535,7 +535,7 @@ def _within(ranges: list[tuple[int, int]], first: int, after: int) -> bool:
 def originals(
     feed: Feed, first: int, after: int, wanted: set[Hashable], heard: Callable[[], None]
 ) -> dict[Hashable, int]:
-    """The first source offset of each wanted content in a range; ``heard`` is called now and then."""
+    """The first source offset of each wanted content in a range; ``heard`` is called periodically."""
     found: dict[Hashable, int] = {}
     side = _Side(feed, first, after)
     while side.head() is not None and len(found) < len(wanted):

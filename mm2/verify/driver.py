@@ -1,4 +1,7 @@
-"""Ranges as a Spark job: dealt out to tasks, heard of over the progress channel, given up when nothing is heard any more."""
+"""Runs the comparison of ranges as a Spark job.
+
+Assigns ranges to tasks, and collects their results over the progress channel. Tasks that stop reporting are abandoned.
+"""
 
 from __future__ import annotations
 
@@ -27,15 +30,15 @@ log = structlog.get_logger(__name__)
 
 _START_TIMEOUT_S: Final = 120.0
 _LOOK_S: Final = 0.25
-_GRACE_S: Final = 60.0  # of silence, beyond what a broker may take
+_GRACE_S: Final = 60.0  # without a report, beyond the time limit of a broker
 _CHANNEL_PORT_KEY: Final = "spark.mm2.channel.port"
 
-#: What came of a range: what was found, or why nothing could be.
+#: The result of a range: the findings, or why it could not be compared.
 Outcome = Findings | str
 
 
 class Task:
-    """The driver's view of one Spark task, for `mm2.copy.driver.server.ChannelServer`. Thread-safe."""
+    """The driver's state of one Spark task, for `mm2.copy.driver.server.ChannelServer`. Thread-safe."""
 
     def __init__(self, name: str, spans: SpanSet, on_outcome: Callable[[int, Outcome], None]) -> None:
         self.name = name
@@ -52,7 +55,7 @@ class Task:
         self._connection: Connection | None = None
 
     def attach(self, connection: Connection) -> bool:
-        """Take the executor's connection; False for a second one, which is another attempt of the same task."""
+        """Accept the executor's connection; False for a second one, from another attempt of the same task."""
         with self._lock:
             if self._connection is not None or self.over.is_set():
                 return False
@@ -62,7 +65,7 @@ class Task:
             return True
 
     def received(self, message: dict[str, Any]) -> None:
-        """One word of the executor."""
+        """Handle a message from the executor."""
         self.heard_at = time.monotonic()
         if message["type"] == "progress":
             self.bytes += int(message["bytes"])
@@ -75,7 +78,7 @@ class Task:
             self.over.set()
 
     def ended(self, reason: str, *, dead: bool = False) -> None:
-        """The connection or the Spark job is over."""
+        """Handle the end of the connection or of the Spark job."""
         if not self.over.is_set():
             self.trouble = reason
         self.over.set()
@@ -86,9 +89,10 @@ class Task:
 
 
 class Verifier:
-    """A Spark of its own, with as many tasks side by side as ``parallel`` says. ``user_props`` are the user's ``spark.*`` keys.
+    """A separate Spark context with ``parallel`` concurrent tasks. ``user_props`` are the user's ``spark.*`` keys.
 
-    What is under way when ``stopping`` is set is given up. Not to be used in a process that copies: PySpark knows one context only.
+    Running tasks are abandoned when ``stopping`` is set. Not for use in a process that copies: PySpark supports one
+    context per process.
     """
 
     def __init__(
@@ -96,7 +100,7 @@ class Verifier:
     ) -> None:
         self.parallel = parallel
         self._stopping = stopping or threading.Event()
-        # A slot for each task, and one in which a task that was given up may be stuck until Spark has killed it.
+        # A slot for each task, and one for an abandoned task that Spark has not killed yet.
         self._props = spark_props({"spark.master": f"local[{parallel + 1}]", **user_props})
         self._spark = Spark(self._props, attempts=1)
         self._server: ChannelServer | None = None
@@ -109,9 +113,9 @@ class Verifier:
         job: SpanSet,
         on_progress: Callable[[int, int], None] = lambda _bytes, _ranges: None,
     ) -> list[Outcome]:
-        """What came of each range. ``job`` is all that is not a range; its rate is shared out.
+        """The result of each range. ``job`` has the common settings; its rate is divided among the tasks.
 
-        ``on_progress`` is told bytes read and ranges done. Raises SparkUnavailable.
+        ``on_progress`` is called with the bytes read and the ranges completed. Raises SparkUnavailable.
         """
         outcomes: list[Outcome] = ["it was never begun"] * len(spans)
         if not spans:
@@ -159,7 +163,7 @@ class Verifier:
         return list(outcomes)
 
     def stop(self) -> None:
-        """End Spark."""
+        """Stop Spark."""
         self._spark.stop(10)
         if self._server is not None:
             self._server.close()
@@ -177,7 +181,7 @@ class Verifier:
         return self._server
 
     def _run(self, context: Any, server: ChannelServer, group: str, tasks: Sequence[Task]) -> None:
-        from mm2.verify.executor import run  # noqa: PLC0415  (pulled in when Spark is)
+        from mm2.verify.executor import run  # noqa: PLC0415  (imported when Spark is)
 
         host, port = self._host, server.address[1]
         assignments = [
@@ -193,7 +197,7 @@ class Verifier:
             reason = f"the Spark job failed: {failure_of(error)}"
             self._spark.doubt()
         for task in tasks:
-            # The last word is on the channel, which a busy machine may hear later than Spark's.
+            # The final message is on the channel, and may arrive after Spark's result on a busy machine.
             task.over.wait(channel.LEASE_TIMEOUT_S)
             task.ended(reason)
 
@@ -205,7 +209,7 @@ class Verifier:
                 for task in tasks:
                     task.ended("it was stopped")
                 return
-            # Where Spark has fewer slots than there are tasks, some wait for the others.
+            # If Spark has fewer slots than there are tasks, some tasks wait for others.
             begun = [task for task in tasks if task.begun and not task.over.is_set()]
             for task in begun or tasks:
                 if not task.over.is_set() and time.monotonic() - task.heard_at > silence_s:
@@ -214,7 +218,10 @@ class Verifier:
 
 
 def _dealt(spans: Sequence[Span], parallel: int) -> list[list[int]]:
-    """Numbers of ranges for each task, about the same size each: the largest first, each to whoever has least."""
+    """The numbers of the ranges of each task, with similar total sizes.
+
+    The largest are assigned first, each to the task with the least.
+    """
     shares: list[list[int]] = [[] for _ in range(max(1, min(parallel, len(spans))))]
     sizes = [0] * len(shares)
     for number in sorted(range(len(spans)), key=lambda number: -spans[number].size):

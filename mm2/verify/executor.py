@@ -1,15 +1,16 @@
-"""The body of a verification's Spark task: compares its ranges one after the other and tells the driver of each.
+"""The body of a verification's Spark task: compares its ranges in order and reports each to the driver.
 
-The job comes over the progress channel of copying (`mm2.copy.channel`), since it holds the clusters' credentials. What is said there:
+The job arrives over the progress channel of copying (`mm2.copy.channel`), since it contains the clusters' credentials.
+The messages:
 
 ==== executor → driver ======================================================================
-  {"type": "progress", "bytes": n}                        so many since the last time, both sides
-  {"type": "range", "number": n, "findings": {…}}         a range is compared
-  {"type": "range", "number": n, "trouble": "…"}          it could not be
-  {"type": "final"}                                       that was all
+  {"type": "progress", "bytes": n}                        bytes read since the last message, both sides
+  {"type": "range", "number": n, "findings": {…}}         a range was compared
+  {"type": "range", "number": n, "trouble": "…"}          a range could not be compared
+  {"type": "final"}                                       all ranges are done
 =============================================================================================
 
-A driver that is gone ends the task at its next word.
+If the driver is gone, the task ends at its next message.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ _SAY_EVERY_S: Final = 1.0
 
 
 def run(assignments: Iterable[str]) -> Iterator[str]:
-    """Do what the driver says and yield how it ended, as JSON. Never raises: reading the same twice helps nobody."""
-    from pyspark import TaskContext  # noqa: PLC0415  (there is none outside a task)
+    """Run the job and yield its result as JSON. Never raises, since a retry by Spark would read everything again."""
+    from pyspark import TaskContext  # noqa: PLC0415  (not available outside a task)
 
     context = TaskContext.get()
     attempt = 0 if context is None else context.attemptNumber()
@@ -60,7 +61,7 @@ class DriverLine:
 
     @classmethod
     def open(cls, assignment: Assignment, attempt: int) -> Self:
-        """Connect, prove who we are and have the driver prove itself. Raises OSError or ValueError."""
+        """Connect with mutual authentication. Raises OSError or ValueError."""
         connection = socket.create_connection((assignment.host, assignment.port), timeout=_OPEN_TIMEOUT_S)
         try:
             if assignment.fingerprint:
@@ -83,7 +84,7 @@ class DriverLine:
             raise
 
     def say(self, message: dict[str, Any]) -> None:
-        """Tell the driver. Raises OSError when it is gone."""
+        """Send a message to the driver. Raises OSError if the connection is closed."""
         self._connection.sendall(channel.encode(message))
 
     def __enter__(self) -> Self:
@@ -95,7 +96,7 @@ class DriverLine:
 
 
 class _Examiner:
-    """One task's ranges."""
+    """Compares the ranges of one task."""
 
     def __init__(self, line: DriverLine) -> None:
         self._line = line
@@ -107,7 +108,7 @@ class _Examiner:
         self._pace = Pace(self._job.rate, self._alive)
 
     def run(self) -> None:
-        """Compare all ranges. Raises OSError when the driver is gone."""
+        """Compare all ranges. Raises OSError if the connection to the driver is closed."""
         job = self._job
         source = Lines(Cluster(job.source, name=job.source_alias))
         target = Lines(Cluster(job.target, name=job.target_alias))
@@ -151,7 +152,7 @@ class _Examiner:
             span.source if is_source else span.target,
             first,
             after,
-            # Of the target we see what its consumers see: transactions of the copying that were aborted are nobody's.
+            # The target is read like by its consumers: aborted transactions of the copier are skipped.
             read_committed=job.read_committed or not is_source,
             pace=self._pace,
             patience_s=job.patience_s,
@@ -161,7 +162,7 @@ class _Examiner:
         return reader
 
     def _alive(self, *, at_once: bool = False) -> None:
-        """Tell how much was read, once a second. Raises OSError when the driver is gone."""
+        """Report the number of bytes read, once a second. Raises OSError if the connection is closed."""
         now = time.monotonic()
         if at_once or now - self._said_at >= _SAY_EVERY_S:
             self._said_at = now

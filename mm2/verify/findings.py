@@ -1,4 +1,4 @@
-"""What a comparison finds: differences by kind, and what explains the rest. Plain data. Pure."""
+"""The findings of a comparison: differences by kind, and explained offsets. Plain data. Pure."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from typing import Any, Final, NamedTuple, Self
 
 
 class Kind(StrEnum):
-    """What may be wrong with records of the target."""
+    """The kinds of difference."""
 
-    MISSING = "missing"  # of the source, not on the target
-    DOUBLED = "doubled"  # on the target once more than the ledger says
-    SWAPPED = "swapped"  # there, but not in the order of the source
-    EXTRA = "extra"  # on the target only: somebody else's
+    MISSING = "missing"  # on the source, not on the target
+    DOUBLED = "doubled"  # on the target once more than in the ledger
+    SWAPPED = "swapped"  # on the target, but not in the order of the source
+    EXTRA = "extra"  # on the target only
     ALTERED_KEY = "altered key"
     ALTERED_VALUE = "altered value"
     ALTERED_HEADERS = "altered headers"
     ALTERED_TIMESTAMP = "altered timestamp"
     DISPLACED = (
-        "displaced"  # at another target offset than the ledger says, so offsets of groups are translated wrongly
+        "displaced"  # at another target offset than in the ledger, so offsets of groups are translated incorrectly
     )
 
 
 class Explained(StrEnum):
-    """Why records need not be on both sides, beside the reasons of the ledger's gaps."""
+    """Why records need not be on both sides, in addition to the reasons of the ledger's gaps."""
 
     SOURCE_COMPACTED = "compacted on the source since"
     TARGET_COMPACTED = "compacted on the target"
@@ -37,12 +37,12 @@ class Explained(StrEnum):
     UNTIMED = "timestamps by the target (LogAppendTime)"
 
 
-#: Differences that one comparison lists; all are counted.
+#: The number of differences that one comparison lists; all are counted.
 LISTED: Final = 1000
 
 
 class Difference(NamedTuple):
-    """Of ``records`` records in a row, the first of them at these offsets (None: it has none on that side)."""
+    """A difference of ``records`` consecutive records. The first has these offsets; None if it is not on that side."""
 
     kind: Kind
     source: int | None
@@ -52,11 +52,11 @@ class Difference(NamedTuple):
 
     @property
     def place(self) -> int:
-        """Where it stands in a list: by source offset as far as there is one."""
+        """The sort key: the source offset if there is one."""
         return self.source if self.source is not None else -1 if self.target is None else self.target
 
     def goes_on_with(self, following: Difference) -> bool:
-        """Whether both are one stretch, on the sides where they have offsets."""
+        """Whether both are adjacent, on the sides where they have offsets."""
         if self.kind != following.kind or self.detail != following.detail:
             return False
         pairs = ((self.source, following.source), (self.target, following.target))
@@ -73,11 +73,12 @@ class Difference(NamedTuple):
 
 @dataclass(slots=True)
 class Findings:
-    """Of one range. ``records`` of the source were found on the target, ``source_records`` and ``target_records`` were read;
-    ``bytes`` are those of both sides, as they came over the network, so compressed as they are.
+    """The findings of one range.
 
-    ``unlike`` is the source offset at which a comparison that does not look closer has ended, None when it went through.
-    ``counts`` are records by kind; ``explained`` counts offsets by reason; ``spoiled`` is the first source offset that is not well.
+    ``records`` of the source were found on the target; ``source_records`` and ``target_records`` were read. ``bytes``
+    are those received from both sides, compressed. ``unlike`` is the source offset at which a comparison without
+    details has stopped, None if it was completed. ``counts`` are records by kind; ``explained`` are offsets by reason.
+    ``spoiled`` is the first source offset with a difference.
     """
 
     records: int = 0
@@ -92,11 +93,14 @@ class Findings:
 
     @property
     def is_equal(self) -> bool:
-        """Everything is there, or there is a reason why it is not."""
+        """Whether there are no differences."""
         return self.unlike is None and not self.counts
 
     def differ(self, difference: Difference, before: int | None = None) -> None:
-        """Count a difference, and list it with what is next to it and of the same kind; ``before``: a source offset near by."""
+        """Count a difference and list it, merged with an adjacent one of its kind.
+
+        ``before`` is a source offset nearby.
+        """
         self.counts[difference.kind] = self.counts.get(difference.kind, 0) + difference.records
         place = difference.source if difference.source is not None else before
         if place is not None:
@@ -113,7 +117,7 @@ class Findings:
             self.explained[reason] = self.explained.get(reason, 0) + offsets
 
     def add(self, other: Findings) -> None:
-        """Take in those of another range, which follows this one."""
+        """Add those of another range, which follows this one."""
         self.records += other.records
         self.source_records += other.source_records
         self.target_records += other.target_records
@@ -127,7 +131,7 @@ class Findings:
         self.differences += other.differences[: LISTED - len(self.differences)]
 
     def to_json(self) -> dict[str, Any]:
-        """From the executor to the driver."""
+        """The message from the executor to the driver."""
         names = ("records", "source_records", "target_records", "bytes", "unlike", "spoiled", "counts", "explained")
         return {**{name: getattr(self, name) for name in names}, "differences": [list(one) for one in self.differences]}
 

@@ -1,4 +1,4 @@
-"""How many bytes per second may be read, both sides together."""
+"""Limits the bytes per second that are read from both sides together."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NAP_S: Final = 0.5
 
 
 class Pace:
-    """``rate`` 0: no limit. There is no credit for times when less was read: a limit is for those who share the line."""
+    """A rate limit; ``rate`` 0: none. Unused rate is not saved up: the limit protects other users of the network."""
 
     def __init__(self, rate: float, heard: Callable[[], None] = lambda: None) -> None:
         self._rate = rate
@@ -21,16 +21,16 @@ class Pace:
 
     @property
     def piece(self) -> int:
-        """Bytes to ask for at a time."""
+        """The number of bytes to request at a time."""
         return _MOST_BYTES if not self._rate else int(min(_MOST_BYTES, max(_LEAST_BYTES, self._rate / 4)))
 
     def came(self, size: int) -> None:
-        """So much has been read."""
+        """Count bytes that were read."""
         if self._rate:
             self._free_at = max(self._free_at, time.monotonic()) + size / self._rate
 
     def wait(self) -> None:
-        """Until more may be asked for; says now and then that it is alive."""
+        """Wait until more may be requested, and report progress meanwhile."""
         while (left := self._free_at - time.monotonic()) > 0:
             time.sleep(min(left, _NAP_S))
             self._heard()

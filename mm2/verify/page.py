@@ -1,4 +1,4 @@
-"""A report as one HTML file that needs nothing else: no script, no font, no picture from elsewhere."""
+"""A report as one self-contained HTML file: no scripts, fonts or images from elsewhere."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SENTENCES: Final = {
     Verdict.TROUBLE: "Some of it could not be compared.",
 }
 _WORST_FIRST: Final = (Verdict.DIFFERENT, Verdict.TROUBLE, Verdict.EQUAL)
-#: The dashboard's colours, sizes and shapes (`mm2/ui/dashboard.css`).
+#: The colours, sizes and shapes of the dashboard (`mm2/ui/dashboard.css`).
 _STYLE: Final = """
 :root {
   color-scheme: light dark; --paper: light-dark(#fbfaf7, #15181b); --ink: light-dark(#1d2328, #e9e6df);
@@ -41,7 +41,7 @@ td.n, th.n { text-align: right; }
 
 
 def page(report: Report) -> str:
-    """The file. Everything that comes from a cluster is escaped."""
+    """The HTML of a report. All text from a cluster is escaped."""
     facts = {
         "Began": f"{moment(report.began_ms)}, took {report.seconds:,.1f} s",
         "Records found on both sides": f"{report.records:,}",
@@ -111,7 +111,7 @@ def _one(partition: PartitionReport) -> str:
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]], *, head: bool = True) -> str:
-    """Columns of numbers end at the right, with what stands above them; verdicts have their colour and shape."""
+    """A table. Columns of numbers are right-aligned with their heads; verdicts have their colour and shape."""
     rows = list(rows)
     columns = list(zip(*rows, strict=True))
     numbers = [head and any(column) and all(map(_is_number, column)) for column in columns]

@@ -1,8 +1,8 @@
-"""The ledger's segments as what has to be compared: passes in which both sides go forward. Pure.
+"""Derives from the ledger's segments what to compare: passes in which both sides ascend. Pure.
 
-A flow that was sent back copies some source offsets once more, to higher target offsets. Each pass is compared for itself: the ledger
-explains why records are there twice. Within a pass a *route* says which source offset lies where on the target, as far as the ledger
-knows; between its segments, what lies where is told by content.
+A flow whose position was reset copies some source offsets again, to higher target offsets. Each pass is compared
+separately: the ledger explains the duplicates. Within a pass, a *route* maps source offsets to target offsets where the
+ledger has segments. Between the segments, records are matched by content.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Final
 from mm2.copy.segments import Chunk, Gap, Segment
 from mm2.verify.findings import Explained
 
-#: Reasons for which there is nothing to be seen on the source. What is seen there all the same is missing on the target.
+#: Reasons for offsets without visible records on the source. A record that is visible there is missing on the target.
 UNSEEN: Final = frozenset({"compacted", "control", "aborted"})
 
 
 @dataclass(frozen=True)
 class Route:
-    """Segments that go forward on both sides."""
+    """Segments that ascend on both sides."""
 
     segments: tuple[Segment, ...] = ()
     _sources: list[int] = field(init=False, repr=False, compare=False)
@@ -32,29 +32,29 @@ class Route:
         object.__setattr__(self, "_targets", [segment.target for segment in self.segments])
 
     def at_source(self, offset: int) -> Segment | None:
-        """The segment that holds a source offset."""
+        """The segment that contains a source offset."""
         place = bisect_right(self._sources, offset) - 1
         segment = self.segments[place] if place >= 0 else None
         return segment if segment is not None and offset < segment.source_end else None
 
     def at_target(self, offset: int) -> Segment | None:
-        """The segment that holds a target offset."""
+        """The segment that contains a target offset."""
         place = bisect_right(self._targets, offset) - 1
         segment = self.segments[place] if place >= 0 else None
         return segment if segment is not None and offset < segment.target_end else None
 
     def target_of(self, source: int) -> int | None:
-        """Where a source offset lies; None when the ledger does not know."""
+        """The target offset of a source offset; None if it is in no segment."""
         segment = self.at_source(source)
         return None if segment is None else segment.target + source - segment.source
 
     def source_of(self, target: int) -> int | None:
-        """What lies at a target offset; None when the ledger does not know."""
+        """The source offset of a target offset; None if it is in no segment."""
         segment = self.at_target(target)
         return None if segment is None else segment.source + target - segment.target
 
     def next_source(self, source: int) -> int | None:
-        """Where the next segment behind a source offset begins."""
+        """The source offset at which the next segment after an offset starts."""
         place = bisect_right(self._sources, source)
         return self._sources[place] if place < len(self._sources) else None
 
@@ -76,30 +76,33 @@ class Pass:
 
 @dataclass
 class Plan:
-    """Of one partition: its passes in the order of the target, offsets that are explained without a look at any record, and segments
-    that were compared before."""
+    """The plan of one partition.
+
+    It has the passes in the order of the target, offsets that are explained without reading records, and segments that
+    were compared before.
+    """
 
     passes: list[Pass] = field(default_factory=list)
     explained: dict[str, int] = field(default_factory=dict)
     compared: list[Segment] = field(default_factory=list)
 
     def explain(self, reason: str, offsets: int) -> None:
-        """Count some."""
+        """Count explained offsets."""
         if offsets > 0:
             self.explained[reason] = self.explained.get(reason, 0) + offsets
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """What is to be compared of a partition: source offsets ``first``..``after - 1``, and nothing less where they are ``whole``.
+    """What to compare of a partition: source offsets ``first``..``after - 1``; with ``whole``, to the end of the copy.
 
-    The source begins at ``source_start`` and has been copied to ``position``; of the target what lies in
-    ``target_start``..``target_end - 1`` was there then. A range whose end lies where the ledger knows no places is widened to
-    the next that it knows.
+    The source starts at ``source_start`` and has been copied to ``position``. The target had
+    ``target_start``..``target_end - 1`` at that time. A range whose ends are in no segment is extended to the next
+    segment.
 
-    ``target_first``, if not -1, is where the target has been compared to before, and ``first`` how far the source had been copied
-    then. From there on it is the target that counts: what the ledger has put behind ``target_first`` is compared, also
-    where the flow was sent back and has copied source offsets below ``first`` once more.
+    ``target_first``, if not -1, is the offset to which the target was compared before, and ``first`` how far the source
+    had been copied then. The target offset is decisive from there on: all segments after ``target_first`` are compared,
+    also if the flow was reset and has copied source offsets below ``first`` again.
     """
 
     first: int
@@ -113,12 +116,15 @@ class Bounds:
 
     @property
     def goes_on(self) -> bool:
-        """Part of it was compared before."""
+        """Whether a part was compared before."""
         return self.target_first >= 0
 
 
 def plan_passes(chunks: Sequence[Chunk], bounds: Bounds) -> Plan:
-    """What the ledger's trail says of a range; all that is deleted on either side, or was cut off, is left out and explained."""
+    """Plan the comparison of a range by the ledger.
+
+    Offsets that were deleted or truncated on either side are explained.
+    """
     plan = Plan()
     segments = _uncut(chunks, plan, bounds)
     if bounds.goes_on:
@@ -138,16 +144,16 @@ def plan_passes(chunks: Sequence[Chunk], bounds: Bounds) -> Plan:
         kept = [part for segment in group if (part := _kept(segment, lowest, after, plan, bounds)).records]
         if not kept:
             continue
-        # Of what is deleted at its head nothing is known any more.
+        # The start of its segment was deleted, so the exact beginning of the pass is unknown.
         is_first = leading and place == 0 and kept[0].source == group[0].source
         following = next((segment for segment in group if after <= segment.source), None)
         is_last = trailing and place + 1 == len(groups)
-        # What lies between two passes, and behind the last one, came in the time of the one before it.
+        # Records between two passes, and after the last one, belong to the pass before them.
         behind = groups[place + 1][0].target if place + 1 < len(groups) else bounds.target_end if trailing else 0
         ends = kept[-1].target_end == group[-1].target_end
         until = kept[-1].source_end
         if is_last or following is not None:
-            # A pass that was sent back ends where the copying is, however far the one before it has come.
+            # The last pass after a reset ends at the current position, however far the previous pass had come.
             until = max(until, bounds.position if is_last else after)
         if following is not None and until > kept[-1].source_end:
             behind, ends = following.target, True
@@ -168,7 +174,7 @@ def plan_passes(chunks: Sequence[Chunk], bounds: Bounds) -> Plan:
 
 
 def _parted(segments: Iterable[Segment], target: int) -> tuple[list[Segment], list[Segment]]:
-    """What lies below a target offset, and what lies there and behind."""
+    """Split segments at a target offset: those below it, and those from it on."""
     below: list[Segment] = []
     behind: list[Segment] = []
     for segment in segments:
@@ -181,7 +187,7 @@ def _parted(segments: Iterable[Segment], target: int) -> tuple[list[Segment], li
 
 
 def _first(segments: Sequence[Segment], bounds: Bounds) -> tuple[int, bool]:
-    """Where to begin, and whether that is before all that the ledger knows."""
+    """The start offset, and whether it is before all segments."""
     if any(segment.source <= bounds.first < segment.source_end for segment in segments):
         return bounds.first, bounds.first <= bounds.source_start
     below = [segment.source_end for segment in segments if segment.source_end <= bounds.first]
@@ -189,7 +195,7 @@ def _first(segments: Sequence[Segment], bounds: Bounds) -> tuple[int, bool]:
 
 
 def _after(segments: Sequence[Segment], bounds: Bounds) -> tuple[int, bool]:
-    """Where to end, and whether that is behind all that the ledger knows."""
+    """The end offset, and whether it is after all segments."""
     if bounds.whole:
         return max([bounds.position, *(segment.source_end for segment in segments)]), True
     if any(segment.source < bounds.after <= segment.source_end for segment in segments):
@@ -199,7 +205,7 @@ def _after(segments: Sequence[Segment], bounds: Bounds) -> tuple[int, bool]:
 
 
 def _kept(segment: Segment, first: int, after: int, plan: Plan, bounds: Bounds) -> Segment:
-    """What is left to be compared of a segment; the rest is explained."""
+    """The part of a segment that is still to be compared; the rest is explained."""
     wanted = clipped(segment, first, after)
     there = clipped(wanted, bounds.source_start, after)
     plan.explain(Explained.SOURCE_DELETED, wanted.records - there.records)
@@ -209,7 +215,7 @@ def _kept(segment: Segment, first: int, after: int, plan: Plan, bounds: Bounds) 
 
 
 def split(one: Pass, offsets: int) -> list[Pass]:
-    """The same in pieces of about so many source offsets; cut only where the ledger knows both sides."""
+    """Split into pieces of about ``offsets`` source offsets, only at offsets within segments."""
     pieces: list[Pass] = []
     first, target_first = one.first, one.target_first
     at = first + offsets
@@ -231,7 +237,7 @@ def split(one: Pass, offsets: int) -> list[Pass]:
 
 
 def joined(pieces: Sequence[Pass]) -> Pass:
-    """Neighbours as one again."""
+    """Join adjacent pieces."""
     segments = tuple(segment for piece in pieces for segment in piece.route.segments)
     return Pass(
         pieces[0].first, pieces[-1].after, pieces[0].target_first, pieces[-1].target_after, Route(_mended(segments))
@@ -239,13 +245,13 @@ def joined(pieces: Sequence[Pass]) -> Pass:
 
 
 def clipped(segment: Segment, first: int, after: int) -> Segment:
-    """The part of a segment of source offsets ``first``..``after - 1``."""
+    """The part of a segment with source offsets ``first``..``after - 1``."""
     low, high = max(segment.source, first), min(segment.source_end, after)
     return Segment(low, segment.target + low - segment.source, max(0, high - low))
 
 
 def elsewhere(one: Pass, plan: Plan) -> list[Gap]:
-    """Source offsets that other passes of the plan have copied: where this one does not know them, they are not missing."""
+    """Source offsets that other passes of the plan have copied, and that need not be in this one."""
     others = [segment for other in plan.passes if other is not one for segment in other.route.segments]
     return [
         Gap(segment.source, segment.source_end, "copied in another pass")
@@ -281,7 +287,7 @@ def _mended(segments: Iterable[Segment]) -> tuple[Segment, ...]:
 
 
 def _uncut(chunks: Sequence[Chunk], plan: Plan, bounds: Bounds) -> list[Segment]:
-    """All segments in the order of copying, without what the source has other records for since."""
+    """All segments in the order of copying, without offsets that the source has since assigned to other records."""
     found: list[Segment] = []
     for chunk in chunks:
         cuts = sorted(chunk.cuts)
@@ -290,7 +296,7 @@ def _uncut(chunks: Sequence[Chunk], plan: Plan, bounds: Bounds) -> list[Segment]
                 found = _cut(found, cuts.pop(0).source, plan, bounds)
             if segment is None:
                 continue
-            # What lies further on was on its way when the end was looked up.
+            # Records beyond the end were in flight when the end offset was read.
             there = segment._replace(records=min(segment.records, bounds.target_end - segment.target))
             if there.records > 0:
                 found.append(there)

@@ -1,4 +1,4 @@
-"""What has to be compared: the flow's ledger, and both clusters as they are now, made into ranges."""
+"""Plans a verification: derives the ranges to compare from the flow's ledger and both clusters."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _TOPICS_PER_REQUEST: Final = 500
 
 
 class NotOfTheFlow(Exception):
-    """What was asked for by its name is neither copied by the flow nor known to its ledger: a sentence for the user."""
+    """A named topic or partition is neither copied by the flow nor in its ledger; the message is for the user."""
 
 
 class Certainty(StrEnum):
-    """By what it is known which record of the target a record of the source has to be."""
+    """The basis for matching records of the target with those of the source."""
 
     LEDGER = "ledger"
     SYNCS = "offset syncs and content"
@@ -38,7 +38,10 @@ class Certainty(StrEnum):
 
 @dataclass(frozen=True)
 class Asked:
-    """Which part of a flow. ``topics`` empty: all. Times in ms; ``offsets``: first and after of single partitions, None for open."""
+    """The requested part of a flow.
+
+    ``topics`` empty: all. Times in ms. ``offsets``: start and end of single partitions, None for open.
+    """
 
     topics: frozenset[str] = frozenset()
     from_ms: int | None = None
@@ -47,24 +50,27 @@ class Asked:
 
     @property
     def is_everything(self) -> bool:
-        """No part of any partition is left out."""
+        """Whether all partitions are included completely."""
         return self.from_ms is None and self.to_ms is None and not self.offsets
 
     def covers(self, partition: TopicPartition) -> bool:
-        """Whether a partition of the source is meant."""
+        """Whether a partition of the source is included."""
         if self.offsets:
             return partition in self.offsets
         return not self.topics or partition.topic in self.topics
 
     def not_among(self, partitions: Collection[TopicPartition]) -> list[str]:
-        """Topics and partitions that are named here and are none of these, sorted."""
+        """Requested topics and partitions that are not among ``partitions``, sorted."""
         absent = [str(partition) for partition in self.offsets if partition not in partitions]
         return sorted([*absent, *(self.topics - {partition.topic for partition in partitions})])
 
 
 @dataclass
 class PartitionPlan:
-    """One partition: its ranges, or why it cannot be compared. ``first`` and ``after`` are source offsets that were asked for."""
+    """One partition: its ranges, or why it cannot be compared.
+
+    ``first`` and ``after`` are the requested source offsets.
+    """
 
     topic: str
     partition: int
@@ -78,8 +84,8 @@ class PartitionPlan:
     explained: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     trouble: str = ""
-    before: Verified | None = None  # how far it was compared before, where this goes on from there
-    target_after: int = -1  # up to where the target will have been compared
+    before: Verified | None = None  # how far it was compared before, if this continues from there
+    target_after: int = -1  # how far the target will have been compared
 
     @property
     def source(self) -> TopicPartition:
@@ -89,7 +95,7 @@ class PartitionPlan:
 
 @dataclass(frozen=True)
 class Side:
-    """One cluster at the moment of the look: topics by name, ends of partitions, which topics have a cleaner."""
+    """The state of one cluster: topics by name, offsets of partitions, and which topics are compacted."""
 
     topics: Mapping[str, TopicInfo | KafkaFailure]
     starts: Mapping[TopicPartition, int | KafkaFailure]
@@ -98,7 +104,10 @@ class Side:
 
     @classmethod
     def look(cls, admin: Admin, names: Iterable[str], isolation: str) -> Side:
-        """Raises KafkaFailure when the cluster does not answer; what befalls single topics stands in their places."""
+        """Read the state.
+
+        Raises KafkaFailure if the cluster does not answer; errors of single topics are in the result.
+        """
         wanted = sorted(set(names))
         topics: dict[str, TopicInfo | KafkaFailure] = {}
         compacted: dict[str, bool] = {}
@@ -107,7 +116,7 @@ class Side:
             topics.update(admin.describe_topics(some))
             there = [name for name in some if isinstance(topics[name], TopicInfo)]
             for name, configs in admin.describe_configs(there).items():
-                # Who may not see it takes the stricter view: then holes are differences.
+                # Without permission to read the configs, missing offsets count as differences.
                 compacted[name] = _has_cleaner(configs)
         partitions = [
             TopicPartition(name, index)
@@ -123,7 +132,7 @@ class Side:
         )
 
     def range(self, partition: TopicPartition) -> tuple[int, int]:
-        """First offset and end. Raises KafkaFailure."""
+        """Log start and end offset. Raises KafkaFailure."""
         info = self.topics.get(partition.topic)
         if isinstance(info, KafkaFailure):
             raise info
@@ -138,7 +147,7 @@ class Side:
         return start, end
 
     def topic_id(self, topic: str) -> str:
-        """ "" where it is not known."""
+        """The id of a topic; "" if unknown."""
         info = self.topics.get(topic)
         return info.topic_id if isinstance(info, TopicInfo) else ""
 
@@ -150,7 +159,10 @@ def plan_partition(
     sides: tuple[Side, Side],
     wanted: tuple[int | None, int | None],
 ) -> None:
-    """Fill in a partition's ranges, not yet split. ``syncs``: (source, target) offsets of the flow's offset syncs."""
+    """Compute a partition's ranges, not yet split.
+
+    ``syncs`` are (source, target) offsets of the flow's offset syncs.
+    """
     source, target = sides
     plan.source_id, plan.target_id = source.topic_id(plan.topic), target.topic_id(plan.remote_topic)
     entry = None if ledger is None else ledger.entry(plan.source)
@@ -181,13 +193,13 @@ def plan_partition(
 
 
 def split_spans(plans: Sequence[PartitionPlan], parallel: int) -> None:
-    """Cut the ranges of all partitions into pieces, so that tasks have about the same to do and little is read twice."""
+    """Split the ranges of all partitions, so that tasks have similar loads and little is read twice."""
     total = sum(span.size for plan in plans for span in plan.spans)
     size = max(_LEAST_SPAN, min(_MOST_SPAN, total // (_SPANS_PER_TASK * max(1, parallel))))
     for plan in plans:
         pieces: list[Span] = []
         for span in plan.spans:
-            # What nobody knows for certain is looked at closely from the start, as one.
+            # An uncertain range is compared in detail from the start, in one piece.
             parts = [span.stretch] if span.closely else split(span.stretch, size)
             for place, part in enumerate(parts):
                 hidden = tuple(gap for gap in span.hidden if gap.first < part.after and gap.after > part.first)
@@ -196,7 +208,7 @@ def split_spans(plans: Sequence[PartitionPlan], parallel: int) -> None:
 
 
 def _is_of(entry: Entry, plan: PartitionPlan) -> bool:
-    """Whether what the ledger says is about these topics, and not about others that had their names."""
+    """Whether the ledger's entry is for these topics, and not for deleted ones with the same names."""
     for side, known, now in (
         ("source", entry.source_id, plan.source_id),
         ("remote", entry.target_id, plan.target_id),
@@ -306,7 +318,7 @@ def _by_content(
 def _explained(entry: Entry, gaps: Sequence[Gap], bounds: Bounds) -> dict[str, int]:
     """Source offsets of the range that are not on the target, by reason."""
     if bounds.whole and bounds.first == 0:
-        return dict(entry.gaps)  # the ledger counts for ever, and lists the newest
+        return dict(entry.gaps)  # the ledger counts all gaps, and lists the newest
     found: dict[str, int] = {}
     by_reason: dict[str, list[Gap]] = {}
     for gap in gaps:

@@ -1,4 +1,4 @@
-"""One side of a range, read from its brokers: one request ahead, a broker that does not answer is no reason to wait for ever."""
+"""Reads one side of a range from its brokers, with one request ahead and a time limit for unresponsive brokers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _METADATA_AGE_S: Final = 300.0
 
 
 class Lines:
-    """Connections to the brokers of one cluster that nobody uses at the moment, one task's. Not thread-safe."""
+    """Idle connections to the brokers of one cluster, for one task. Not thread-safe."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -44,14 +44,14 @@ class Lines:
         return self.cluster.open_connection(node)
 
     def give(self, node: int, connection: Connection) -> None:
-        """Give one back on which nothing is under way."""
+        """Return a connection without requests in flight."""
         if node in self._idle:
             connection.close()
         else:
             self._idle[node] = connection
 
     def close(self) -> None:
-        """Close all."""
+        """Close all connections."""
         for connection in self._idle.values():
             connection.close()
         self._idle.clear()
@@ -60,8 +60,8 @@ class Lines:
 class RangeReader:
     """The batches of a partition from offset ``first`` to before ``after``, as a `mm2.verify.comparison.Feed`.
 
-    ``heard`` is called after each answer. Raises KafkaFailure: what cannot pass at once, anything else after ``patience_s`` seconds
-    in which nothing has come.
+    ``heard`` is called after each response. Raises KafkaFailure: a permanent error at once, any other after
+    ``patience_s`` seconds without data.
     """
 
     def __init__(
@@ -89,21 +89,21 @@ class RangeReader:
         self._heard = heard
         self._ready: deque[BatchView] = deque()
         self._line: tuple[int, Connection, FetchSession] | None = None
-        self._asked = 0  # the version of the request under way, 0 for none
-        self._most = 0  # bytes to ask for, where a batch was larger than the pace's piece
+        self._asked = 0  # version of the request in flight, 0 for none
+        self._most = 0  # bytes to request, if a batch was larger than the pace's piece
         self._over = False
         self._empty = 0
         self._corrupt_at = -1
         self._blocked = False
 
     def read(self) -> BatchView | None:
-        """The next batch that a consumer may see, its CRC checked; None behind the last one."""
+        """The next batch that is visible to a consumer, with its CRC checked; None at the end."""
         if not self._ready and not self._finished:
             self._fill()
         return self._ready.popleft() if self._ready else None
 
     def close(self) -> None:
-        """The connection goes back, or is closed when an answer is still due on it."""
+        """Return the connection, or close it if a response is pending."""
         line, self._line = self._line, None
         if line is not None:
             if self._asked:
@@ -128,7 +128,7 @@ class RangeReader:
             except CorruptBatch:
                 self._drop()
                 if self._corrupt_at == self._position:
-                    raise  # what is bad on the disk stays bad; a wire may lie once
+                    raise  # corruption on disk is permanent, on the network it may be temporary
                 self._corrupt_at = self._position
             except KafkaFailure as failure:
                 self._drop()
@@ -187,10 +187,10 @@ class RangeReader:
         self._asked = version
 
     def _answer(self) -> Fetched | None:
-        assert self._line is not None  # noqa: S101  (whoever asks has one)
+        assert self._line is not None  # noqa: S101  (a connection is open here)
         _, connection, session = self._line
         limit_s = min(self._patience_s, self._lines.cluster.settings.request_timeout_ms / 1000)
-        # A buffer is free again when no batch of it is looked at any more.
+        # A buffer is reused when no batch references it any more.
         buffer = self._lines.pool.take(max(self._most, self._pace.piece) + _FRAME_HEAD)
         frame = connection.receive_frame(buffer, timeout_s=limit_s + _MAX_WAIT_MS / 1000)
         version, self._asked = self._asked, 0
@@ -222,10 +222,10 @@ class RangeReader:
             self._position = last + 1
         size = len(fetched.records)
         if self._position == position and size:
-            self._most = 4 * max(self._most, self._pace.piece)  # the next batch is larger than what was asked for
+            self._most = 4 * max(self._most, self._pace.piece)  # the next batch is larger than requested
         self._empty = 0 if size else self._empty + 1
         self._blocked = self._read_committed and fetched.last_stable_offset <= self._position < fetched.high_watermark
-        # A leader that has just been elected may know of less than there is, for a moment.
+        # A newly elected leader may report a lower high watermark for a moment.
         self._over = self._empty >= _EMPTY_ANSWERS and fetched.high_watermark <= self._position
         if not self._finished and self._ready:
             self._ask()
@@ -241,7 +241,7 @@ class RangeReader:
         if found.offset > self._position:
             self.log_start, self._position = found.offset, min(found.offset, self._after)
         else:
-            self._over, self.log_end = True, self._position  # it has lost its end
+            self._over, self.log_end = True, self._position  # the log was truncated
 
     def _drop(self) -> None:
         line, self._line, self._asked = self._line, None, 0

@@ -1,8 +1,8 @@
-"""Records as a comparison sees them: bodies as bytes first, their parts only where two of them differ. Pure.
+"""Records in a comparison: bodies as bytes first, their parts only where two records differ. Pure.
 
-A record's body is what follows its offset in the batch: key, value and headers with their lengths (`mm2.kafka.records.record`
-has the layout). Two records of equal bodies and timestamps are equal, whatever batches they lie in. Walking over the bodies of a batch
-takes a third of the time that decoding its records does.
+A record's body is what follows its offset in the batch: key, value and headers with their lengths
+(`mm2.kafka.records.record` has the layout). Two records with equal bodies and timestamps are equal, whatever batches
+they are in. Iterating over the bodies of a batch takes a third of the time of decoding its records.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _DIGEST_BYTES: Final = 16
 
 
 class Part(NamedTuple):
-    """A key, a value or a header's value: its size and a digest of it. Nothing of what it says is ever shown."""
+    """A key, a value or a header's value: its size and a digest. The content is never displayed."""
 
     size: int
     digest: bytes
 
     @classmethod
     def of(cls, data: bytes | None) -> Part | None:
-        """None for null, which is something else than empty."""
+        """The part of these bytes; None for null, which differs from empty."""
         return None if data is None else cls(len(data), hashlib.blake2b(data, digest_size=_DIGEST_BYTES).digest())
 
     def __str__(self) -> str:
@@ -34,7 +34,7 @@ class Part(NamedTuple):
 
 
 class Item(NamedTuple):
-    """A record whose place is in question. ``stamp`` is its timestamp (ms), None where timestamps are not compared."""
+    """A record to be matched. ``stamp`` is its timestamp (ms), None if timestamps are not compared."""
 
     offset: int
     stamp: int | None
@@ -44,15 +44,15 @@ class Item(NamedTuple):
 
     @property
     def content(self) -> tuple[object, ...]:
-        """All of it but the place."""
+        """All of it but the offset."""
         return self[1:]
 
     def untimed(self) -> Item:
-        """The same without its timestamp."""
+        """The record without its timestamp."""
         return self._replace(stamp=None)
 
     def likeness(self, other: Item) -> int:
-        """How much two records that are not the same have in common; 0: nothing."""
+        """How much two unequal records have in common; 0: nothing."""
         same = 2 * (self.key is not None and self.key == other.key)
         same += 2 * (self.value is not None and self.value == other.value)
         same += bool(self.headers) and self.headers == other.headers
@@ -60,9 +60,9 @@ class Item(NamedTuple):
 
 
 class Block:
-    """The records of one batch that lie in ``first``..``after - 1``; ``at`` is the next of them to be compared.
+    """The records of one batch within ``first``..``after - 1``; ``at`` is the next one to compare.
 
-    Its records are looked at only when the batch as a whole was not enough: `load`.
+    The records are decoded only if comparing the batch as a whole was not sufficient: `load`.
     """
 
     __slots__ = ("after", "at", "bodies", "first", "offsets", "stamps", "view")
@@ -78,7 +78,7 @@ class Block:
 
     @property
     def whole(self) -> bool:
-        """Nothing of it has been compared yet, and it is a batch of format 2 without holes that lies in the range as a whole."""
+        """Whether this is an unread batch of format 2 with consecutive offsets, completely in the range."""
         header = self.view.header
         return (
             self.at == 0
@@ -90,27 +90,27 @@ class Block:
 
     @property
     def payload(self) -> memoryview:
-        """The records section, compressed as it is."""
+        """The records section, still compressed."""
         return self.view.data[HEADER_BYTES:]
 
     @property
     def is_untimed(self) -> bool:
-        """Its timestamps are those of the broker (LogAppendTime)."""
+        """Whether its timestamps are those of the broker (LogAppendTime)."""
         return self.view.header is not None and self.view.header.is_log_append_time
 
     def load(self) -> list[int]:
-        """Look at the records; their offsets. Raises CorruptBatch when they do not add up."""
+        """Decode the records; returns their offsets. Raises CorruptBatch if they are inconsistent."""
         if self.offsets is None:
             self.offsets = self._load()
         return self.offsets
 
     @property
     def left(self) -> int:
-        """Records still to be compared."""
+        """The number of records still to compare."""
         return len(self.load()) - self.at
 
     def item(self, place: int) -> Item:
-        """One of the records, taken apart."""
+        """One of the records, split into its parts."""
         return item_of(self.load()[place], self.stamps[place], self.bodies[place])
 
     def _load(self) -> list[int]:
@@ -150,7 +150,7 @@ class Block:
 
 
 def body_of(record: Record) -> bytes:
-    """The body that a record has in a batch of format 2."""
+    """The body of a record in a batch of format 2."""
     out = [_sized(record.key), _sized(record.value), varint(len(record.headers))]
     for name, content in record.headers:
         out += [_sized(name.encode("utf-8", "surrogateescape")), _sized(content)]
@@ -158,7 +158,7 @@ def body_of(record: Record) -> bytes:
 
 
 def item_of(offset: int, stamp: int, body: bytes) -> Item:
-    """A record taken apart. Raises CorruptBatch."""
+    """A record split into its parts. Raises CorruptBatch."""
     try:
         key, at = _read(body, 0)
         value, at = _read(body, at)

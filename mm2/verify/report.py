@@ -1,4 +1,4 @@
-"""What came of a verification, partition by partition: plain data, and as JSON."""
+"""The result of a verification by partition: plain data, and as JSON."""
 
 from __future__ import annotations
 
@@ -15,18 +15,21 @@ from mm2.verify.planning import Certainty, PartitionPlan
 
 
 class Verdict(StrEnum):
-    """The best first."""
+    """The verdict of a comparison, best first."""
 
     EQUAL = "equal"  # all that is not on both sides is explained
     DIFFERENT = "different"
-    TROUBLE = "trouble"  # it could not be compared, or not to the end
+    TROUBLE = "trouble"  # could not be compared completely
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionReport:
-    """One partition. ``first``..``after - 1`` are the source offsets that were compared, ``records`` those found on both sides;
-    ``explained`` are offsets by reason, ``counts`` records by kind of difference, of which ``differences`` lists the first. ``before``
-    is what was known already, where this has gone on from there."""
+    """The report of one partition.
+
+    ``first``..``after - 1`` are the compared source offsets, ``records`` those found on both sides. ``explained`` are
+    offsets by reason, ``counts`` records by kind of difference; ``differences`` lists the first ones. ``before`` is the
+    earlier result from which this comparison has continued.
+    """
 
     topic: str
     partition: int
@@ -52,7 +55,7 @@ class PartitionReport:
 
     @classmethod
     def of(cls, plan: PartitionPlan, findings: Findings) -> Self:
-        """Plan and findings together."""
+        """Combine plan and findings."""
         explained = dict(plan.explained)
         for reason, count in findings.explained.items():
             explained[reason] = explained.get(reason, 0) + count
@@ -87,9 +90,11 @@ class PartitionReport:
         return TopicPartition(self.topic, self.partition)
 
     def verified(self, at_ms: int) -> Verified | None:
-        """What the ledger is to say of it, together with what was found ``before``, if this has gone on from there. A flow that was
-        sent back takes the number with it. None: nothing new, or nothing that holds: what is told by content alone has no
-        certain end."""
+        """The result to store in the ledger, including the one ``before`` if this has continued from there.
+
+        If the flow's position was reset, the verified offset decreases too. None if there is nothing new or certain: a
+        comparison by content alone has no certain end.
+        """
         before = self.before
         if self.trouble or self.certainty is not Certainty.LEDGER:
             return None
@@ -109,7 +114,7 @@ class PartitionReport:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """For programs."""
+        """The JSON of a partition."""
         return {
             "topic": self.topic,
             "partition": self.partition,
@@ -132,7 +137,7 @@ class PartitionReport:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Of a flow ``A->B``. ``ranges`` is how many pieces the work was cut into, times are milliseconds since the epoch."""
+    """The report of a flow ``A->B``. ``ranges`` is the number of pieces compared, times are ms since the epoch."""
 
     flow: str
     began_ms: int
@@ -143,28 +148,28 @@ class Report:
 
     @property
     def verdict(self) -> Verdict:
-        """The worst: a difference that is known weighs more than a question that could not be answered."""
+        """The worst of all partitions: a known difference has priority over an incomplete comparison."""
         verdicts = {partition.verdict for partition in self.partitions}
         return next((worst for worst in (Verdict.DIFFERENT, Verdict.TROUBLE) if worst in verdicts), Verdict.EQUAL)
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
+        """The duration."""
         return (self.ended_ms - self.began_ms) / 1000
 
     @property
     def records(self) -> int:
-        """Found on both sides."""
+        """Records found on both sides."""
         return sum(partition.records for partition in self.partitions)
 
     @property
     def bytes(self) -> int:
-        """Read from both sides together."""
+        """Bytes read from both sides."""
         return sum(partition.bytes for partition in self.partitions)
 
     @property
     def explained(self) -> dict[str, int]:
-        """Offsets by reason."""
+        """Explained offsets by reason."""
         return _sum(partition.explained for partition in self.partitions)
 
     @property
@@ -173,7 +178,7 @@ class Report:
         return _sum(partition.counts for partition in self.partitions)
 
     def to_json(self) -> dict[str, Any]:
-        """For programs; the shape is in docs/VERIFY.md."""
+        """The JSON of the report; docs/VERIFY.md describes it."""
         return {
             "flow": self.flow,
             "verdict": str(self.verdict),
@@ -190,7 +195,7 @@ class Report:
 
 
 def moment(at_ms: int) -> str:
-    """A time for people."""
+    """A time as text."""
     return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 

@@ -1,4 +1,4 @@
-"""What an executor is asked to do: ranges to be compared, as plain data that travels from the driver. Pure."""
+"""The job of an executor: ranges to compare, as serializable data. Pure."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ from mm2.verify.passes import Pass, Route
 class Span:
     """A range of a partition (see `mm2.verify.passes.Pass`).
 
-    ``hidden`` are source offsets that are not looked for here although they can be read. ``source_compacted`` and ``target_compacted``:
-    the topic has a cleaner, so single records may be gone. ``open_start`` and ``open_end``: nobody knows for certain where the
-    copy began or ends, so what is on one side only at that end is no difference. ``closely``: say in which way the sides differ, not
-    only where they begin to. ``whole`` is the partition's source range, in which originals of doubled records are looked for.
+    - ``hidden``: source offsets that are not expected on the target although they are readable.
+    - ``source_compacted``, ``target_compacted``: the topic is compacted, so single records may have been removed.
+    - ``open_start``, ``open_end``: the start or end of the copy is uncertain, so a record on one side only at that end
+      is no difference.
+    - ``closely``: report how the sides differ, not only where the first difference is.
+    - ``whole``: the partition's source range, in which originals of duplicated records are searched.
     """
 
     topic: str
@@ -47,11 +49,11 @@ class Span:
 
     @property
     def size(self) -> int:
-        """Source offsets, by which work is dealt out."""
+        """The number of source offsets, by which work is assigned."""
         return self.stretch.after - self.stretch.first
 
     def to_json(self) -> list[Any]:
-        """A JSON-able row."""
+        """A JSON-serializable row."""
         one = self.stretch
         return [
             [self.topic, self.partition, self.remote_topic],
@@ -76,8 +78,11 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class SpanSet:
-    """What one Spark task does, one after the other. ``rate``: bytes per second of both sides together, 0 for no limit;
-    ``patience_s``: for so long a side may bring nothing. ``source`` and ``target`` hold secrets."""
+    """The job of one Spark task, whose ranges are compared in order.
+
+    ``rate``: bytes per second of both sides together, 0 for no limit. ``patience_s``: how long a side may return no
+    data. ``source`` and ``target`` contain secrets.
+    """
 
     source: ClientSettings
     target: ClientSettings
@@ -89,7 +94,7 @@ class SpanSet:
     patience_s: float = 60
 
     def to_json(self) -> str:
-        """One line, secrets included; for the executor only."""
+        """The job as one line, secrets included; for the executor only."""
         return json.dumps(
             {
                 "source": self.source.to_json(),

@@ -1,4 +1,4 @@
-"""One verification of a flow: look, plan, compare, look closer where something differs, and say what came of it."""
+"""One verification of a flow: plan, compare, compare differing ranges in detail, and report."""
 
 from __future__ import annotations
 
@@ -33,12 +33,15 @@ _PREFLIGHT_S: Final = 5.0
 _READ_S: Final = 60.0
 
 Progress = Callable[[int, int, int], None]
-"""Is told bytes read, ranges done, ranges in all."""
+"""Called with the bytes read, the ranges completed, and the number of ranges."""
 
 
 class Verification:
-    """Of one flow; ``props`` are its source connector's, references resolved. ``rate``: bytes per second, both sides together, 0
-    for no limit. ``patience_s``: how long a broker may bring nothing."""
+    """The verification of one flow; ``props`` are its source connector's, with references resolved.
+
+    ``rate``: bytes per second of both sides together, 0 for no limit. ``patience_s``: how long a broker may return no
+    data.
+    """
 
     def __init__(
         self, props: Mapping[str, str], verifier: Verifier, *, rate: float = 0, patience_s: float = 60
@@ -54,10 +57,10 @@ class Verification:
     def run(
         self, asked: Asked, progress: Progress = lambda _bytes, _done, _all: None, *, goes_on: bool = False
     ) -> Report:
-        """Compare what was asked for. ``goes_on``: what was copied since it was compared the last time, as the ledger has it.
+        """Compare the requested part. ``goes_on``: only what was copied since the last comparison in the ledger.
 
-        Raises KafkaFailure when a cluster does not answer, NotOfTheFlow for a topic or a partition that is not there (of nothing
-        everything is equal), and SparkUnavailable.
+        Raises KafkaFailure if a cluster does not answer, NotOfTheFlow for an unknown topic or partition (an empty
+        comparison would always be equal), and SparkUnavailable.
         """
         began_ms = _now_ms()
         with self._cluster(Side.SOURCE) as source, self._cluster(Side.TARGET) as target:
@@ -90,8 +93,10 @@ class Verification:
         return Report(self._clients.flow, began_ms, _now_ms(), len(flat), reports, is_everything=asked.is_everything)
 
     def note(self, report: Report) -> None:
-        """Have the ledger, where there is one, remember how far each of its partitions was compared, and forget what it says of
-        topics that are others by now. Raises KafkaFailure."""
+        """Store in the ledger, if there is one, how far each partition was compared.
+
+        Entries for topics that were recreated are deleted. Raises KafkaFailure.
+        """
         with self._cluster(Side.TARGET) as target:
             ledger = self._ledger(target)
             if ledger is None:
@@ -104,7 +109,7 @@ class Verification:
                     records.append(verified_record(row.source, verified))
             Ledgers(self._clients, target).write(records)
 
-    # -- what there is -----------------------------------------------------------------------------------------------
+    # -- inputs ------------------------------------------------------------------------------------------------------
 
     @contextmanager
     def _cluster(self, side: Side) -> Iterator[Admin]:
@@ -116,7 +121,7 @@ class Verification:
             cluster.close()
 
     def _ledger(self, target: Admin) -> Ledger | None:
-        """None when there is none: then nobody knows which offset lies where, and content has to tell."""
+        """The flow's ledger; None if there is none: records are then matched by content."""
         topic = ledger_topic(self._clients.source_alias)
         answer = target.describe_topics([topic])[topic]
         if vanished(answer):
@@ -136,7 +141,7 @@ class Verification:
     ) -> list[PartitionPlan]:
         names = self._names(asked, ledger, source)
         isolation = "read_committed" if self._read_committed else "read_uncommitted"
-        # The target first: what is copied while we look is on the source already, and is not expected there.
+        # The target first: records that are copied between the two reads are on the source already, and not expected.
         there = planning.Side.look(target, names.values(), "read_committed")
         here = planning.Side.look(source, names, isolation)
         plans: list[PartitionPlan] = []
@@ -165,7 +170,7 @@ class Verification:
         return plans
 
     def _names(self, asked: Asked, ledger: Ledger | None, source: Admin) -> dict[str, str]:
-        """Topics of the source, and how they are called on the target: those of the ledger, and those that are selected now."""
+        """Topics of the source and their names on the target: those in the ledger, and those that are selected now."""
         policy = replication_policy(self._props)
         selection = TopicSelection(
             policy,
@@ -185,7 +190,7 @@ class Verification:
     def _offsets(
         self, asked: Asked, source: Admin, plans: Sequence[PartitionPlan]
     ) -> dict[TopicPartition, tuple[int | None, int | None]]:
-        """The source offsets that were asked for, times looked up."""
+        """The requested source offsets; times are translated to offsets."""
         if asked.from_ms is None and asked.to_ms is None:
             return dict(asked.offsets)
         partitions = [plan.source for plan in plans]
@@ -195,7 +200,7 @@ class Verification:
                 found.append({})
                 continue
             answers = source.list_offsets(dict.fromkeys(partitions, time_ms))
-            # -1: no record is that young.
+            # -1: no record has this timestamp or a later one.
             found.append({tp: answer.offset for tp, answer in answers.items() if isinstance(answer, OffsetInfo)})
         ends = source.list_offsets(dict.fromkeys(partitions, LATEST))
         wanted: dict[TopicPartition, tuple[int | None, int | None]] = {}
@@ -207,7 +212,7 @@ class Verification:
         return wanted
 
     def _syncs(self) -> dict[TopicPartition, list[tuple[int, int]]]:
-        """The flow's offset syncs: (source, target) offsets by partition; none where there is no such topic."""
+        """The flow's offset syncs: (source, target) offsets by partition; empty if there is no such topic."""
         side, topic = syncs_side(self._props), syncs_topic(self._props)
         cluster = self._clients.cluster(side, Kind.CONSUMER, "verify-syncs-consumer")
         try:
@@ -230,8 +235,11 @@ class Verification:
 
 
 def _known(ledger: Ledger, plan: PartitionPlan, source: planning.Side, target: planning.Side) -> Verified | None:
-    """How far a partition was compared before; None when never, or when that does not hold any more: one of its topics was created
-    anew since, or the target has lost some of what was compared."""
+    """How far a partition was compared before.
+
+    None if it never was, or if the result is obsolete: one of its topics was recreated since, or the target has lost
+    compared records.
+    """
     before = ledger.verified(plan.source)
     if before is None or not before.is_of(source.topic_id(plan.topic), target.topic_id(plan.remote_topic)):
         return None
@@ -264,7 +272,7 @@ def _read_syncs(cluster: Cluster, topic: str) -> dict[TopicPartition, list[tuple
 
 
 def _alike(outcomes: Sequence[tuple[Span, Outcome]]) -> Iterator[Outcome | Span]:
-    """What came of ranges next to each other, those that differ joined to one that is to be looked at closely."""
+    """The results of adjacent ranges; adjacent differing ranges are joined into one to be compared in detail."""
     unlike: list[Span] = []
     for span, outcome in outcomes:
         if isinstance(outcome, Findings) and outcome.unlike is not None:
@@ -283,7 +291,7 @@ def _alike(outcomes: Sequence[tuple[Span, Outcome]]) -> Iterator[Outcome | Span]
 
 
 def _in_vain(outcome: Outcome) -> int:
-    """Bytes that were read of a range that has to be read again."""
+    """The bytes that were read of a range that must be read again."""
     return outcome.bytes if isinstance(outcome, Findings) and outcome.unlike is not None else 0
 
 

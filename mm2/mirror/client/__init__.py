@@ -1,6 +1,6 @@
-"""What a program asks about a mirrored cluster: Kafka's connect-mirror-client (spec mirrormaker §7, KIP-382, KIP-1239).
+"""Client library for mirrored clusters: Kafka's connect-mirror-client (KIP-382, KIP-1239).
 
-A consumer that moves to another cluster begins where its group had come to on the first one::
+A consumer that moves to another cluster starts at the translated offsets of its group::
 
     from mm2.mirror.client import RemoteClusterUtils
 

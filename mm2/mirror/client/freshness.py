@@ -1,9 +1,10 @@
-"""How fresh what arrives is, measured on the far side by the heartbeats that come with it.
+"""Measures end-to-end replication latency on the target, by the heartbeats that arrive there.
 
-The heartbeats of a flow X->Y lie in ``heartbeats`` on Y, and travel from there as every topic does. In ``B.A.heartbeats`` on
-C the newest one of each flow says how old all is that came from A by way of B: the time since it was written on A, by the
-clock of its writer, so two clocks that differ show up in it. Beside the interval of the heartbeats (a second) this is the time
-that copying takes, over all hops; the same heartbeat in ``A.heartbeats`` on B says what the first hop has of it.
+The heartbeats of a flow X->Y are written to ``heartbeats`` on Y and replicated from there like every topic. In
+``B.A.heartbeats`` on C the newest heartbeat of each flow shows how old the records are that came from A through B. Its
+age is the time since it was written on A, by the clock of the writer, so it includes the difference between the two
+clocks. The age is the replication latency over all hops plus up to one heartbeat interval (a second). The same
+heartbeat in ``A.heartbeats`` on B shows the part of the first hop.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from mm2.mirror.client.mirror_client import TIMEOUT_S, MirrorClient
 from mm2.mirror.client.routes import route
 from mm2.mirror.formats import FormatError, Heartbeat
 
-#: A flow that was silent for longer is as good as one that was never there.
+#: A flow without heartbeats for longer than this is ignored.
 WINDOW_S: Final = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
 class Freshness:
-    """The newest heartbeat of one flow in one heartbeats topic, looked at when it was ``age_ms`` old.
+    """The newest heartbeat of one flow in one heartbeats topic, read when it was ``age_ms`` old.
 
-    ``route`` are the clusters that it came through, the nearest first; empty where it was written.
+    ``route`` are the clusters that it came through, the nearest first; empty on the cluster where it was written.
     """
 
     topic: str
@@ -36,12 +37,12 @@ class Freshness:
 
     @property
     def flow(self) -> str:
-        """``A->B``, the flow whose worker has written the heartbeat."""
+        """``A->B``, the flow whose worker wrote the heartbeat."""
         return f"{self.heartbeat.source}->{self.heartbeat.target}"
 
     @property
     def hops(self) -> int:
-        """How often it was copied."""
+        """How many times it was replicated."""
         return len(self.route)
 
     def to_json(self) -> dict[str, Any]:
@@ -57,10 +58,10 @@ class Freshness:
 
 
 class FreshnessWatch:
-    """Looks at the heartbeats of one cluster again and again; each look reads only what is new since the last one.
+    """Polls the heartbeats of one cluster; each poll reads only the records since the last one.
 
-    The first one reads those of the last ``window_s`` seconds: a heartbeats topic is compacted when its segment is full, after
-    days, and holds 86,400 records a day for each flow until then, at 10 µs each.
+    The first poll reads the last ``window_s`` seconds: a heartbeats topic is compacted when its segment is full, after
+    days. Until then it has 86,400 records a day for each flow, which take 10 µs each.
     """
 
     def __init__(self, client: MirrorClient, window_s: float = WINDOW_S) -> None:
@@ -70,9 +71,9 @@ class FreshnessWatch:
         self._newest: dict[tuple[str, str, str], Heartbeat] = {}
 
     def look(self, timeout_s: float = TIMEOUT_S) -> list[Freshness]:
-        """Every flow that was heard of, by topic; the fewest hops first. Raises KafkaFailure.
+        """All flows with heartbeats, by topic, the fewest hops first. Raises KafkaFailure.
 
-        A topic that goes away meanwhile is left out.
+        A topic that is deleted meanwhile is left out.
         """
         topics = self._client.heartbeat_topics()
         for topic in topics:
@@ -101,6 +102,6 @@ class FreshnessWatch:
                 continue
             key = (topic, heartbeat.source, heartbeat.target)
             known = self._newest.get(key)
-            # By its own time: an old one that was copied once more says nothing.
+            # Compared by timestamp: an old heartbeat that was copied again is not newer.
             if known is None or known.timestamp_ms <= heartbeat.timestamp_ms:
                 self._newest[key] = heartbeat

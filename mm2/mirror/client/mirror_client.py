@@ -1,8 +1,8 @@
-"""MirrorClient: one cluster, asked what is mirrored to it (Kafka's class of the same name, spec mirrormaker §7).
+"""MirrorClient: queries a cluster about what is mirrored to it (Kafka's class of the same name).
 
-Deviations: all client settings count, where Java's drops whatever is not about addresses and security; a tombstone in the
-checkpoints topic is passed over, where Java's ends with a NullPointerException; an answer that is not complete when its time
-is over is a failure, where Java's gives what it has by then.
+Deviations from Java: all client settings apply, where Java's class drops all but those for addresses and security; a
+tombstone in the checkpoints topic is skipped, where Java's fails with a NullPointerException; an incomplete result at
+the timeout is an error, where Java's returns the partial result.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from mm2.mirror.plugins import admin_class, replication_policy
 from mm2.mirror.policy import ReplicationPolicy
 
 TIMEOUT_S: Final = 30.0
-"""How long a topic may take to be read, unless the caller says otherwise."""
+"""Default time limit for reading a topic."""
 
 
 class MirrorClient:
-    """``props`` lead to the cluster, with the keys of a Kafka client and those of the replication policy.
+    """``props`` are the cluster's Kafka client settings and those of the replication policy.
 
-    Keys under ``admin.`` and ``consumer.`` win for that kind of client. Nothing is connected before the first question; one
-    thread at a time. The constructor raises ConfigException or ConnectError, the questions raise
+    Keys under ``admin.`` and ``consumer.`` take precedence for that kind of client. Nothing is connected before the
+    first query. Not thread-safe. The constructor raises ConfigException or ConnectError, the queries raise
     :class:`~mm2.kafka.errors.KafkaFailure`.
     """
 
@@ -60,34 +60,34 @@ class MirrorClient:
         self._consumer_cluster.close()
 
     def replication_policy(self) -> ReplicationPolicy:
-        """What tells which topic came from where."""
+        """The policy that names remote topics."""
         return self._policy
 
     # -- topics
 
     def topics(self) -> set[str]:
-        """All topics that may be described, without those that the broker calls internal."""
+        """All topics that may be described, except those that are internal to the broker."""
         return self._admin.list_topics()
 
     def heartbeat_topics(self) -> set[str]:
-        """``heartbeats`` and what has come of it from elsewhere: ``A.heartbeats``, ``B.A.heartbeats``."""
+        """``heartbeats`` and its remote topics: ``A.heartbeats``, ``B.A.heartbeats``."""
         return {topic for topic in self.topics() if self._policy.is_heartbeats_topic(topic)}
 
     def checkpoint_topics(self) -> set[str]:
-        """One for each cluster whose groups can be continued here."""
+        """The checkpoints topics, one for each cluster whose groups can fail over to this cluster."""
         return {topic for topic in self.topics() if self._policy.is_checkpoints_topic(topic)}
 
     def upstream_clusters(self) -> set[str]:
-        """Aliases of all clusters from which heartbeats arrive here, whatever number of hops away."""
+        """Aliases of all clusters from which heartbeats arrive here, over any number of hops."""
         return upstream_clusters(self._policy, self.heartbeat_topics())
 
     def replication_hops(self, upstream_alias: str) -> int:
-        """Hops from that cluster to this one, by the shortest way that heartbeats take; -1 when none come from there."""
+        """Hops from that cluster to this one, by the shortest path of heartbeats; -1 if none arrive from there."""
         hops = [replication_hops(self._policy, topic, upstream_alias) for topic in self.heartbeat_topics()]
         return min((count for count in hops if count >= 0), default=-1)
 
     def remote_topics(self, source: str | None = None) -> set[str]:
-        """Topics that were mirrored to here, by the cluster ``source`` next to this one (None: by any)."""
+        """Remote topics here, copied directly from the cluster ``source`` (None: from any)."""
         return {
             topic
             for topic in self.topics()
@@ -111,9 +111,9 @@ class MirrorClient:
     def remote_consumer_offsets(
         self, group: str | re.Pattern[str], remote_alias: str, timeout_s: float = TIMEOUT_S
     ) -> dict[TopicPartition, OffsetAndMetadata] | dict[str, dict[TopicPartition, OffsetAndMetadata]]:
-        """Where a group that has read on the cluster ``remote_alias`` goes on here, by partition of this cluster.
+        """The translated offsets of a group of the cluster ``remote_alias``, by partition of this cluster.
 
-        With a pattern: the same by group, for all groups that match it as a whole. Empty when there is no checkpoint.
+        With a pattern: the same by group, for all groups whose whole id matches. Empty if there is no checkpoint.
         """
         found: dict[str, dict[TopicPartition, OffsetAndMetadata]] = {}
         for checkpoint in self.checkpoints(remote_alias, timeout_s):
@@ -124,9 +124,9 @@ class MirrorClient:
         return found.get(group, {}) if isinstance(group, str) else found
 
     def checkpoints(self, remote_alias: str, timeout_s: float = TIMEOUT_S) -> list[Checkpoint]:
-        """The newest checkpoint of every group and partition that came from the cluster ``remote_alias``.
+        """The newest checkpoint of each group and partition that came from the cluster ``remote_alias``.
 
-        A key whose newest record is a tombstone has none; records that are no checkpoints are passed over.
+        A key whose newest record is a tombstone has none; records that are not checkpoints are skipped.
         """
         newest: dict[bytes | None, Checkpoint] = {}
         for record in self.read(self._policy.checkpoints_topic(remote_alias), timeout_s):
@@ -138,16 +138,16 @@ class MirrorClient:
         return list(newest.values())
 
     def read(self, topic: str, timeout_s: float = TIMEOUT_S, *, start: int | None = None) -> Iterator[Record]:
-        """Partition 0 of ``topic``, from offset ``start`` (None: from the beginning) to what is its end now.
+        """Read partition 0 of ``topic``, from offset ``start`` (None: from the beginning) to its current end.
 
-        TimeoutFailure when that takes longer than ``timeout_s``.
+        Raises TimeoutFailure if that takes longer than ``timeout_s``.
         """
         deadline = time.monotonic() + timeout_s
         info = self._consumer.describe_topics([topic])[topic]
         if isinstance(info, KafkaFailure):
             raise info
         first, end = (self.offset(topic, when) for when in (EARLIEST, LATEST))
-        # What begins behind the end belongs to a topic that is gone.
+        # An offset after the end belongs to a topic that was deleted.
         begin = first if start is None or start > end else max(first, start)
         for record in read_partition(self._consumer_cluster, info, 0, start=begin, end=end, patience_s=timeout_s):
             if time.monotonic() > deadline:
@@ -155,8 +155,10 @@ class MirrorClient:
             yield record
 
     def offset(self, topic: str, when: int) -> int:
-        """Of the first record in partition 0 that is not older than ``when``, ms since 1970, or EARLIEST or LATEST; the end when
-        there is none."""
+        """The offset in partition 0 for ``when``: a timestamp in ms since 1970, or EARLIEST or LATEST.
+
+        For a timestamp, that of the first record that is not older, or the end if there is none.
+        """
         partition = TopicPartition(topic, 0)
         found = self._consumer.list_offsets({partition: when})[partition]
         if isinstance(found, KafkaFailure):

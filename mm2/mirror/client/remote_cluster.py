@@ -1,4 +1,4 @@
-"""RemoteClusterUtils: single questions to a cluster, each with a connection of its own (Kafka's class of the same name)."""
+"""RemoteClusterUtils: single queries to a cluster, each with its own connection (Kafka's class of the same name)."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from mm2.mirror.client.mirror_client import TIMEOUT_S, MirrorClient
 
 
 class RemoteClusterUtils:
-    """``props`` are those of :class:`MirrorClient`, as are the failures."""
+    """``props`` and errors are those of :class:`MirrorClient`."""
 
     @staticmethod
     def replication_hops(props: Mapping[str, str], upstream_alias: str) -> int:
-        """Hops from that cluster to the one behind ``props``; -1 when no heartbeats come from there."""
+        """Hops from that cluster to the one of ``props``; -1 if no heartbeats arrive from there."""
         with MirrorClient(props) as client:
             return client.replication_hops(upstream_alias)
 
     @staticmethod
     def heartbeat_topics(props: Mapping[str, str]) -> set[str]:
-        """All heartbeats topics, those of other clusters among them."""
+        """All heartbeats topics, including those of other clusters."""
         with MirrorClient(props) as client:
             return client.heartbeat_topics()
 
@@ -53,6 +53,6 @@ class RemoteClusterUtils:
     def translate_offsets(
         props: Mapping[str, str], remote_alias: str, group: str | re.Pattern[str], timeout_s: float = TIMEOUT_S
     ) -> dict[TopicPartition, OffsetAndMetadata] | dict[str, dict[TopicPartition, OffsetAndMetadata]]:
-        """See :meth:`MirrorClient.remote_consumer_offsets`; the arguments are in the order of Java's method."""
+        """See :meth:`MirrorClient.remote_consumer_offsets`; the order of arguments is that of Java's method."""
         with MirrorClient(props) as client:
             return client.remote_consumer_offsets(group, remote_alias, timeout_s)

@@ -1,4 +1,4 @@
-"""Which way a topic came, read off its name (Kafka's MirrorClient.countHopsForTopic and allSources). Pure."""
+"""Derives a topic's path from its name (Kafka's MirrorClient.countHopsForTopic and allSources). Pure."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from mm2.mirror.policy import ReplicationPolicy
 
 
 def route(policy: ReplicationPolicy, topic: str) -> tuple[str, ...]:
-    """Aliases of the clusters ``topic`` has come through, the nearest first: ``B.A.t`` gives ``("B", "A")``.
+    """Aliases of the clusters ``topic`` has come through, the nearest first: ``B.A.t`` returns ``("B", "A")``.
 
-    It ends before an alias that was there already: with names that stay the same a topic seems to come from itself.
+    It ends before a repeated alias: under a policy that keeps names, a topic appears to come from itself.
     """
     found: list[str] = []
     upstream: str | None = topic
@@ -22,11 +22,11 @@ def route(policy: ReplicationPolicy, topic: str) -> tuple[str, ...]:
 
 
 def upstream_clusters(policy: ReplicationPolicy, topics: set[str]) -> set[str]:
-    """Every cluster that one of ``topics`` has come through."""
+    """All clusters that one of ``topics`` has come through."""
     return {source for topic in topics for source in route(policy, topic)}
 
 
 def replication_hops(policy: ReplicationPolicy, topic: str, upstream_alias: str) -> int:
-    """Number of hops that ``topic`` has come from the cluster ``upstream_alias``; -1 when it has not been there."""
+    """The number of hops from the cluster ``upstream_alias`` to ``topic``; -1 if it did not come through it."""
     way = route(policy, topic)
     return way.index(upstream_alias) + 1 if upstream_alias in way else -1

@@ -1,4 +1,4 @@
-"""The pages. Each is made when somebody opens it, and shown the newest snapshot once a second."""
+"""The pages. Each is created when it is opened, and updated with the newest snapshot once per second."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from mm2.observer.views import Snapshot
 
 
 class View(Protocol):
-    """Its constructor makes the elements of a page."""
+    """The constructor creates the elements of a page."""
 
     def show(self, snapshot: Snapshot) -> None:
-        """Have them say how things are now."""
+        """Update the elements."""

@@ -1,4 +1,4 @@
-"""The configuration in effect: every value, and where it comes from."""
+"""The configuration in effect: each value and its origin."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _COLUMNS: Final = (
     Column("From", "", "origin"),
     Column("For", "word", "part"),
 )
-#: The file may change while somebody looks.
+#: How often the file is checked while the page is open.
 _AGAIN_S: Final = 10.0
 
 
@@ -61,7 +61,7 @@ _LISTING: Final = Listing[_Entry](
 
 
 class ConfigurationView:
-    """Of the process and of all flows, or one of them."""
+    """The configuration of the process and of all flows, or of one of them."""
 
     def __init__(self, settings: Callable[[], Settings], wanted: Mapping[str, str]) -> None:
         self._settings = settings
@@ -75,7 +75,7 @@ class ConfigurationView:
         ui.timer(_AGAIN_S, self._read)
 
     def show(self, snapshot: Snapshot) -> None:
-        """See View; it changes with the file, not with the snapshot."""
+        """See View. Changes with the file, not with the snapshot."""
 
     async def _read(self) -> None:
         settings = await asyncio.to_thread(self._settings)

@@ -1,4 +1,4 @@
-"""Connectors and their tasks: what runs where, what has failed and how, and what one can do about it."""
+"""Connectors and their tasks: where they run, which have failed and why, and the actions on them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _Ask = Callable[[Verb, Subject], Awaitable[None]]
 
 
 class ConnectorsView:
-    """One block a connector."""
+    """One block per connector."""
 
     def __init__(self, actions: Actions) -> None:
         self._actions = actions
@@ -61,7 +61,7 @@ class ConnectorsView:
         self._show_failures(snapshot)
 
     def _show_failures(self, snapshot: Snapshot) -> None:
-        """What has failed, above everything: its block may be far down."""
+        """Show failures at the top: the connector's block may be far down."""
         found = [
             (_anchor(flow, connector), sentence)
             for flow in snapshot.flows
@@ -122,7 +122,7 @@ class _ConnectorBlock:
             self._shown: dict[int, _Trace] = {}
 
     def show(self, connector: ConnectorView) -> None:
-        """As it is now."""
+        """Show the current state."""
         self._state.show_state(connector.state, tone="held" if connector.state == "STOPPED" else "")
         wanted = {"PAUSED": "somebody has paused it", "STOPPED": "somebody has stopped it"}
         self._wanted.show(wanted.get(connector.target_state, ""))
@@ -144,7 +144,7 @@ class _ConnectorBlock:
 
 
 def failures(flow: FlowView, connector: ConnectorView) -> Sequence[str]:
-    """A sentence for the connector and for each of its tasks that has failed."""
+    """A message for the connector and for each of its tasks that has failed."""
     name = f"{connector.name} of {flow.name}"
     failed = [name] if connector.state == "FAILED" else []
     failed += [f"Task {task.id} of {name}" for task in connector.tasks if task.state == "FAILED"]
@@ -156,7 +156,7 @@ def _anchor(flow: FlowView, connector: ConnectorView) -> str:
 
 
 class _Trace:
-    """What an error looked like, for who wants to see it."""
+    """The stack trace of an error, shown on request."""
 
     def __init__(self, title: str) -> None:
         with within("details", "trace") as self.element:

@@ -1,4 +1,4 @@
-"""The first page: of each flow one sentence, and what makes it believable."""
+"""The first page: one sentence per flow, and the figures behind it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,17 @@ from mm2.ui.wording import UNKNOWN, clock, count, plural, rate, seconds, size
 
 _CURVES: Final = (("50 %", "solid", 2.4), ("95 %", "dashed", 1.8), ("99 %", "dotted", 1.8))
 _OLD_MS: Final = 10_000
-#: An axis of time is at least so long.
+#: The shortest time span of a time axis.
 _LEAST_SPAN_MS: Final = 60_000
-#: Of more letters than that is a sentence set smaller: it has several things to say.
+#: A longer sentence is set in a smaller font: it describes several things.
 _LONG: Final = 110
 
 
 class FlowsView:
-    """One block a flow, in the order of the snapshot; where there are several, their sentences stand above, the worst first."""
+    """One block per flow, in the order of the snapshot.
+
+    If there are several, their sentences are listed above, worst first.
+    """
 
     def __init__(self, history: History) -> None:
         self._history = history
@@ -60,7 +63,7 @@ class FlowsView:
 
 
 class _Line:
-    """A flow among others: its name, which leads to its block, its state and its sentence."""
+    """One line per flow: its name, a link to its block, its state and its sentence."""
 
     def __init__(self) -> None:
         with within("li") as self.element:
@@ -94,7 +97,8 @@ class _FlowBlock:
                 self._lag = _figure("Lag")
                 self._latency = _figure("Visible after, 50 % · 99 %")
                 self._partitions = _Partitions(f"partitions?flow={quote(flow.name)}")
-                # What is gone for good makes no flow ill; the sentence tells of it for a day, this for ever.
+                # A permanent loss does not affect the flow's state. The sentence reports it for a day; this figure
+                # stays.
                 self._lost = _link("Lost ranges", f"gaps?flow={quote(flow.name)}")
                 self._beat = _figure("Newest heartbeat")
             with within("div", "curves"):
@@ -104,7 +108,7 @@ class _FlowBlock:
                 with within("figure"):
                     with within("figcaption"):
                         Part("span", "Seconds until batches were visible on the target:")
-                        # Not at the ends of the curves, which meet near zero.
+                        # Not at the ends of the curves, which overlap near zero.
                         for index, (name, _, _) in enumerate(_CURVES):
                             Part("span", name, f"key curve-{index + 1}")
                     self._latencies = ui.echart(_latency_options(), renderer="svg")
@@ -193,7 +197,7 @@ class _FlowBlock:
                     series.update(new)
                 chart.update()
             else:
-                # What is drawn goes on: only the points are new.
+                # The chart is kept; only the points are replaced.
                 chart.run_chart_method("setOption", change)
 
 
@@ -201,7 +205,7 @@ _ALARMING: Final = frozenset({FlowState.DEGRADED, FlowState.STOPPED})
 
 
 def worst_first(flows: Sequence[FlowView]) -> Sequence[FlowView]:
-    """By state, not by what would be lost: lines would change places each second."""
+    """By state, not by risk: rows would change places each second."""
     return sorted(flows, key=lambda flow: rank_of(flow.state))
 
 
@@ -228,7 +232,7 @@ def _link(title: str, href: str) -> Part:
 
 
 def troubles(flow: FlowView) -> tuple[str, ...]:
-    """Why a flow is not well, as far as its sentence does not say so."""
+    """Why a flow is degraded, as far as its sentence does not contain it."""
     clusters = ((flow.source, flow.source_error), (flow.target, flow.target_error))
     failed = [
         f"{one.name}{'' if task is None else f', task {task.id}'} has failed: {reason_of(trace) or 'no reason is known'}"
@@ -249,7 +253,7 @@ def troubles(flow: FlowView) -> tuple[str, ...]:
 
 
 class _Partitions:
-    """How many there are, and how many of them in each state but RUNNING; each number leads to them."""
+    """The number of partitions, in total and for each state but RUNNING; each number is a link to them."""
 
     def __init__(self, href: str) -> None:
         self._href = href
@@ -286,7 +290,7 @@ def _axis_text() -> dict[str, Any]:
 
 
 def _span(first_ms: int, last_ms: int) -> dict[str, int]:
-    """Of the axis of time. Said outright: without a point it would begin in 1970."""
+    """The range of the time axis. Set explicitly: without points it would start in 1970."""
     return {"min": first_ms, "max": last_ms}
 
 

@@ -1,4 +1,4 @@
-"""The gap ledger: source offsets that are not on the target, each with its reason."""
+"""The gaps in the ledger: source offsets that are not on the target, each with its reason."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mm2.ui.wording import count, plural
 
 Entry = tuple[str, PartitionView]
 
-#: What the ledger's reasons mean.
+#: The meaning of the ledger's reasons.
 MEANINGS: Final[Mapping[str, str]] = {
     "compacted": "The source's cleaner had removed them: there was a newer record of the same key.",
     "missing": "The source's log has no records there although its topic is not compacted.",
@@ -46,7 +46,7 @@ GAPS: Final = Shared[Snapshot, Entry](
             "foreign": lambda entry: entry[1].foreign_records,
         },
     ),
-    # What is missing first, the most of it first of all.
+    # Missing records first, the largest gaps first.
     lambda snapshot: sorted(
         (
             (flow.name, view)
@@ -73,7 +73,7 @@ _COLUMNS: Final = (
 
 
 class GapsView:
-    """By reason, then by partition."""
+    """Gaps by reason, then by partition."""
 
     def __init__(self, snapshot: Snapshot, wanted: Mapping[str, str]) -> None:
         flows = [flow.name for flow in snapshot.flows]

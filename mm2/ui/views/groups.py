@@ -1,4 +1,4 @@
-"""Consumer groups: where each is on the source, where that is on the target, and why not."""
+"""Consumer groups: their offsets on the source and on the target, and why an offset is missing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ GROUPS: Final = Shared[Snapshot, Entry](
             "reason": lambda entry: entry[1].reason or None,
         },
     ),
-    # Those without a place on the target first, and then those that are not written there.
+    # Groups without an offset on the target first, then those whose offset is not written there.
     lambda snapshot: sorted(
         ((flow.name, view) for flow in snapshot.flows for view in flow.groups),
         key=lambda row: (row[1].translated is not None, not row[1].reason),
@@ -45,7 +45,7 @@ _COLUMNS: Final = (
 
 
 class GroupsView:
-    """Of all flows, or one."""
+    """The groups of all flows, or of one."""
 
     def __init__(self, snapshot: Snapshot, wanted: Mapping[str, str]) -> None:
         flows = [flow.name for flow in snapshot.flows]

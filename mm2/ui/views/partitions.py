@@ -1,4 +1,4 @@
-"""Topics and partitions: how far each is, in what state, and why."""
+"""Topics and partitions: their progress, their state, and the reason for it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _RANKS: Final[Mapping[str, int]] = {state: rank_of(state) for state in State}
 
 
 def _gather(snapshot: Snapshot) -> Sequence[Entry]:
-    """The worst states first. Not by lag: rows would change places each second."""
+    """Worst states first. Not by lag: rows would change places each second."""
     rows = [(flow.name, view) for flow in snapshot.flows for view in flow.partitions]
     return sorted(rows, key=lambda row: _RANKS[row[1].state])
 
@@ -63,7 +63,7 @@ _COLUMNS: Final = (
 
 
 class PartitionsView:
-    """Of all flows, or one."""
+    """The partitions of all flows, or of one."""
 
     def __init__(self, snapshot: Snapshot, wanted: Mapping[str, str]) -> None:
         flows = [flow.name for flow in snapshot.flows]
@@ -112,7 +112,7 @@ def _row(entry: Entry) -> Row:
 
 
 def lead(flows: Sequence[FlowView]) -> str:
-    """How many there are, how many of them are not well, and of which flows nobody knows, since a cluster does not answer."""
+    """The number of partitions, how many are not well, and the flows without data because a cluster does not answer."""
     total = sum(sum(flow.states.values()) for flow in flows)
     ill = sum(number for flow in flows for state, number in flow.states.items() if state not in WELL)
     silent = [

@@ -1,4 +1,4 @@
-"""Spark, as this process uses it: lanes, each one micro-batch after the other."""
+"""Spark in this process: its lanes and their micro-batches."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class SparkPage:
         if spark is None:
             self._state.show_state("")
         else:
-            # A Spark that nobody needs yet is not up, and nothing is wrong with that.
+            # Spark is not up before it is needed; that is not an error.
             self._state.show("up" if spark.up else "not up")
             self._state.show_classes("state well" if spark.up else "state bad" if spark.trouble else "state unknown")
         self._master.show((spark.master if spark else "") or UNKNOWN)
@@ -76,7 +76,7 @@ class SparkPage:
 
 
 def held_up_first(lanes: Sequence[LaneView]) -> Sequence[LaneView]:
-    """All others stay in their order."""
+    """Lanes with an error first; otherwise the order is kept."""
     return sorted(lanes, key=lambda lane: not lane.trouble)
 
 

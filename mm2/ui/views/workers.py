@@ -1,4 +1,4 @@
-"""Workers: the processes that share the work of a flow; and until when the certificates of this one hold."""
+"""The workers of each flow, and the expiry dates of this process's certificates."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LISTENERS: Final = "listeners of this process"
 
 
 class WorkersView:
-    """One row for each worker of each flow."""
+    """One row per worker and flow."""
 
     def __init__(self) -> None:
         Part("h1", "Workers")
@@ -74,7 +74,7 @@ class WorkersView:
 
 
 def certificates(snapshot: Snapshot) -> Sequence[Row]:
-    """Those that end first are the first."""
+    """Certificates by expiry date, the earliest first."""
     return [
         Row(
             (
