@@ -35,7 +35,7 @@ from bench.proctree import session_members
 from bench.report import commit, machine
 from bench.shapes import SHAPES, Shape
 from bench.venue import Venue, open_venue
-from mm2.cli.flow import Flow, Trouble
+from mm2.cli.flow import CommandError, Flow
 from mm2.copy.segments import Segment
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.records.batch import BatchView, check_crc, iter_batches
@@ -69,7 +69,7 @@ def copied(venue: Venue, shape: Shape, topic: str, folder: Path) -> Path:
     deadline = time.monotonic() + _PATIENCE_S
     try:
         while True:
-            with suppress(Trouble, KafkaFailure):
+            with suppress(CommandError, KafkaFailure):
                 ledger = Flow.of(file, "A->B").ledger()
                 marks = {tp.partition: entry.mark.source for tp in ledger.partitions() if (entry := ledger.entry(tp))}
                 if [marks.get(index, 0) for index in range(len(wanted))] == wanted:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, Trouble, number, table
+from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, CommandError, number, table
 from mm2.cli.verbs import examples, seconds
 from mm2.config.configdef import ConfigException
 from mm2.config.java_regex import compile_java
@@ -50,19 +50,19 @@ Offsets = Mapping[str, Mapping[TopicPartition, OffsetAndMetadata]]
 def client_props(file: Path, alias: str | None) -> dict[str, str]:
     """The client settings of one cluster, from a client's or MirrorMaker's properties.
 
-    Raises Trouble or ConfigException.
+    Raises CommandError or ConfigException.
     """
     props = load_properties(file)
     if "clusters" not in props:
         if alias is not None:
-            raise Trouble(f"{file} is not MirrorMaker's, it has no clusters: leave --cluster {alias} away.")
+            raise CommandError(f"{file} is not MirrorMaker's, it has no clusters: leave --cluster {alias} away.")
         return _reachable(ConfigTransformer.from_props(props).transform(props), "")
     config = MirrorMakerConfig(props)
     known = ", ".join(config.clusters) or "none"
     if alias is None:
-        raise Trouble(f"{file} is MirrorMaker's: say --cluster and one of its clusters, {known}.")
+        raise CommandError(f"{file} is MirrorMaker's: say --cluster and one of its clusters, {known}.")
     if config.unknown_clusters([alias]):
-        raise Trouble(f"{file} has no cluster {alias}; its clusters are {known}.")
+        raise CommandError(f"{file} has no cluster {alias}; its clusters are {known}.")
     return _reachable(config.client_config(alias), f"{alias}.")
 
 
@@ -113,7 +113,7 @@ def _add(actions: Any, name: str, text: str) -> Any:
 
 
 def run_names(options: Any) -> int:
-    """Run the command; returns the exit code. Raises Trouble, ConfigException or KafkaFailure."""
+    """Run the command; returns the exit code. Raises CommandError, ConfigException or KafkaFailure."""
     with MirrorClient(client_props(options.config, options.cluster)) as client:
         names = sorted(options.ask(options, client))
     sys.stdout.write(json.dumps(names, indent=2) + "\n" if options.json else "".join(f"{name}\n" for name in names))
@@ -121,7 +121,7 @@ def run_names(options: Any) -> int:
 
 
 def run_hops(options: Any) -> int:
-    """Run the command; returns the exit code. Raises Trouble, ConfigException or KafkaFailure."""
+    """Run the command; returns the exit code. Raises CommandError, ConfigException or KafkaFailure."""
     with MirrorClient(client_props(options.config, options.cluster)) as client:
         hops = client.replication_hops(options.upstream)
     sys.stdout.write(f"{hops}\n")  # also valid JSON
@@ -129,9 +129,9 @@ def run_hops(options: Any) -> int:
 
 
 def run_offsets(options: Any) -> int:
-    """Run the command; returns the exit code. Raises Trouble, ConfigException or KafkaFailure."""
+    """Run the command; returns the exit code. Raises CommandError, ConfigException or KafkaFailure."""
     if (options.group is None) == (options.groups is None):
-        raise Trouble("Name a group, or give an expression for many: --groups REGEX.")
+        raise CommandError("Name a group, or give an expression for many: --groups REGEX.")
     with MirrorClient(client_props(options.config, options.cluster)) as client:
         if options.groups is None:
             one = client.remote_consumer_offsets(options.group, options.remote, options.timeout)
@@ -167,7 +167,7 @@ def _pattern(text: str) -> re.Pattern[str]:
     try:
         return compile_java(text)
     except (re.error, ValueError) as error:
-        raise Trouble(f"--groups {text}: {error}") from error
+        raise CommandError(f"--groups {text}: {error}") from error
 
 
 def _reachable(props: dict[str, str], prefix: str) -> dict[str, str]:

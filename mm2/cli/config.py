@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, TextIO
 
-from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, Trouble, add_file, pair_of, table
+from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, CommandError, add_file, pair_of, table
 from mm2.cli.verbs import examples
 from mm2.config.mirror_keys import CONNECTOR_CLASSES
 from mm2.config.mirrormaker import MirrorMakerConfig
@@ -37,12 +37,12 @@ PARTS: Final = {
 
 
 def part_named(text: str) -> str:
-    """`MirrorSourceConnector` for ``source``, case-insensitive. Raises Trouble."""
+    """`MirrorSourceConnector` for ``source``, case-insensitive. Raises CommandError."""
     for name, called in PARTS.items():
         if text.strip().lower() in {alias.lower() for alias in called}:
             return name
     known = ", ".join(called[-1] for called in PARTS.values())
-    raise Trouble(f"There is no connector {text}; write one of {known}.")
+    raise CommandError(f"There is no connector {text}; write one of {known}.")
 
 
 def add(verbs: Any) -> None:
@@ -71,7 +71,7 @@ def add(verbs: Any) -> None:
 
 
 def run(options: Any) -> int:
-    """Run the command; returns the exit code. Raises Trouble or ConfigException."""
+    """Run the command; returns the exit code. Raises CommandError or ConfigException."""
     part = None if options.connector is None else part_named(options.connector)
     file: Path = options.config
     text = read_text(file)

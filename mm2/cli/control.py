@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from mm2.cli.config import part_named
-from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, Flow, Trouble, add_file, pair_of
+from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, CommandError, Flow, add_file, pair_of
 from mm2.cli.rest import FlowRest, add_access
 from mm2.cli.verbs import examples, seconds
 from mm2.config.mirrormaker import MirrorMakerConfig
@@ -125,17 +125,17 @@ def _add_topic(parser: Any) -> None:
 
 
 def run(options: Any, action: _Action) -> int:
-    """Run the command; returns the exit code. Raises Trouble, ConfigException or KafkaFailure."""
+    """Run the command; returns the exit code. Raises CommandError, ConfigException or KafkaFailure."""
     if options.partition is not None and options.topic is None:
-        raise Trouble("--partition needs the --topic that it belongs to.")
+        raise CommandError("--partition needs the --topic that it belongs to.")
     if options.task is not None and options.connector is None:
-        raise Trouble("--task needs the --connector that it belongs to.")
+        raise CommandError("--task needs the --connector that it belongs to.")
     if options.reason and options.topic is None:
-        raise Trouble("--reason is kept for a --topic; Connect keeps none for connectors.")
+        raise CommandError("--reason is kept for a --topic; Connect keeps none for connectors.")
     if options.topic is None:
         return _control(options, action)
     if options.connector is not None:
-        raise Trouble("Say --connector or --topic, not both.")
+        raise CommandError("Say --connector or --topic, not both.")
     return _mark(options, action)
 
 
@@ -150,13 +150,15 @@ def _mark(options: Any, action: _Action) -> int:
     before = {name for name in ledger.pauses() if name[0] == topic}
     if not known and (action is _PAUSE or not before):
         what = topic if partition is None else TopicPartition(topic, partition)
-        raise Trouble(f"The ledger of {flow.pair} has no {what}: nothing of it is copied.")
+        raise CommandError(f"The ledger of {flow.pair} has no {what}: nothing of it is copied.")
     if action is _PAUSE:
         pause = Pause(_who(), int(time.time() * 1000), options.reason)
         records = [pause_record(topic, partition, pause)]
     else:
         if partition is not None and (topic, None) in before:
-            raise Trouble(f"All of {topic} is paused: resume the topic, then pause the partitions that are to stay so.")
+            raise CommandError(
+                f"All of {topic} is paused: resume the topic, then pause the partitions that are to stay so."
+            )
         taken_back = [
             name for name in sorted(before, key=lambda name: _order((name, None))) if partition in {None, name[1]}
         ]
@@ -238,19 +240,19 @@ def _control(options: Any, action: _Action) -> int:
     rest = FlowRest.of(options, config, pair)
     names = rest.connectors()
     if not names:
-        raise Trouble(
+        raise CommandError(
             f"{pair} has no connectors yet, so there is nothing to {action.verb}: its leader has still to make them."
         )
     if options.connector is not None:
         wanted = part_named(options.connector)
         if wanted not in names:
-            raise Trouble(f"{pair} has no connector {wanted} there; it has {', '.join(names) or 'none'}.")
+            raise CommandError(f"{pair} has no connector {wanted} there; it has {', '.join(names) or 'none'}.")
         names = [wanted]
     since = {name: rest.status(name) for name in names}
     if options.task is not None:
         tasks = [task["id"] for task in since[names[0]]["tasks"]]
         if options.task not in tasks:
-            raise Trouble(f"{names[0]} has no task {options.task}; it has {', '.join(map(str, tasks)) or 'none'}.")
+            raise CommandError(f"{names[0]} has no task {options.task}; it has {', '.join(map(str, tasks)) or 'none'}.")
         rest.change("POST", names[0], f"tasks/{options.task}/restart")
     else:
         for name in names:
@@ -288,7 +290,7 @@ def _await(
     def patiently(ask: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
         try:
             return ask()
-        except Trouble:  # briefly there is no leader, or no worker has the connector
+        except CommandError:  # briefly there is no leader, or no worker has the connector
             if time.monotonic() >= deadline:
                 raise
             return None

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final, TextIO
 
-from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, Trouble, number, pair_of, table
+from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, CommandError, number, pair_of, table
 from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
 from mm2.config.properties import load_properties
 from mm2.failover.evidence import GroupEvidence, PartitionEvidence, Report, counted
@@ -43,30 +43,30 @@ def add_choice(parser: Any, *, groups: bool) -> None:
 
 
 def choice_of(options: Any) -> Choice:
-    """The selected topics and groups. Raises ConfigException for an invalid pattern, Trouble for an empty list."""
+    """The selected topics and groups. Raises ConfigException for an invalid pattern, CommandError for an empty list."""
     patterns = []
     for name in ("topic", "group"):
         said = getattr(options, name, None)
         pattern = None if said is None else pattern_list(f"--{name}", said)
         if said is not None and pattern is None:
-            raise Trouble(f"--{name} names nothing; leave it out to have all.")
+            raise CommandError(f"--{name} names nothing; leave it out to have all.")
         patterns.append(pattern)
     return Choice(*patterns)
 
 
 def flow_of(options: Any, *, reverse: bool = False) -> FlowConfig:
-    """The named flow, or the one in the opposite direction. Raises Trouble or ConfigException."""
+    """The named flow, or the one in the opposite direction. Raises CommandError or ConfigException."""
     config = MirrorMakerConfig(load_properties(options.config))
     pair = pair_of(config, options.config, options.flow)
     return FlowConfig.of(config, SourceAndTarget(pair.target, pair.source) if reverse else pair)
 
 
 def carried_out(verb: Callable[[], Report], options: Any) -> int:
-    """Run the command and print its report; returns the exit code. Raises Trouble if nothing was changed."""
+    """Run the command and print its report; returns the exit code. Raises CommandError if nothing was changed."""
     try:
         report = verb()
     except Refused as refusal:
-        raise Trouble(str(refusal)) from refusal
+        raise CommandError(str(refusal)) from refusal
     if options.json:
         sys.stdout.write(json.dumps(report.to_json(), indent=2, ensure_ascii=False) + "\n")
     else:

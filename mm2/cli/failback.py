@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from mm2.cli.evidence import EXIT_CODES, add_choice, carried_out, choice_of, flow_of
-from mm2.cli.flow import Trouble, add_flow
+from mm2.cli.flow import CommandError, add_flow
 from mm2.cli.verbs import examples
 from mm2.failover.failback import Options, failback
 
@@ -43,9 +43,9 @@ def add(verbs: Any) -> None:
 
 
 def run(options: Any) -> int:
-    """Run the command; returns the exit code. Raises Trouble, ConfigException or KafkaFailure."""
+    """Run the command; returns the exit code. Raises CommandError, ConfigException or KafkaFailure."""
     if options.divergent == _TRUNCATE:
-        raise Trouble(
+        raise CommandError(
             "A log cannot be cut off at its end: DeleteRecords takes away what is before an offset, so it would take what was "
             "copied and leave what was not. Say --divergent keep, or delete the topic on the source by hand."
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mm2.cli.evidence import EXIT_CODES, add_choice, add_leave_behind, carried_out, choice_of, flow_of
-from mm2.cli.flow import Trouble, add_flow
+from mm2.cli.flow import CommandError, add_flow
 from mm2.cli.verbs import examples
 from mm2.failover.failover import Options, failover
 
@@ -40,9 +40,9 @@ def add(verbs: Any) -> None:
 
 
 def run(options: Any) -> int:
-    """Run the command; returns the exit code. Raises Trouble, ConfigException or KafkaFailure."""
+    """Run the command; returns the exit code. Raises CommandError, ConfigException or KafkaFailure."""
     if options.wait is not None and not options.wait >= 0:
-        raise Trouble(f"--wait {options.wait:g} is no number of seconds.")
+        raise CommandError(f"--wait {options.wait:g} is no number of seconds.")
     wanted = Options(choice_of(options), options.dry_run, options.wait, options.leave_behind)
     config = flow_of(options)
     return carried_out(lambda: failover(config, wanted), options)

@@ -29,7 +29,7 @@ _PREFLIGHT_S: Final = 5.0
 _READ_S: Final = 60.0
 
 
-class Trouble(Exception):
+class CommandError(Exception):
     """The command failed; the message is for the user."""
 
 
@@ -56,12 +56,12 @@ def flows_of_file(parsed_args: Any, **_: Any) -> list[str]:
 
 
 def pair_of(config: MirrorMakerConfig, file: Path, name: str) -> SourceAndTarget:
-    """The flow ``A->B`` of the file, enabled or not. Raises Trouble."""
+    """The flow ``A->B`` of the file, enabled or not. Raises CommandError."""
     pairs = {str(pair): pair for pair in config.possible_pairs()}
     pair = pairs.get("".join(name.split()))
     if pair is None:
         known = ", ".join(pairs) or "none"
-        raise Trouble(f"{file} has no flow {name}; its flows are {known}. (A flow stands in quotes: 'A->B'.)")
+        raise CommandError(f"{file} has no flow {name}; its flows are {known}. (A flow stands in quotes: 'A->B'.)")
     return pair
 
 
@@ -74,7 +74,7 @@ class Flow:
 
     @classmethod
     def of(cls, file: Path, name: str) -> Flow:
-        """The flow ``A->B``, enabled or not. Raises Trouble or ConfigException."""
+        """The flow ``A->B``, enabled or not. Raises CommandError or ConfigException."""
         config = MirrorMakerConfig(load_properties(file))
         pair = pair_of(config, file, name)
         props = ConfigTransformer.from_props(config.originals).transform(
@@ -86,7 +86,7 @@ class Flow:
         return cls(pair, props)
 
     def ledger(self) -> Ledger:
-        """The flow's ledger as it is now. Raises Trouble or KafkaFailure."""
+        """The flow's ledger as it is now. Raises CommandError or KafkaFailure."""
         clients = MirrorClients(self.props)
         settings = clients.settings(Side.TARGET, Kind.CONSUMER, "ledger-consumer")
         topic = ledger_topic(self.pair.source)
@@ -95,7 +95,7 @@ class Flow:
             found = admin.describe_topics([topic])[topic]
         if isinstance(found, BrokerFailure) and found.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             sentence = f"Cluster {self.pair.target} has no ledger {topic}: nothing has been copied there yet, "
-            raise Trouble(f"{sentence}not by this version, or the topic was deleted.")
+            raise CommandError(f"{sentence}not by this version, or the topic was deleted.")
         if isinstance(found, KafkaFailure):
             raise found
         following = LedgerLog(settings, topic, name=self.pair.target)

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, TextIO
 
-from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, Flow, Trouble, add_flow, number
+from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, CommandError, Flow, add_flow, number
 from mm2.cli.verbs import examples
 from mm2.copy.ledger import Ledger
 from mm2.copy.segments import INTENDED, Gap
-from mm2.copy.session import Entry
+from mm2.copy.session import LedgerEntry
 
 _SHOWN: Final = 8
 
@@ -23,7 +23,7 @@ _SHOWN: Final = 8
 class PartitionGaps:
     """The gaps of one partition: totals by reason since the first copy, and the ranges that are still listed."""
 
-    entry: Entry
+    entry: LedgerEntry
     ranges: tuple[Gap, ...]
 
     @property
@@ -91,11 +91,11 @@ def add(verbs: Any) -> None:
 
 
 def run(options: Any) -> int:
-    """Run the command; returns the exit code. Raises Trouble, ConfigException or KafkaFailure."""
+    """Run the command; returns the exit code. Raises CommandError, ConfigException or KafkaFailure."""
     flow = Flow.of(options.config, options.flow)
     partitions = gaps_of(flow.ledger(), options.topic)
     if options.topic is not None and not partitions:
-        raise Trouble(f"The ledger of {flow.pair} has no topic {options.topic}.")
+        raise CommandError(f"The ledger of {flow.pair} has no topic {options.topic}.")
     totals: Counter[str] = Counter()
     for partition in partitions:
         totals.update(partition.entry.gaps)

@@ -34,7 +34,7 @@ def add(verbs: Any) -> None:
 
 
 def run(options: Any) -> int:
-    """Run the command; returns the exit code. Raises Trouble, ConfigException or KafkaFailure."""
+    """Run the command; returns the exit code. Raises CommandError, ConfigException or KafkaFailure."""
     flow = Flow.of(options.config, options.flow)
     rows = [
         (group, partition, reason)

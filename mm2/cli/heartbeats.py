@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mm2.cli.client import client_props
-from mm2.cli.flow import EXIT_NOT_WELL, EXIT_TROUBLE, EXIT_WELL, Trouble, answering, table
+from mm2.cli.flow import EXIT_NOT_WELL, EXIT_TROUBLE, EXIT_WELL, CommandError, answering, table
 from mm2.cli.verbs import examples, seconds
 from mm2.config.mirror_keys import HEARTBEAT_CONNECTOR, SOURCE_CONNECTOR
 from mm2.config.mirrormaker import MirrorMakerConfig
@@ -88,11 +88,11 @@ def add(verbs: Any) -> None:
 
 
 def run(options: Any) -> int:
-    """Run the command; returns the exit code. Raises Trouble or ConfigException."""
+    """Run the command; returns the exit code. Raises CommandError or ConfigException."""
     config = MirrorMakerConfig(load_properties(options.config))
     if unknown := config.unknown_clusters(options.clusters):
         known = ", ".join(config.clusters) or "none"
-        raise Trouble(f"{options.config} has no cluster {unknown[0]}; its clusters are {known}.")
+        raise CommandError(f"{options.config} has no cluster {unknown[0]}; its clusters are {known}.")
     expected = Expected.of(config)
 
     def ask(alias: str) -> list[dict[str, Any]] | KafkaFailure:

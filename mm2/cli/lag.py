@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mm2.cli.flow import EXIT_NOT_WELL, EXIT_TROUBLE, EXIT_WELL, Trouble, add_file, number, table
+from mm2.cli.flow import EXIT_NOT_WELL, EXIT_TROUBLE, EXIT_WELL, CommandError, add_file, number, table
 from mm2.cli.status import add_timeout, look, print_json
 from mm2.cli.verbs import examples
 from mm2.observer.views import FlowView, PartitionView
@@ -36,10 +36,10 @@ class Threshold:
 
     @classmethod
     def of(cls, text: str) -> Threshold:
-        """Parse ``1000`` records, ``30s``, ``5m``, ``20MB``. Raises Trouble."""
+        """Parse ``1000`` records, ``30s``, ``5m``, ``20MB``. Raises CommandError."""
         match = _THRESHOLD.fullmatch(text.strip())
         if match is None:
-            raise Trouble(f"{text!r} is no lag; write for instance 1000 (records), 30s, 5m or 20MB.")
+            raise CommandError(f"{text!r} is no lag; write for instance 1000 (records), 30s, 5m or 20MB.")
         field, factor = _UNITS[match[2].lower()]
         return cls(field, float(match[1]) * factor)
 
@@ -79,10 +79,10 @@ def add(verbs: Any) -> None:
 
 
 def run(options: Any) -> int:
-    """Run the command; returns the exit code. Raises Trouble, ConfigException or KafkaFailure."""
+    """Run the command; returns the exit code. Raises CommandError, ConfigException or KafkaFailure."""
     threshold = None if options.threshold is None else Threshold.of(options.threshold)
     if options.top < 0:
-        raise Trouble(f"--top {options.top}: write how many partitions, or 0 for all.")
+        raise CommandError(f"--top {options.top}: write how many partitions, or 0 for all.")
     snapshot = look(options)
     worst = {flow.name: worst_first(flow.partitions) for flow in snapshot.flows}
     over = {

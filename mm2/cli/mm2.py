@@ -34,7 +34,7 @@ from mm2.cli import (
     verify,
     version,
 )
-from mm2.cli.flow import EXIT_INTERRUPTED, EXIT_TROUBLE, Trouble
+from mm2.cli.flow import EXIT_INTERRUPTED, EXIT_TROUBLE, CommandError
 from mm2.cli.logs import configure_logging
 from mm2.cli.verbs import VerbParser
 from mm2.config.configdef import ConfigException
@@ -85,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         code = int(options.run(options))
         sys.stdout.flush()
-    except (Trouble, ConfigException, ConnectError, KafkaFailure) as error:
+    except (CommandError, ConfigException, ConnectError, KafkaFailure) as error:
         sys.stderr.write(f"mm2: {error}\n")
         return EXIT_TROUBLE
     except BrokenPipeError:

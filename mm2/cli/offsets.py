@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, TextIO
 
-from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, Trouble, answering, number, pair_of, table
+from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, CommandError, answering, number, pair_of, table
 from mm2.cli.verbs import examples
 from mm2.config.configdef import ConfigException
 from mm2.config.mirrormaker import MirrorMakerConfig
@@ -43,11 +43,11 @@ class Place:
 
     @classmethod
     def of(cls, file: Path, flow: str | None, topic: str | None) -> Place:
-        """The topics of a worker's properties, or of one flow of MirrorMaker's. Raises Trouble or ConfigException."""
+        """The topics of a worker's properties, or of one flow of MirrorMaker's. Raises CommandError or ConfigException."""
         props = load_properties(file)
         if flow is None:
             if "clusters" in props:
-                raise Trouble(f"{file} is MirrorMaker's: name one of its flows, in quotes: 'A->B'.")
+                raise CommandError(f"{file} is MirrorMaker's: name one of its flows, in quotes: 'A->B'.")
             worker = ConfigTransformer.from_props(props).transform(props)
         else:
             config = MirrorMakerConfig(props)
@@ -59,14 +59,14 @@ class Place:
 
     @contextmanager
     def cluster(self) -> Iterator[Cluster]:
-        """A client, after the cluster has answered and has the topic. Raises Trouble or KafkaFailure."""
+        """A client, after the cluster has answered and has the topic. Raises CommandError or KafkaFailure."""
         cluster = Cluster(ClientSettings.from_props(self.props, client_id="mm2-cli-offsets"), name="of the workers")
         with answering(cluster):
             self._require(cluster, self.topic)
             yield cluster
 
     def configured(self, cluster: Cluster) -> dict[str, TargetState]:
-        """The connectors in the workers' config topic. Raises Trouble or KafkaFailure."""
+        """The connectors in the workers' config topic. Raises CommandError or KafkaFailure."""
         self._require(cluster, self.config_topic)
         return configured_connectors(cluster, self.config_topic, _READ_S)
 
@@ -74,13 +74,13 @@ class Place:
         # A reader would wait for a missing topic, since it might be new.
         found = Admin(cluster).describe_topics([topic])[topic]
         if isinstance(found, BrokerFailure) and found.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            raise Trouble(f"There is no topic {topic} at {self.props['bootstrap.servers']}.")
+            raise CommandError(f"There is no topic {topic} at {self.props['bootstrap.servers']}.")
         if isinstance(found, KafkaFailure):
             raise found
 
 
 def before(text: str | None, now_ms: int) -> int | None:
-    """Parse ``30d``, ``12h``, ``90m`` ago, or an ISO 8601 time (default UTC), to ms. Raises Trouble."""
+    """Parse ``30d``, ``12h``, ``90m`` ago, or an ISO 8601 time (default UTC), to ms. Raises CommandError."""
     if text is None:
         return None
     match = _AGE.fullmatch(text.strip())
@@ -90,17 +90,17 @@ def before(text: str | None, now_ms: int) -> int | None:
         moment = datetime.fromisoformat(text.strip())
     except ValueError:
         sentence = f"{text!r} is no age; write for instance 30d, 12h, 90m, or a time such as 2026-01-31T12:00."
-        raise Trouble(sentence) from None
+        raise CommandError(sentence) from None
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def fields(given: Sequence[str]) -> dict[str, str]:
-    """Parse ``topic=orders`` to name and value. Raises Trouble."""
+    """Parse ``topic=orders`` to name and value. Raises CommandError."""
     found = {}
     for text in given:
         name, sign, value = text.partition("=")
         if not sign or not name:
-            raise Trouble(f"{text!r} is no field of a source partition; write for instance topic=orders.")
+            raise CommandError(f"{text!r} is no field of a source partition; write for instance topic=orders.")
         found[name] = value
     return found
 
@@ -168,7 +168,7 @@ def _add_choice(parser: Any) -> None:
 
 
 def run_list(options: Any) -> int:
-    """Run the command; returns the exit code. Raises Trouble, ConfigException or KafkaFailure."""
+    """Run the command; returns the exit code. Raises CommandError, ConfigException or KafkaFailure."""
     place = Place.of(options.config, options.flow, options.topic)
     with place.cluster() as cluster:
         kept = kept_offsets(cluster, place.topic, _READ_S)
@@ -185,9 +185,9 @@ def run_list(options: Any) -> int:
 
 
 def run_delete(options: Any) -> int:
-    """Run the command; returns the exit code. Raises Trouble, ConfigException or KafkaFailure."""
+    """Run the command; returns the exit code. Raises CommandError, ConfigException or KafkaFailure."""
     if not (options.connector or options.where or options.older_than):
-        raise Trouble("Say which offsets to delete: --connector, --where or --older-than.")
+        raise CommandError("Say which offsets to delete: --connector, --where or --older-than.")
     place = Place.of(options.config, options.flow, options.topic)
     with place.cluster() as cluster:
         kept = kept_offsets(cluster, place.topic, _READ_S)
@@ -200,7 +200,7 @@ def run_delete(options: Any) -> int:
             left = {(one.key, one.log_partition) for one in kept_offsets(cluster, place.topic, _READ_S)}
             back = [one for one in gone if (one.key, one.log_partition) in left]
             if back:
-                raise Trouble(f"{number(len(back))} of {number(len(gone))} keys were written again meanwhile.")
+                raise CommandError(f"{number(len(back))} of {number(len(gone))} keys were written again meanwhile.")
     done = "would be removed" if options.dry_run else "removed"
     if options.json:
         rows = {name: [_json(one, configured) for one in some] for name, some in (("removed", gone), ("kept", spared))}

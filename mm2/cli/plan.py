@@ -41,7 +41,7 @@ def add(verbs: Any) -> None:
 
 
 def run(options: Any) -> int:
-    """Run the command; returns the exit code. Raises Trouble, ConfigException or ConnectError."""
+    """Run the command; returns the exit code. Raises CommandError, ConfigException or ConnectError."""
     config = MirrorMakerConfig(load_properties(options.config))
     named = options.flow is not None
     pairs = [pair_of(config, options.config, options.flow)] if named else config.cluster_pairs()

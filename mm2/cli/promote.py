@@ -33,7 +33,7 @@ def add(verbs: Any) -> None:
 
 
 def run(options: Any) -> int:
-    """Run the command; returns the exit code. Raises Trouble, ConfigException or KafkaFailure."""
+    """Run the command; returns the exit code. Raises CommandError, ConfigException or KafkaFailure."""
     choice, config = choice_of(options), flow_of(options)
     return carried_out(
         lambda: promote(

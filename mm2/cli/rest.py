@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 
 import httpx
 
-from mm2.cli.flow import Trouble
+from mm2.cli.flow import CommandError
 from mm2.config.mirror_keys import SOURCE_CONNECTOR
 from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
 from mm2.connect.tls import LISTENERS_PREFIX, client_context
@@ -62,11 +62,11 @@ class FlowRest:
 
     @classmethod
     def of(cls, options: Any, config: MirrorMakerConfig, pair: SourceAndTarget) -> FlowRest:
-        """The client for the arguments of `add_access`. Raises Trouble or ConfigException."""
+        """The client for the arguments of `add_access`. Raises CommandError or ConfigException."""
         login = None
         if options.user is not None:
             if PASSWORD_VARIABLE not in os.environ:
-                raise Trouble(
+                raise CommandError(
                     f"The password of {options.user} has to stand in the environment variable {PASSWORD_VARIABLE}."
                 )
             login = (options.user, os.environ[PASSWORD_VARIABLE])
@@ -79,21 +79,21 @@ class FlowRest:
         own = [url for url in found.urls if found._addresses_at(url) in {None, wanted}]
         if not own:
             other = f" ({found.urls[0]} runs one of that name between other clusters)" if found.urls else ""
-            raise Trouble(
+            raise CommandError(
                 f"None of your processes on this machine runs {pair}{other}, or it has no REST interface: name one with --url."
             )
         return replace(found, urls=own)
 
     def connectors(self) -> list[str]:
-        """The names of the connectors. Raises Trouble."""
+        """The names of the connectors. Raises CommandError."""
         return sorted(self._ask("GET", "/connectors"))
 
     def status(self, connector: str) -> dict[str, Any]:
-        """The status in the form of REST: name, connector, tasks, type. Raises Trouble."""
+        """The status in the form of REST: name, connector, tasks, type. Raises CommandError."""
         return dict(self._ask("GET", f"/connectors/{encoded(connector)}/status"))
 
     def change(self, method: str, connector: str, action: str) -> None:
-        """Send a request such as ``PUT pause``. Raises Trouble."""
+        """Send a request such as ``PUT pause``. Raises CommandError."""
         self._ask(method, f"/connectors/{encoded(connector)}/{action}")
 
     def _addresses_at(self, url: str) -> Addresses | None:
@@ -118,7 +118,7 @@ class FlowRest:
             refusals.append(f"{url} answers {response.status_code}: {_said(response)}")
             if response.status_code not in _ASK_ANOTHER:
                 break
-        raise Trouble(" ".join(refusals))
+        raise CommandError(" ".join(refusals))
 
     def _send(self, method: str, place: str) -> httpx.Response:
         verify = client_context(self.props) if place.startswith("https:") else False
@@ -177,9 +177,9 @@ def _said(response: httpx.Response) -> str:
 def _checked(url: str) -> str:
     parts = urllib.parse.urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise Trouble(f"--url {url}: write it as http://host:8083.")
+        raise CommandError(f"--url {url}: write it as http://host:8083.")
     if parts.username or parts.password:
-        raise Trouble(
+        raise CommandError(
             f"--url holds a login, which others on this machine can see: say --user, and the password in {PASSWORD_VARIABLE}."
         )
     return url

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from mm2.cli.flow import EXIT_NOT_WELL, EXIT_TROUBLE, EXIT_WELL, Trouble, add_file, number, pair_of, table
+from mm2.cli.flow import EXIT_NOT_WELL, EXIT_TROUBLE, EXIT_WELL, CommandError, add_file, number, pair_of, table
 from mm2.cli.verbs import examples, seconds
 from mm2.config.mirrormaker import MirrorMakerConfig
 from mm2.config.properties import load_properties
@@ -75,17 +75,17 @@ def add_timeout(parser: Any) -> None:
 
 
 def look(options: Any) -> Snapshot:
-    """Observe the flows that the command line names. Raises Trouble, ConfigException or KafkaFailure."""
+    """Observe the flows that the command line names. Raises CommandError, ConfigException or KafkaFailure."""
     config = MirrorMakerConfig(load_properties(options.config))
     file, name = options.config, options.flow
     pairs = config.replicating_pairs() if name is None else [pair_of(config, file, name)]
     if not pairs:
-        raise Trouble(f"{file} has no flow that is switched on; switch one on with SOURCE->TARGET.enabled = true.")
+        raise CommandError(f"{file} has no flow that is switched on; switch one on with SOURCE->TARGET.enabled = true.")
     return observe_once(config, [str(pair) for pair in pairs], timeout_s=options.timeout)
 
 
 def run(options: Any) -> int:
-    """Run the command; returns the exit code. Raises Trouble, ConfigException or KafkaFailure."""
+    """Run the command; returns the exit code. Raises CommandError, ConfigException or KafkaFailure."""
     if options.watch is None:
         return _show(look(options), options, sys.stdout)
     return _watch(lambda: look(options), options)

@@ -7,7 +7,7 @@ import re
 import sys
 from typing import Any, Final
 
-from mm2.cli.flow import EXIT_WELL, Flow, Trouble, add_flow, number
+from mm2.cli.flow import EXIT_WELL, CommandError, Flow, add_flow, number
 from mm2.cli.verbs import examples
 from mm2.copy.ledger import ledger_topic, throttle_record
 from mm2.kafka.cluster import Cluster
@@ -20,12 +20,12 @@ _WRITE_S: Final = 30.0
 
 
 def bytes_per_sec(text: str) -> int:
-    """Parse ``250000``, ``250k``, ``10MB``; ``none`` = 0. Raises Trouble."""
+    """Parse ``250000``, ``250k``, ``10MB``; ``none`` = 0. Raises CommandError."""
     if text.strip().lower() == "none":
         return 0
     match = _SIZE.fullmatch(text.strip())
     if match is None:
-        raise Trouble(f"{text!r} is no number of bytes per second; write for instance 500000, 500k, 20MB or none.")
+        raise CommandError(f"{text!r} is no number of bytes per second; write for instance 500000, 500k, 20MB or none.")
     return int(match[1]) * _FACTOR[match[2].lower()]
 
 
@@ -52,9 +52,9 @@ def add(verbs: Any) -> None:
 
 
 def run(options: Any) -> int:
-    """Run the command; returns the exit code. Raises Trouble, ConfigException or KafkaFailure."""
+    """Run the command; returns the exit code. Raises CommandError, ConfigException or KafkaFailure."""
     if options.limit is not None and options.reset:
-        raise Trouble("Give a limit or --reset, not both.")
+        raise CommandError("Give a limit or --reset, not both.")
     limit = None if options.limit is None else bytes_per_sec(options.limit)
     flow = Flow.of(options.config, options.flow)
     ledger = flow.ledger()

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, TextIO
 
-from mm2.cli.flow import EXIT_NOT_WELL, EXIT_TROUBLE, EXIT_WELL, Flow, Trouble, add_flow, number, table
+from mm2.cli.flow import EXIT_NOT_WELL, EXIT_TROUBLE, EXIT_WELL, CommandError, Flow, add_flow, number, table
 from mm2.cli.signals import stop_at_signals
 from mm2.cli.verbs import examples, seconds
 from mm2.config.configdef import ConfigException
@@ -107,14 +107,14 @@ def add(verbs: Any) -> None:
 
 
 def run(options: Any) -> int:
-    """Run the command; returns the exit code. Raises Trouble, ConfigException or KafkaFailure."""
+    """Run the command; returns the exit code. Raises CommandError, ConfigException or KafkaFailure."""
     flow = Flow.of(options.config, options.flow)
     asked = asked_for(options)
     rate = bytes_of(options.max_bytes_per_sec)
     if options.parallel < 1:
-        raise Trouble(f"--parallel {options.parallel}: there has to be one task at least.")
+        raise CommandError(f"--parallel {options.parallel}: there has to be one task at least.")
     if (options.continuous or options.record) and not asked.is_everything:
-        raise Trouble("--continuous and --record go with whole partitions: leave --from, --to and --offsets out.")
+        raise CommandError("--continuous and --record go with whole partitions: leave --from, --to and --offsets out.")
     stopping = stop_at_signals()
     verifier = Verifier(
         MirrorMakerConfig(load_properties(options.config)).spark_props(), options.parallel, stopping=stopping
@@ -129,42 +129,42 @@ def run(options: Any) -> int:
             verification.note(report)
         return _CODES[report.verdict]
     except SparkUnavailable as error:
-        raise Trouble(f"{error}.") from error
+        raise CommandError(f"{error}.") from error
     except NotOfTheFlow as error:
-        raise Trouble(str(error)) from error
+        raise CommandError(str(error)) from error
     finally:
         verifier.stop()
 
 
 def asked_for(options: Any) -> Asked:
-    """The selection on the command line. Raises Trouble or ConfigException."""
+    """The selection on the command line. Raises CommandError or ConfigException."""
     offsets: dict[TopicPartition, tuple[int | None, int | None]] = {}
     for text in options.offsets:
         found = _OFFSETS.fullmatch(text.strip())
         if found is None:
-            raise Trouble(f"--offsets {text}: write TOPIC-PARTITION=FIRST..LAST, as in orders-0=1000..1999.")
+            raise CommandError(f"--offsets {text}: write TOPIC-PARTITION=FIRST..LAST, as in orders-0=1000..1999.")
         first, last = found["first"], found["last"]
         if first and last and int(last) < int(first):
-            raise Trouble(f"--offsets {text}: the last offset is below the first.")
+            raise CommandError(f"--offsets {text}: the last offset is below the first.")
         place = TopicPartition(found["topic"], int(found["partition"]))
         if place in offsets:
-            raise Trouble(f"--offsets {text}: {place} is named twice.")
+            raise CommandError(f"--offsets {text}: {place} is named twice.")
         offsets[place] = (int(first) if first else None, int(last) + 1 if last else None)
     if offsets and options.topic:
-        raise Trouble("--offsets names its topics itself: leave --topic out.")
+        raise CommandError("--offsets names its topics itself: leave --topic out.")
     since, until = _time("--from", options.since), _time("--to", options.until)
     if offsets and (since is not None or until is not None):
-        raise Trouble("--offsets and --from or --to say the same in two ways: leave one of them out.")
+        raise CommandError("--offsets and --from or --to say the same in two ways: leave one of them out.")
     if since is not None and until is not None and until <= since:
-        raise Trouble(f"--to {options.until} is not after --from {options.since}.")
+        raise CommandError(f"--to {options.until} is not after --from {options.since}.")
     return Asked(frozenset(options.topic), since, until, offsets)
 
 
 def bytes_of(text: str) -> float:
-    """Parse ``20M`` to 20,000,000. Raises Trouble."""
+    """Parse ``20M`` to 20,000,000. Raises CommandError."""
     found = _SIZE.fullmatch(text.strip())
     if found is None:
-        raise Trouble(f"--max-bytes-per-sec {text}: write a number of bytes, as in 500k, 20M or 1G.")
+        raise CommandError(f"--max-bytes-per-sec {text}: write a number of bytes, as in 500k, 20M or 1G.")
     return int(found[1]) * _UNITS[found[2]]
 
 
@@ -176,7 +176,7 @@ def _time(option: str, text: str | None) -> int | None:
     except ConfigException:
         found = None
     if found is None:
-        raise Trouble(
+        raise CommandError(
             f"{option} {text}: neither a time as in 2026-11-20T15:00:00Z (ISO 8601) nor milliseconds since 1970."
         )
     return found
@@ -211,7 +211,7 @@ def _publish(options: Any, report: Report, *, brief: bool = False) -> None:
         try:
             options.html.write_text(page(report), encoding="utf-8")
         except OSError as error:
-            raise Trouble(f"--html {options.html}: {error.strerror}.") from error
+            raise CommandError(f"--html {options.html}: {error.strerror}.") from error
     if options.json:
         sys.stdout.write(json.dumps(report.to_json(), indent=None if brief else 2, ensure_ascii=False) + "\n")
     else:

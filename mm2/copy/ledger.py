@@ -3,7 +3,7 @@
 A compacted topic with one partition and JSON records. Java neither reads nor replicates it. Without it copying is at-least-once.
 
 ==== key ================================================== value ======================================================
-  {"partition":0,"topic":"orders"}                          the partition's entry, see `mm2.copy.session.Entry.to_json`
+  {"partition":0,"topic":"orders"}                          the partition's entry, see `mm2.copy.session.LedgerEntry.to_json`
   {"chunk":3,"partition":0,"topic":"orders"}                segments and gaps, see `mm2.copy.segments.Chunk.to_json`
   {"throttle":"orders"}, {"throttle":""} for the flow       {"bytes.per.sec":1000000}: in place of the configured limit
   {"pause":["orders"]}, {"pause":["orders",0]}              {"by":"ann@ops1","reason":"","since_ms":…}: it is not to be read
@@ -27,7 +27,7 @@ from typing import Any, Final, NamedTuple
 import structlog
 
 from mm2.copy.segments import CHUNKS_KEPT, Chunk, Segment
-from mm2.copy.session import Entry, Start, WrittenPosition, lease_of, start_of, written_start
+from mm2.copy.session import LedgerEntry, Start, WrittenPosition, lease_of, start_of, written_start
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.log import KafkaBasedLog, LogRecord
 from mm2.kafka.records.record import Record
@@ -147,7 +147,7 @@ def paused(pauses: Pauses, partition: TopicPartition) -> Pause | None:
     return pauses.get((partition.topic, None)) or pauses.get((partition.topic, partition.partition))
 
 
-def entry_record(entry: Entry) -> Record:
+def entry_record(entry: LedgerEntry) -> Record:
     """The record of a partition's entry."""
     return Record(key_bytes(Key(entry.source, None)), _json(entry.to_json()))
 
@@ -378,14 +378,14 @@ class Ledger:
         with self._lock:
             return self._written_ms.get(source, -1)
 
-    def entry(self, source: TopicPartition) -> Entry | None:
+    def entry(self, source: TopicPartition) -> LedgerEntry | None:
         """A partition's entry; None when there is none, or none that can be read (said in the log)."""
         with self._lock:
             value = self._entries.get(source)
         if value is None:
             return None
         try:
-            return Entry.from_json(source.topic, source.partition, json.loads(value))
+            return LedgerEntry.from_json(source.topic, source.partition, json.loads(value))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             log.warning("ledger entry that cannot be read", partition=str(source), error=repr(error))
             return None
@@ -467,7 +467,7 @@ def _chunk(source: TopicPartition, number: int, value: bytes) -> Chunk | None:
         return None
 
 
-def extend(chunks: list[Chunk], entry: Entry) -> None:
+def extend(chunks: list[Chunk], entry: LedgerEntry) -> None:
     """Let the newest segment reach to the mark: its chunk is not written again while it only grows.
 
     Only where it is certain that it grew: the mark must be on its line, and a session that began behind its end began

@@ -73,8 +73,9 @@ class Lost(NamedTuple):
     at_ms: int
 
 
-class Trouble(NamedTuple):
-    """Why a partition does not go on: one of `mm2.copy.states.State`, from which source offset on, since when (ms)."""
+class PartitionCondition(NamedTuple):
+    """The state of a partition's copying, one of `mm2.copy.states.State`, with its reason: from which source offset on and since when
+    (ms); -1 where unknown."""
 
     state: str
     reason: str
@@ -111,7 +112,7 @@ class PositionHeader(NamedTuple):
     """What a position in Connect's offsets topic says of itself: who wrote it, and the session that it belongs to.
 
     ``seen`` is an offset of that partition of the offsets topic: the writer knew all records before it (-1: unknown).
-    ``epochs`` are `Entry.source_epoch`, `Entry.known_epoch` and `Entry.target_epoch` at the mark; None in a header of before.
+    ``epochs`` are `LedgerEntry.source_epoch`, `LedgerEntry.known_epoch` and `LedgerEntry.target_epoch` at the mark; None in a header of before.
     """
 
     lease: Lease
@@ -121,7 +122,7 @@ class PositionHeader(NamedTuple):
     epochs: tuple[int, int, int] | None = None
 
     @classmethod
-    def of(cls, entry: Entry) -> Self:
+    def of(cls, entry: LedgerEntry) -> Self:
         """What belongs to a position that is written after this entry."""
         epochs = (entry.source_epoch, entry.known_epoch, entry.target_epoch)
         return cls(entry.lease, entry.session, entry.mark, entry.seen, epochs)
@@ -151,7 +152,7 @@ class PositionHeader(NamedTuple):
 
 
 class SourceState(NamedTuple):
-    """What an entry says of the source besides the mark, and the session that the mark belongs to; see `Entry`."""
+    """What an entry says of the source besides the mark, and the session that the mark belongs to; see `LedgerEntry`."""
 
     source_id: str = ""
     source_epoch: int = -1
@@ -199,7 +200,7 @@ class PreviousCommit(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LedgerEntry:
     """What the ledger says of one partition.
 
     ``source_id`` and ``target_id`` are topic ids ("" unknown); ``source_epoch`` is the leader epoch of the last batch
@@ -229,7 +230,7 @@ class Entry:
     foreign: int = 0
     rate: int = 0
     chunk: int = 0
-    trouble: Trouble | None = None
+    trouble: PartitionCondition | None = None
     note: str = ""
     before: PreviousCommit | None = None
     end: int = -1
@@ -331,7 +332,7 @@ class Entry:
             int(data["foreign"]),
             int(data["rate"]),
             int(data["chunk"]),
-            None if trouble is None else Trouble(*trouble),
+            None if trouble is None else PartitionCondition(*trouble),
             str(data.get("note", "")),
             _before(data.get("before"), data.get("before_state")),
             int(data.get("end", -1)),
@@ -348,7 +349,7 @@ _LEASE: Final = re.compile(rb'\{"version":1,"lease":\[(\d+),(\d+)\]')
 
 
 def lease_of(value: bytes) -> Lease | None:
-    """The lease of an entry as `Entry.to_json` writes it, without parsing all of it; None for one of a version before."""
+    """The lease of an entry as `LedgerEntry.to_json` writes it, without parsing all of it; None for one of a version before."""
     found = _LEASE.match(value)
     return None if found is None else Lease(int(found[1]), int(found[2]))
 
@@ -374,7 +375,7 @@ class Start:
 
     position: int | None
     committed: int | None = None
-    entry: Entry | None = None
+    entry: LedgerEntry | None = None
     chunk: Chunk | None = None
     clean: bool = False
     moved: bool = False
@@ -393,7 +394,7 @@ class Start:
         return cls(
             position,
             committed,
-            None if entry is None else Entry.from_json(*entry),
+            None if entry is None else LedgerEntry.from_json(*entry),
             None if chunk is None else Chunk.from_json(*chunk),
             clean,
             moved,
@@ -401,7 +402,7 @@ class Start:
         )
 
 
-def start_of(entry: Entry | None, chunk: Chunk | None, committed: int | None, *, undone: bool = False) -> Start:
+def start_of(entry: LedgerEntry | None, chunk: Chunk | None, committed: int | None, *, undone: bool = False) -> Start:
     """Where to go on, from what the ledger says and the position in Connect's offsets topic (next source offset).
 
     ``undone``: the entry is what stood there before a transaction that was never committed, and where that began is not known.
@@ -435,13 +436,13 @@ class WrittenPosition(NamedTuple):
     foreign_at: int = -1
     positions: frozenset[int | None] = frozenset()
 
-    def explains(self, committed: int | None, entry: Entry) -> bool:
+    def explains(self, committed: int | None, entry: LedgerEntry) -> bool:
         """Whether a position that was read elsewhere is among these, or that of an ``entry`` from before. If not, a deposed leader
         may have answered one of the two, and the position is to be obeyed as it is."""
         return committed in self.positions or committed in {entry.previous, entry.mark.source}
 
 
-def written_start(entry: Entry, chunk: Chunk | None, committed: int | None, written: WrittenPosition) -> Start:
+def written_start(entry: LedgerEntry, chunk: Chunk | None, committed: int | None, written: WrittenPosition) -> Start:
     """Where to go on, from who wrote the positions (rule C4 of docs/design/copy-sessions.md).
 
     A position without a header that the newest holder did not know was written by Java or by a user, and is obeyed, whatever

@@ -62,7 +62,7 @@ class _Pass:
 
 
 class Translation:
-    """What is known of one partition: ``chunks`` oldest first, and the mark they reach to (`Ledger.chunks`, `Entry.mark`)."""
+    """What is known of one partition: ``chunks`` oldest first, and the mark they reach to (`Ledger.chunks`, `LedgerEntry.mark`)."""
 
     def __init__(self, chunks: Sequence[Chunk], mark: Mark) -> None:
         self._mark = mark

@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection
 from typing import Final
 
-from mm2.copy.session import Entry
+from mm2.copy.session import LedgerEntry
 from mm2.failover.evidence import counted
 from mm2.failover.partitions import is_held
 from mm2.failover.sides import Sides, now_ms
@@ -92,6 +92,6 @@ def _wait(sides: Sides, topics: Collection[str], *, held: bool) -> list[TopicPar
         time.sleep(_LOOK_S)
 
 
-def _is_held(entry: Entry, since_ms: int | None) -> bool:
+def _is_held(entry: LedgerEntry, since_ms: int | None) -> bool:
     """Whether the partition is paused by the promotion of that time; by any pause if no time is given."""
     return is_held(entry) and (since_ms is None or (entry.trouble is not None and entry.trouble.since_ms == since_ms))

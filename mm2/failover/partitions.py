@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from mm2.connect.stores.offset_survey import kept_offsets
 from mm2.copy.executor.target_progress import ProgressQuestion, TargetLookUp, TargetProgress
-from mm2.copy.session import Entry
+from mm2.copy.session import LedgerEntry
 from mm2.copy.states import State
 from mm2.failover.evidence import PartitionEvidence
 from mm2.failover.sides import READ_S, SOURCE_NAME, Refused, Sides
@@ -73,7 +73,7 @@ def partitions_of(sides: Sides, chosen: Iterable[TopicPartition]) -> list[Partit
     return found
 
 
-def is_held(entry: Entry) -> bool:
+def is_held(entry: LedgerEntry) -> bool:
     """Whether the task has paused the partition and all that it had read is on the target. The ledger is then final."""
     trouble = entry.trouble
     return trouble is not None and trouble.state == State.PAUSED and entry.mark.source >= trouble.offset
@@ -109,7 +109,7 @@ def last_sign_ms(sides: Sides) -> int | None:
     return max((sign for sign in signs if sign >= 0), default=None)
 
 
-def _heard_ms(sides: Sides, entry: Entry) -> int | None:
+def _heard_ms(sides: Sides, entry: LedgerEntry) -> int | None:
     """When the source last answered for a partition.
 
     Its entry's time is not used as such: the entry is also written for later errors, and by a task that has paused the
@@ -130,7 +130,7 @@ def _known(ends: Mapping[TopicPartition, int | KafkaFailure]) -> dict[TopicParti
 
 
 def _behind(
-    entry: Entry, progress: TargetProgress | KafkaFailure | None, look_up: TargetLookUp
+    entry: LedgerEntry, progress: TargetProgress | KafkaFailure | None, look_up: TargetLookUp
 ) -> tuple[int | None, int, str]:
     """The target offset after the flow's last record, and records after the ledger's position.
 
@@ -151,7 +151,7 @@ def _behind(
     return behind, unmarked, f"{unmarked} records lie on the target behind what the ledger says"
 
 
-def _without_undone(sides: Sides, entries: Sequence[Entry]) -> list[Entry]:
+def _without_undone(sides: Sides, entries: Sequence[LedgerEntry]) -> list[LedgerEntry]:
     """Revert entries of transactions that were never committed (exactly-once), by Connect's offsets topic."""
     if all(entry.before is None for entry in entries):
         return list(entries)

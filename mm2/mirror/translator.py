@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from mm2.copy.ledger import Ledger
-from mm2.copy.session import Entry
+from mm2.copy.session import LedgerEntry
 from mm2.copy.states import State
 from mm2.copy.translation import Place, Translation
 from mm2.kafka.structs import TopicPartition
@@ -63,7 +63,7 @@ class Translator:
         self.syncs: OffsetSyncStore | None = None
         self.ledger: Ledger | None = None
         self.home_ledger: Ledger | None = None
-        self._known: dict[tuple[bool, TopicPartition], tuple[int, Entry, Translation]] = {}
+        self._known: dict[tuple[bool, TopicPartition], tuple[int, LedgerEntry, Translation]] = {}
 
     def topic_on_target(self, topic: str) -> str:
         """The remote topic, or the topic's original if it came from the target."""
@@ -160,7 +160,7 @@ class Translator:
 
     def _standing(
         self, ledger: Ledger | None, source: TopicPartition, *, back: bool
-    ) -> tuple[Entry, Translation] | None:
+    ) -> tuple[LedgerEntry, Translation] | None:
         """The entry and the translation of a partition in a ledger; rebuilt only when the ledger has changed."""
         if ledger is None:
             return None
@@ -183,7 +183,7 @@ def _by_ledger(translation: Translation, offset: int) -> tuple[Place | None, Off
     return found, OffsetReason(OffsetReasonCode.TOO_OLD, f"the ledger knows the copy from offset {first.source} on")
 
 
-def _changed(entry: Entry, source_id: str | None, target_id: str | None) -> OffsetReason | None:
+def _changed(entry: LedgerEntry, source_id: str | None, target_id: str | None) -> OffsetReason | None:
     """Why a ledger entry refers to other topics than the current ones; None if it does not, or if this is not known."""
     if entry.trouble is not None and entry.trouble.state == State.RECREATED:
         return OffsetReason(OffsetReasonCode.RECREATED, entry.trouble.reason)

@@ -14,7 +14,7 @@ from typing import Final
 
 from mm2.copy.driver.sight import PartitionSight
 from mm2.copy.ledger import Ledger, Pauses, Verified, paused
-from mm2.copy.session import Entry
+from mm2.copy.session import LedgerEntry
 from mm2.copy.states import WELL, State
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.structs import TopicPartition
@@ -69,7 +69,7 @@ class _Known:
 
     history: EndOffsetHistory = field(default_factory=EndOffsetHistory)
     version: int = -1
-    entry: Entry | None = None
+    entry: LedgerEntry | None = None
     written_ms: int = -1
     read_s: float = 0.0
     position: int = -1
@@ -276,7 +276,7 @@ class PartitionBook:
 
     @staticmethod
     def _end(
-        tp: TopicPartition, known: _Known, sight: PartitionSight | None, entry: Entry | None, look: Look
+        tp: TopicPartition, known: _Known, sight: PartitionSight | None, entry: LedgerEntry | None, look: Look
     ) -> int | None:
         """The source's log end offset: as the source returned it, as the copier received it later, or by the ledger."""
         history = known.history
@@ -315,7 +315,7 @@ class PartitionBook:
         return max(seen_s, (look.now_ms - stamp.timestamp_ms) / 1000 - (look.now_s - look.as_of_s))
 
     @staticmethod
-    def _rate(known: _Known, sight: PartitionSight | None, entry: Entry | None, look: Look) -> None:
+    def _rate(known: _Known, sight: PartitionSight | None, entry: LedgerEntry | None, look: Look) -> None:
         records = sight.records if sight is not None else 0 if entry is None else entry.mark.records
         size = sight.bytes if sight is not None else 0
         is_ours = sight is not None
@@ -422,7 +422,7 @@ class _Total:
         )
 
 
-def _losses(entry: Entry, since_ms: int) -> list[LossView]:
+def _losses(entry: LedgerEntry, since_ms: int) -> list[LossView]:
     return [
         LossView(entry.topic, entry.partition, lost.first, lost.after - 1, lost.reason, lost.at_ms)
         for lost in entry.lost
@@ -430,7 +430,7 @@ def _losses(entry: Entry, since_ms: int) -> list[LossView]:
     ]
 
 
-def _position(entry: Entry | None, sight: PartitionSight | None) -> int:
+def _position(entry: LedgerEntry | None, sight: PartitionSight | None) -> int:
     """The next source offset that is not on the target: as reported by this process's copier, else from the ledger."""
     if sight is not None and sight.row is not None and sight.is_fresh and sight.row.position >= 0:
         return sight.row.position
@@ -441,7 +441,7 @@ def _position(entry: Entry | None, sight: PartitionSight | None) -> int:
 def _state(
     tp: TopicPartition,
     sight: PartitionSight | None,
-    entry: Entry | None,
+    entry: LedgerEntry | None,
     lag: int | None,
     task: int | None,
     look: Look,

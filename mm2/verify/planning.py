@@ -9,7 +9,7 @@ from typing import Final
 
 from mm2.copy.ledger import Ledger, Verified
 from mm2.copy.segments import Gap, Segment
-from mm2.copy.session import Entry
+from mm2.copy.session import LedgerEntry
 from mm2.kafka.admin import Admin
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.structs import EARLIEST, LATEST, ConfigEntry, OffsetInfo, TopicInfo, TopicPartition
@@ -207,7 +207,7 @@ def split_spans(plans: Sequence[PartitionPlan], parallel: int) -> None:
         plan.spans = pieces
 
 
-def _is_of(entry: Entry, plan: PartitionPlan) -> bool:
+def _is_of(entry: LedgerEntry, plan: PartitionPlan) -> bool:
     """Whether the ledger's entry is for these topics, and not for deleted ones with the same names."""
     for side, known, now in (
         ("source", entry.source_id, plan.source_id),
@@ -223,7 +223,7 @@ def _by_ledger(
     plan: PartitionPlan,
     base: Span,
     ledger: Ledger,
-    entry: Entry,
+    entry: LedgerEntry,
     wanted: tuple[int | None, int | None],
     source: tuple[int, int],
     target: tuple[int, int],
@@ -315,7 +315,7 @@ def _by_content(
     )
 
 
-def _explained(entry: Entry, gaps: Sequence[Gap], bounds: Bounds) -> dict[str, int]:
+def _explained(entry: LedgerEntry, gaps: Sequence[Gap], bounds: Bounds) -> dict[str, int]:
     """Source offsets of the range that are not on the target, by reason."""
     if bounds.whole and bounds.first == 0:
         return dict(entry.gaps)  # the ledger counts all gaps, and lists the newest

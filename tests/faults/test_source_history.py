@@ -18,7 +18,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import ResourceType
 
 from mm2.copy.driver.engine import CopyEngine, CopyJob
-from mm2.copy.session import Entry, rules_of
+from mm2.copy.session import LedgerEntry, rules_of
 from mm2.copy.spec import CopySpec
 from mm2.kafka.records.batch import iter_batches
 from mm2.kafka.settings import ClientSettings
@@ -104,7 +104,7 @@ def on_target(flow: Flow, topic: str) -> list[bytes | None]:
     return [record.value for record in read(flow.target, flow.remote(topic))]
 
 
-def entry_of(flow: Flow, topic: str) -> Entry:
+def entry_of(flow: Flow, topic: str) -> LedgerEntry:
     entry = flow.ledger().entry(TopicPartition(topic, 0))
     assert entry is not None
     return entry

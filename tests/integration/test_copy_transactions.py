@@ -11,7 +11,7 @@ import pytest
 
 from mm2.copy.driver.engine import CopyEngine
 from mm2.copy.ledger import Pause
-from mm2.copy.session import Mark, Trouble
+from mm2.copy.session import Mark, PartitionCondition
 from mm2.copy.spec import CopySpec, TransactionsSpec
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.settings import ClientSettings
@@ -129,7 +129,7 @@ def test_what_is_held_is_said_though_nothing_moves_and_all_that_was_known_is_kep
         write(flow.source, topic, numbered(0, 10), partition=tp.partition)
     pauses: dict[tuple[str, int | None], Pause] = {}
 
-    def trouble() -> Trouble | None:
+    def trouble() -> PartitionCondition | None:
         entry = flow.ledger().entry(held)
         assert entry is not None
         return entry.trouble

@@ -9,7 +9,7 @@ from confluent_kafka.admin import (
 
 from mm2.connect.api import RetriableError
 from mm2.copy.ledger import entry_record
-from mm2.copy.session import Entry, Mark
+from mm2.copy.session import LedgerEntry, Mark
 from mm2.mirror import source_connector
 from mm2.mirror.source_connector import MirrorSourceConnector
 from mm2.sandbox.kafka import LocalKafka
@@ -149,7 +149,7 @@ def test_partitions_move_to_another_task_when_one_task_has_far_more_to_copy(
 
 def write_rates(broker: LocalKafka, topic: str, name: str, rates: tuple[int, ...]) -> None:
     """What a copier would have measured, in bytes per second, into the ledger."""
-    entries = [Entry(name, index, f"A.{name}", Mark(0, 0, 0), rate=rate) for index, rate in enumerate(rates)]
+    entries = [LedgerEntry(name, index, f"A.{name}", Mark(0, 0, 0), rate=rate) for index, rate in enumerate(rates)]
     rows = [entry_record(entry) for entry in entries]
     write(broker, topic, [(row.key, row.value) for row in rows], 0)
 

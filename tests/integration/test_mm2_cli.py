@@ -12,7 +12,7 @@ from mm2.cli.gaps import merged
 from mm2.cli.mm2 import main
 from mm2.copy.ledger import LEDGER_CONFIGS, chunk_record, entry_record, ledger_topic
 from mm2.copy.segments import Chunk, Gap, Segment
-from mm2.copy.session import Entry, Lost, Mark, Session, Trouble
+from mm2.copy.session import LedgerEntry, Lost, Mark, PartitionCondition, Session
 from mm2.kafka.structs import ProducerIdentity
 from mm2.mirror.formats import Checkpoint
 from mm2.sandbox.kafka import LocalKafka
@@ -34,7 +34,7 @@ def file(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, tmp_path: Path) 
     return write_config(tmp_path / "mm2.properties", props)
 
 
-def write_ledger(broker: LocalKafka, source_alias: str, entries: list[Entry], chunks: list[Chunk]) -> None:
+def write_ledger(broker: LocalKafka, source_alias: str, entries: list[LedgerEntry], chunks: list[Chunk]) -> None:
     """Entries, and the chunks of the first of them."""
     topic = ledger_topic(source_alias)
     create(broker, topic, config=LEDGER_CONFIGS)
@@ -42,14 +42,16 @@ def write_ledger(broker: LocalKafka, source_alias: str, entries: list[Entry], ch
     write(broker, topic, [(row.key, row.value) for row in rows], 0)
 
 
-def orders(unique: str) -> list[Entry]:
+def orders(unique: str) -> list[LedgerEntry]:
     """One partition with gaps of all kinds, one without."""
     session = Session(ProducerIdentity(4001, 2), Mark(0, 0, 0))
     gaps = {"compacted": 1_030, "control": 2, "retention": 50}
     lost = (Lost(100, 150, "retention", FOUND_MS),)
-    full = Entry(unique, 0, f"X.{unique}", Mark(9, 7, 7), 9, session=session, gaps=gaps, lost=lost, rate=1_234, chunk=3)
+    full = LedgerEntry(
+        unique, 0, f"X.{unique}", Mark(9, 7, 7), 9, session=session, gaps=gaps, lost=lost, rate=1_234, chunk=3
+    )
     full = full.replace(lost_before=4)
-    return [full, Entry(unique, 1, f"X.{unique}", Mark(4, -1, 4))]
+    return [full, LedgerEntry(unique, 1, f"X.{unique}", Mark(4, -1, 4))]
 
 
 CHUNKS = [
@@ -230,7 +232,7 @@ def test_status_tells_what_holds_a_partition_up(
 ) -> None:
     create(kafka_a, unique, 2)
     entries = orders(unique)
-    trouble = Trouble("TOO_LARGE", "A record is too large.", 9, FOUND_MS)
+    trouble = PartitionCondition("TOO_LARGE", "A record is too large.", 9, FOUND_MS)
     write_ledger(
         kafka_b, unique, [entries[0].replace(trouble=trouble), entries[1].replace(note="at least once")], CHUNKS
     )

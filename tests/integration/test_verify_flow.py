@@ -20,7 +20,7 @@ import pytest
 from confluent_kafka.admin import ResourceType
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from mm2.cli.flow import Flow, Trouble
+from mm2.cli.flow import CommandError, Flow
 from mm2.copy.ledger import Ledger, Verified
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
@@ -79,7 +79,7 @@ def command(file: Path, unique: str, *options: str) -> list[str]:
 
 def ledger_of(flow: Flow) -> Ledger | None:
     """None while it is not there."""
-    with suppress(Trouble, KafkaFailure):
+    with suppress(CommandError, KafkaFailure):
         return flow.ledger()
     return None
 

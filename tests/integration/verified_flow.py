@@ -10,7 +10,7 @@ from typing import Any
 from mm2.cli.flow import Flow
 from mm2.copy.ledger import LEDGER_CONFIGS, chunk_record, entry_record, ledger_topic
 from mm2.copy.segments import Chunk, Segment
-from mm2.copy.session import Entry, Mark
+from mm2.copy.session import LedgerEntry, Mark
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.producer import Producer
 from mm2.kafka.records.record import Record
@@ -126,7 +126,7 @@ def seed(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, partitions: Sequ
         write(kafka_a, topic, source, partition, codec=CODECS[partition % 5] if size == 10 else "none")
         # Other batches on the target: by turns as they were, and not.
         write(kafka_b, remote, target, partition, codec=CODECS[partition % 2] if size == 10 else "none")
-        entry = Entry(topic, partition, remote, Mark(COUNT, max(COUNT, len(target)), COUNT), COUNT)
+        entry = LedgerEntry(topic, partition, remote, Mark(COUNT, max(COUNT, len(target)), COUNT), COUNT)
         rows += [chunk_record(entry.source, Chunk(0, [Segment(0, 0, COUNT)])), entry_record(entry)]
     write(kafka_b, ledger_topic(f"{unique}-a"), rows)
     return topic

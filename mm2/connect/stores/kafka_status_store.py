@@ -14,7 +14,7 @@ from mm2.connect.group.protocol import ConnectorTaskId
 from mm2.connect.stores.internal_log import InternalLog
 from mm2.connect.stores.internal_topic import InternalTopic
 from mm2.connect.stores.status_store import StatusStore
-from mm2.connect.stores.statuses import Entry, Status, StatusFold, TopicStatus, topic_key
+from mm2.connect.stores.statuses import Status, StatusEntry, StatusFold, TopicStatus, topic_key
 from mm2.kafka.backoff import Backoff
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure
@@ -31,7 +31,7 @@ class _Write:
     value: bytes | None
     # None for topic statuses, which are always written.
     status: Status | None
-    entry: Entry[Status] | None
+    entry: StatusEntry[Status] | None
     sequence: int
     safe: bool
 

@@ -105,7 +105,7 @@ V = TypeVar("V")
 
 
 @dataclass
-class Entry(Generic[V]):
+class StatusEntry(Generic[V]):
     """Cached value of one key, with the number of writes that this worker has started for it."""
 
     value: V | None = None
@@ -122,8 +122,8 @@ class Entry(Generic[V]):
 
 @dataclass
 class _Tables:
-    connectors: dict[str, Entry[Status]] = field(default_factory=dict)
-    tasks: dict[ConnectorTaskId, Entry[Status]] = field(default_factory=dict)
+    connectors: dict[str, StatusEntry[Status]] = field(default_factory=dict)
+    tasks: dict[ConnectorTaskId, StatusEntry[Status]] = field(default_factory=dict)
     topics: dict[str, dict[str, TopicStatus]] = field(default_factory=dict)
 
 
@@ -134,11 +134,11 @@ class StatusFold:
         self.lock = threading.RLock()
         self._tables = _Tables()
 
-    def entry(self, key: str | ConnectorTaskId) -> Entry[Status]:
+    def entry(self, key: str | ConnectorTaskId) -> StatusEntry[Status]:
         """The entry of a connector or task, created when missing. Hold the lock."""
         if isinstance(key, ConnectorTaskId):
-            return self._tables.tasks.setdefault(key, Entry())
-        return self._tables.connectors.setdefault(key, Entry())
+            return self._tables.tasks.setdefault(key, StatusEntry())
+        return self._tables.connectors.setdefault(key, StatusEntry())
 
     def connector(self, name: str) -> Status | None:
         """Last status of a connector."""

@@ -20,8 +20,7 @@ from typing import Any, Final
 import structlog
 
 from mm2.copy import channel
-from mm2.copy.executor.cursor import MISSING, QUARANTINED, Cursor, Entry
-from mm2.copy.executor.cursor import Trouble as Halt
+from mm2.copy.executor.cursor import MISSING, QUARANTINED, Cursor, SourceRange
 from mm2.copy.executor.dead_letters import DeadLetters
 from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.losses import Losses
@@ -34,8 +33,7 @@ from mm2.copy.executor.syncs import Syncs
 from mm2.copy.executor.throttle import Throttle
 from mm2.copy.executor.transaction import Transactions
 from mm2.copy.segments import Chunk
-from mm2.copy.session import Entry as LedgerEntry
-from mm2.copy.session import Lease, Mark, PreviousCommit, SourceState, Start, Trouble
+from mm2.copy.session import Lease, LedgerEntry, Mark, PartitionCondition, PreviousCommit, SourceState, Start
 from mm2.copy.spec import Assignment
 from mm2.copy.states import State
 from mm2.copy.tally import Tally
@@ -83,7 +81,7 @@ class Copier:
         self.tally = Tally()
         self._clocks_apart_s = 0.0  # what makes a time of day of the steady clock's
         self._latencies: list[int] = []
-        self._arrived: list[tuple[Cursor, Entry, int]] = []  # acked in the open transaction
+        self._arrived: list[tuple[Cursor, SourceRange, int]] = []  # acked in the open transaction
         self._after_transaction: list[tuple[Cursor, Callable[[], None]]] = []
         self._before: dict[TopicPartition, PreviousCommit] = {}  # what the last committed transaction left
         self._moved = False
@@ -409,7 +407,7 @@ class Copier:
         """Send a batch."""
         self._sink.put(outbox, outgoing)
 
-    def acked(self, cursor: Cursor, entry: Entry, last: int) -> None:
+    def acked(self, cursor: Cursor, entry: SourceRange, last: int) -> None:
         """Records are on the target."""
         if self._transactions is not None:
             self._arrived.append((cursor, entry, last))  # nobody can read it yet
@@ -417,7 +415,7 @@ class Copier:
             self._arrive(cursor, entry, last)
         self._source.resume()
 
-    def _arrive(self, cursor: Cursor, entry: Entry, last: int) -> None:
+    def _arrive(self, cursor: Cursor, entry: SourceRange, last: int) -> None:
         """Records are on the target for everybody to read."""
         if self._syncs is not None:
             self._syncs.acked(cursor.partition, entry.first, last, entry.target_base, entry.count)
@@ -510,7 +508,7 @@ class Copier:
         letters.batch(cursor.partition, header.base_offset, after - 1, view.data, str(error), written)
         return True
 
-    def too_large(self, cursor: Cursor, entry: Entry, outgoing: OutgoingBatch) -> bool:
+    def too_large(self, cursor: Cursor, entry: SourceRange, outgoing: OutgoingBatch) -> bool:
         """Put a record away that the target takes in no way."""
         letters, header = self._dead_letters, outgoing.header
         if letters is None or outgoing.count != 1:
@@ -522,7 +520,7 @@ class Copier:
         letters.record(cursor.partition, offset, records[0], reason, self._set_aside(cursor, entry, letters))
         return True
 
-    def malformed(self, cursor: Cursor, entry: Entry, outgoing: OutgoingBatch, error: CorruptBatch) -> bool:
+    def malformed(self, cursor: Cursor, entry: SourceRange, outgoing: OutgoingBatch, error: CorruptBatch) -> bool:
         """Put a batch away that the target refuses because of what is in it."""
         letters = self._dead_letters
         if letters is None:
@@ -533,7 +531,7 @@ class Copier:
         letters.batch(cursor.partition, entry.first, entry.next_offset - 1, raw, str(error), written)
         return True
 
-    def _set_aside(self, cursor: Cursor, entry: Entry, letters: DeadLetters) -> Callable[[], None]:
+    def _set_aside(self, cursor: Cursor, entry: SourceRange, letters: DeadLetters) -> Callable[[], None]:
         """What the target refuses waits, and with it what follows, until what this returns is called: it is put away."""
         cursor.letters = letters.outbox
         cursor.outbox.refused = False
@@ -753,7 +751,7 @@ class Copier:
             cursor.foreign,
             int(cursor.rate),
             cursor.trail.newest.number,
-            None if trouble is None else Trouble(str(trouble.state), trouble.reason, trouble.offset, trouble.since_ms),
+            trouble,
             cursor.note,
             end=cursor.known_end,
             lost_before=lost_before,
@@ -818,7 +816,7 @@ class Copier:
         transactions = self._transactions
         if transactions is None:
             return
-        arrived: list[tuple[Cursor, Entry, int]] = []
+        arrived: list[tuple[Cursor, SourceRange, int]] = []
         positions: dict[TopicPartition, int] = {}
         now: dict[TopicPartition, PreviousCommit] = {}
         moved: list[tuple[Cursor, Callable[[], None]]] = []
@@ -1025,7 +1023,7 @@ class Copier:
         return await asyncio.get_running_loop().run_in_executor(self._background, lambda: call(*args))
 
 
-def _state(mark: Mark, lost: int, foreign: int, trouble: Trouble | Halt | None, note: str) -> tuple[Any, ...]:
+def _state(mark: Mark, lost: int, foreign: int, trouble: PartitionCondition | None, note: str) -> tuple[Any, ...]:
     what = "" if trouble is None else f"{trouble.state} {trouble.offset} {trouble.since_ms}"
     return mark, lost, foreign, what, note
 

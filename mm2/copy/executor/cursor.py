@@ -27,7 +27,7 @@ import structlog
 from mm2.copy.executor.outbox import Outbox, OutgoingBatch
 from mm2.copy.executor.target_progress import fingerprint
 from mm2.copy.segments import Trail
-from mm2.copy.session import LOST_KEPT, Lost, Mark
+from mm2.copy.session import LOST_KEPT, Lost, Mark, PartitionCondition
 from mm2.copy.spec import PartitionProgress, PartitionSpec
 from mm2.copy.states import State, state_of
 from mm2.copy.tally import PASSTHROUGH, Spread, Tally
@@ -64,7 +64,7 @@ class Owner(Protocol):
     def put(self, outbox: Outbox, outgoing: OutgoingBatch) -> None:
         """Send a batch."""
 
-    def acked(self, cursor: Cursor, entry: Entry, last: int) -> None:
+    def acked(self, cursor: Cursor, entry: SourceRange, last: int) -> None:
         """Source offsets ``entry.first``..``last`` are on the target from ``entry.target_base`` (-1: unknown), in source order."""
 
     def unreadable(self, cursor: Cursor, failure: BrokerFailure) -> None:
@@ -97,10 +97,10 @@ class Owner(Protocol):
     def uncertain(self, cursor: Cursor) -> None:
         """Counting leads nowhere; `Cursor.match` has to be set, then `Cursor.held` taken back."""
 
-    def too_large(self, cursor: Cursor, entry: Entry, outgoing: OutgoingBatch) -> bool:
+    def too_large(self, cursor: Cursor, entry: SourceRange, outgoing: OutgoingBatch) -> bool:
         """The target takes a record in no way; True when it is being put away, see `Cursor.bury`."""
 
-    def malformed(self, cursor: Cursor, entry: Entry, outgoing: OutgoingBatch, error: CorruptBatch) -> bool:
+    def malformed(self, cursor: Cursor, entry: SourceRange, outgoing: OutgoingBatch, error: CorruptBatch) -> bool:
         """The target refuses a batch whose inside is not what a batch holds; True when it is being put away, see `Cursor.bury`."""
 
     def corrupt(self, cursor: Cursor, view: BatchView, error: CorruptBatch) -> bool:
@@ -114,7 +114,7 @@ class Owner(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class Entry:
+class SourceRange:
     """A stretch of source offsets up to ``next_offset``: one batch on its way, or offsets that are dropped for a reason.
 
     ``offsets`` are those of its records where they are not all of the stretch. Done once it is on the target or dropped.
@@ -147,16 +147,6 @@ class Entry:
         yield start, previous + 1 - start
 
 
-@dataclass(slots=True)
-class Trouble:
-    """What keeps a partition from going on: at which source offset, since when (ms); -1 where there is nothing to tell."""
-
-    state: State
-    reason: str
-    offset: int
-    since_ms: int
-
-
 @dataclass(slots=True, eq=False)
 class Cursor:
     """A partition's receiver for the source (`Feed`) and sender for the sink.
@@ -180,7 +170,7 @@ class Cursor:
     match_with_time: bool = True  # the fingerprints in ``match`` contain timestamps
     finishing: bool = False  # the session has other rules than ours: it is only read past, then another one begins
     held: bool = False
-    paused: Trouble | None = None
+    paused: PartitionCondition | None = None
     leader_epoch: int = -1
     hole_reason: str = COMPACTED  # of source offsets without a record
     known_epoch: int = -1  # no batch of a higher leader epoch is counted as copied by a predecessor
@@ -194,9 +184,9 @@ class Cursor:
     lost_before: int = 0  # ranges that are no longer among them
     foreign: int = 0
     markers: int | None = 0  # transaction markers of ours that stand behind ``target``; None: not known
-    read_trouble: Trouble | None = None
-    write_trouble: Trouble | None = None
-    stop_trouble: Trouble | None = None
+    read_trouble: PartitionCondition | None = None
+    write_trouble: PartitionCondition | None = None
+    stop_trouble: PartitionCondition | None = None
     note: str = ""  # something to be known that stops nothing
     letters: Outbox | None = None  # of the dead letters, while something of this partition has to be put away there
     copied: int = 0
@@ -206,14 +196,16 @@ class Cursor:
     backlog_end: int = 0  # what lies before it was there before the first copy began
     waiting_bytes: int = 0
     rate: float = 0.0
-    entries: deque[Entry] = field(default_factory=deque)
+    entries: deque[SourceRange] = field(default_factory=deque)
     _live: bool = False
     _when_idle: Callable[[], None] | None = None
     _corrupt_at: int = -1
     _behind_lso_s: float = 0.0
     _throttled_s: float = 0.0
-    _held: Trouble | None = None
-    _deleted: list[Entry] = field(default_factory=list)  # by retention, and it is not known yet what of it was copied
+    _held: PartitionCondition | None = None
+    _deleted: list[SourceRange] = field(
+        default_factory=list
+    )  # by retention, and it is not known yet what of it was copied
     _has_holes: bool = False  # the source has holes where a predecessor copied
     _malformed: CorruptBatch | None = None  # what is wrong inside of the batch that the target refuses
     partition: TopicPartition = field(init=False)  # of the source
@@ -322,13 +314,13 @@ class Cursor:
 
     def pause(self, reason: str, since_ms: int) -> None:
         """Read nothing more; what has been read is still brought to its end."""
-        self.paused = Trouble(State.PAUSED, reason, max(self.offset, self.position), since_ms)
+        self.paused = PartitionCondition(State.PAUSED, reason, max(self.offset, self.position), since_ms)
 
     def fail(self, state: State, reason: str) -> None:
         """Stop this partition; the others go on."""
-        self.stop_with(Trouble(state, reason, max(self.offset, self.position), _now_ms()))
+        self.stop_with(PartitionCondition(state, reason, max(self.offset, self.position), _now_ms()))
 
-    def stop_with(self, trouble: Trouble) -> None:
+    def stop_with(self, trouble: PartitionCondition) -> None:
         """Stop this partition for a known reason."""
         if self.stop_trouble is None:
             self.stop_trouble = trouble
@@ -417,7 +409,7 @@ class Cursor:
         """The corrupt batch is where the owner wanted it; said once for each that `Owner.corrupt` took."""
         self._done(next(entry for entry in self.entries if entry.reason == QUARANTINED and not entry.done))
 
-    def bury(self, entry: Entry, reason: str) -> None:
+    def bury(self, entry: SourceRange, reason: str) -> None:
         """Its records will not be on the target; what follows takes their sequences."""
         outbox = self.outbox
         outgoing = outbox.queue.popleft()
@@ -432,10 +424,10 @@ class Cursor:
         entry.offsets = None
         place = self.entries.index(entry)
         if entry.first < offset:
-            self.entries.insert(place, Entry(entry.first, offset, reason=self.hole_reason, done=True))
+            self.entries.insert(place, SourceRange(entry.first, offset, reason=self.hole_reason, done=True))
         if after < entry.next_offset:
             index = self.entries.index(entry) + 1
-            self.entries.insert(index, Entry(after, entry.next_offset, reason=self.hole_reason, done=True))
+            self.entries.insert(index, SourceRange(after, entry.next_offset, reason=self.hole_reason, done=True))
         entry.first, entry.next_offset, entry.reason = offset, after, reason
         self._malformed = None
         self._done(entry)
@@ -492,7 +484,7 @@ class Cursor:
             self.rate += ((self.bytes - seen) / passed - self.rate) * weight
             self._rated = (now_s, self.bytes)
 
-    def current_trouble(self) -> Trouble | None:
+    def current_trouble(self) -> PartitionCondition | None:
         """What keeps it from going on now."""
         if self.stop_trouble is not None or self.paused is not None:
             return self.stop_trouble or self.paused
@@ -504,21 +496,20 @@ class Cursor:
         return self.write_trouble or self.read_trouble
 
     @staticmethod
-    def _trouble(known: Trouble | None, state: State, reason: str, offset: int) -> Trouble:
-        """The same trouble keeps its time."""
+    def _trouble(known: PartitionCondition | None, state: State, reason: str, offset: int) -> PartitionCondition:
+        """The same state keeps its time."""
         if known is None or known.state != state:
-            return Trouble(state, reason, offset, _now_ms())
-        known.reason = reason
-        return known
+            return PartitionCondition(state, reason, offset, _now_ms())
+        return known._replace(reason=reason)
 
-    def _standing(self) -> Trouble:
+    def _standing(self) -> PartitionCondition:
         """Its state, and unless all is well the reason, from which offset on, and since when."""
         held = self.current_trouble() or self._held_back()
         if held is not None:
             return held
-        return Trouble(State.CATCHING_UP if self.behind else State.RUNNING, self.note, -1, -1)
+        return PartitionCondition(State.CATCHING_UP if self.behind else State.RUNNING, self.note, -1, -1)
 
-    def _held_back(self) -> Trouble | None:
+    def _held_back(self) -> PartitionCondition | None:
         """What it waits for although nothing is wrong."""
         now = time.monotonic()
         # Not when something is fetched: a session's answer leaves out what has not changed.
@@ -538,7 +529,7 @@ class Cursor:
 
     def _hold(self, state: State, reason: str, offset: int) -> None:
         if self._held is None or (self._held.state, self._held.reason) != (state, reason):
-            self._held = Trouble(state, reason, offset, _now_ms())
+            self._held = PartitionCondition(state, reason, offset, _now_ms())
 
     def _batches(self, fetched: Fetched) -> Iterable[BatchView | Merged]:
         if self.skip:
@@ -575,7 +566,7 @@ class Cursor:
                 raise
             after = max(header.last_offset + 1, before)
             # Not done yet: the position goes past it when it has been put away, or a crash would leave it nowhere.
-            self.entries.append(Entry(before, after, reason=QUARANTINED))
+            self.entries.append(SourceRange(before, after, reason=QUARANTINED))
             self.offset = after
         return not (self.held or self.stopped)
 
@@ -660,12 +651,12 @@ class Cursor:
         self, data: memoryview, header: BatchHeader, first: int, after: int, offsets: list[int] | None = None
     ) -> None:
         newest_ms = header.max_timestamp if self._live else -1
-        entry = Entry(first, after, len(data), header.records_count, offsets, newest_ms=newest_ms)
+        entry = SourceRange(first, after, len(data), header.records_count, offsets, newest_ms=newest_ms)
         self.entries.append(entry)
         self.waiting_bytes += len(data)
         self.owner.put(self.outbox, self._outgoing(data, header, entry))
 
-    def _outgoing(self, data: memoryview, header: BatchHeader, entry: Entry) -> OutgoingBatch:
+    def _outgoing(self, data: memoryview, header: BatchHeader, entry: SourceRange) -> OutgoingBatch:
         def acked(base: int) -> None:
             entry.target_base = base
             self._done(entry)
@@ -693,7 +684,7 @@ class Cursor:
 
         return OutgoingBatch(data, header, acked, cut, without)
 
-    def _replace(self, entry: Entry, parts: list[Rewritten]) -> list[OutgoingBatch]:
+    def _replace(self, entry: SourceRange, parts: list[Rewritten]) -> list[OutgoingBatch]:
         """Outgoing batches for the parts of a batch, each with an entry of its own."""
         entries = self._cut_entry(entry, [len(part.offsets) for part in parts], [len(part.data) for part in parts])
         return [
@@ -701,7 +692,7 @@ class Cursor:
             for part, piece in zip(parts, entries, strict=True)
         ]
 
-    def _cut_entry(self, entry: Entry, counts: list[int], sizes: list[int]) -> list[Entry]:
+    def _cut_entry(self, entry: SourceRange, counts: list[int], sizes: list[int]) -> list[SourceRange]:
         offsets = entry.offsets or list(range(entry.next_offset - entry.count, entry.next_offset))
         pieces, first, at = [], entry.first, 0
         for index, (count, size) in enumerate(zip(counts, sizes, strict=True)):
@@ -709,7 +700,7 @@ class Cursor:
             at += count
             after = entry.next_offset if index == len(counts) - 1 else offsets[at]
             dense = len(own) == after - first
-            piece = Entry(first, after, size, count, None if dense else own, newest_ms=entry.newest_ms)
+            piece = SourceRange(first, after, size, count, None if dense else own, newest_ms=entry.newest_ms)
             piece.since = entry.since
             pieces.append(piece)
             first = after
@@ -721,7 +712,7 @@ class Cursor:
         return pieces
 
     def _drop(self, first: int, after: int, reason: str) -> None:
-        entry = Entry(first, after, reason=reason)
+        entry = SourceRange(first, after, reason=reason)
         self.entries.append(entry)
         # While records are looked for, how many of them lay here is known when the next one is found. A position behind
         # it with a count before it would have a successor take as many new records for old ones.
@@ -830,7 +821,7 @@ class Cursor:
                 continue
             if entry.there:
                 entry.next_offset = first
-                self.entries.insert(self.entries.index(entry) + 1, Entry(first, after, reason=entry.reason))
+                self.entries.insert(self.entries.index(entry) + 1, SourceRange(first, after, reason=entry.reason))
             self.owner.deleted(self, first, after)
 
     def _settle_dropped(self) -> None:
@@ -838,7 +829,7 @@ class Cursor:
             self._done(entry)
 
     def _there(self, first: int, after: int, count: int, offsets: list[int] | None = None) -> None:
-        entry = Entry(first, after, 0, count, offsets, there=True, target_base=self.skip_base)
+        entry = SourceRange(first, after, 0, count, offsets, there=True, target_base=self.skip_base)
         self.skip -= count
         if self.skip_base >= 0:
             self.skip_base += count
@@ -847,7 +838,7 @@ class Cursor:
 
     # -- done ----------------------------------------------------------------------------------------------------------
 
-    def _done(self, entry: Entry) -> None:
+    def _done(self, entry: SourceRange) -> None:
         entry.done = True
         while self.entries and self.entries[0].done:
             self._pass(self.entries.popleft())
@@ -855,7 +846,7 @@ class Cursor:
             then, self._when_idle = self._when_idle, None
             then()
 
-    def _pass(self, entry: Entry) -> None:
+    def _pass(self, entry: SourceRange) -> None:
         """The oldest entry is done: move on, and leave a trail."""
         if not entry.count:
             if not entry.there:

@@ -22,7 +22,7 @@ from typing import Any, Final
 import structlog
 from kafka.protocol.producer import InitProducerIdRequest
 
-from mm2.copy.executor.cursor import Cursor, Trouble
+from mm2.copy.executor.cursor import Cursor
 from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.sink import Sink
 from mm2.copy.executor.source import Source
@@ -35,7 +35,7 @@ from mm2.copy.executor.target_progress import (
 )
 from mm2.copy.executor.topic_ids import retire
 from mm2.copy.segments import Trail
-from mm2.copy.session import RULES, Entry, Mark, Session, Start, rules_of
+from mm2.copy.session import RULES, LedgerEntry, Mark, Session, Start, rules_of
 from mm2.copy.spec import CopySpec
 from mm2.copy.states import LASTS_UNTIL_RESET, State
 from mm2.kafka.admin import Admin
@@ -120,8 +120,7 @@ class Opening:
                 and entry.trouble.state in LASTS_UNTIL_RESET
             ):
                 # It does not end by itself: what contradicts the count may not be seen from the mark any more.
-                trouble = entry.trouble
-                cursor.stop_with(Trouble(State(trouble.state), trouble.reason, trouble.offset, trouble.since_ms))
+                cursor.stop_with(entry.trouble)
                 continue
             if entry is not None and not start.moved and self._has_another_target(entry):
                 cursor.fail(State.RECREATED, self.recreated(entry.target, entry.mark.records))
@@ -179,15 +178,15 @@ class Opening:
         cursor.read_committed = self._spec.read_committed
         self._source.isolate(cursor.partition, committed=False)
 
-    def _has_other_rules(self, entry: Entry) -> bool:
+    def _has_other_rules(self, entry: LedgerEntry) -> bool:
         """Whether the count of a session has other records than we would copy."""
         return entry.session is not None and entry.session.rules not in ("", self._rules)
 
-    def _is_to_end(self, entry: Entry) -> bool:
+    def _is_to_end(self, entry: LedgerEntry) -> bool:
         """Whether a session is only read past, and then copying continues in another way."""
         return self._has_other_rules(entry) or not self.with_sessions
 
-    def _use_rules_of(self, cursor: Cursor, entry: Entry) -> None:
+    def _use_rules_of(self, cursor: Cursor, entry: LedgerEntry) -> None:
         """Read a partition as its session's rules say."""
         if entry.session is not None and self._has_other_rules(entry):
             cursor.read_committed = RULES[entry.session.rules]
@@ -207,7 +206,7 @@ class Opening:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._link.fail(error)
 
-    def _remember(self, cursor: Cursor, entry: Entry, start: Start) -> None:
+    def _remember(self, cursor: Cursor, entry: LedgerEntry, start: Start) -> None:
         cursor.trail = Trail(start.chunk, entry.gaps)
         cursor.retired = entry.retired
         if start.moved and self._has_another_target(entry):
@@ -223,7 +222,7 @@ class Opening:
             cursor.known_end = entry.end
             self._marks[cursor.partition] = entry.mark
 
-    def _has_another_target(self, entry: Entry) -> bool:
+    def _has_another_target(self, entry: LedgerEntry) -> bool:
         """Whether the remote topic is another one than the ledger knows."""
         now = self._sink.topic_ids.get(entry.remote_topic, "")
         return bool(now and entry.target_id) and now != entry.target_id
@@ -235,7 +234,7 @@ class Opening:
             "are gone; reset the position of this partition to have it copied again"
         )
 
-    def _go_on(self, cursor: Cursor, entry: Entry, progress: TargetProgress | None = None) -> None:
+    def _go_on(self, cursor: Cursor, entry: LedgerEntry, progress: TargetProgress | None = None) -> None:
         """Continue a session at its mark; what ``progress`` has found behind it is read past.
 
         Without ``progress`` it was handed over cleanly. Otherwise nothing is sent before the ledger has an entry of this holder
@@ -279,7 +278,7 @@ class Opening:
 
     # -- sessions whose holder died ------------------------------------------------------------------------------------
 
-    async def _ask(self, asking: list[tuple[Cursor, Entry]]) -> None:
+    async def _ask(self, asking: list[tuple[Cursor, LedgerEntry]]) -> None:
         waiting = {entry.target: (cursor, entry) for cursor, entry in asking}
         refused_since: dict[TopicPartition, float] = {}
         while waiting and not self._link.stop.is_set():
@@ -323,7 +322,7 @@ class Opening:
             if waiting:
                 await self._link.pause(_AGAIN_S)
 
-    def _go_on_from(self, cursor: Cursor, entry: Entry, progress: TargetProgress) -> None:
+    def _go_on_from(self, cursor: Cursor, entry: LedgerEntry, progress: TargetProgress) -> None:
         self._use_rules_of(cursor, entry)
         if progress.records < entry.mark.records and not self.with_sessions:
             self._copy_again(cursor, entry, progress)
@@ -339,7 +338,7 @@ class Opening:
         else:
             self._read_past(cursor, entry, progress)
 
-    def _read_past(self, cursor: Cursor, entry: Entry, progress: TargetProgress) -> None:
+    def _read_past(self, cursor: Cursor, entry: LedgerEntry, progress: TargetProgress) -> None:
         """Read past what a copy session has put on the target behind its mark; then transactions begin (`open_next`).
 
         Until the first of them is committed the ledger names the session, so another crash changes nothing.
@@ -356,7 +355,7 @@ class Opening:
         )
         self._source.add([cursor])
 
-    def _copy_again(self, cursor: Cursor, entry: Entry, progress: TargetProgress) -> None:
+    def _copy_again(self, cursor: Cursor, entry: LedgerEntry, progress: TargetProgress) -> None:
         """The target lost records that a copy session had acknowledged: begin transactions where its records end now."""
         lost, end = entry.mark.records - progress.records, progress.end
         last = cursor.trail.source_of(end - 1) if end > 0 else None

@@ -15,7 +15,7 @@ from typing import Final
 from mm2.copy.executor.outbox import Outbox, OutgoingBatch, outgoing_of
 from mm2.copy.ledger import chunk_record, chunk_tombstone, entry_record
 from mm2.copy.segments import Chunk
-from mm2.copy.session import POSITION_HEADER, Entry, Lease, PositionHeader
+from mm2.copy.session import POSITION_HEADER, Lease, LedgerEntry, PositionHeader
 from mm2.kafka.partitioner import partition_for
 from mm2.kafka.records.record import Record
 from mm2.kafka.structs import TopicPartition
@@ -42,7 +42,7 @@ def offset_value(position: int) -> bytes:
 class Commit:
     """A partition's entry with ``previous`` still to be filled in, and the chunks of its trail that changed."""
 
-    entry: Entry
+    entry: LedgerEntry
     chunks: tuple[Chunk, ...] = ()
     forgotten: tuple[int, ...] = ()
 
@@ -150,7 +150,7 @@ class Positions:
         partitions: int,
         connector: str,
         source_alias: str,
-        on_committed: Callable[[TopicPartition, Entry], None] = lambda _source, _entry: None,
+        on_committed: Callable[[TopicPartition, LedgerEntry], None] = lambda _source, _entry: None,
         seen_after_s: float = SEEN_AFTER_S,
     ) -> None:
         self._offsets = offsets
@@ -267,7 +267,7 @@ class Positions:
         headers = () if header is None else ((POSITION_HEADER, header.to_bytes()),)
         return place, Record(key, offset_value(position), headers)
 
-    def _to_offsets(self, entry: Entry) -> None:
+    def _to_offsets(self, entry: LedgerEntry) -> None:
         source, position = entry.source, entry.mark.source
         if self._offsets is None or position <= 0 or self.committed.get(source) == position:
             self._in(entry)
@@ -290,7 +290,7 @@ class Positions:
             self._seen[source] = max(self.seen(source), known)
             self._acked[source] = end, now
 
-    def _in(self, entry: Entry) -> None:
+    def _in(self, entry: LedgerEntry) -> None:
         self._under_way.discard(entry.source)
         self._on_committed(entry.source, entry)
 

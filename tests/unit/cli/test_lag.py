@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mm2.cli.flow import Trouble
+from mm2.cli.flow import CommandError
 from mm2.cli.lag import Threshold, worst_first
 from mm2.copy.states import State
 from mm2.observer.views import PartitionView
@@ -34,7 +34,7 @@ def test_a_threshold_is_of_records_seconds_or_bytes(text: str, field: str, most:
 
 @pytest.mark.parametrize("text", ["", "fast", "-1", "10d", "1e3", "s"])
 def test_what_is_no_threshold_is_refused(text: str) -> None:
-    with pytest.raises(Trouble, match="is no lag"):
+    with pytest.raises(CommandError, match="is no lag"):
         Threshold.of(text)
 
 

@@ -10,7 +10,7 @@ from io import StringIO
 
 import pytest
 
-from mm2.cli.flow import Trouble
+from mm2.cli.flow import CommandError
 from mm2.cli.verify import _tell, asked_for, bytes_of
 from mm2.copy.ledger import Verified
 from mm2.kafka.structs import TopicPartition
@@ -52,7 +52,7 @@ def test_ranges_are_offsets_with_both_ends_or_times() -> None:
     ],
 )
 def test_what_cannot_be_meant_is_said_in_a_sentence(given: dict[str, object], sentence: str) -> None:
-    with pytest.raises(Trouble) as failure:
+    with pytest.raises(CommandError) as failure:
         asked_for(options(**given))
     assert str(failure.value).startswith(sentence)
 
@@ -60,7 +60,7 @@ def test_what_cannot_be_meant_is_said_in_a_sentence(given: dict[str, object], se
 def test_limits_are_numbers_with_a_unit() -> None:
     assert [bytes_of(text) for text in ("0", "500k", "20M", "1 G", "7")] == [0, 500_000, 20_000_000, 10**9, 7]
     for text in ("", "-1", "2T", "fast"):
-        with pytest.raises(Trouble, match="as in 500k, 20M or 1G"):
+        with pytest.raises(CommandError, match="as in 500k, 20M or 1G"):
             bytes_of(text)
 
 

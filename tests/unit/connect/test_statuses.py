@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mm2.connect.group.protocol import ConnectorTaskId
-from mm2.connect.stores.statuses import Entry, State, Status, StatusFold, TopicStatus
+from mm2.connect.stores.statuses import State, Status, StatusEntry, StatusFold, TopicStatus
 
 TASK = ConnectorTaskId("a-b", 0)
 
@@ -67,7 +67,7 @@ def test_a_late_farewell_does_not_hide_the_new_owner() -> None:
     ],
 )
 def test_safe_writes_do_not_overrule_a_later_generation(known: Status | None, *, allowed: bool) -> None:
-    assert Entry(known).allows(Status("c", State.FAILED, "me:1", 5)) is allowed
+    assert StatusEntry(known).allows(Status("c", State.FAILED, "me:1", 5)) is allowed
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 
 from crc32c import crc32c
 
-from mm2.copy.executor.cursor import Cursor, Entry
+from mm2.copy.executor.cursor import Cursor, SourceRange
 from mm2.copy.executor.outbox import Outbox, OutgoingBatch
 from mm2.copy.session import Mark
 from mm2.copy.spec import PartitionSpec
@@ -44,7 +44,7 @@ class Owner:
         outbox.queue.append(outgoing)
         self.outgoing_batches.append(outgoing)
 
-    def acked(self, _cursor: Cursor, entry: Entry, last: int) -> None:
+    def acked(self, _cursor: Cursor, entry: SourceRange, last: int) -> None:
         self.acks.append((entry.first, last, entry.target_base, entry.count))
         self.newest_ms.append(entry.newest_ms)
 
@@ -82,11 +82,11 @@ class Owner:
     def uncertain(self, cursor: Cursor) -> None:
         self.told.append(("uncertain", cursor.offset, cursor.skip))
 
-    def too_large(self, _cursor: Cursor, entry: Entry, outgoing: OutgoingBatch) -> bool:
+    def too_large(self, _cursor: Cursor, entry: SourceRange, outgoing: OutgoingBatch) -> bool:
         self.told.append(("too large", entry.first, outgoing.count))
         return self.takes_large
 
-    def malformed(self, _cursor: Cursor, entry: Entry, _outgoing: OutgoingBatch, error: CorruptBatch) -> bool:
+    def malformed(self, _cursor: Cursor, entry: SourceRange, _outgoing: OutgoingBatch, error: CorruptBatch) -> bool:
         self.told.append(("malformed", entry.first, str(error)))
         return False
 

@@ -15,7 +15,7 @@ from mm2.copy import channel
 from mm2.copy.executor.copier import Copier
 from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.positions import Commit
-from mm2.copy.session import Entry, Lease, Mark, Session, Start, Trouble
+from mm2.copy.session import Lease, LedgerEntry, Mark, PartitionCondition, Session, Start
 from mm2.copy.spec import Assignment
 from mm2.kafka.errors import BrokerFailure
 from mm2.kafka.structs import ProducerIdentity, TopicPartition
@@ -160,7 +160,7 @@ class Commits:
 
     def __init__(self, committed: dict[TopicPartition, int | None]) -> None:
         self.committed = committed
-        self.entries: list[Entry] = []
+        self.entries: list[LedgerEntry] = []
 
     def busy(self, _source: TopicPartition) -> bool:
         return False
@@ -190,7 +190,7 @@ def test_between_transactions_the_ledger_is_told_of_what_stands_still_once_and_o
     (told,) = commits.entries
     assert (told.mark, told.trouble, told.before) == (
         Mark(10, 100, 5),
-        Trouble("PAUSED", "paused by ann", 10, 5),
+        PartitionCondition("PAUSED", "paused by ann", 10, 5),
         None,
     )
     assert told.end == 10

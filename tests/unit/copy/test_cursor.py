@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mm2.copy.executor.cursor import BEHIND_OFFSETS, MANY_BATCHES, MISSING, QUEUE_LIMIT_BYTES, Entry
+from mm2.copy.executor.cursor import BEHIND_OFFSETS, MANY_BATCHES, MISSING, QUEUE_LIMIT_BYTES, SourceRange
 from mm2.copy.executor.outbox import OutgoingBatch
 from mm2.copy.segments import Gap, Segment
 from mm2.copy.session import LOST_KEPT, Mark
@@ -145,8 +145,8 @@ def test_aborted_batches_are_dropped_under_read_committed_only(committed: bool) 
 
 
 def test_runs_of_an_entry() -> None:
-    assert list(Entry(3, 8, count=5).runs()) == [(3, 5)]
-    assert list(Entry(0, 9, count=4, offsets=[2, 3, 5, 8]).runs()) == [(2, 2), (5, 1), (8, 1)]
+    assert list(SourceRange(3, 8, count=5).runs()) == [(3, 5)]
+    assert list(SourceRange(0, 9, count=4, offsets=[2, 3, 5, 8]).runs()) == [(2, 2), (5, 1), (8, 1)]
 
 
 # -- corrupt batches ------------------------------------------------------------------------------------------------------
@@ -227,7 +227,7 @@ def test_the_same_trouble_keeps_its_time() -> None:
     bench = Bench()
     bench.cursor.say(State.UNREACHABLE, "one")
     assert bench.cursor.read_trouble is not None
-    bench.cursor.read_trouble.since_ms = 5
+    bench.cursor.read_trouble = bench.cursor.read_trouble._replace(since_ms=5)
     bench.cursor.say(State.UNREACHABLE, "two")
     assert (bench.cursor.read_trouble.since_ms, bench.cursor.read_trouble.reason) == (5, "two")
     bench.cursor.say(State.UNAUTHORIZED, "three")

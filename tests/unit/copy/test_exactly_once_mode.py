@@ -21,7 +21,7 @@ from mm2.copy.executor.outbox import Outbox
 from mm2.copy.executor.source import Source, _Intake
 from mm2.copy.executor.transaction import Transactions
 from mm2.copy.ledger import Ledger, entry_record
-from mm2.copy.session import Entry, Lease, Mark, PreviousCommit, Session, SourceState, Start
+from mm2.copy.session import Lease, LedgerEntry, Mark, PreviousCommit, Session, SourceState, Start
 from mm2.copy.spec import Assignment, TransactionsSpec
 from mm2.copy.states import State
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
@@ -79,7 +79,7 @@ class Positions:
 
     def __init__(self, committed: dict[TopicPartition, int | None]) -> None:
         self.committed = committed
-        self.entries: list[Entry] = []
+        self.entries: list[LedgerEntry] = []
 
     def busy(self, _source: TopicPartition) -> bool:
         return False
@@ -88,7 +88,7 @@ class Positions:
         return Lease(5, len(self.entries))
 
     def commit(self, commit: Any) -> None:
-        entry: Entry = commit.entry
+        entry: LedgerEntry = commit.entry
         self.entries.append(
             entry.replace(previous=self.committed.get(entry.source), lease=Lease(5, 1 + len(self.entries)))
         )
@@ -569,7 +569,7 @@ def test_a_first_transaction_that_is_aborted_gives_the_session_back() -> None:
     session = Session(ProducerIdentity(7, 1), Mark(0, 100, 0))
     state = SourceState("old", 3, 3, 100, ("older",), session)
     before = PreviousCommit(Mark(80, 180, 80), {}, 0, (0, 0, 0), 0, state)
-    entry = Entry("t", 0, "A.t", Mark(120, 230, 20), 80, "new", before=before, lease=Lease(5, 9))
+    entry = LedgerEntry("t", 0, "A.t", Mark(120, 230, 20), 80, "new", before=before, lease=Lease(5, 9))
     scene = Scene()
     scene.positions.entries = [entry]
     scene.positions.committed[TP] = 80
@@ -645,11 +645,11 @@ def test_who_wrote_a_position_is_asked_of_committed_ones_only(aborted: tuple[tup
 def test_the_state_before_is_written_so_that_other_versions_read_the_rest() -> None:
     state = SourceState("old", 3, 4, 100, ("older",), Session(ProducerIdentity(7, 1), Mark(0, 100, 0)))
     before = PreviousCommit(Mark(80, 180, 80), {"control": 1}, 2, (1, 2, 3), 1, state)
-    entry = Entry("t", 0, "A.t", Mark(120, 230, 20), 80, "new", before=before)
+    entry = LedgerEntry("t", 0, "A.t", Mark(120, 230, 20), 80, "new", before=before)
     data = json.loads(json.dumps(entry.to_json()))
-    assert Entry.from_json("t", 0, data) == entry
+    assert LedgerEntry.from_json("t", 0, data) == entry
     assert len(data["before"]) == 5, "a version before takes no sixth"
     del data["before_state"]
-    earlier = Entry.from_json("t", 0, data)
+    earlier = LedgerEntry.from_json("t", 0, data)
     assert earlier == entry.replace(before=before._replace(state=None))
     assert earlier.undone().source_id == "new", "it does not say more"

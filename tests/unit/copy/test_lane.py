@@ -17,7 +17,7 @@ from mm2.copy.driver.batch import Batch
 from mm2.copy.driver.lane import Lane
 from mm2.copy.driver.slots import Slots
 from mm2.copy.ledger import Pause
-from mm2.copy.session import Entry, Mark, Session, Start
+from mm2.copy.session import LedgerEntry, Mark, Session, Start
 from mm2.copy.spec import CopySpec, PartitionProgress, PartitionSpec
 from mm2.kafka.backoff import Backoff
 from mm2.kafka.errors import DisconnectedFailure
@@ -176,7 +176,7 @@ def test_a_batch_runs_since_it_was_told_where_to_begin() -> None:
 
 def test_the_next_batch_begins_where_the_last_one_ended_and_not_before() -> None:
     stage = Stage(200)
-    entry = Entry("t", 0, "A.t", Mark(9, 9, 9), session=Session(ProducerIdentity(7, 0), Mark(0, 0, 0)))
+    entry = LedgerEntry("t", 0, "A.t", Mark(9, 9, 9), session=Session(ProducerIdentity(7, 0), Mark(0, 0, 0)))
     with running(stage) as lane:
         first = stage.next()
         stage.begun(first)

@@ -18,7 +18,7 @@ from mm2.copy.ledger import (
     verified_record,
 )
 from mm2.copy.segments import Chunk, Segment, Trail
-from mm2.copy.session import Entry, Mark, PreviousCommit
+from mm2.copy.session import LedgerEntry, Mark, PreviousCommit
 from mm2.kafka.structs import TopicPartition
 from mm2.reasons import OffsetReason, OffsetReasonCode
 
@@ -27,10 +27,10 @@ def test_a_rate_holds_as_long_as_its_entry_is_written() -> None:
     ledger = Ledger()
     assert ledger.rates() == {}
     for partition, written_ms in ((0, 1_000_000), (1, 1_030_000), (2, 969_999), (3, 1_000_000)):
-        row = entry_record(Entry("t", partition, "A.t", Mark(0, 0, 0), rate=7))
+        row = entry_record(LedgerEntry("t", partition, "A.t", Mark(0, 0, 0), rate=7))
         ledger.apply(row.key, row.value, written_ms)
     assert ledger.rates() == {TopicPartition("t", partition): rate for partition, rate in enumerate((7, 7, 0, 7))}
-    row = entry_record(Entry("t", 3, "A.t", Mark(9, 9, 9), rate=8))
+    row = entry_record(LedgerEntry("t", 3, "A.t", Mark(9, 9, 9), rate=8))
     ledger.apply(row.key, row.value, 1_040_000)
     assert ledger.rates() == {TopicPartition("t", partition): rate for partition, rate in enumerate((0, 7, 0, 8))}
 
@@ -127,7 +127,7 @@ def test_whatever_transaction_is_never_committed_the_ledger_knows_every_offset_o
                         target = behind = target + length
                     position += length
                 changed, forgotten = trail.take_changed()
-                said = Entry(
+                said = LedgerEntry(
                     "t", 0, partition, Mark(position, behind, 0), committed, gaps=dict(trail.gaps), before=before
                 )
                 for record in (
@@ -170,7 +170,7 @@ def test_full_chunks_are_kept_compressed_and_read_as_they_were_written() -> None
         ledger.apply(record.key, record.value)
         written.append(chunk)
     assert [value[:1] == b"{" for _, value in sorted(ledger._chunks[source].items())] == [False, False, True]
-    entry = entry_record(Entry("t", 0, "A.t", Mark(2990, 2691, 2691), chunk=2))
+    entry = entry_record(LedgerEntry("t", 0, "A.t", Mark(2990, 2691, 2691), chunk=2))
     ledger.apply(entry.key, entry.value)
     assert ledger.chunks(source)[:2] == written[:2]
 

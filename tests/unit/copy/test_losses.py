@@ -115,7 +115,7 @@ class Scene:
         asyncio.run(run())
 
 
-def stopped(scene: Scene) -> State | None:
+def stopped(scene: Scene) -> str | None:
     trouble = scene.cursor.stop_trouble
     return trouble.state if trouble is not None else None
 

@@ -17,7 +17,7 @@ from mm2.copy.executor.opening import Opening, duration_ms
 from mm2.copy.executor.outbox import Outbox
 from mm2.copy.executor.target_progress import FoundBatch, InconsistentTarget, Prints, TargetProgress, fingerprint
 from mm2.copy.segments import Chunk, Segment
-from mm2.copy.session import Entry, Lost, Mark, Session, Start, rules_of
+from mm2.copy.session import LedgerEntry, Lost, Mark, Session, Start, rules_of
 from mm2.copy.spec import Assignment, CopySpec, TransactionsSpec
 from mm2.copy.states import State
 from mm2.kafka.cluster import Cluster
@@ -30,7 +30,7 @@ SETTINGS = ClientSettings.from_props({"bootstrap.servers": "localhost:1"}, clien
 COPY = CopySpec("A->B", "C", 0, "A", "B", SETTINGS, SETTINGS, (SPEC,), "offsets", ledger_topic="ledger")
 SESSION = Session(ProducerIdentity(7, 1), Mark(0, 100, 0))
 UNCOMMITTED, COMMITTED = (rules_of(read_committed=committed) for committed in (False, True))
-ENTRY = Entry(
+ENTRY = LedgerEntry(
     "t", 0, "A.t", Mark(50, 150, 50), 40, "src", "dst", 3, SESSION, {"control": 2}, (Lost(1, 2, "retention", 5),), 4, 9
 )
 
@@ -489,7 +489,7 @@ def test_no_durations(text: str) -> None:
 # -- sessions under other rules -------------------------------------------------------------------------------------------
 
 
-def under(rules: str) -> Entry:
+def under(rules: str) -> LedgerEntry:
     return ENTRY.replace(session=Session(ProducerIdentity(7, 1), Mark(0, 100, 0), rules), known_epoch=9)
 
 

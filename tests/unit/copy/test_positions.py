@@ -15,8 +15,8 @@ from mm2.copy.ledger import Ledger, entry_record
 from mm2.copy.segments import Chunk, Segment
 from mm2.copy.session import (
     POSITION_HEADER,
-    Entry,
     Lease,
+    LedgerEntry,
     Mark,
     PositionHeader,
     Session,
@@ -35,8 +35,8 @@ U = TopicPartition("u", 0)
 SESSION = Session(ProducerIdentity(7, 0), Mark(0, 0, 0))
 
 
-def entry_of(position: int, source: TopicPartition = T, *, session: Session | None = SESSION) -> Entry:
-    return Entry(
+def entry_of(position: int, source: TopicPartition = T, *, session: Session | None = SESSION) -> LedgerEntry:
+    return LedgerEntry(
         source.topic, source.partition, f"A.{source.topic}", Mark(position, position, position), session=session
     )
 
@@ -244,7 +244,7 @@ def test_a_ledger_that_takes_nothing_is_given_up_and_holds_up_no_position(under_
 # -- whatever dies in between ---------------------------------------------------------------------------------------------
 
 
-def state_after(log: list[tuple[str, int, Record]]) -> tuple[Entry | None, int | None]:
+def state_after(log: list[tuple[str, int, Record]]) -> tuple[LedgerEntry | None, int | None]:
     """What a successor reads: the ledger's entry, and the position."""
     ledger, position = Ledger(), None
     for topic, _, record in log:
@@ -364,7 +364,7 @@ def test_a_position_describes_itself() -> None:
     session = Session(ProducerIdentity(7, 1), Mark(0, 100, 0))
     positions.start_at(T, 30, Lease(1_000), seen=7)
     assert not positions.is_entered(T)
-    entry = Entry(T.topic, T.partition, "A.t", Mark(42, 142, 42), session=session)
+    entry = LedgerEntry(T.topic, T.partition, "A.t", Mark(42, 142, 42), session=session)
     positions.commit(Commit(entry.replace(source_epoch=3, known_epoch=4, target_epoch=9)))
     positions.flush()
     desk.settle()
@@ -399,7 +399,7 @@ def test_what_was_written_shortly_before_a_position_of_ours_is_read_again(monkey
 def test_a_late_entry_of_an_earlier_holder_is_ignored() -> None:
     ledger = Ledger()
     session = Session(ProducerIdentity(7, 1), Mark(0, 100, 0))
-    newer = Entry(T.topic, T.partition, "A.t", Mark(42, 142, 42), 30, session=session, lease=Lease(2_000, 1))
+    newer = LedgerEntry(T.topic, T.partition, "A.t", Mark(42, 142, 42), 30, session=session, lease=Lease(2_000, 1))
     late = newer.replace(mark=Mark(35, 135, 35), lease=Lease(1_000, 99))
     for entry in (newer, late):
         record = entry_record(entry)
@@ -413,7 +413,7 @@ def test_a_late_entry_of_an_earlier_holder_is_ignored() -> None:
     assert found.mark.source == 50, "an entry of a version before has no lease and comes later"
 
 
-def started(entry: Entry, *records: tuple[int | None, Lease | None, int]) -> Start:
+def started(entry: LedgerEntry, *records: tuple[int | None, Lease | None, int]) -> Start:
     """Where copying goes on after these records of an offsets topic, (position, lease of ours or None, seen), at offsets 100, 101, …"""
     ledger = Ledger()
     row = entry_record(entry)
@@ -433,7 +433,7 @@ def started(entry: Entry, *records: tuple[int | None, Lease | None, int]) -> Sta
     return ledger.start(T, committed, found)
 
 
-ENTRY = Entry(T.topic, T.partition, "A.t", Mark(42, 142, 42), 40, session=SESSION, lease=Lease(20, 2), seen=101)
+ENTRY = LedgerEntry(T.topic, T.partition, "A.t", Mark(42, 142, 42), 40, session=SESSION, lease=Lease(20, 2), seen=101)
 
 
 @pytest.mark.parametrize(

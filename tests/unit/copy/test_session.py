@@ -4,11 +4,11 @@ from hypothesis import strategies as st
 
 from mm2.copy.ledger import Key, Ledger, chunk_record, chunk_tombstone, entry_record, key_bytes, parse_key
 from mm2.copy.segments import CHUNK_SIZE, CHUNKS_KEPT, Chunk, Gap, Segment, Trail
-from mm2.copy.session import SEQUENCES, Entry, Lost, Mark, Session, Start, count_after, sequence_of, start_of
+from mm2.copy.session import SEQUENCES, LedgerEntry, Lost, Mark, Session, Start, count_after, sequence_of, start_of
 from mm2.kafka.structs import ProducerIdentity, TopicPartition
 
 TP = TopicPartition("orders", 0)
-ENTRY = Entry(
+ENTRY = LedgerEntry(
     "orders",
     0,
     "A.orders",
@@ -28,20 +28,20 @@ ENTRY = Entry(
 
 
 def test_entry_survives_the_ledger() -> None:
-    assert Entry.from_json("orders", 0, ENTRY.to_json()) == ENTRY
+    assert LedgerEntry.from_json("orders", 0, ENTRY.to_json()) == ENTRY
     many = ENTRY.replace(lost_before=7)
-    assert Entry.from_json("orders", 0, many.to_json()) == many
+    assert LedgerEntry.from_json("orders", 0, many.to_json()) == many
     assert (ENTRY.lost_ranges, many.lost_ranges) == (1, 8)
     ruled = ENTRY.replace(session=Session(ProducerIdentity(7, 0), Mark(1, 2, 0), "isolation=read_committed"))
-    assert Entry.from_json("orders", 0, ruled.to_json()) == ruled
+    assert LedgerEntry.from_json("orders", 0, ruled.to_json()) == ruled
     ahead = ENTRY.replace(known_epoch=5, retired=("src0", "dst0"))
-    assert Entry.from_json("orders", 0, ahead.to_json()) == ahead
+    assert LedgerEntry.from_json("orders", 0, ahead.to_json()) == ahead
 
 
 def test_an_older_entry_names_its_epoch_once() -> None:
     data = ENTRY.replace(known_epoch=5).to_json()
     del data["source"]["known"]
-    assert Entry.from_json("orders", 0, data).known_epoch == ENTRY.source_epoch
+    assert LedgerEntry.from_json("orders", 0, data).known_epoch == ENTRY.source_epoch
 
 
 def test_start_survives_the_channel() -> None:

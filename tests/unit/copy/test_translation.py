@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from mm2.copy.ledger import Ledger, chunk_record, chunk_tombstone, entry_record
 from mm2.copy.segments import CHUNK_SIZE, Chunk, Cut, Gap, Segment, Trail
-from mm2.copy.session import Entry, Mark, Session
+from mm2.copy.session import LedgerEntry, Mark, Session
 from mm2.copy.translation import Place, Translation
 from mm2.kafka.structs import ProducerIdentity, TopicPartition
 
@@ -111,8 +111,8 @@ def test_of_many_transactions_each_record_has_its_place(transactions: int) -> No
     assert len(model.ledger.chunks(TP)) == -(-2 * transactions // CHUNK_SIZE)
 
 
-def _entry(mark: Mark, start: Mark, chunk: int = 0) -> Entry:
-    return Entry("t", 0, "A.t", mark, session=Session(ProducerIdentity(1, 0), start), chunk=chunk)
+def _entry(mark: Mark, start: Mark, chunk: int = 0) -> LedgerEntry:
+    return LedgerEntry("t", 0, "A.t", mark, session=Session(ProducerIdentity(1, 0), start), chunk=chunk)
 
 
 class Model:

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from mm2.connect.api import ConnectError, SourceTaskContext, WorkerView
 from mm2.copy.executor.positions import offset_value
 from mm2.copy.ledger import Ledger, LedgerLog, Pause, entry_record, pause_record, paused
-from mm2.copy.session import Entry, Lease, Mark, PositionHeader, PreviousCommit, Session, Start, WrittenPosition
+from mm2.copy.session import Lease, LedgerEntry, Mark, PositionHeader, PreviousCommit, Session, Start, WrittenPosition
 from mm2.kafka.errors import AuthenticationFailure, BrokerFailure, DisconnectedFailure, KafkaFailure, TlsFailure
 from mm2.kafka.structs import ProducerIdentity, TopicPartition
 from mm2.mirror.promotions import Promotion, withdrawn
@@ -24,7 +24,7 @@ from mm2.mirror.start_from import StartFrom
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 SESSION = Session(ProducerIdentity(7, 0), Mark(0, 0, 0))
-ENTRY = Entry("t", 0, "A.t", Mark(50, 60, 50), 40, session=SESSION)
+ENTRY = LedgerEntry("t", 0, "A.t", Mark(50, 60, 50), 40, session=SESSION)
 
 
 class Positions:
@@ -68,7 +68,9 @@ class Log:
 class Scene:
     """A task as it is after its start, without Spark."""
 
-    def __init__(self, *entries: Entry, failures: list[KafkaFailure] | None = None, exactly_once: bool = False) -> None:
+    def __init__(
+        self, *entries: LedgerEntry, failures: list[KafkaFailure] | None = None, exactly_once: bool = False
+    ) -> None:
         self.positions = Positions()
         self.ledger = Ledger()
         for entry in entries:
@@ -234,7 +236,7 @@ def test_an_open_transaction_is_aborted_once_before_positions_are_read_without_e
 
 @pytest.mark.parametrize(("entry", "exactly_once"), [(ENTRY, False), (AFTER_TRANSACTIONS, True)])
 def test_no_transactional_id_is_taken_where_nothing_was_copied_in_transactions(
-    entry: Entry, exactly_once: bool
+    entry: LedgerEntry, exactly_once: bool
 ) -> None:
     scene = Scene(entry, exactly_once=exactly_once)
     scene.starts()

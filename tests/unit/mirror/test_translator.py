@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mm2.copy.ledger import Ledger, chunk_record, entry_record
 from mm2.copy.segments import Chunk, Gap, Segment
-from mm2.copy.session import Entry, Mark
+from mm2.copy.session import LedgerEntry, Mark
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror.formats import OffsetSync
 from mm2.mirror.offset_sync_store import OffsetSyncStore
@@ -20,7 +20,7 @@ def ledger(
 ) -> Ledger:
     found = Ledger()
     source = TopicPartition(topic, 0)
-    entry = Entry(topic, 0, remote, mark, source_id="source-1", target_id="target-1")
+    entry = LedgerEntry(topic, 0, remote, mark, source_id="source-1", target_id="target-1")
     for row in (chunk_record(source, Chunk(0, segments, list(gaps))), entry_record(entry)):
         found.apply(row.key, row.value)
     return found
@@ -141,6 +141,6 @@ def test_the_ledger_is_asked_again_when_it_says_more() -> None:
     found = ledger([Segment(0, 0, 100)], Mark(100, 100, 0))
     known = translator(found)
     assert known.translate(P0, 120, {}, {}) == Translated("A.t", 100, is_exact=False)
-    row = entry_record(Entry("t", 0, "A.t", Mark(130, 130, 0)))
+    row = entry_record(LedgerEntry("t", 0, "A.t", Mark(130, 130, 0)))
     found.apply(row.key, row.value)
     assert known.translate(P0, 120, {}, {}) == Translated("A.t", 120, is_exact=True)

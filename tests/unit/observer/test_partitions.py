@@ -10,7 +10,7 @@ import pytest
 
 from mm2.copy.driver.sight import PartitionSight
 from mm2.copy.ledger import Ledger, Pause, Verified, entry_record, pause_record
-from mm2.copy.session import Entry, Lost, Mark, Trouble
+from mm2.copy.session import LedgerEntry, Lost, Mark, PartitionCondition
 from mm2.copy.spec import PartitionProgress
 from mm2.copy.states import State
 from mm2.kafka.errors import BrokerFailure
@@ -37,7 +37,7 @@ class Scene:
         self.more: dict[str, Any] = {"tasks": {T0: 0, T1: 1}}
 
     def entry(self, tp: TopicPartition, position: int, records: int = 0, **more: Any) -> None:
-        entry = Entry(tp.topic, tp.partition, f"A.{tp.topic}", Mark(position, position, records), **more)
+        entry = LedgerEntry(tp.topic, tp.partition, f"A.{tp.topic}", Mark(position, position, records), **more)
         record = entry_record(entry)
         self.ledger.apply(record.key, record.value, NOW_MS)
 
@@ -199,7 +199,7 @@ def test_a_state_comes_with_its_reason(scene: Scene, more: dict[str, Any], state
 
 
 def test_troubles_pauses_and_distance_of_what_others_copy_are_told(scene: Scene) -> None:
-    scene.entry(T0, 10, 10, trouble=Trouble("CORRUPT", "bad bytes", 10, 77))
+    scene.entry(T0, 10, 10, trouble=PartitionCondition("CORRUPT", "bad bytes", 10, 77))
     scene.ends[T1] = 20 + BEHIND_OFFSETS + 1
     first, second = scene.look().views
     assert (first.state, first.reason, first.since_ms) == (State.CORRUPT, "bad bytes", 77)

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from mm2.copy.ledger import Ledger, Verified, chunk_record, entry_record
 from mm2.copy.segments import Chunk, Gap, Segment
-from mm2.copy.session import Entry, Mark, PreviousCommit
+from mm2.copy.session import LedgerEntry, Mark, PreviousCommit
 from mm2.kafka.errors import BrokerFailure
 from mm2.kafka.structs import PartitionInfo, TopicInfo, TopicPartition
 from mm2.verify.passes import Pass
 from mm2.verify.planning import Certainty, PartitionPlan, Side, plan_partition, split_spans
 
 LEADER = PartitionInfo(1, 0, (1,), (1,))
-ENTRY = Entry("t", 0, "A.t", Mark(100, 98, 98), 100, "s", "r")
+ENTRY = LedgerEntry("t", 0, "A.t", Mark(100, 98, 98), 100, "s", "r")
 CHUNK = Chunk(0, [Segment(0, 0, 50), Segment(52, 50, 48)], [Gap(50, 52, "control")])
 
 
@@ -23,7 +23,7 @@ def side(topic: str, topic_id: str, start: int, end: int, *, compacted: bool = F
     return Side({topic: info}, {place: start}, {place: end}, {topic: compacted})
 
 
-def ledger_of(entry: Entry, *chunks: Chunk) -> Ledger:
+def ledger_of(entry: LedgerEntry, *chunks: Chunk) -> Ledger:
     ledger = Ledger()
     for row in (*(chunk_record(entry.source, chunk) for chunk in chunks), entry_record(entry)):
         ledger.apply(row.key, row.value)
