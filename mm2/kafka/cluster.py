@@ -181,10 +181,9 @@ class Cluster:
     def coordinators(
         self, keys: Iterable[str], kind: CoordinatorKind = "group", *, timeout_s: float | None = None
     ) -> dict[str, int | KafkaFailure]:
-        """Find the coordinators of many keys, cached ones first, with as few requests as the cluster supports
-        (KIP-699).
+        """Find the coordinators of many keys, cached ones first.
 
-        Each key is tried once.
+        Sends as few requests as the cluster supports (KIP-699). Each key is tried once.
         """
         wanted = list(dict.fromkeys(keys))
         with self._lock:

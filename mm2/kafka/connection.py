@@ -228,9 +228,7 @@ class Connection:
 
     @property
     def session_is_over(self) -> bool:
-        """True when the session lifetime has ended: the broker may close the connection unless `maybe_reauthenticate`
-        runs first.
-        """
+        """True after the session lifetime: the broker may close the connection unless it is authenticated again."""
         return self._reauthenticate_at is not None and time.monotonic() >= self._reauthenticate_at
 
     def abort(self) -> None:
@@ -325,7 +323,7 @@ class Connection:
         )
 
     def _explained(self, error: DisconnectedFailure | TlsFailure) -> DisconnectedFailure | TlsFailure:
-        """The same failure with its usual cause, when the broker closed the connection before it answered any request."""
+        """The same failure; with the usual cause if the broker closed the connection before its first answer."""
         tls = self._settings.tls
         if self._answered:
             return error
