@@ -247,7 +247,10 @@ class GroupCalls(AdminCalls):
     def _fetch_offsets(
         self, node: int, groups: list[str], timeout_s: float, *, require_stable: bool
     ) -> dict[str, Offsets | KafkaFailure]:
-        """All offsets of groups with the same coordinator: one request, or one per group before brokers 3.0 (KIP-709)."""
+        """All offsets of groups with the same coordinator.
+
+        Sends one request, or one per group to brokers before 3.0 (KIP-709).
+        """
         try:
             wanted = [
                 OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group, member_id=None, member_epoch=-1, topics=None)

@@ -39,7 +39,7 @@ _NAMES_TOPICS: Final = 9  # newer versions of OffsetCommit name topics by id
 _RESOLVE_S: Final = 10.0
 _LOOK_S: Final = 0.2
 _LEAVE_AGAIN_S: Final = 0.5
-#: Errors of a commit that a retry cannot fix: the first lasts until the rebalance, and a deleted topic does not come back.
+#: Errors of a commit that a retry cannot fix: the first lasts until the rebalance, the second means a deleted topic.
 _FINAL: Final = {ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 
 
