@@ -175,8 +175,9 @@ def _lengths() -> list[bytes]:
 
 @functools.cache
 def _lone_heads() -> list[bytes]:
-    """The first bytes of the only record in a block of n bytes: length, attributes 0, timestamp delta 0, offset delta
-    0.
+    """The first bytes of the only record in a block of n bytes.
+
+    These are its length, attributes 0, timestamp delta 0 and offset delta 0.
     """
     heads = [b"\xff"] * 4  # no record is that short
     for size in range(4, TINY_BYTES):
