@@ -130,7 +130,7 @@ class ClassicMember(ABC):
         """Handle the error that ended the membership thread. Called without the condition."""
 
     def _forget_generation(self, code: int) -> None:
-        """Leave the generation: the coordinator has rejected it or its member id."""
+        """Discard the generation after the coordinator has rejected it or the member id."""
         if code == ErrorCode.UNKNOWN_MEMBER_ID:
             self._member_id = ""
         self._generation = NO_GENERATION

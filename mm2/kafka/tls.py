@@ -77,7 +77,7 @@ def build_server_ssl_context(tls: Tls, client_certificates: ssl.VerifyMode) -> s
 def expiries(tls: Tls) -> Mapping[str, datetime]:
     """Expiry times of the certificates in the settings' stores: the client's own, and the earliest of the trusted ones.
 
-    The keys are file names without folder, or the setting's key for inline PEM. Raises ConfigException as
+    Indexed by file name without folder, or by the name of the setting that contains PEM. Raises ConfigException as
     `build_ssl_context` does.
     """
     return _expiries(tls, tuple(_stamp(key, location) for key, location in _locations(tls)))

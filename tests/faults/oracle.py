@@ -1,7 +1,7 @@
 """Compare the replica with its source.
 
-Both clusters and the ledger are read with confluent-kafka, which shares no code with the tested program. The JSON of the
-ledger is parsed here independently.
+Both clusters and the ledger are read with confluent-kafka, which shares no code with the tested program. The JSON of
+the ledger is parsed here independently.
 
 ==== property ============================ how it is checked ==========================================================
   O1 exactly once, O2 order, O3 bytes      every record of the source is looked for on the target by all it consists of

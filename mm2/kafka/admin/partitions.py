@@ -217,7 +217,8 @@ class PartitionCalls(AdminCalls):
     ) -> dict[int, list[TopicPartition]]:
         """Partitions by the node id of their leader; a partition without one gets its failure into `results`.
 
-        A partition whose leader epoch in the metadata differs from the requested one counts as having no such leader.
+        A partition whose leader epoch in the metadata is older than the one in `leader_epochs` gets
+        UNKNOWN_LEADER_EPOCH, one with a newer epoch FENCED_LEADER_EPOCH.
         """
         max_age_s = self.cluster.settings.metadata_max_age_ms / 1000
         metadata = self.cluster.metadata({key.topic for key in wanted}, max_age_s=max_age_s, timeout_s=timeout_s)

@@ -68,5 +68,5 @@ class RightsCalls(GroupCalls):
 
 
 def _rights(numbers: Iterable[int] | None) -> Rights:
-    """The operations of a bit field's numbers; None when the broker did not report them."""
+    """The known operations among the numbers; empty for None, which means that the broker did not report them."""
     return frozenset(AclOperation(number) for number in numbers or () if number in AclOperation.__members__.values())

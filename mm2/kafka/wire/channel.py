@@ -171,7 +171,8 @@ class Channel:
     def _whole_records(self) -> memoryview:
         """The next bytes to write through TLS.
 
-        As many whole TLS records as the front buffer fills, or small buffers joined to one record. Each write ends with a TLS record, which costs as much for 60 bytes as for 16 KiB.
+        As many whole TLS records as the front buffer fills, or small buffers joined to one record. Each write ends with
+        a TLS record, which costs as much for 60 bytes as for 16 KiB.
         """
         out = self._out
         if len(out) > 1 and len(out[0]) < _TLS_RECORD_BYTES:
