@@ -1,4 +1,4 @@
-"""`bin/alarms`: five faults of spec field §4.4, done as by hand, and what is told of each, and how soon, as a table for the docs."""
+"""`bin/alarms`: inject five faults and print, as a table for the docs, what each interface reports and how soon."""
 
 import sys
 from collections.abc import Sequence

@@ -1,4 +1,5 @@
-"""What the user wrote becomes typed settings: ``.properties`` files, definitions of keys, providers, and MirrorMaker's rules.
+"""Configuration: ``.properties`` files, key definitions, config providers, and the rules of MirrorMaker's file.
 
-Knows neither brokers nor connectors: strings go in, checked values come out. The key tables are those of Kafka 4.3.0.
+Converts strings to checked, typed values. Does not depend on brokers or connectors. The key tables are those of Kafka
+4.3.0.
 """

@@ -1,7 +1,9 @@
-"""Settings of Kafka clients, Kafka 4.3.0 (``CommonClientConfigs``, ``ConsumerConfig``, ``ProducerConfig``, ``AdminClientConfig``).
+"""Settings of Kafka clients, Kafka 4.3.0.
 
-:data:`CLIENT_KEYS` decides what MirrorMaker hands from a cluster to its clients (spec mirrormaker §1.3, §1.6.1). The tables of
-the three client kinds serve to find typing errors in prefixed keys such as ``A.consumer.max.poll.records`` and to check values.
+Definitions follow ``CommonClientConfigs``, ``ConsumerConfig``, ``ProducerConfig`` and ``AdminClientConfig``.
+:data:`CLIENT_KEYS` are the keys that MirrorMaker passes from a cluster to its clients (Kafka's
+``MirrorClientConfig.CLIENT_CONFIG_DEF``). The tables of the three client kinds serve to check values and to find
+misspelt prefixed keys such as ``A.consumer.max.poll.records``.
 """
 
 from __future__ import annotations
@@ -37,10 +39,10 @@ _BOOTSTRAP: Final = ConfigDef().define(
 )
 
 CLUSTER_CONFIG: Final = ConfigDef(_BOOTSTRAP, SECURITY_PROTOCOL_CONFIG, TLS_CONFIG, SASL_CONFIG)
-"""Where a cluster is and how to log in."""
+"""Bootstrap servers and security settings of a cluster."""
 
 CLIENT_KEYS: Final = frozenset(CLUSTER_CONFIG.names)
-"""MirrorMaker's *client keys*: what a cluster's clients inherit from ``A.<key>`` or from the top level."""
+"""MirrorMaker's *client keys*: the keys that a cluster's clients inherit from ``A.<key>`` or from the top level."""
 
 CLIENT_CONFIG: Final = (
     ConfigDef(CLUSTER_CONFIG)
@@ -101,7 +103,7 @@ CLIENT_CONFIG: Final = (
     )
     .define("config.providers", Type.LIST, [], distinct(), LOW, "Names of config providers.")
 )
-"""What all kinds of clients have in common, with the consumer's defaults where kinds differ."""
+"""Keys common to all kinds of clients, with the consumer's defaults where they differ."""
 
 
 _BY_DURATION: Final = re.compile(r"by_duration:P(?=.)(\d+D)?(T(?=.)(\d+H)?(\d+M)?(\d+([.,]\d*)?S)?)?", re.IGNORECASE)
@@ -250,4 +252,4 @@ ADMIN_CONFIG: Final = (
 """Keys of an admin client."""
 
 ROLE_CONFIGS: Final = {"producer": PRODUCER_CONFIG, "consumer": CONSUMER_CONFIG, "admin": ADMIN_CONFIG}
-"""Client kinds by the prefix that addresses them in configurations."""
+"""Definitions of client settings by the prefix of the client kind."""

@@ -1,6 +1,6 @@
-"""What ``PUT …/config/validate`` says of a configuration (Kafka's ``ConfigInfos`` 4.3.0, spec connect §C).
+"""Response of ``PUT …/config/validate`` (Kafka's ``ConfigInfos`` 4.3.0).
 
-Everything in the answer is text, as in Kafka: numbers and booleans too, lists joined by commas, passwords ``[hidden]``.
+As in Kafka, all values are text: numbers, booleans, lists joined by commas, and passwords as ``[hidden]``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class ConfigValue:
-    """What validation says of one key: the typed value (``None`` when it is wrong), what could be offered, what is wrong."""
+    """Validation result of one key: the typed value (``None`` when it is invalid), recommended values, and errors."""
 
     name: str
     value: object
@@ -27,7 +27,7 @@ class ConfigValue:
 
 
 def shown(value: object, type_: Type | None) -> str | None:
-    """A typed value as the text that stands in answers; ``None`` stays ``None``."""
+    """A typed value as text for responses; ``None`` stays ``None``."""
     if value is None:
         return None
     if type_ is Type.LIST and isinstance(value, list | tuple):
@@ -37,7 +37,7 @@ def shown(value: object, type_: Type | None) -> str | None:
 
 @dataclass(frozen=True)
 class ConfigKeyInfo:
-    """The definition of a key as REST shows it."""
+    """Definition of a key in a REST response."""
 
     name: str
     type: str
@@ -68,7 +68,7 @@ class ConfigKeyInfo:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """The object REST prints; also an element of ``GET /connector-plugins/{p}/config``."""
+        """The JSON object; also an element of ``GET /connector-plugins/{p}/config``."""
         return {
             "name": self.name,
             "type": self.type,
@@ -86,7 +86,7 @@ class ConfigKeyInfo:
 
 @dataclass(frozen=True)
 class ConfigValueInfo:
-    """The value of a key as REST shows it."""
+    """Value of a key in a REST response."""
 
     name: str
     value: str | None
@@ -118,7 +118,7 @@ class ConfigValueInfo:
 
 @dataclass(frozen=True)
 class ConfigInfo:
-    """Definition and value of one key. No definition: an error about a key that nobody defines."""
+    """Definition and value of one key. Without a definition: an error about an unknown key."""
 
     definition: ConfigKeyInfo | None
     value: ConfigValueInfo | None
@@ -132,7 +132,7 @@ class ConfigInfo:
 
 @dataclass(frozen=True)
 class ConfigInfos:
-    """The whole answer. ``name`` is the connector's class."""
+    """The whole response. ``name`` is the connector's class."""
 
     name: str
     error_count: int
@@ -147,7 +147,7 @@ class ConfigInfos:
         values: Iterable[ConfigValue],
         groups: Sequence[str] | None = None,
     ) -> ConfigInfos:
-        """Values put beside their definitions: first those that have none, then all keys in the order of definition.
+        """Combine values with their definitions: first values without one, then all keys in the order of definition.
 
         ``groups`` are by default those of the keys, each once, in the order of definition.
         """
@@ -173,7 +173,7 @@ class ConfigInfos:
 
     @classmethod
     def together(cls, name: str, parts: Iterable[ConfigInfos]) -> ConfigInfos:
-        """Several answers as one (Kafka's ``mergeConfigInfos``): groups each once, keys one part after the other."""
+        """Merge several responses (Kafka's ``mergeConfigInfos``): each group once, keys in the order of the parts."""
         infos = list(parts)
         return cls(
             name,
@@ -184,9 +184,10 @@ class ConfigInfos:
 
     @classmethod
     def under_prefix(cls, keys: Mapping[str, ConfigKey], values: Iterable[ConfigValue], prefix: str) -> ConfigInfos:
-        """The keys of a converter or of a client, with the ``prefix`` they have in a connector's configuration.
+        """The keys of a converter or a client, with their ``prefix`` in a connector's configuration.
 
-        Only the ``values`` given, in their order; ``error_count`` counts keys with errors, not errors, as Kafka does here.
+        Contains only the given ``values``, in their order. As in Kafka, ``error_count`` counts keys with errors here,
+        not errors.
         """
         infos = []
         groups: dict[str, None] = {}
@@ -203,11 +204,11 @@ class ConfigInfos:
 
     @property
     def errors(self) -> list[tuple[str, str]]:
-        """Every error as (key, text), in the order of the answer."""
+        """All errors as (key, text), in the order of the response."""
         return [(config.value.name, error) for config in self.configs if config.value for error in config.value.errors]
 
     def as_json(self) -> dict[str, Any]:
-        """The body of the answer."""
+        """The body of the response."""
         return {
             "name": self.name,
             "error_count": self.error_count,

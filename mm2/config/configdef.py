@@ -1,7 +1,7 @@
 """Definitions of keys, and configurations checked against them (Kafka's ``ConfigDef`` and ``AbstractConfig``, 4.3.0).
 
-A definition is a table: key, type, default, validator, importance, words for people. Parsing a map of strings gives one typed
-value per key; unknown keys are kept in ``originals``, because they belong to clients and plugins.
+A definition is a table of key, type, default, validator, importance and documentation. Parsing a map of strings gives
+one typed value per key. Unknown keys are kept in ``originals``, because they belong to clients and plugins.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ _Value = TypeVar("_Value")
 
 
 class Importance(Enum):
-    """How much a key matters; the member's value is the name REST shows."""
+    """Importance of a key; the member's value is the name in REST responses."""
 
     HIGH = "HIGH"
     MEDIUM = "MEDIUM"
@@ -79,7 +79,7 @@ class Importance(Enum):
 
 
 class Width(Enum):
-    """Width of an input field for the value in a user interface; the member's value is the name REST shows."""
+    """Width of the value's input field in a user interface; the member's value is the name in REST responses."""
 
     NONE = "NONE"
     SHORT = "SHORT"
@@ -89,7 +89,10 @@ class Width(Enum):
 
 @dataclass(frozen=True)
 class Recommender:
-    """Values a user interface may offer, and whether the key matters at all; both see the key and all parsed values."""
+    """Valid values and visibility of a key for user interfaces.
+
+    Both functions receive the key and all parsed values.
+    """
 
     valid_values: Callable[[str, Mapping[str, object]], list[object]]
     visible: Callable[[str, Mapping[str, object]], bool] = lambda _name, _parsed: True
@@ -97,7 +100,7 @@ class Recommender:
 
 @dataclass(frozen=True)
 class ConfigKey:
-    """One row of a definition. ``default`` is :data:`NO_DEFAULT` for a required key, otherwise an already typed value."""
+    """One row of a definition. ``default`` is :data:`NO_DEFAULT` for a required key, otherwise a typed value."""
 
     name: str
     type: Type
@@ -117,7 +120,7 @@ class ConfigKey:
         return self.default is NO_DEFAULT
 
     def parse(self, value: object, *, shown_as: str | None = None) -> object:
-        """``value`` typed and validated; errors call the key ``shown_as`` (default: its name)."""
+        """Type and validate ``value``; errors name the key ``shown_as`` (default: its name)."""
         name = shown_as or self.name
         parsed = self.typed(value, shown_as=name)
         if self.validator is not None:
@@ -125,7 +128,7 @@ class ConfigKey:
         return parsed
 
     def typed(self, value: object, *, shown_as: str | None = None) -> object:
-        """``value`` typed and not validated; of a list that knows no duplicates they are gone."""
+        """Type ``value`` without validating it. Removes duplicates from a list that must not have any."""
         parsed = parse_type(shown_as or self.name, value, self.type)
         if isinstance(parsed, list) and isinstance(self.validator, DistinctList):
             return list(dict.fromkeys(parsed))
@@ -142,7 +145,7 @@ class ConfigKey:
 
 @dataclass(frozen=True)
 class _Embedded:
-    """A validator of a row that stands under a prefix."""
+    """Validator of a row under a prefix."""
 
     prefix: str
     validator: Validator
@@ -165,7 +168,10 @@ def _embedded(prefix: str, recommender: Recommender) -> Recommender:
 
 
 class ConfigDef:
-    """A growing table of :class:`ConfigKey`, in the order of definition. ``ConfigDef(a, b)`` starts with the rows of both."""
+    """A growing table of :class:`ConfigKey`, in the order of definition.
+
+    ``ConfigDef(a, b)`` starts with the rows of both.
+    """
 
     def __init__(self, *bases: ConfigDef) -> None:
         self._keys: dict[str, ConfigKey] = {}
@@ -188,7 +194,10 @@ class ConfigDef:
         dependents: Iterable[str] = (),
         recommender: Recommender | None = None,
     ) -> Self:
-        """Add a row. ``default`` may be a string; it is typed here, and a default its own validator refuses is an error."""
+        """Add a row.
+
+        ``default`` may be a string, which is typed here; a default that fails its validator is an error.
+        """
         if name in self._keys:
             raise ConfigException(f"Configuration {name} is defined twice.")
         key = ConfigKey(
@@ -216,9 +225,9 @@ class ConfigDef:
     def embed(self, prefix: str, group: str, order: int, child: ConfigDef, *, errors_in_full: bool = False) -> Self:
         """Add all rows of another definition under a prefix, as Kafka does for the plugins of a connector.
 
-        They come in the order that :meth:`sorted_keys` gives, numbered from ``order`` on, in the group ``group`` (behind which
-        a group of their own is added). Validators and recommenders see the names without the prefix, so what they complain of
-        has none either, as in Kafka; with ``errors_in_full`` validators see the whole name.
+        The rows are in the order of :meth:`sorted_keys`, numbered from ``order`` on, in the group ``group`` (followed
+        by their own group, if any). As in Kafka, validators and recommenders receive names without the prefix, so error
+        messages have none; with ``errors_in_full`` validators receive the full name.
         """
         for place, key in enumerate(child.sorted_keys(), start=order):
             self._keys[prefix + key.name] = replace(
@@ -235,7 +244,10 @@ class ConfigDef:
         return self
 
     def sorted_keys(self) -> list[ConfigKey]:
-        """As Kafka's documentation lists them: by group, by order in it, required ones first, by importance, by name."""
+        """The rows in the order of Kafka's documentation.
+
+        By group, by order in it, required keys first, by importance, by name.
+        """
         groups = {None: -1} | {group: place for place, group in enumerate(self.groups)}
         importances = list(Importance)
         return sorted(
@@ -250,12 +262,12 @@ class ConfigDef:
         )
 
     def redefine(self, name: str, **changes: Any) -> Self:
-        """Change fields of a row that came from a base, e.g. another default (already typed)."""
+        """Change fields of an inherited row, for example its default (already typed)."""
         self._keys[name] = replace(self._keys[name], **changes)
         return self
 
     def only(self, names: Iterable[str]) -> ConfigDef:
-        """A definition with just these rows, in this definition's order."""
+        """A definition with only these rows, in this definition's order."""
         wanted = frozenset(names)
         part = ConfigDef()
         part._keys = {name: key for name, key in self._keys.items() if name in wanted}
@@ -278,14 +290,14 @@ class ConfigDef:
         return len(self._keys)
 
     def parse(self, props: Mapping[str, object]) -> dict[str, Any]:
-        """Typed values of all keys. Raises the first :class:`ConfigException`, in the order of definition."""
+        """Typed values of all keys. Raises the first :class:`ConfigException` in the order of definition."""
         return {name: key.value_in(props) for name, key in self._keys.items()}
 
     def config_values(self, props: Mapping[str, object]) -> list[ConfigValue]:
-        """Every key with its value, its errors and its recommendations (``ConfigDef.validate`` of Kafka).
+        """Every key with its value, its errors and its recommended values (``ConfigDef.validate`` of Kafka).
 
-        As in Kafka a value that cannot be typed counts as null for the validator, which may then complain too; and a
-        dependent that nobody defines is an error of its own.
+        As in Kafka, a value that cannot be typed is null for the validator, which may add another error. A dependent
+        without a definition is an error of its own.
         """
         values = {name: self._config_value(key, props) for name, key in self._keys.items()}
         for name in self._undefined_dependents():
@@ -307,7 +319,7 @@ class ConfigDef:
         value: object = None
         if key.name in props:
             try:
-                # Duplicates stay, as in Kafka, and a list of distinct items complains of them here.
+                # Duplicates are kept, as in Kafka; a list of distinct items reports them here.
                 value = parse_type(key.name, props[key.name], key.type)
             except ConfigException as error:
                 errors.append(str(error))
@@ -339,14 +351,14 @@ class ConfigDef:
         return ConfigInfos.of(name, self._keys, self.config_values(props), self.groups)
 
     def validate(self, props: Mapping[str, object]) -> list[tuple[str, list[str]]]:
-        """(key, error texts) for **every** key, in order; the list of texts is empty for a good one."""
+        """(key, error texts) for **every** key, in order; the list of texts is empty for a valid key."""
         return [(value.name, value.errors) for value in self.config_values(props)]
 
 
 class AbstractConfig:
     """A map of strings read through a definition; raises :class:`ConfigException` for the first bad or missing key.
 
-    Reading a value marks its key as used, so that :meth:`unused` can tell the user which keys nobody looked at.
+    Reading a value marks its key as used; :meth:`unused` lists the keys that were never read.
     """
 
     def __init__(self, definition: ConfigDef, props: Mapping[str, object]) -> None:
@@ -357,16 +369,16 @@ class AbstractConfig:
 
     @property
     def originals(self) -> dict[builtins.str, Any]:
-        """What was given, untyped, unknown keys included (a copy)."""
+        """The given strings, including unknown keys (a copy)."""
         return dict(self._originals)
 
     @property
     def values(self) -> Mapping[builtins.str, Any]:
-        """All typed values, defaults included. Reading here marks nothing as used."""
+        """All typed values, defaults included. Reading here marks no key as used."""
         return MappingProxyType(self._values)
 
     def originals_with_prefix(self, prefix: builtins.str, strip: builtins.bool = True) -> dict[builtins.str, Any]:
-        """The given keys that start with ``prefix`` and have something after it; they count as used."""
+        """The given keys that start with ``prefix`` and are longer than it; marks them as used."""
         found = {k: v for k, v in self._originals.items() if k.startswith(prefix) and len(k) > len(prefix)}
         self._used.update(found)
         return {k.removeprefix(prefix): v for k, v in found.items()} if strip else found
@@ -379,7 +391,7 @@ class AbstractConfig:
         return self._values[key]
 
     def ignore(self, key: builtins.str) -> None:
-        """Count ``key`` as used."""
+        """Mark ``key`` as used."""
         self._used.add(key)
 
     def unused(self) -> set[builtins.str]:

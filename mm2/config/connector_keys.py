@@ -1,4 +1,7 @@
-"""Settings every connector has (spec connect §E.2; Kafka's ``ConnectorConfig`` and its source and sink forms, 4.3.0)."""
+"""Settings of all connectors.
+
+Kafka 4.3.0 defines them in ``ConnectorConfig``, ``SourceConnectorConfig`` and ``SinkConnectorConfig``.
+"""
 
 from __future__ import annotations
 
@@ -38,16 +41,22 @@ _COMMON, _ERRORS, _TRANSFORMS, _PREDICATES = "Common", "Error Handling", "Transf
 _CREATION, _EXACTLY_ONCE, _OFFSETS = "Topic Creation", "Exactly Once Support", "offsets.topic"
 
 CLIENT_OVERRIDE_PREFIXES: Final = ("producer.override.", "consumer.override.", "admin.override.")
-"""What follows these goes to the connector's clients, as far as the worker's override policy lets it."""
+"""Prefixes of settings for the connector's clients, as far as the worker's override policy allows them."""
 
 ISOLATION_KEY: Final = "plugin.isolation"
-"""Ours: ``loader`` keeps a plugin's modules apart within the worker's process, ``process`` runs it in one of its own."""
+"""Not in Kafka.
+
+``loader`` isolates a plugin's modules in the worker's process, ``process`` runs it in its own process.
+"""
 
 _Row = tuple[str, Type, object, Validator | None, Importance, str, int, Width, str, str]
 
 
 def _rows(base: ConfigDef, rows: Iterable[_Row]) -> ConfigDef:
-    """``base`` and rows of: key, type, default, validator, importance, group, order, width, display name, words for people."""
+    """Add rows to ``base``.
+
+    A row is key, type, default, validator, importance, group, order, width, display name and documentation.
+    """
     definition = ConfigDef(base)
     for name, type_, default, validator, importance, group, order, width, display_name, doc in rows:
         definition.define(
@@ -279,7 +288,8 @@ CONNECTOR_CONFIG: Final = _rows(
 """Keys of any connector."""
 
 for _class_key in ("connector.class", "key.converter", "value.converter", "header.converter"):
-    # A version is of something: as in Kafka also where a connector declares all these keys for itself.
+    # A plugin.version key recommends versions of the plugin in its class key. As in Kafka, this also holds where a
+    # connector declares all these keys itself.
     CONNECTOR_CONFIG.redefine(
         "connector.plugin.version" if _class_key == "connector.class" else f"{_class_key}.plugin.version",
         recommender=_version_of(_class_key),
@@ -413,17 +423,17 @@ _DEFAULT_GROUP: Final = "default"
 
 
 def source_connector_config(props: Mapping[str, str]) -> ConfigDef:
-    """:data:`SOURCE_CONNECTOR_CONFIG` and the rows of the topic creation groups that ``props`` ask for.
+    """Build :data:`SOURCE_CONNECTOR_CONFIG` with the rows of the topic creation groups in ``props``.
 
-    Any ``topic.creation.*`` key makes the group ``default`` exist, whose partitions and replicas are then required; the
-    other groups fall back on them.
+    Any ``topic.creation.*`` key creates the group ``default``, whose partitions and replicas are then required. They
+    are the defaults of the other groups.
     """
     definition = ConfigDef(SOURCE_CONNECTOR_CONFIG)
     if not any(key.startswith(TOPIC_CREATION_PREFIX) for key in props):
         return definition
     groups = [group for group in split_list(props.get("topic.creation.groups") or "") if group != _DEFAULT_GROUP]
     for group in dict.fromkeys([_DEFAULT_GROUP, *groups]):
-        # Kafka names the group of keys twice over.
+        # Kafka names the group of keys twice.
         name = group if group == _DEFAULT_GROUP else f"{_CREATION}: {group}"
         rows = _rows(ConfigDef(), _creation_rows(name, props, is_default=group == _DEFAULT_GROUP))
         definition.embed(f"{TOPIC_CREATION_PREFIX}{group}.", name, 0, rows, errors_in_full=True)
@@ -489,7 +499,7 @@ def _creation_rows(name: str, props: Mapping[str, str], *, is_default: bool) -> 
 
 
 def check_sink_topics(props: Mapping[str, str]) -> None:
-    """Exactly one of ``topics`` and ``topics.regex``. Raises :class:`ConfigException` with Kafka's text."""
+    """Require exactly one of ``topics`` and ``topics.regex``. Raises :class:`ConfigException` with Kafka's text."""
     named, pattern = bool(split_list(props.get("topics", ""))), bool(props.get("topics.regex", "").strip())
     if named and pattern:
         raise ConfigException(

@@ -1,4 +1,4 @@
-"""What differs between two versions of MirrorMaker's file, as lines for people; without what is or may be a secret. Pure."""
+"""Difference between two versions of MirrorMaker's file as readable lines, without values that may be secrets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mm2.config.values import Password, without_login
 from mm2.config.worker_keys import DISTRIBUTED_CONFIG
 
 _SIDES: Final = ("source.cluster.", "target.cluster.")
-# The longest first, so that "source.consumer." is not taken for anything else.
+# Longest first: "source.consumer." contains shorter prefixes.
 _ROLE_PREFIXES: Final = (
     *(f"{side}.{role}." for side in ("source", "target") for role in ROLE_CONFIGS),
     *(f"{role}.override." for role in ROLE_CONFIGS),
@@ -34,14 +34,13 @@ def _showable() -> frozenset[str]:
 
 
 _SHOWABLE: Final = _showable()
-"""Keys whose values are no secrets. Of a key that nobody declares nobody knows what it holds."""
+"""Keys whose values are not secrets. Values of undeclared keys may be secrets."""
 
 
 def difference(old: Mapping[str, str], new: Mapping[str, str], aliases: Iterable[str]) -> list[str]:
-    """One line for each key that is not the same, sorted: ``key: old -> new``; of a key that is new or gone, ``(none)``.
+    """One line for each changed key, sorted: ``key: old -> new``, with ``(none)`` for an added or removed key.
 
-    ``aliases`` are those of both versions. Values are shown of keys that are known to hold no secret, others as
-    ``[hidden]``.
+    ``aliases`` are those of both versions. Values that may be secrets are shown as ``[hidden]``.
     """
     names = sorted(aliases, key=len, reverse=True)
     prefixes = [*(f"{one}->{other}." for one in names for other in names), *(f"{name}." for name in names)]
@@ -54,7 +53,10 @@ def difference(old: Mapping[str, str], new: Mapping[str, str], aliases: Iterable
 
 
 def is_showable(key: str, prefixes: Iterable[str] = ()) -> bool:
-    """Whether the value of a key is known to hold no secret; ``prefixes`` are those of clusters and flows, with their dots."""
+    """Whether the value of a key cannot be a secret.
+
+    ``prefixes`` are those of clusters and flows, including the dot.
+    """
     for prefix in prefixes:
         if key.startswith(prefix):
             key = key.removeprefix(prefix)

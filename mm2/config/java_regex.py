@@ -1,12 +1,11 @@
 r"""Java's regular expressions for Python's `re` (java.util.regex.Pattern, Java 17).
 
-Filter lists are written for Java. Python's `re` since 3.11 has possessive quantifiers and atomic groups, so what is left
-is a matter of spelling, translated here: `\Q…\E`, `\p{…}` (POSIX and Unicode categories), nested and intersected
-character classes, named groups, flags in the middle, `\z \Z \h \H \R \x{…} \e \a \0n \cX`. ASCII meaning of `\w \d \s
-\b` is Java's default too. The third-party `regex` module would still need most of these translations (`\Q`, POSIX
-classes, the reach of flags), so it would cost a compiled dependency and save little. What cannot be said in `re`
-(`\G`, `\X`, scripts and blocks, `\N{…}`, flags d, u, x, U) raises PatternError: a filter must never silently mean
-something else.
+Filter lists are written for Java. Python's `re` has possessive quantifiers and atomic groups since 3.11, so only syntax
+has to be translated: `\Q…\E`, `\p{…}` (POSIX and Unicode categories), nested and intersected character classes, named
+groups, flags inside a pattern, `\z \Z \h \H \R \x{…} \e \a \0n \cX`. The ASCII meaning of `\w \d \s \b` is Java's
+default too. The third-party `regex` module would still need most of these translations (`\Q`, POSIX classes, the scope
+of flags), and would add a compiled dependency. Syntax that `re` cannot express (`\G`, `\X`, scripts and blocks,
+`\N{…}`, flags d, u, x, U) raises PatternError, because a filter must not silently change its meaning.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _HORIZONTAL: Final = r" \t\xa0\u1680\u180e\u2000-\u200a\u202f\u205f\u3000"
 _VERTICAL: Final = r"\n\x0b\f\r\x85\u2028\u2029"
 _PUNCTUATION: Final = r"!-/:-@\[-`{-~"
 
-# Text between the brackets of a class; POSIX classes are ASCII in Java.
+# Content of a bracketed class; POSIX classes are ASCII in Java.
 _PROPERTIES: Final = {
     "Lower": "a-z",
     "Upper": "A-Z",
@@ -61,12 +60,12 @@ _PYTHON_FLAGS: Final = "ims"
 
 
 class PatternError(ValueError):
-    """The pattern is no Java pattern, or one that cannot be said in Python."""
+    """The pattern is not a valid Java pattern, or Python cannot express it."""
 
 
 @functools.lru_cache(maxsize=256)
 def compile_java(pattern: str) -> re.Pattern[str]:
-    """Compile; use `fullmatch` for what Java calls `matches`. Raises PatternError with position and reason."""
+    """Compile a Java pattern; use `fullmatch` for Java's `matches`. Raises PatternError with position and reason."""
     try:
         return re.compile(translate(pattern), re.ASCII)
     except re.error as exc:
@@ -80,7 +79,7 @@ def translate(pattern: str) -> str:
 
 @functools.lru_cache(maxsize=32)
 def _category_class(prefixes: tuple[str, ...]) -> str:
-    """Ranges of all code points whose general category starts with one of `prefixes`, as text of a class."""
+    """Ranges of all code points whose general category starts with one of `prefixes`, as the content of a class."""
     ranges: list[list[int]] = []
     for point in range(sys.maxunicode + 1):
         if unicodedata.category(chr(point)).startswith(prefixes):
@@ -103,9 +102,9 @@ class _Translator:
         return self._text[self._at : self._at + size]
 
     def alternatives(self, *, top: bool = False) -> str:
-        """Translate up to the `)` that closes the present group, or to the end."""
+        """Translate up to the `)` that closes the current group, or to the end."""
         out: list[str] = []
-        flags: list[str] = []  # flags switched on by `(?i)` in this group: open `(?i:` that reach to its end
+        flags: list[str] = []  # flags set by `(?i)` in this group: each opens a `(?i:` that extends to its end
         while self._at < len(self._text):
             char = self._peek()
             if char == ")":
@@ -113,7 +112,7 @@ class _Translator:
                     raise self._fail("unmatched ')'")
                 break
             if char == "|":
-                # In Java a flag set in the middle holds for the later alternatives of the group as well.
+                # In Java a flag set in the middle also applies to the later alternatives of the group.
                 out.append(")" * len(flags) + "|" + "".join(flags))
                 self._at += 1
             elif found := _FLAGS.match(self._text, self._at):
@@ -137,7 +136,7 @@ class _Translator:
         return "".join(out) + ")" * len(flags)
 
     def _repetition(self) -> str:
-        """How often, in braces. What Python takes for text when it is none, and {,n}, are errors in Java."""
+        """A quantifier in braces. Invalid quantifiers, which Python treats as text, and {,n} are errors in Java."""
         found = _REPETITION.match(self._text, self._at)
         if found is None:
             raise self._fail("illegal repetition")
@@ -207,7 +206,7 @@ class _Translator:
         return text
 
     def _class_escape(self) -> tuple[bool, str]:
-        """One escape that stands for characters: (complement?, text for a class of `re`)."""
+        """One escape for a set of characters: (complement?, content for a class of `re`)."""
         kind = self._peek(2)[1:]
         start = self._at + 2
         if not kind:
@@ -239,7 +238,7 @@ class _Translator:
         return negated != bool(found[1]), inner
 
     def _escaped_char(self) -> str:
-        """An escape that stands for exactly one character; moves behind it."""
+        """An escape for exactly one character; advances past it."""
         rest = self._text[self._at :]
         if found := re.match(r"\\x\{([0-9a-fA-F]+)\}|\\x([0-9a-fA-F]{2})|\\u([0-9a-fA-F]{4})", rest):
             point = int(found[1] or found[2] or found[3], 16)
@@ -260,7 +259,10 @@ class _Translator:
         return chr(point)
 
     def _class(self) -> str:
-        """A bracketed class, with Java's unions `[a[bc]]` and intersections `[a-z&&[^b]]`, as a one-character pattern."""
+        """A bracketed class as a one-character pattern.
+
+        Supports Java's unions `[a[bc]]` and intersections `[a-z&&[^b]]`.
+        """
         self._at += 1
         negated = self._peek() == "^"
         self._at += negated

@@ -1,7 +1,7 @@
-"""Keys of workers' files that Kafka has given up, and what becomes of them here: such files still start, with a warning.
+"""Worker keys that Kafka has removed. A worker with such keys starts and logs a warning.
 
-``rest.host.name`` and ``rest.port`` (removed in 3.0, KIP-208) mean a listener where ``listeners`` is not given. The converters of
-internal topics (removed in 3.0, KIP-174) have no effect: these topics hold JSON without schemas.
+``rest.host.name`` and ``rest.port`` (removed in 3.0, KIP-208) define a listener if ``listeners`` is not set. The
+converters of internal topics (removed in 3.0, KIP-174) have no effect: these topics contain JSON without schemas.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ _INTERNAL: Final = ("internal.key.converter", "internal.value.converter")
 
 
 def without_legacy_keys(props: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """A worker's settings in today's words, and one sentence for each old one. Raises :class:`ConfigException` for a bad port."""
+    """A worker's settings with current keys, and one warning per removed key.
+
+    Raises :class:`ConfigException` for a bad port.
+    """
     kept = {key: value for key, value in props.items() if not _is_internal(key)}
     told = [
         f"Configuration {key} has no effect: internal topics hold JSON without schemas (it was removed in Kafka 3.0)."

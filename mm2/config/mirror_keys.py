@@ -1,4 +1,8 @@
-"""Settings of the three mirror connectors (spec mirrormaker §1.6.3 to §1.6.6; Kafka 4.3.0), and our own."""
+"""Settings of the three mirror connectors.
+
+Kafka 4.3.0 defines them in ``MirrorConnectorConfig``, ``MirrorSourceConfig``, ``MirrorCheckpointConfig`` and
+``MirrorHeartbeatConfig``. Keys that Kafka does not have are in a table of their own.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +74,7 @@ MIRROR_CONNECTOR_CONFIG: Final = ConfigDef(
     TLS_CONFIG,
     SASL_CONFIG,
 )
-"""Keys that all three connectors have, in the order in which `config/validate` tells them, here as in Kafka."""
+"""Keys common to all three connectors, in the order of `config/validate` in Kafka."""
 
 _TOPICS_CONFIG: Final = (
     ConfigDef()
@@ -112,7 +116,7 @@ _METRIC_NAMES_CONFIG: Final = ConfigDef().define(
 
 THROTTLE_KEY: Final = "copy.throttle.bytes.per.sec"
 TOPIC_THROTTLE_PREFIX: Final = f"{THROTTLE_KEY}."
-"""Followed by the name of a topic of the source: a limit of its own, beside that of the flow."""
+"""Prefix of a source topic's name: a rate limit for this topic, in addition to that of the flow."""
 
 OWN_CONFIG: Final = (
     ConfigDef()
@@ -189,11 +193,11 @@ OWN_CONFIG: Final = (
         "Replicas of the ledger topic. Not given, and not possible: the broker's default.",
     )
 )
-"""Keys of ours that Kafka's source connector does not have. Beside them stands :data:`TOPIC_THROTTLE_PREFIX`."""
+"""Keys that Kafka's source connector does not have, except those with :data:`TOPIC_THROTTLE_PREFIX`."""
 
 
 def topic_throttles(props: Mapping[str, str]) -> dict[str, int]:
-    """Bytes per second by topic of the source, from the keys under :data:`TOPIC_THROTTLE_PREFIX`; 0 = no limit.
+    """Bytes per second by source topic, from the keys under :data:`TOPIC_THROTTLE_PREFIX`; 0 = no limit.
 
     Raises :class:`ConfigException` naming the key.
     """
@@ -208,7 +212,7 @@ def topic_throttles(props: Mapping[str, str]) -> dict[str, int]:
 
 
 def _define_job(definition: ConfigDef, name: str, *, enabled: bool, interval_seconds: int, doc: str) -> ConfigDef:
-    """The two keys of a repeated job: whether it runs, and how often (a negative interval also turns it off)."""
+    """The two keys of a periodic job: whether it runs, and its interval (a negative interval also disables it)."""
     return definition.define(f"{name}.enabled", Type.BOOLEAN, enabled, None, LOW, doc).define(
         f"{name}.interval.seconds", Type.LONG, interval_seconds, None, LOW, f"{doc.rstrip('.')}: how often, seconds."
     )
@@ -280,11 +284,14 @@ def _checkpoint_config() -> ConfigDef:
 
 
 MIRROR_SOURCE_CONFIG: Final = _source_config()
-"""Keys of MirrorSourceConnector, with ours."""
+"""Keys of MirrorSourceConnector, including those that Kafka does not have."""
 
 MIRROR_CHECKPOINT_CONFIG: Final = _checkpoint_config()
-"""Keys of MirrorCheckpointConnector. It reads ``topics``, ``topics.exclude`` (its topic filter) and ``emit.offset-syncs.enabled``
-as well, but does not declare them, just like Kafka's."""
+"""Keys of MirrorCheckpointConnector.
+
+As in Kafka, it also reads ``topics``, ``topics.exclude`` (its topic filter) and ``emit.offset-syncs.enabled`` without
+declaring them.
+"""
 
 MIRROR_HEARTBEAT_CONFIG: Final = _define_job(
     ConfigDef(MIRROR_CONNECTOR_CONFIG), "emit.heartbeats", enabled=True, interval_seconds=1, doc="Write heartbeats."
@@ -301,7 +308,7 @@ MIRROR_SOURCE_TASK_CONFIG: Final = (
     )
     .define("task.index", Type.INT, None, None, LOW, "Number of the task.")
 )
-"""What a task of MirrorSourceConnector is given."""
+"""Configuration of a MirrorSourceConnector task."""
 
 MIRROR_CHECKPOINT_TASK_CONFIG: Final = (
     ConfigDef(MIRROR_CHECKPOINT_CONFIG)
@@ -309,7 +316,7 @@ MIRROR_CHECKPOINT_TASK_CONFIG: Final = (
     .define("task.assigned.share.groups", Type.LIST, "", None, LOW, "Share groups of a task; Java has none.")
     .define("task.index", Type.INT, None, None, LOW, "Number of the task.")
 )
-"""What a task of MirrorCheckpointConnector is given."""
+"""Configuration of a MirrorCheckpointConnector task."""
 
 CONNECTOR_CONFIGS: Final = {
     SOURCE_CONNECTOR: MIRROR_SOURCE_CONFIG,
@@ -322,7 +329,7 @@ CONNECTOR_KEYS: Final = frozenset(name for definition in CONNECTOR_CONFIGS.value
 """Every key that any of the three connectors declares; at the top of the file these are defaults of all flows."""
 
 MIRROR_CLIENT_CONFIG: Final = ConfigDef(CLUSTER_CONFIG, REPLICATION_POLICY_CONFIG, FORWARDING_ADMIN_CONFIG)
-"""Keys of MirrorClient, the library that looks at one cluster (spec mirrormaker §7)."""
+"""Keys of MirrorClient, the client library for one cluster (Kafka's ``MirrorClientConfig``)."""
 
 RENAMED: Final = {
     "topics.blacklist": "topics.exclude",
@@ -330,4 +337,4 @@ RENAMED: Final = {
     "groups.blacklist": "groups.exclude",
     "config.properties.blacklist": "config.properties.exclude",
 }
-"""Keys of older releases → what they are called now; Kafka 4 no longer reads the old ones."""
+"""Keys of older releases → their current names; Kafka 4 no longer reads the old ones."""

@@ -1,14 +1,14 @@
-"""MirrorMaker's file: from one map of strings to the settings of every flow (spec mirrormaker §1.2 to §1.6).
+"""MirrorMaker's file: derives the settings of every flow from one map of strings (Kafka's ``MirrorMakerConfig``).
 
-The derivations say for each derived key *which key of the file* it comes from. Values, precedence, and errors that name the
-key as the user wrote it are all read off these maps.
+The derivations give for each derived key *the key of the file* that it comes from. Values, precedence, and errors with
+the key as written in the file are all based on these maps.
 
 =============  =====================================================================================================
 key of a file  meaning
 =============  =====================================================================================================
 ``x``          top key
-``A.x``        cluster key: the clients of A, and the workers that live on A
-``A->B.x``     flow key: the three connectors of one flow; wins over everything else there
+``A.x``        cluster key: the clients of A, and the workers whose target cluster is A
+``A->B.x``     flow key: the three connectors of one flow; overrides all other keys for them
 =============  =====================================================================================================
 """
 
@@ -61,7 +61,7 @@ TOP_CONFIG: Final = (
     .include(SASL_CONFIG)
     .include(MIRROR_REST_CONFIG)
 )
-"""Keys the process itself declares; all of them are checked when the file is read."""
+"""Keys of the process itself; all of them are checked when the file is read."""
 
 WORKER_PREFIXES: Final = (
     "offset.storage",
@@ -74,17 +74,19 @@ WORKER_PREFIXES: Final = (
     "worker",
     "replication.policy",
 )
-"""Top keys that start so reach every worker, and win over the cluster's own key."""
+"""Top keys with these prefixes apply to every worker and override the cluster's own key."""
 
 DEDICATED_WORKER_DEFAULTS: Final = {"scheduled.rebalance.max.delay.ms": "0"}
-"""What the workers of a MirrorMaker process have otherwise than other workers, unless the file says so: the work of a process that
-died goes on elsewhere at once, not after five minutes."""
+"""Defaults of workers in a MirrorMaker process that differ from those of other workers.
+
+The tasks of a process that died are reassigned immediately instead of after five minutes.
+"""
 
 _PROVIDERS: Final = "config.providers"
 _SPARK: Final = "spark."
 _ROLES: Final = tuple(ROLE_CONFIGS)
 _FREE_PREFIXES: Final = (_PROVIDERS, "replication.policy", TOPIC_THROTTLE_PREFIX)
-"""Top keys that reach every connector although none declares them."""
+"""Top keys that every connector receives although none declares them."""
 _BYTE_ARRAY_CONVERTER: Final = "org.apache.kafka.connect.converters.ByteArrayConverter"
 
 
@@ -107,22 +109,22 @@ class Derived:
     made: dict[str, str]
 
     def origin(self, key: str, otherwise: str) -> str:
-        """The key of the file that ``key`` comes from; ``otherwise`` for one that is not in the file."""
+        """The key of the file that ``key`` comes from; ``otherwise`` if it is not in the file."""
         return self.origins.get(key, otherwise)
 
 
 class MirrorMakerConfig:
     """The whole configuration of a MirrorMaker process.
 
-    Raises :class:`ConfigException` when a key of :data:`TOP_CONFIG` is wrong or a provider cannot be made; everything that
-    belongs to single flows is checked by :meth:`validate`.
+    Raises :class:`ConfigException` when a key of :data:`TOP_CONFIG` is wrong or a provider cannot be created. Settings
+    of single flows are checked by :meth:`validate`.
     """
 
     def __init__(self, props: Mapping[str, str]) -> None:
         self._props = dict(props)
         self._transformer = ConfigTransformer.from_props(self._props)
         declared = {key: value for key, value in self._props.items() if key in TOP_CONFIG}
-        # First key by key: that does not show what a provider gave.
+        # First key by key, because these errors do not show values of providers.
         self._check(TOP_CONFIG, Derived({key: key for key in declared}, {}), "")
         self._top = AbstractConfig(TOP_CONFIG, self._transformer.transform(declared))
 
@@ -132,7 +134,7 @@ class MirrorMakerConfig:
         return dict(self._props)
 
     def without(self, key: str) -> Self:
-        """The same without one key of the file, not checked again."""
+        """The same configuration without one key of the file, not checked again."""
         other = copy.copy(self)
         other._props = {name: value for name, value in self._props.items() if name != key}  # noqa: SLF001
         return other
@@ -149,11 +151,11 @@ class MirrorMakerConfig:
 
     @property
     def internal_rest(self) -> bool:
-        """Whether the processes of this deployment talk to each other over REST."""
+        """Whether the processes of this deployment send REST requests to each other."""
         return self._top.bool("dedicated.mode.enable.internal.rest")
 
     def rest_props(self) -> dict[str, str]:
-        """What the REST server reads: its own keys, ``listeners.https.*`` and ``ssl.*`` of the top level, resolved."""
+        """Settings of the REST server: its own keys, ``listeners.https.*`` and ``ssl.*`` of the top level, resolved."""
         wanted = {
             key: value
             for key, value in self._props.items()
@@ -164,7 +166,10 @@ class MirrorMakerConfig:
         return self._transformer.transform(wanted)
 
     def spark_props(self) -> dict[str, str]:
-        """The top keys ``spark.*``, resolved. With a cluster called ``spark``, its keys stay out: Spark shows its settings."""
+        """The top keys ``spark.*``, resolved.
+
+        Excludes the keys of a cluster named ``spark``, because Spark shows its settings.
+        """
         readers = self._readers()
         return self._transformer.transform(
             {
@@ -176,7 +181,7 @@ class MirrorMakerConfig:
         )
 
     def cluster_pairs(self) -> list[SourceAndTarget]:
-        """The flows that exist (§1.4): replication is on, or heartbeats are, which they are unless turned off."""
+        """The flows that exist: replication is enabled, or heartbeats are, which is the default."""
         return [pair for pair in self.possible_pairs() if self._replicates(pair) or self._emits_heartbeats(pair)]
 
     def possible_pairs(self) -> list[SourceAndTarget]:
@@ -184,46 +189,49 @@ class MirrorMakerConfig:
         return [SourceAndTarget(s, t) for s in self.clusters for t in self.clusters if s != t]
 
     def replicating_pairs(self) -> list[SourceAndTarget]:
-        """The flows that copy topics; the others of :meth:`cluster_pairs` are there for their heartbeats."""
+        """The flows that replicate topics; the other :meth:`cluster_pairs` only emit heartbeats."""
         return [pair for pair in self.possible_pairs() if self._replicates(pair)]
 
     def unknown_clusters(self, aliases: Iterable[str]) -> list[str]:
-        """Those of ``aliases`` that ``clusters`` does not name."""
+        """Those of ``aliases`` that are not in ``clusters``."""
         return [alias for alias in aliases if alias not in self.clusters]
 
     def cluster_props(self, alias: str) -> dict[str, str]:
-        """All settings of one cluster (§1.3), references not resolved."""
+        """All settings of one cluster, references not resolved."""
         return self._raw(self._cluster(alias))
 
     def client_config(self, alias: str) -> dict[str, str]:
-        """What :data:`~mm2.config.mirror_keys.MIRROR_CLIENT_CONFIG` reads for one cluster (§7): top keys below its own, resolved."""
+        """Settings of :data:`~mm2.config.mirror_keys.MIRROR_CLIENT_CONFIG` for one cluster, references resolved.
+
+        The cluster's keys override top keys.
+        """
         return self._transformer.transform({**self._props, **self.cluster_props(alias)})
 
     def worker_config(self, pair: SourceAndTarget) -> dict[str, str]:
-        """Settings of the flow's Connect worker, which lives on the target (§1.5), references resolved."""
+        """Settings of the flow's Connect worker, which uses the target cluster, references resolved."""
         return self._worker_values(self._worker(pair))
 
     def connector_config(self, pair: SourceAndTarget, java_class_name: str) -> dict[str, str]:
-        """Settings of one connector of the flow (§1.6), references **not** resolved: this is what the config topic keeps."""
+        """Settings of one connector of the flow, references **not** resolved, as stored in the config topic."""
         return self._raw(self._connector(pair, java_class_name))
 
     def worker_derivation(self, pair: SourceAndTarget) -> Derived:
-        """Which key of the file each setting of :meth:`worker_config` comes from."""
+        """The key of the file that each setting of :meth:`worker_config` comes from."""
         return self._worker(pair)
 
     def connector_derivation(self, pair: SourceAndTarget, java_class_name: str) -> Derived:
-        """Which key of the file each setting of :meth:`connector_config` comes from."""
+        """The key of the file that each setting of :meth:`connector_config` comes from."""
         return self._connector(pair, java_class_name)
 
     def unread_keys(self) -> list[tuple[str, str | None]]:
-        """Keys of the file that nothing reads, each with the known key it most resembles, in the file's order."""
+        """Keys of the file that no component reads, each with the most similar known key, in the file's order."""
         return self._readers().unread(self._props)
 
     def validate(self, targets: Iterable[str] | None = None) -> None:
         """Check the typed settings of every flow into ``targets`` (``None`` = all): workers, connectors, clients.
 
-        Raises :class:`ConfigException` for the first bad or missing one, with Kafka's text, the key and the value as they
-        stand in the file. Where a provider gave the value, the reference is shown and not what it stands for.
+        Raises :class:`ConfigException` for the first bad or missing setting, with Kafka's text and the key and value as
+        written in the file. If a provider gave the value, the error shows the reference instead.
         """
         wanted = None if targets is None else frozenset(targets)
         for pair in self.cluster_pairs():
@@ -272,7 +280,7 @@ class MirrorMakerConfig:
 
     def _worker_values(self, worker: Derived) -> dict[str, str]:
         values = self._raw(worker)
-        # The providers' own settings stay as written: the worker makes its providers from them once more.
+        # The providers' own settings stay unresolved: the worker creates its own providers from them.
         untouched = {key: values[key] for key in worker.origins if worker.origins[key].startswith(_PROVIDERS)}
         return {**self._transformer.transform({k: v for k, v in values.items() if k not in untouched}), **untouched}
 
@@ -281,7 +289,7 @@ class MirrorMakerConfig:
         origins.update({key: key for key in self._props if key.startswith(_FREE_PREFIXES)})
         for side, alias in (("source", pair.source), ("target", pair.target)):
             for key, origin in self._cluster(alias).origins.items():
-                # Kafka looks at the beginning of the word only, so "administrator" counts as a client's key, too.
+                # Kafka checks only the prefix, so "administrator" counts as a client's key, too.
                 origins[f"{side}.{key}" if key.startswith(_ROLES) else f"{side}.cluster.{key}"] = origin
         made = {
             "name": java_class_name.rpartition(".")[2],
@@ -319,7 +327,7 @@ class MirrorMakerConfig:
         for java_class_name in CONNECTOR_CLASSES:
             connector = self._connector(pair, java_class_name)
             self._check(CONNECTOR_CONFIGS[java_class_name], connector, f"{pair}.")
-        # The clients' settings are the same in all three, and so are the limits of single topics.
+        # The clients' settings and the limits of single topics are the same in all three connectors.
         for key, origin in connector.origins.items():
             if key.startswith(TOPIC_THROTTLE_PREFIX):
                 self._parse(OWN_CONFIG.keys[THROTTLE_KEY], origin)
@@ -332,12 +340,15 @@ class MirrorMakerConfig:
             self._check_given(definition, connector, f"{role}.override.")
 
     def _check_given(self, definition: ConfigDef, derived: Derived, prefix: str) -> None:
-        """Check what is given under ``prefix``; nothing is missing there."""
+        """Check the given keys under ``prefix``; missing keys are no error."""
         given = (key.removeprefix(prefix) for key in derived.origins if key.startswith(prefix))
         self._check(definition.only(given), derived, "", prefix=prefix)
 
     def _check(self, definition: ConfigDef, derived: Derived, scope: str, *, prefix: str = "") -> dict[str, Any]:
-        """Typed values of ``definition`` out of the keys under ``prefix``; ``scope`` is where a missing key belongs."""
+        """Typed values of ``definition`` from the keys under ``prefix``.
+
+        ``scope`` is the prefix of a missing key in errors.
+        """
         values: dict[str, Any] = {}
         for name, key in definition.keys.items():
             derived_name = prefix + name
@@ -359,7 +370,7 @@ class MirrorMakerConfig:
         except ConfigException:
             if value == raw:
                 raise
-        # Outside of the handler, so that no trace leads to the value.
+        # Outside of the handler, so that the exception context does not contain the value.
         bounds = f" and {key.validator}" if key.validator is not None and str(key.validator) else ""
         raise ConfigException(origin, raw, f"What this stands for is not a value of type {key.type.value}{bounds}")
 

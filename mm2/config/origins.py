@@ -1,17 +1,17 @@
-"""Where each setting of a MirrorMaker process comes from: which key, which line of the file, or whose default. Pure.
+"""Origin of each setting of a MirrorMaker process: the key and line of the file, or the default.
 
-The levels, the strongest first (spec mirrormaker §1.2 to §1.6):
+The levels in order of precedence:
 
 ============  ==========================================================================================================
 FLOW          ``A->B.x`` in the file
 CLUSTER       ``A.x``
 TOP           ``x``
-DERIVED       not in the file: MirrorMaker makes it from the names of the flow (``group.id = A-mm2``)
+DERIVED       not in the file: MirrorMaker derives it from the names of the flow (``group.id = A-mm2``)
 DEFAULT       not in the file: the default of the definition (Kafka's ConfigDef)
 ============  ==========================================================================================================
 
-Workers read top keys that begin like :data:`~mm2.config.mirrormaker.WORKER_PREFIXES` before cluster keys; what counts is what
-:class:`~mm2.config.mirrormaker.MirrorMakerConfig` has derived, never a second idea of it.
+For workers, top keys with one of :data:`~mm2.config.mirrormaker.WORKER_PREFIXES` override cluster keys. The origins are
+taken from the derivations of :class:`~mm2.config.mirrormaker.MirrorMakerConfig`, not computed again.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ PROCESS: Final = "process"
 WORKER: Final = "worker"
 _PROVIDERS: Final = "config.providers"
 _SPARK: Final = "spark."
-# As spark.redaction.regex has it.
+# As in spark.redaction.regex.
 _SPARK_SECRET: Final = re.compile(r"(?i)secret|password|token|access[.]?key")
 _SIDES: Final = ("source", "target")
-# One reference and nothing else: what stands beside one may be a part of the secret.
+# Exactly one reference: text beside it may be part of the secret.
 _ONE_REFERENCE: Final = re.compile(r"\$\{[^}]*:[^}]*\}")
 
 
 class Level(StrEnum):
-    """See the module."""
+    """Level of precedence, see the module docstring."""
 
     FLOW = "flow"
     CLUSTER = "cluster"
@@ -59,9 +59,12 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting in effect. ``value`` may be shown to anybody: what is or may be a secret is ``[hidden]``, what a config provider
-    keeps is its reference. ``origin`` is the key of the file with the number of its ``line``, "" and None when it is not from
-    there; ``overrides`` are other keys of the file, which would count without it."""
+    """One effective setting.
+
+    ``value`` contains no secret: possible secrets are ``[hidden]``, values of a config provider are shown as their
+    reference. ``origin`` is the key of the file and ``line`` its line number; "" and None if the setting is not from
+    the file. ``overrides`` are other keys of the file, which would apply without it.
+    """
 
     key: str
     value: str
@@ -71,7 +74,7 @@ class Setting:
     overrides: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """JSON-able."""
+        """Values for JSON."""
         return asdict(self)
 
 
@@ -85,7 +88,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class UnreadKey:
-    """A key of the file that nothing reads, its line, and the known key that it most resembles ("" for none)."""
+    """A key of the file that no component reads, its line, and the most similar known key ("" for none)."""
 
     key: str
     line: int | None
@@ -93,19 +96,19 @@ class UnreadKey:
 
 
 def process_settings(config: MirrorMakerConfig, lines: Mapping[str, int]) -> Section:
-    """What the process itself reads: clusters, REST, providers, and ``spark.*`` as far as the file gives it.
+    """Settings of the process itself: clusters, REST, providers, and the ``spark.*`` keys of the file.
 
-    ``lines`` is :func:`~mm2.config.properties.property_lines` of the file; {} when nobody knows.
+    ``lines`` is :func:`~mm2.config.properties.property_lines` of the file; {} if unknown.
     """
     given = {key: key for key in config.originals if key in TOP_CONFIG or key.startswith((_SPARK, _PROVIDERS))}
     return Section(PROCESS, tuple(_settings(config, lambda _: Derived(given, {}), TOP_CONFIG, None, lines)))
 
 
 def flow_settings(config: MirrorMakerConfig, pair: SourceAndTarget, lines: Mapping[str, int]) -> list[Section]:
-    """What is in effect for one flow: its worker, then its three connectors; of each what is given, then the defaults.
+    """Effective settings of one flow: its worker, then its three connectors.
 
-    ``lines`` as for :func:`process_settings`. Nothing is connected to, no provider is asked. This is what `mm2 config` and the
-    dashboard show.
+    Each section lists the given settings, then the defaults. ``lines`` as for :func:`process_settings`. Opens no
+    connection and calls no provider. `mm2 config` and the dashboard show the result.
     """
 
     def worker(some: MirrorMakerConfig) -> Derived:
@@ -124,7 +127,7 @@ def flow_settings(config: MirrorMakerConfig, pair: SourceAndTarget, lines: Mappi
 
 
 def unread(config: MirrorMakerConfig, lines: Mapping[str, int]) -> list[UnreadKey]:
-    """Keys that nothing reads, in the file's order."""
+    """Keys that no component reads, in the file's order."""
     return [UnreadKey(key, lines.get(key), nearest or "") for key, nearest in config.unread_keys()]
 
 
@@ -160,7 +163,7 @@ def _overridden(
     origin: str,
     candidates: Collection[str],
 ) -> tuple[str, ...]:
-    """Which keys would give the setting if the one that does were not there, and so on: found out by taking it away."""
+    """The keys that would give the setting without the one that does, in order; found by removing one after another."""
     found: list[str] = []
     props = config.originals
     while any(name != origin and name in props for name in candidates):
@@ -184,7 +187,7 @@ def _not_in(given: Collection[str], defaults: Mapping[str, str]) -> dict[str, st
 
 
 def _without_side(key: str) -> list[str]:
-    """``source.cluster.x`` → ``x``; ``source.consumer.x`` → ``consumer.x`` and ``x``: how a file may call it."""
+    """``source.cluster.x`` → ``x``; ``source.consumer.x`` → ``consumer.x`` and ``x``: possible spellings in a file."""
     found = []
     for side in _SIDES:
         if key.startswith(f"{side}.cluster."):
@@ -217,6 +220,6 @@ def _default(key: ConfigKey) -> str:
 
 
 def matching(sections: Iterable[Section], text: str) -> list[Section]:
-    """Only settings whose key contains ``text``; parts without any are left out."""
+    """Only settings whose key contains ``text``; omits sections without any."""
     found = [Section(part.name, tuple(one for one in part.settings if text in one.key)) for part in sections]
     return [part for part in found if part.settings]

@@ -1,6 +1,6 @@
-"""Java ``.properties`` files (spec mirrormaker §1.1): what ``java.util.Properties.load`` makes of them.
+"""Parser of Java ``.properties`` files, compatible with ``java.util.Properties.load``.
 
-The last of several equal keys wins; leading blanks of a value go, trailing ones stay.
+The last of several equal keys wins. Leading blanks of a value are removed, trailing blanks are kept.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class UnreadableFile(ConfigException):
-    """A file of properties that is not there, or may not be read."""
+    """A properties file does not exist or cannot be read."""
 
 
 def parse_properties(text: str, *, source: str = "properties text") -> dict[str, str]:
@@ -26,7 +26,7 @@ def parse_properties(text: str, *, source: str = "properties text") -> dict[str,
 
 
 def property_lines(text: str, *, source: str = "properties text") -> dict[str, int]:
-    """Key → number of the line (from 1) where what counts of it begins, the last one of several. Raises as `parse_properties`."""
+    """Key → line number (from 1) of its last definition. Raises as `parse_properties`."""
     return {key: line for key, _, line in _entries(text, source)}
 
 
@@ -39,9 +39,9 @@ def load_properties(path: Path, *, encoding: str = "latin-1") -> dict[str, str]:
 
 
 def read_text(path: Path, *, encoding: str = "latin-1") -> str:
-    """The text of a file of properties, line ends as they are. Raises as `load_properties`."""
+    """The text of a properties file with its original line ends. Raises as `load_properties`."""
     try:
-        # newline="": a lone carriage return ends a line in Java too, and only the parser may judge that.
+        # newline="": a lone carriage return ends a line in Java too, so the parser needs the original line ends.
         with path.open(encoding=encoding, newline="") as file:
             return file.read()
     except OSError as error:

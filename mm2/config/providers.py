@@ -1,8 +1,9 @@
-"""Config providers: values that are kept elsewhere and referred to as ``${provider:path:key}`` (KIP-297, KIP-421).
+"""Config providers: externally stored values, referenced as ``${provider:path:key}`` (KIP-297, KIP-421).
 
-``config.providers=a`` names a provider, ``config.providers.a.class`` says which, ``config.providers.a.param.*`` sets it up.
-A reference to a provider nobody named stays as it is. Everything else that does not resolve is an error: the text of a
-reference in place of a password would only fail later, and less clearly (Kafka leaves unknown *keys* as they are).
+``config.providers=a`` names a provider, ``config.providers.a.class`` sets its class and ``config.providers.a.param.*``
+its parameters. A reference to an unknown provider stays unchanged. Any other reference that cannot be resolved is an
+error; Kafka leaves references to unknown *keys* unchanged, so that for example a login fails later with a less clear
+error.
 """
 
 from __future__ import annotations
@@ -19,38 +20,38 @@ from typing import Final, Self
 from mm2.config.properties import load_properties
 from mm2.config.values import ConfigException, split_list, trim
 
-# ${provider:path:key} or ${provider:key}; none of the parts holds a closing brace, the key may hold colons.
+# ${provider:path:key} or ${provider:key}; no part contains a closing brace, the key may contain colons.
 _REFERENCE: Final = re.compile(r"\$\{([^}]*?):(?:([^}]*?):)?([^}]*?)\}")
 _PROVIDERS_KEY: Final = "config.providers"
 _JAVA_PACKAGE: Final = "org.apache.kafka.common.config.provider"
 
 
 class ProviderError(Exception):
-    """Why a provider could not answer; holds no value of the provider's."""
+    """A provider could not answer. The message contains no value of the provider."""
 
 
 @dataclass(frozen=True)
 class ConfigData:
-    """What a provider found (Java's ``ConfigData``)."""
+    """Result of a provider (Java's ``ConfigData``)."""
 
     #: Values by key; secrets.
     data: Mapping[str, str] = field(repr=False)
-    #: For how long they are good, in milliseconds; None: for ever. Connectors that use them are restarted afterwards.
+    #: Time to live in milliseconds; None: unlimited. Connectors that use the values are restarted afterwards.
     ttl_ms: int | None = None
 
 
 class ConfigProvider(ABC):
-    """Where values are kept. A plugin: made without arguments, then configured once."""
+    """Provider of values. A plugin: created without arguments, then configured once."""
 
     def configure(self, params: Mapping[str, str]) -> None:
-        """Called once with what stands behind ``config.providers.<name>.param.``. Raises :class:`ConfigException`."""
+        """Called once with the settings under ``config.providers.<name>.param.``. Raises :class:`ConfigException`."""
         return
 
     @abstractmethod
     def get(self, path: str, keys: Collection[str]) -> ConfigData:
-        """The values of those ``keys`` at ``path`` that exist; ``path`` is "" where a reference has none.
+        """The values of those ``keys`` at ``path`` that exist; ``path`` is "" if the reference has none.
 
-        Raises :class:`ProviderError` saying why there can be no answer.
+        Raises :class:`ProviderError` with the reason if it cannot answer.
         """
 
     def close(self) -> None:
@@ -60,7 +61,7 @@ class ConfigProvider(ABC):
 
 @dataclass(frozen=True)
 class AllowedPaths:
-    """The folders and files a provider may read below; ``None`` = anywhere (parameter ``allowed.paths``)."""
+    """The folders and files that a provider may read; ``None`` = unrestricted (parameter ``allowed.paths``)."""
 
     roots: tuple[Path, ...] | None = None
 
@@ -76,7 +77,7 @@ class AllowedPaths:
         return cls(tuple(Path(os.path.normpath(root)) for root in roots) or None)
 
     def admit(self, path: str) -> Path:
-        """``path`` without ``..`` steps. Raises :class:`ProviderError` when it is empty or outside."""
+        """``path`` without ``..`` steps. Raises :class:`ProviderError` when it is empty or not allowed."""
         if not path:
             raise ProviderError("the reference names no path")
         wanted = Path(os.path.normpath(path))
@@ -86,7 +87,7 @@ class AllowedPaths:
 
 
 class FileConfigProvider(ConfigProvider):
-    """Values of a ``.properties`` file (UTF-8, as Java's FileConfigProvider reads it); the path is the file."""
+    """Values of a ``.properties`` file (UTF-8, as in Java's FileConfigProvider); the path is the file."""
 
     def __init__(self) -> None:
         self._allowed = AllowedPaths()
@@ -118,7 +119,7 @@ class DirectoryConfigProvider(ConfigProvider):
         found = {}
         for key in keys:
             file = folder / key
-            # A key is a name in the folder: with a slash or as ".." it would reach out of it.
+            # A key is a file name: with a slash or as ".." it would leave the folder.
             if file.parent == folder and file.is_file():
                 try:
                     found[key] = file.read_bytes().decode()
@@ -153,11 +154,11 @@ _PROVIDERS: Final[Mapping[str, type[ConfigProvider]]] = {
 }
 
 NewProvider = Callable[[str, str], ConfigProvider]
-"""Makes a provider from the name of its class and the configuration key it stands at."""
+"""Creates a provider from its class name and the configuration key of that name."""
 
 
 def new_provider(class_name: str, key: str) -> ConfigProvider:
-    """One of Kafka's own, or a Python class by its dotted path. Raises :class:`ConfigException`."""
+    """Create one of Kafka's own providers, or a Python class by its dotted path. Raises :class:`ConfigException`."""
     known = _PROVIDERS.get(class_name.removeprefix(f"{_JAVA_PACKAGE}."))
     if known is not None:
         return known()
@@ -182,36 +183,38 @@ def references(text: str) -> list[tuple[str, str, str]]:
 
 @dataclass(frozen=True)
 class ConfigTransformerResult:
-    """A configuration with its references replaced, and for how long that is good (Java's class of this name)."""
+    """A configuration with its references replaced, and the time to live of the values (Java's class of this name)."""
 
     data: dict[str, str] = field(repr=False)
-    #: Milliseconds by path, of those paths whose values expire; the herder restarts the connector after the shortest.
+    #: Milliseconds by path, for paths whose values expire; the herder restarts the connector after the shortest.
     ttls: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class ConfigTransformer:
-    """Replaces references by values, by means of the providers that the configuration itself names."""
+    """Replaces references by values of the providers that the configuration names."""
 
     providers: Mapping[str, ConfigProvider] = field(default_factory=dict)
 
     @classmethod
     def from_props(cls, props: Mapping[str, str], new: NewProvider = new_provider) -> Self:
-        """The providers of ``config.providers`` in ``props``; ``new`` makes them, e.g. from plugins.
+        """Create the providers of ``config.providers`` in ``props`` with ``new``, which may create them from plugins.
 
         Raises :class:`ConfigException` for an unknown class or a bad parameter.
         """
         return cls({name: _provider(name, props, new) for name in split_list(props.get(_PROVIDERS_KEY, ""))})
 
     def transform(self, props: Mapping[str, str]) -> dict[str, str]:
-        """``props`` with every reference replaced, each (provider, path) read once; what a value brings is not looked at again.
+        """``props`` with every reference replaced; each (provider, path) is read once.
+
+        Values are not searched for references.
 
         Raises :class:`ConfigException`, one sentence with provider, path and key.
         """
         return self.transform_with_ttls(props).data
 
     def transform_with_ttls(self, props: Mapping[str, str]) -> ConfigTransformerResult:
-        """As :meth:`transform`, with what the providers say of how long their values are good (spec connect D.16)."""
+        """As :meth:`transform`, with the time to live of the providers' values (``ConfigData.ttl`` of Kafka)."""
         wanted: dict[tuple[str, str], dict[str, None]] = {}
         for value in props.values():
             for provider, path, key in references(value):
@@ -230,7 +233,7 @@ class ConfigTransformer:
         return ConfigTransformerResult({name: _REFERENCE.sub(replace, value) for name, value in props.items()}, ttls)
 
     def close(self) -> None:
-        """Close all providers; none keeps another from it."""
+        """Close all providers; an error of one does not prevent closing the others."""
         for provider in self.providers.values():
             provider.close()
 
@@ -241,7 +244,7 @@ class ConfigTransformer:
         except ProviderError as error:
             raise ConfigException(f"{where}, key {', '.join(keys)}: {error}.") from error
         except Exception as error:
-            # Somebody's plugin: its words may hold anything, but without them nobody could help.
+            # A third-party plugin: its message might contain a secret, but without it the error could not be diagnosed.
             raise ConfigException(f"{where}, key {', '.join(keys)}: {type(error).__name__}: {error}.") from error
         if absent := [key for key in keys if key not in values.data]:
             raise ConfigException(f"{where}, key {', '.join(absent)}: there is no such key, or it may not be read.")

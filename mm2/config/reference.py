@@ -1,6 +1,7 @@
-"""docs/CONFIGURATION.md out of the definitions themselves: ``python -m mm2.config.reference > docs/CONFIGURATION.md``.
+"""Generator of docs/CONFIGURATION.md: ``python -m mm2.config.reference > docs/CONFIGURATION.md``.
 
-A test holds the file to it. Words about a key belong into its definition, words about several keys here.
+A test compares the file with its output. The text about one key is in the key's definition, the text about several keys
+is here.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ OURS: Final = (
     | (frozenset(MIRROR_REST_CONFIG.names) - frozenset(REST_CONFIG.names))
     | {ISOLATION_KEY} - {LOGIN_CONFIG_KEY}
 )
-"""Keys that Kafka does not have. (The login configuration is a property of the JVM there.)"""
+"""Keys that Kafka does not have. (In Java the login configuration is a JVM property.)"""
 
 _SECURITY: Final = ConfigDef(SECURITY_PROTOCOL_CONFIG, TLS_CONFIG, SASL_CONFIG)
 
@@ -74,7 +75,7 @@ is the producer of Connect's tasks: `B.producer.x` or `A->B.producer.override.x`
 
 @dataclass(frozen=True)
 class Section:
-    """A table of the page: rows of ``definition`` whose keys are none of ``without``."""
+    """A table of the page: rows of ``definition`` whose keys are not in ``without``."""
 
     title: str
     text: str
@@ -90,7 +91,7 @@ class Section:
 
 
 def sections() -> list[Section]:
-    """The whole page but its introduction."""
+    """The whole page except its introduction."""
     mirror = {*CONNECTOR_CONFIG.names, *_SECURITY.names}
     source = {*MIRROR_SOURCE_CONFIG.names}
     common = {*MIRROR_CHECKPOINT_CONFIG.names} & source & {*MIRROR_HEARTBEAT_CONFIG.names}
@@ -182,7 +183,7 @@ def sections() -> list[Section]:
 
 
 def page() -> str:
-    """The file's text."""
+    """The content of the file."""
     return "\n".join([_INTRODUCTION, *(line for section in sections() for line in _table(section))])
 
 
@@ -205,13 +206,13 @@ def _default(key: ConfigKey) -> str:
         return "*required*"
     if key.default is None:
         return ""
-    # As it would stand in a file: without the brackets of Java's messages.
+    # As written in a file: without the brackets of Java's messages.
     text = ",".join(map(show, key.default)) if isinstance(key.default, list | tuple) else show(key.default)
     return f"`{_one_line(text)}`" if text else "*empty*"
 
 
 def _is_bare(validator: object) -> bool:
-    """Whether it has no words for people."""
+    """Whether the validator has no description."""
     return type(validator).__str__ is object.__str__ or str(validator).startswith(type(validator).__name__)
 
 

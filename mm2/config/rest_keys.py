@@ -1,4 +1,4 @@
-"""Keys of the REST interface that Java does not have, and those that MirrorMaker's file may hold at its top level."""
+"""REST keys that Kafka does not have, and the REST keys of MirrorMaker's file at the top level."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ REST_LIMITS_CONFIG: Final = (
         "Java's login configuration for BasicAuthSecurityRestExtension; the environment's KAFKA_OPTS may name it, too.",
     )
 )
-"""For Java they are constants, no limits, or properties of the JVM."""
+"""Keys that in Java are constants, unlimited, or JVM properties."""
 
 
 def _listeners_or_none() -> Check:
@@ -90,4 +90,4 @@ MIRROR_REST_CONFIG: Final = (
         "with full each of them has some twenty-five series.",
     )
 )
-"""REST keys of a MirrorMaker process: an empty list of listeners is one."""
+"""REST keys of a MirrorMaker process. The list of listeners may be empty."""

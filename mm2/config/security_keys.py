@@ -1,6 +1,6 @@
 """TLS and SASL settings, the same for every Kafka client, for Connect workers and for MirrorMaker's own top level.
 
-Names, types, defaults and bounds of Kafka 4.3.0 (``SslConfigs``, ``SaslConfigs``, ``CommonClientConfigs``).
+Names, types, defaults and bounds are those of Kafka 4.3.0 (``SslConfigs``, ``SaslConfigs``, ``CommonClientConfigs``).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Keys of MirrorMaker's file that nothing reads: typing errors, and keys at a place where they have no effect.
+"""Keys of MirrorMaker's file that no component reads: misspelt keys and misplaced keys.
 
-Kafka drops such keys without a word (spec mirrormaker §1.2, §1.5). Telling them from the settings of custom filters, policies
-and interceptors, which nobody declares, is a matter of judgement: where custom keys are possible, only a key that closely
-resembles a known one is reported.
+Kafka ignores such keys silently. They cannot be distinguished reliably from settings of custom filters, policies and
+interceptors, which are not declared. Where such settings are possible, only a key very similar to a known one is
+reported.
 """
 
 from __future__ import annotations
@@ -27,15 +27,18 @@ from mm2.config.worker_keys import (
 )
 
 _ALIKE: Final = 0.6
-"""Similarity (difflib's ratio) from which a known key is worth naming beside a key that is certainly unread."""
+"""Similarity (difflib's ratio) at which a known key is suggested for a key that is certainly unread."""
 _MISSPELT: Final = 0.88
-"""Similarity from which a key that might be somebody's own is taken for a typing error; topics.include/topics.exclude has 0.86."""
+"""Similarity at which a key that might be a custom setting is reported as misspelt.
+
+topics.include/topics.exclude has 0.86.
+"""
 
 _PROVIDERS: Final = "config.providers"
 _HTTPS_LISTENER: Final = "listeners.https."
 _OVERRIDE: Final = "override."
 _CLUSTER_SIDES: Final = ("source.cluster.", "target.cluster.")
-# Longest first: "source.consumer." must not be taken for something else's prefix.
+# Longest first: "source.consumer." must not be taken for another prefix.
 _FLOW_CLIENT_PREFIXES: Final = {
     **{f"{side}.{role}.": role for side in ("source", "target") for role in ROLE_CONFIGS},
     **{prefix: prefix.partition(".")[0] for prefix in CLIENT_OVERRIDE_PREFIXES},
@@ -45,7 +48,7 @@ _CLUSTER_CLIENT_PREFIXES: Final = {f"{role}.": role for role in ROLE_CONFIGS}
 _POLICY_PREFIX: Final = "replication.policy."
 
 FLOW_KEYS: Final = frozenset({*CONNECTOR_KEYS, *SOURCE_CONNECTOR_CONFIG.names, "use.defaults.from"})
-"""Keys of the mirror connectors; the ones outside CONNECTOR_KEYS only as flow keys."""
+"""Keys of the mirror connectors; those outside CONNECTOR_KEYS only as flow keys."""
 _FREE_FLOW_PREFIXES: Final = (
     "transforms.",
     "predicates.",
@@ -71,7 +74,7 @@ class _Verdict:
     nearest: str | None = None
 
     def under(self, prefix: str) -> _Verdict:
-        """The same, the nearest key with ``prefix`` in front."""
+        """The same verdict with ``prefix`` before the nearest key."""
         return self if self.nearest is None else _Verdict(self.read, prefix + self.nearest)
 
 
@@ -84,12 +87,12 @@ def _unread(nearest: str | None) -> _Verdict:
 
 def _nearest(key: str, known: Iterable[str], cutoff: float) -> str | None:
     matches = difflib.get_close_matches(key, list(known), 5, cutoff)
-    # Of equally similar ones the alphabetically first, so that the same file always gives the same answer.
+    # Of equally similar keys the alphabetically first, so that the result is deterministic.
     return min(matches, key=lambda match: (-difflib.SequenceMatcher(None, match, key).ratio(), match), default=None)
 
 
 def _unless_misspelt(key: str, known: Iterable[str]) -> _Verdict:
-    """Read, for all we know, unless it is nearly a known key."""
+    """Assume that the key is read, unless it is very similar to a known key."""
     if key in (names := frozenset(known)):
         return _READ
     near = _nearest(key, names, _MISSPELT)
@@ -98,23 +101,23 @@ def _unless_misspelt(key: str, known: Iterable[str]) -> _Verdict:
 
 @dataclass(frozen=True)
 class KeyReaders:
-    """Who reads which key, for one set of clusters."""
+    """Keys that the components of a deployment read, for one set of clusters."""
 
     clusters: tuple[str, ...]
     flows: tuple[tuple[str, str], ...]
-    """Every possible (source, target); flows that are switched off may have keys."""
+    """Every possible (source, target); disabled flows may have keys."""
     worker_clusters: frozenset[str]
     """Clusters with a Connect worker: the targets of flows that exist."""
     providers: tuple[str, ...]
     top_keys: frozenset[str]
-    """Keys the process itself declares."""
+    """Keys of the process itself."""
 
     def unread(self, keys: Iterable[str]) -> list[tuple[str, str | None]]:
-        """(key, nearest known key) of all ``keys`` that nothing reads, in the order given."""
+        """(key, nearest known key) of all ``keys`` that no component reads, in the given order."""
         return [(key, verdict.nearest) for key, verdict in self._judged(keys).items() if not verdict.read]
 
     def knows_cluster_key(self, alias: str, rest: str) -> bool:
-        """Whether ``rest`` is a setting of a cluster rather than anything else that begins with its alias."""
+        """Whether ``rest`` is a setting of a cluster rather than any other key that begins with its alias."""
         verdict = self._cluster(alias, rest)
         return verdict.read or verdict.nearest is not None
 
@@ -123,7 +126,8 @@ class KeyReaders:
 
     def _judge(self, key: str) -> _Verdict:
         verdicts = [self._flow(s, t, key.removeprefix(p)) for s, t in self.flows if key.startswith(p := f"{s}->{t}.")]
-        # An alias may begin with another one and a dot, so a key can belong to two clusters: the longer alias first.
+        # An alias may begin with another alias and a dot, so a key can belong to two clusters: try the longer alias
+        # first.
         longest_first = sorted(self.clusters, key=len, reverse=True)
         verdicts += [self._cluster(a, key.removeprefix(p)) for a in longest_first if key.startswith(p := f"{a}.")]
         top = self._top(key)
@@ -152,7 +156,7 @@ class KeyReaders:
             return _unread(flow + RENAMED[rest])
         if rest.startswith(_FREE_FLOW_PREFIXES):
             return _unless_misspelt(rest, FLOW_KEYS).under(flow)
-        # Kafka's own documents show "emit.heartbeats = true".
+        # Kafka's own documentation uses "emit.heartbeats = true".
         if f"{rest}.enabled" in FLOW_KEYS:
             return _unread(f"{flow}{rest}.enabled")
         return _unless_misspelt(rest, FLOW_KEYS).under(flow)
@@ -163,7 +167,7 @@ class KeyReaders:
         if rest in MIRROR_CLIENT_CONFIG:
             return _READ
         if rest in _IGNORED_WORKER_KEYS or rest.startswith(_HTTPS_LISTENER):
-            # Those of the REST server have their place at the top.
+            # REST server keys belong to the top level.
             return _unread(rest if rest in INTERNAL_REST_CONFIG or rest.startswith(_HTTPS_LISTENER) else None)
         for prefix, role in _CLUSTER_CLIENT_PREFIXES.items():
             if rest.startswith(prefix + _OVERRIDE):
@@ -188,7 +192,7 @@ class KeyReaders:
         return _storage(rest).under(f"{alias}.")
 
     def _flow_at(self, alias: str, *, as_target: bool = False) -> str:
-        """``A->B.`` of the first flow from (or to) ``alias``; nothing when it is alone."""
+        """``A->B.`` of the first flow from (or to) ``alias``; empty if there is none."""
         return next((f"{s}->{t}." for s, t in self.flows if alias == (t if as_target else s)), "")
 
     @cached_property
@@ -220,7 +224,7 @@ class KeyReaders:
             return RENAMED[key]
         worker_at = next((alias for alias in self.clusters if alias in self.worker_clusters), None)
         flow = next((f"{s}->{t}." for s, t in self.flows), None)
-        # Right key, wrong place: the settings of workers and clients belong to a cluster, those of connectors to a flow.
+        # Right key, wrong level: settings of workers and clients belong to a cluster, those of connectors to a flow.
         if key.startswith((*CLIENT_OVERRIDE_PREFIXES, TOPIC_CREATION_PREFIX)) or key in FLOW_KEYS:
             return None if flow is None else flow + key
         if key in _WORKER_KEYS or (key.startswith(tuple(_CLUSTER_CLIENT_PREFIXES)) and key in self._cluster_keys):
@@ -230,7 +234,7 @@ class KeyReaders:
         )
 
     def _alike(self, key: str) -> set[str]:
-        """Known keys of known clusters and flows with the same last part as ``key``, whose first part nobody knows."""
+        """Known keys of known clusters and flows with the same last part as ``key``, whose first part is unknown."""
         cluster_of, dot, rest = key.partition(".")
         if "->" in cluster_of:
             return {f"{s}->{t}.{rest}" for s, t in self.flows if rest in FLOW_KEYS}
@@ -238,12 +242,12 @@ class KeyReaders:
 
 
 def _client(role: str, name: str) -> _Verdict:
-    """A setting of a client; interceptors may have their own."""
+    """A setting of a client; interceptors may have settings of their own."""
     return _unless_misspelt(name, ROLE_CONFIGS[role].names)
 
 
 def _storage(key: str) -> _Verdict:
-    """A worker key; below the storage prefixes anything may be a setting of the topic, but not a misspelt worker key."""
+    """A worker key; below the storage prefixes any key may be a topic setting, except a misspelt worker key."""
     if key in DISTRIBUTED_CONFIG or not key.startswith(STORAGE_PREFIXES):
         return _READ
     prefix = next(prefix for prefix in STORAGE_PREFIXES if key.startswith(prefix))

@@ -1,6 +1,6 @@
-"""What a parsed value has to satisfy. Texts are those of the validators in Kafka's ``ConfigDef`` and Connect (4.3.0).
+"""Validators of parsed values. Error texts are those of Kafka's ``ConfigDef`` and Connect (4.3.0).
 
-A validator's ``str`` is its description for people; lists of distinct values have none, as in Kafka.
+A validator's ``str`` is its description; as in Kafka, lists of distinct values have none.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ class Validator(Protocol):
     """Checks one parsed value."""
 
     def ensure_valid(self, name: str, value: object) -> None:
-        """Raises :class:`ConfigException` naming the key ``name`` when ``value`` will not do."""
+        """Raise :class:`ConfigException` naming the key ``name`` when ``value`` is invalid."""
 
 
 @dataclass(frozen=True)
 class Range:
-    """A number within bounds, both inclusive; ``None`` bound = open. ``nullable`` lets an absent value pass."""
+    """A number within inclusive bounds; a bound of ``None`` is open. ``nullable`` allows an absent value."""
 
     lower: float | None = None
     upper: float | None = None
@@ -62,7 +62,7 @@ def between(lower: float, upper: float) -> Range:
 
 @dataclass(frozen=True)
 class OneOf:
-    """One of the given words. Any case of them when ``ignore_case``; Kafka then shows them in upper case."""
+    """One of the given words, in any case with ``ignore_case``; Kafka then shows them in upper case."""
 
     allowed: tuple[str, ...]
     ignore_case: bool = False
@@ -78,7 +78,7 @@ class OneOf:
 
 
 def one_of(*allowed: str) -> OneOf:
-    """One of the words, exactly as written."""
+    """One of the words, exactly as given."""
     return OneOf(allowed)
 
 
@@ -89,7 +89,7 @@ def one_of_any_case(*allowed: str) -> OneOf:
 
 @dataclass(frozen=True)
 class DistinctList:
-    """A list of non-empty items (Kafka's ``ValidList``); :class:`ConfigDef` drops duplicates *before* asking it.
+    """A list of non-empty items (Kafka's ``ValidList``); :class:`ConfigDef` removes duplicates *before* validation.
 
     ``allowed`` empty = any items.
     """
@@ -120,18 +120,18 @@ class DistinctList:
 
 
 def distinct(*, empty_allowed: bool = True, null_allowed: bool = False) -> DistinctList:
-    """Any items, duplicates dropped silently."""
+    """Any items; duplicates are removed silently."""
     return DistinctList((), empty_allowed, null_allowed)
 
 
 def subset_of(*allowed: str, empty_allowed: bool = False) -> DistinctList:
-    """Items out of ``allowed``, duplicates dropped silently."""
+    """Items of ``allowed``; duplicates are removed silently."""
     return DistinctList(allowed, empty_allowed)
 
 
 @dataclass(frozen=True)
 class Check:
-    """A validator made of one function that raises, and its description."""
+    """A validator made of a function that raises, and a description."""
 
     ensure: Callable[[str, object], None]
     description: str
@@ -144,7 +144,7 @@ class Check:
 
 
 def non_empty() -> Check:
-    """A text that is not empty; absent is fine."""
+    """A text that is not empty; may be absent."""
 
     def ensure(name: str, value: object) -> None:
         if value == "":
@@ -154,7 +154,7 @@ def non_empty() -> Check:
 
 
 def is_topic_name(text: str) -> bool:
-    """Whether Kafka takes it for the name of a topic."""
+    """Whether Kafka accepts it as the name of a topic."""
     return _TOPIC_NAME.fullmatch(text) is not None and text not in {".", ".."}
 
 
@@ -170,7 +170,7 @@ def topic_name(*, empty_allowed: bool = False) -> Check:
 
 
 def non_empty_without_control_characters() -> Check:
-    """A name: not empty, no ISO control characters; absent is fine."""
+    """A name: not empty, no ISO control characters; may be absent."""
 
     def ensure(name: str, value: object) -> None:
         if value is None:
@@ -189,7 +189,7 @@ def non_empty_without_control_characters() -> Check:
 
 
 def unique_aliases(kind: str) -> Check:
-    """A list of aliases (of transformations, predicates, topic creation groups) without a repetition: an error, not a repair."""
+    """A list of aliases (of transformations, predicates, topic creation groups). Duplicates are an error."""
 
     def ensure(name: str, value: object) -> None:
         if value is None:
@@ -201,7 +201,7 @@ def unique_aliases(kind: str) -> Check:
 
 
 def regular_expression() -> Check:
-    """A text that is a regular expression of Java."""
+    """A regular expression of Java."""
 
     def ensure(name: str, value: object) -> None:
         try:
@@ -213,7 +213,7 @@ def regular_expression() -> Check:
 
 
 def regular_expressions() -> Check:
-    """A list of such texts."""
+    """A list of regular expressions of Java."""
 
     def ensure(name: str, value: object) -> None:
         try:
@@ -246,10 +246,10 @@ def _isolation() -> Check:
 
 
 ISOLATION: Final = _isolation()
-"""How a plugin is kept apart (``plugin.isolation``); absent is fine."""
+"""Isolation mode of a plugin (``plugin.isolation``); may be absent."""
 
 PLUGIN_VERSION: Final = _plugin_version()
-"""What ``*.plugin.version`` may say (KIP-891); absent is fine."""
+"""Value of ``*.plugin.version`` (KIP-891); may be absent."""
 
 
 def positive_or_minus_one(message: str, description: str) -> Check:

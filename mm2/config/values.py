@@ -1,7 +1,7 @@
-"""Typed values: how one string of a configuration becomes a boolean, a number, a list, a secret.
+"""Conversion of configuration strings to typed values: booleans, numbers, lists, secrets.
 
-Rules and error texts are those of ``org.apache.kafka.common.config.ConfigDef.parseType`` in Kafka 4.3.0, because users search
-for these sentences.
+Rules and error texts are those of ``org.apache.kafka.common.config.ConfigDef.parseType`` in Kafka 4.3.0, because users
+search for these texts.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from enum import Enum
 from typing import Final
 
-# String.trim() of Java: everything up to and including the blank, and nothing else (a no-break space stays).
+# Java's String.trim() removes all characters up to and including the blank, and no others (a no-break space stays).
 _JAVA_BLANKS: Final = "".join(map(chr, range(0x21)))
 _LIST_SEPARATOR: Final = re.compile(r"\s*,\s*", re.ASCII)
 _INTEGER: Final = re.compile(r"[+-]?\d+")
@@ -20,17 +20,17 @@ _NOT_FINITE: Final = re.compile(r"[+-]?(?:NaN|Infinity)")
 
 
 class _Absent(Enum):
-    """The type of :data:`NO_DEFAULT`; an enum, so that type checkers can tell it from every value."""
+    """The type of :data:`NO_DEFAULT`; an enum, so that type checkers can distinguish it from every value."""
 
     ABSENT = "no default"
 
 
 NO_DEFAULT: Final = _Absent.ABSENT
-"""Marks a key that has to be given, as opposed to one whose default is ``None``."""
+"""Marks a required key, as opposed to one whose default is ``None``."""
 
 
 class Type(Enum):
-    """The types of Kafka's configuration values; the member's value is the name REST shows."""
+    """The types of Kafka's configuration values; the member's value is the name in REST responses."""
 
     BOOLEAN = "BOOLEAN"
     STRING = "STRING"
@@ -52,7 +52,7 @@ _WIDTH_NAME: Final = {
 
 
 class Password:
-    """A secret: its text is in :attr:`value` only, ``str`` and ``repr`` say ``[hidden]``."""
+    """A secret: only :attr:`value` returns its text; ``str`` and ``repr`` return ``[hidden]``."""
 
     __slots__ = ("value",)
     HIDDEN: Final = "[hidden]"
@@ -77,14 +77,14 @@ _LOGIN_IN_URL: Final = re.compile(r"(?<=://)[^/?#\s,@]*@")
 
 
 def without_login(text: str) -> str:
-    """The text with ``[hidden]`` in place of user and password of all URLs in it."""
+    """The text with ``[hidden]`` in place of user and password in all URLs."""
     return _LOGIN_IN_URL.sub(f"{Password.HIDDEN}@", text)
 
 
 class ConfigException(Exception):
-    """A configuration that cannot be used. Three forms, as in Kafka: a sentence; key and value; key, value and reason.
+    """An invalid configuration. As in Kafka, the arguments are a sentence; or key and value; or key, value and reason.
 
-    ``name``, ``value`` and ``reason`` are ``None`` where the form does not give them. The text has no user and password of a URL.
+    ``name``, ``value`` and ``reason`` are ``None`` if not given. The text contains no user and password of a URL.
     """
 
     def __init__(self, name_or_sentence: str, value: object = NO_DEFAULT, reason: str | None = None) -> None:
@@ -101,18 +101,21 @@ class ConfigException(Exception):
 
 
 class NoSuchClass(ConfigException):
-    """The class that a key names is not there: as in Kafka, where such a text is no value of type CLASS, the value is null."""
+    """The class that a key names does not exist.
+
+    As in Kafka, such a text is not a valid CLASS, so its value is null.
+    """
 
 
 def missing(name: str) -> ConfigException:
-    """The error for a required key that is not there; its ``name`` is set, so that callers can translate it."""
+    """The error for a missing required key; its ``name`` is set, so that callers can translate it."""
     error = ConfigException(f'Missing required configuration "{name}" which has no default value.')
     error.name = name
     return error
 
 
 def show(value: object) -> str:
-    """A value as Java prints it in messages and in REST answers (``null``, ``true``, ``[a, b]``)."""
+    """A value as Java prints it in messages and in REST responses (``null``, ``true``, ``[a, b]``)."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -123,22 +126,22 @@ def show(value: object) -> str:
 
 
 def trim(text: str) -> str:
-    """Java's ``String.trim``: also control characters go, a no-break space does not."""
+    """Java's ``String.trim``: also removes control characters, but not a no-break space."""
     return text.strip(_JAVA_BLANKS)
 
 
 def split_list(text: str) -> list[str]:
-    """The items of a LIST: split at commas with blanks around them; a blank text is no items, a comma cannot be escaped."""
+    """The items of a LIST, split at commas and trimmed; a blank text has no items, and a comma cannot be escaped."""
     trimmed = trim(text)
     return _LIST_SEPARATOR.split(trimmed) if trimmed else []
 
 
 def parse_type(name: str, value: object, type_: Type) -> object:
-    """``value`` (mostly a string) as ``type_``; ``None`` stays ``None``.
+    """Convert ``value`` (usually a string) to ``type_``; ``None`` stays ``None``.
 
     BOOLEAN gives bool, INT/SHORT/LONG int within their width, DOUBLE float, LIST list[str], PASSWORD :class:`Password`,
-    STRING and CLASS str (a CLASS is the Java class name; whether it exists is the plugin registry's business).
-    Raises :class:`ConfigException` with Kafka's text.
+    STRING and CLASS str (a CLASS is the Java class name; the plugin registry checks whether it exists). Raises
+    :class:`ConfigException` with Kafka's text.
     """
     if value is None:
         return None

@@ -1,10 +1,10 @@
-"""Versions of plugins and ranges of them (KIP-891): ranges in Maven's syntax, as in Kafka, versions in Python's order.
+"""Plugin versions and version ranges (KIP-891): ranges in Maven's syntax, as in Kafka, versions in Python's order.
 
-``1.0`` alone means exactly this version; ``[1.0,2.0)`` from one up to but not including the other; ``[1.0,)`` and newer;
-``(,1.0],[1.2,)`` either; ``latest`` whatever is newest.
+``1.0`` means exactly this version; ``[1.0,2.0)`` at least 1.0 and below 2.0; ``[1.0,)`` at least 1.0; ``(,1.0],[1.2,)``
+either range; ``latest`` the newest version.
 
-Versions are compared by PEP 440. What Java's world writes instead is understood: ``1.0-SNAPSHOT`` is older than ``1.0``, which is
-``1.0.Final``. Any other text, "undefined" for one, is older than every version.
+Versions are compared by PEP 440. Java's forms are supported too: ``1.0-SNAPSHOT`` is older than ``1.0``, which equals
+``1.0.Final``. Any other text, such as "undefined", is older than every version.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _RELEASE: Final = re.compile(r"[-.](final|ga|release)$", re.IGNORECASE)
 @total_ordering
 @dataclass(frozen=True, eq=False)
 class Version:
-    """A version that can be compared; any text is one."""
+    """A comparable version; any text is one."""
 
     text: str
 
@@ -55,7 +55,7 @@ class Version:
 
 
 class InvalidVersionRange(ValueError):
-    """A text that is no version range; the message says why."""
+    """A text is not a version range; the message gives the reason."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class _Span:
 
 @dataclass(frozen=True)
 class VersionRange:
-    """Which versions will do. ``str`` is what it was made of, in brackets."""
+    """A set of acceptable versions. ``str`` is the original text, in brackets."""
 
     text: str
     spans: tuple[_Span, ...]
@@ -86,7 +86,7 @@ class VersionRange:
 
 
 def version_requirement(text: str | None) -> VersionRange | None:
-    """What ``*.plugin.version`` asks for; None: the newest (Kafka's ``PluginUtils.connectorVersionRequirement``).
+    """Parse ``*.plugin.version``; None: the newest version (Kafka's ``PluginUtils.connectorVersionRequirement``).
 
     Raises :class:`InvalidVersionRange`.
     """

@@ -1,4 +1,4 @@
-"""Settings of a distributed Connect worker (spec connect §E.1; Kafka's ``DistributedConfig`` 4.3.0)."""
+"""Settings of a distributed Connect worker (Kafka's ``DistributedConfig`` 4.3.0)."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ HMAC_ALGORITHMS: Final = {
     "HmacSHA384": "sha384",
     "HmacSHA512": "sha512",
 }
-"""Java names of the algorithms that can sign requests between workers → names for :mod:`hmac`."""
+"""Java names of the signature algorithms for requests between workers → names for :mod:`hmac`."""
 
 STORAGE_PREFIXES: Final = ("config.storage.", "offset.storage.", "status.storage.")
-"""What follows these and is no declared key is a topic setting of that internal topic."""
+"""Prefixes of topic settings for an internal topic; declared worker keys are excluded."""
 
 CONVERTER_PREFIXES: Final = ("key.converter.", "value.converter.", "header.converter.")
-"""What follows these is the converter's own setting."""
+"""Prefixes of a converter's own settings."""
 
 
 def _listeners() -> Check:
@@ -62,7 +62,10 @@ _RULE: Final = re.compile(r'(?:[^,"]|"[^"]*")+')
 
 
 def parse_response_headers(text: str) -> list[tuple[str, str, str]]:
-    """The rules of ``response.http.headers.config`` as (action, header name, value). Raises :class:`ConfigException`."""
+    """The rules of ``response.http.headers.config`` as (action, header name, value).
+
+    Raises :class:`ConfigException`.
+    """
     return [_header_rule(rule.strip().strip('"').strip()) for rule in _RULE.findall(text)]
 
 
@@ -150,7 +153,7 @@ INTERNAL_REST_CONFIG: Final = (
         "Whether https callers have to show a certificate.",
     )
 )
-"""The REST keys MirrorMaker's own server knows too."""
+"""REST keys that MirrorMaker's own server has, too."""
 
 REST_CONFIG: Final = (
     ConfigDef(INTERNAL_REST_CONFIG)
@@ -369,13 +372,14 @@ TOPIC_KEYS: Final = frozenset(
         "unclean.leader.election.enable",
     }
 )
-"""Settings a topic can have (Kafka's ``TopicConfig``)."""
+"""Settings of a topic (Kafka's ``TopicConfig``)."""
 
 
 class WorkerConfig(AbstractConfig):
     """The settings of one distributed worker, provider references already resolved.
 
-    Raises :class:`ConfigException` for the first bad or missing key, and when the own signature would not be accepted.
+    Raises :class:`ConfigException` for the first bad or missing key, and when the worker would reject its own
+    signature.
     """
 
     def __init__(self, props: Mapping[str, object]) -> None:
@@ -383,13 +387,16 @@ class WorkerConfig(AbstractConfig):
         check_signature_accepted(self.values)
 
     def storage_topic_settings(self, prefix: str) -> dict[str, str]:
-        """Settings of a new internal topic: what follows ``prefix`` (one of :data:`STORAGE_PREFIXES`) and is no worker key."""
+        """Settings of a new internal topic: keys under ``prefix`` that are not worker keys.
+
+        ``prefix`` is one of :data:`STORAGE_PREFIXES`.
+        """
         declared = {"topic", "partitions", "replication.factor"}
         return {k: str(v) for k, v in self.originals_with_prefix(prefix).items() if k not in declared}
 
 
 class StandaloneConfig(WorkerConfig):
-    """The settings of a worker that is alone, provider references already resolved: it has no group and no internal topics.
+    """The settings of a standalone worker, provider references already resolved: no group and no internal topics.
 
     Raises :class:`ConfigException` for the first bad or missing key.
     """
@@ -399,7 +406,7 @@ class StandaloneConfig(WorkerConfig):
 
 
 def check_signature_accepted(values: Mapping[str, object], *, name: str = "inter.worker.signature.algorithm") -> None:
-    """Workers have to accept their own signatures; ``name`` is how the error calls the key."""
+    """Require that a worker accepts its own signatures; ``name`` is the key in the error."""
     algorithm = values["inter.worker.signature.algorithm"]
     accepted = values["inter.worker.verification.algorithms"]
     if isinstance(accepted, list) and algorithm not in accepted:

@@ -1,3 +1,5 @@
-"""Everything that touches a broker: blocking connections with deadlines, a pool of them per cluster, admin calls with a result
-or an error per item, records as bytes, and the raw fetch and produce of the copy engine. The protocol's schemas are
-kafka-python's; its event loop and its clients are not used."""
+"""Kafka client: connections with deadlines, a pool per cluster, admin calls, record batches, Fetch and Produce.
+
+Admin calls return a result or an error per item. The protocol schemas are those of kafka-python; its event loop and its
+clients are not used.
+"""

@@ -1,9 +1,9 @@
-"""A member of a group, as far as all members are alike (AbstractCoordinator of Java, classic protocol).
+"""A member of a group with the classic protocol (Java's AbstractCoordinator), as far as all members are alike.
 
-Consumers and Connect's workers share their work in groups. Each has a *membership thread* that talks to the coordinator: it
-finds it, joins, syncs, sends heartbeats, one request after another. A JoinGroup may take as long as the slowest member needs,
-so nobody else waits for it. What a member offers when it joins, how a leader deals the work out and what becomes of it, the
-subclasses know.
+Consumers and Connect workers are members of groups. Each has a *membership thread*, which finds the coordinator, joins,
+syncs and sends heartbeats, one request after another. A JoinGroup may take as long as the slowest member needs; only
+the membership thread waits for it. Subclasses define the member's protocols and metadata, the assignment by the leader,
+and the handling of an assignment.
 """
 
 from __future__ import annotations
@@ -26,18 +26,20 @@ from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
 
 NO_GENERATION: Final = -1
-#: How much longer than the rebalance timeout an answer to JoinGroup is waited for (as AbstractCoordinator does).
+#: How much longer than the rebalance timeout to wait for the answer to JoinGroup (as AbstractCoordinator does).
 _JOIN_GRACE_S: Final = 5.0
 _LOST: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION})
 
-#: What a member joins with: name and metadata of each protocol that it can do, the best first.
+#: Name and metadata of each protocol that a member supports, in order of preference.
 Offers = Sequence[tuple[str, bytes]]
 
 
 @dataclass(frozen=True)
 class GroupTimings:
-    """Timings of a member, in milliseconds; see the client keys of the same names. A consumer's ``max.poll.interval.ms`` is its
-    rebalance timeout."""
+    """Timings of a member in milliseconds; see the client keys of the same names.
+
+    A consumer's rebalance timeout is its ``max.poll.interval.ms``.
+    """
 
     session_timeout_ms: int
     rebalance_timeout_ms: int
@@ -45,7 +47,7 @@ class GroupTimings:
 
 
 class Retry(Exception):
-    """The present attempt ended; the loop goes on after ``wait_s``."""
+    """The current attempt failed; the loop continues after ``wait_s``."""
 
     def __init__(self, reason: str, wait_s: float = 0.0) -> None:
         super().__init__(reason)
@@ -53,10 +55,11 @@ class Retry(Exception):
 
 
 class ClassicMember(ABC):
-    """``changed`` guards what the membership thread shares with those who ask, and tells of changes.
+    """Base class of group members.
 
-    ``instance_id`` is that of a static member. ``coordinator_timeout_s`` is how long the coordinator is looked for at a time
-    (None: ``request.timeout.ms``), ``leave_timeout_s`` how long a good-bye may take.
+    ``changed`` guards the state that the membership thread shares with other threads, and is notified of changes.
+    ``instance_id`` is set for a static member. ``coordinator_timeout_s`` limits each search for the coordinator (None:
+    ``request.timeout.ms``), ``leave_timeout_s`` limits each step of leaving the group.
     """
 
     def __init__(
@@ -87,9 +90,9 @@ class ClassicMember(ABC):
         self._rejoin = True
         self._member_id = ""
         self._generation = NO_GENERATION
-        self._membership = 0  # counts the times we left: an answer that belongs to an older one is void
+        self._membership = 0  # counts departures from the group: an answer to an earlier membership is ignored
 
-        # Only the membership thread touches these.
+        # Only the membership thread accesses these.
         self._next_heartbeat_s = 0.0
         self._failures = 0
         self._backoff = Backoff(cluster.settings.retry_backoff_ms, cluster.settings.retry_backoff_max_ms)
@@ -97,34 +100,37 @@ class ClassicMember(ABC):
         self._thread = threading.Thread(target=lambda: self._context.run(self._run), name=thread_name, daemon=True)
 
     def start(self) -> None:
-        """Begin to look for the group."""
-        self._context = contextvars.copy_context()  # its log lines name the flow of whoever starts it
+        """Start the membership thread."""
+        self._context = contextvars.copy_context()  # so that its log lines name the starter's flow
         self._thread.start()
 
-    # -- what members differ in; but for `_step` and `_assign` with the condition held
+    # -- implemented by subclasses; all but `_step`, `_assign` and those marked so are called with the condition held
 
     @abstractmethod
     def _step(self) -> None:
-        """Do what is due, or wait until something is, for a second at most. Raises Retry, or what ends the membership."""
+        """Perform one step, or wait for at most a second if none is due.
+
+        Raises Retry, or the error that ends the membership.
+        """
 
     @abstractmethod
     def _prepare_join(self) -> Callable[[], Offers]:
-        """A join begins; what is returned says what with, and is called without the condition."""
+        """Prepare a join. Returns a function that makes the offers, which is called without the condition."""
 
     @abstractmethod
     def _assign(self, joined: Any) -> Mapping[str, bytes]:
-        """As leader, decide who does what: the assignment of each member in the answer to JoinGroup. Raises Retry."""
+        """As leader, compute the assignment of each member in the answer to JoinGroup. Raises Retry."""
 
     @abstractmethod
     def _accept(self, assignment: bytes, generation: int, protocol: str) -> Mapping[str, object]:
-        """The group's new generation has this for us. Returns what the log says of it."""
+        """Accept the assignment of a new generation. Returns the fields to log."""
 
     @abstractmethod
     def _fail(self, error: Exception) -> None:
-        """The membership thread ends of this. Without the condition."""
+        """Handle the error that ended the membership thread. Called without the condition."""
 
     def _forget_generation(self, code: int) -> None:
-        """The group goes on without us, says a coordinator."""
+        """Discard the generation after the coordinator has rejected it or the member id."""
         if code == ErrorCode.UNKNOWN_MEMBER_ID:
             self._member_id = ""
         self._generation = NO_GENERATION
@@ -132,7 +138,7 @@ class ClassicMember(ABC):
         self._changed.notify_all()
 
     def _forget_membership(self) -> str:
-        """Become a stranger to the group. Returns the id we had."""
+        """Discard the membership. Returns the previous member id."""
         member_id, self._member_id = self._member_id, ""
         self._generation = NO_GENERATION
         self._membership += 1
@@ -140,11 +146,14 @@ class ClassicMember(ABC):
         return member_id
 
     def _is_final(self, failure: KafkaFailure) -> bool:
-        """Whether it is of no use to ask the coordinator again. Without the condition."""
+        """Whether asking the coordinator again is useless. Called without the condition."""
         return not failure.retriable
 
     def _on_silence(self, failure: KafkaFailure, asked_s: float) -> None:
-        """The coordinator has not answered what it was asked at ``asked_s`` (monotonic). Without the condition."""
+        """Handle a request, sent at ``asked_s`` (monotonic), that the coordinator did not answer.
+
+        Called without the condition.
+        """
         if self._failures == 0:
             self._log.warning("the coordinator cannot be reached", reason=str(failure))
 
@@ -160,12 +169,12 @@ class ClassicMember(ABC):
             except Retry as retry:
                 self._log.debug("group attempt ended", reason=str(retry))
                 self._pause(retry.wait_s)
-            except Exception as error:  # noqa: BLE001 - whoever uses the member hears of it, it does not end in silence
+            except Exception as error:  # noqa: BLE001 - reported to the user of the member
                 self._fail(error)
                 return
 
     def _heartbeat(self) -> None:
-        """Returns when the coordinator knows us, be it that it has us join again."""
+        """Send a heartbeat. Returns if the coordinator knows the member, also if it requests a rejoin."""
         with self._changed:
             membership, member_id, generation = self._membership, self._member_id, self._generation
         self._next_heartbeat_s = time.monotonic() + self._timings.heartbeat_interval_ms / 1000
@@ -253,12 +262,12 @@ class ClassicMember(ABC):
         self._log.info("joined the group", generation=generation, leader=leads, protocol=protocol, **noted)
 
     def _require_same(self, membership: int) -> None:
-        """Raises Retry when the answer in hand was given to the member that we were. With the condition held."""
+        """Raise Retry when the answer belongs to an earlier membership. Called with the condition held."""
         if self._membership != membership:
             raise Retry("left the group meanwhile")
 
     def _react(self, code: int, membership: int, api: str) -> NoReturn:
-        """Draw the consequences of an error code: raises Retry, or what ends the membership."""
+        """Handle an error code: raises Retry, or the error that ends the membership."""
         failure = BrokerFailure.of(code, subject=f"{api} in group {self._group_id} on cluster {self._cluster.name}")
         with self._changed:
             self._require_same(membership)
@@ -275,7 +284,7 @@ class ClassicMember(ABC):
         raise failure
 
     def _ask(self, request: Any, timeout_s: float) -> Any:
-        """The coordinator's answer. Raises Retry, or the failure when it `_is_final`."""
+        """Send a request to the coordinator and return its answer. Raises Retry, or the failure when it `_is_final`."""
         asked_s = time.monotonic()
         try:
             node = self._cluster.coordinator(self._group_id, timeout_s=self._coordinator_timeout_s)
@@ -302,7 +311,7 @@ class ClassicMember(ABC):
     # -- any thread
 
     def _send_leave(self, member_id: str, reason: str) -> KafkaFailure | None:
-        """Say good-bye; returns why that was not possible."""
+        """Send LeaveGroup; returns the failure, if any."""
         if not member_id:
             return None
         self._log.info("leaving the group", reason=reason)
@@ -315,7 +324,7 @@ class ClassicMember(ABC):
             node = self._cluster.coordinator(self._group_id, timeout_s=self._leave_timeout_s)
             self._cluster.send(node, request, timeout_s=self._leave_timeout_s)
         except KafkaFailure as failure:
-            # The session ends by itself.
+            # The coordinator removes the member when its session times out.
             self._cluster.invalidate_coordinator(self._group_id)
             self._log.info("could not say good-bye to the group", reason=str(failure))
             return failure

@@ -1,4 +1,4 @@
-"""A cluster as its clients see it: a pool of connections, the metadata, the coordinators."""
+"""Client view of a cluster: connection pool, metadata and coordinators."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from mm2.kafka.structs import Broker, Metadata, PartitionInfo, TopicInfo, topic_
 CoordinatorKind = Literal["group", "transaction"]
 _COORDINATOR_TYPES: Final[Mapping[str, int]] = {"group": 0, "transaction": 1}
 _MIN_SHARE_S: Final = 0.5
-#: When several servers failed, the failure that says most about what to change comes first.
+#: When several servers failed, the first of these failures is raised: it says most about what to change.
 _TELLING: Final[tuple[type[KafkaFailure], ...]] = (
     AuthenticationFailure,
     TlsFailure,
@@ -51,9 +51,9 @@ _TELLING: Final[tuple[type[KafkaFailure], ...]] = (
 
 
 class Cluster:
-    """Thread-safe. Each request leases a connection of its own, so a long poll blocks nothing.
+    """Thread-safe. Each request uses a connection of its own, so a long poll does not block other requests.
 
-    Nothing connects before it is needed. A request is sent at most once: whoever calls knows whether it may be repeated.
+    Connections are opened on demand. A request is sent at most once: only the caller knows whether it may be repeated.
     """
 
     def __init__(self, settings: ClientSettings, *, name: str) -> None:
@@ -71,9 +71,10 @@ class Cluster:
         self._flights = Flights[Metadata]()
 
     def preflight(self, timeout_s: float) -> None:
-        """Connects to the bootstrap servers in turn until one answers a request.
+        """Connect to the bootstrap servers in turn until one answers a request.
 
-        Raises the most telling failure of all of them; a rejected login ends it at once, the next server would say the same.
+        Raises the most informative of their failures. A rejected login ends the search, because the next server would
+        reject it too.
         """
         deadline = time.monotonic() + timeout_s
         failures: list[KafkaFailure] = []
@@ -92,10 +93,10 @@ class Cluster:
         raise _most_telling(failures)
 
     def send(self, node_id: int | None, request: Any, *, timeout_s: float | None = None) -> Any:
-        """Sends one request to a broker (None: to any that is alive, bootstrap servers last) and returns its answer.
+        """Send one request to a broker and return its answer. None: any live broker, bootstrap servers last.
 
-        `timeout_s` (default `request.timeout.ms`) covers connecting, too. Raises KafkaFailure; error codes inside the answer are
-        the caller's to read.
+        `timeout_s` (default `request.timeout.ms`) includes connecting. Raises KafkaFailure. The caller checks the error
+        codes in the answer.
         """
         deadline = time.monotonic() + self._timeout_s(timeout_s)
         if node_id is not None:
@@ -105,7 +106,10 @@ class Cluster:
             return connection.request(request, timeout_s=_left(deadline))
 
     def open_connection(self, node_id: int | None, *, timeout_s: float | None = None) -> Connection:
-        """A connection outside the pool, for fetch loops and the hot path; the caller closes it. Raises KafkaFailure."""
+        """Open a connection outside the pool, for fetch loops and the hot path; the caller closes it.
+
+        Raises KafkaFailure.
+        """
         deadline = time.monotonic() + self._timeout_s(timeout_s)
         if node_id is None:
             return self._first_of(deadline, self._pool.open)
@@ -114,9 +118,10 @@ class Cluster:
     def metadata(
         self, topics: Iterable[str] | None = None, *, max_age_s: float = 0, timeout_s: float | None = None
     ) -> Metadata:
-        """Brokers and the named topics (None: all topics), not older than `max_age_s` seconds. Topics are never created by it.
+        """Brokers and the named topics (None: all topics), at most `max_age_s` seconds old. Never creates topics.
 
-        Callers that ask the same at the same time share one request, which is always sent after they asked. Raises KafkaFailure.
+        Concurrent callers with the same question share one request, which is sent after all of them have called. Raises
+        KafkaFailure.
         """
         deadline = time.monotonic() + self._timeout_s(timeout_s)
         names = None if topics is None else tuple(sorted(set(topics)))
@@ -127,7 +132,7 @@ class Cluster:
         )
 
     def metadata_of(self, node_id: int, topics: Iterable[str], *, timeout_s: float | None = None) -> Metadata:
-        """Metadata of these topics as one broker has them. Raises KafkaFailure."""
+        """Metadata of these topics according to one broker. Raises KafkaFailure."""
         wanted = [MetadataRequest.MetadataRequestTopic(name=name) for name in sorted(set(topics))]
         request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False, min_version=1)
         answer = self.send(node_id, request, timeout_s=timeout_s)
@@ -136,7 +141,8 @@ class Cluster:
     def leader(self, topic: str, partition: int, *, timeout_s: float | None = None) -> int:
         """Node id of the leader, from metadata up to `metadata.max.age.ms` old.
 
-        Raises BrokerFailure 3 (no such topic or partition), 5 (no leader now), or why metadata could not be had.
+        Raises BrokerFailure 3 (unknown topic or partition) or 5 (no leader at the moment), or the failure to get
+        metadata.
         """
         metadata = self.metadata((topic,), max_age_s=self.settings.metadata_max_age_ms / 1000, timeout_s=timeout_s)
         if topic in metadata.errors:
@@ -152,13 +158,13 @@ class Cluster:
         return info.leader
 
     def invalidate(self, topic: str) -> None:
-        """Forgets what is known of a topic: the next `leader` asks the cluster."""
+        """Remove a topic from the cache: the next `leader` asks the cluster."""
         with self._lock:
             self._topics.pop(topic, None)
             self._listing = None
 
     def coordinator(self, key: str, kind: CoordinatorKind = "group", *, timeout_s: float | None = None) -> int:
-        """Node id of the coordinator of a group or transactional id; waits while the cluster has none yet. Raises KafkaFailure."""
+        """Node id of the coordinator of a group or transactional id; waits while there is none. Raises KafkaFailure."""
         deadline = time.monotonic() + self._timeout_s(timeout_s)
         backoff = Backoff(self.settings.retry_backoff_ms, self.settings.retry_backoff_max_ms)
         attempt = 0
@@ -175,7 +181,10 @@ class Cluster:
     def coordinators(
         self, keys: Iterable[str], kind: CoordinatorKind = "group", *, timeout_s: float | None = None
     ) -> dict[str, int | KafkaFailure]:
-        """One try to find the coordinators of many keys with as few requests as the cluster allows (KIP-699), cached ones first."""
+        """Find the coordinators of many keys, cached ones first.
+
+        Sends as few requests as the cluster supports (KIP-699). Each key is tried once.
+        """
         wanted = list(dict.fromkeys(keys))
         with self._lock:
             known = {key: self._coordinators[kind, key] for key in wanted if (kind, key) in self._coordinators}
@@ -189,12 +198,12 @@ class Cluster:
         return found
 
     def invalidate_coordinator(self, key: str, kind: CoordinatorKind = "group") -> None:
-        """Forgets a coordinator, after error 14, 15, 16 or a lost connection."""
+        """Remove a coordinator from the cache, after error 14, 15, 16 or a lost connection."""
         with self._lock:
             self._coordinators.pop((kind, key), None)
 
     def close(self) -> None:
-        """Closes idle connections and cuts those in use: whoever waits on one gets a DisconnectedFailure."""
+        """Close idle connections and abort those in use: blocked callers get a DisconnectedFailure."""
         self._pool.close()
 
     @property
@@ -204,7 +213,7 @@ class Cluster:
     def _timeout_s(self, timeout_s: float | None) -> float:
         return self.settings.request_timeout_ms / 1000 if timeout_s is None else timeout_s
 
-    # -- who to talk to
+    # -- connections
 
     def _bootstrap_addresses(self, deadline: float) -> tuple[Address, ...]:
         if self._bootstrap is None:
@@ -228,15 +237,16 @@ class Cluster:
         try:
             return connect(self._address_of(node_id, deadline), deadline)
         except ConnectFailure:
-            # It may have come back at another address: ask for it the next time.
+            # The broker may have restarted at another address: refresh the metadata before the next attempt.
             with self._lock:
                 self._brokers.pop(node_id, None)
             raise
 
     def _candidates(self, deadline: float) -> Iterable[tuple[Address, float]]:
-        """Addresses to try for a request that any broker can answer, each with the deadline of its try.
+        """Addresses to try for a request that any broker can answer, each with the deadline of its attempt.
 
-        Brokers with an idle connection come first, those that failed lately last, then the bootstrap servers (KIP-899).
+        Brokers with an idle connection come first and those with a recent failure last, then the bootstrap servers
+        (KIP-899).
         """
         with self._lock:
             brokers = [(broker.host, broker.port) for broker in self._brokers.values()]
@@ -253,7 +263,7 @@ class Cluster:
         return self._pool.lent(self._first_of(deadline, self._pool.take))
 
     def _first_of(self, deadline: float, connect: Callable[[Address, float], Connection]) -> Connection:
-        """A connection to the first candidate that accepts one. Raises the most telling failure when none does."""
+        """Connect to the first candidate that accepts. Raises the most informative failure when none does."""
         failures: list[KafkaFailure] = []
         for address, share in self._candidates(deadline):
             try:
@@ -264,11 +274,11 @@ class Cluster:
                     break
         raise _most_telling(failures)
 
-    # -- what is known
+    # -- metadata
 
     def _fetch_metadata(self, names: tuple[str, ...] | None, deadline: float) -> Metadata:
         wanted = None if names is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in names]
-        # Version 0 cannot ask for "no topics": an empty list means all there.
+        # Version 0 cannot ask for "no topics": an empty list means all topics.
         request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False, min_version=1)
         with self._lease_any(deadline) as connection:
             answer = connection.request(request, timeout_s=_left(deadline))
@@ -302,7 +312,7 @@ class Cluster:
             errors=errors,
         )
         with self._lock:
-            # A broker that has just started may list nobody: what is known is better than that.
+            # A broker that has just started may list no brokers: the cached list is better than none.
             if metadata.brokers:
                 self._brokers = dict(metadata.brokers)
             self._cluster_id = metadata.cluster_id
@@ -370,7 +380,7 @@ def _left(deadline: float) -> float:
 
 
 def _share(deadline: float, parties: int) -> float:
-    """Deadline of the first of `parties` tries that must all fit before `deadline`."""
+    """Deadline of the first of `parties` attempts that must all finish before `deadline`."""
     now = time.monotonic()
     return min(deadline, now + max(_MIN_SHARE_S, (deadline - now) / parties))
 

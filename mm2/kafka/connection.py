@@ -1,7 +1,7 @@
-"""One blocking connection to one broker, every wait of which has a deadline.
+"""One blocking connection to one broker. Every wait has a deadline.
 
-Requests are kafka-python's schema objects; the hot path sends and receives whole frames without them. A connection belongs to one
-thread at a time; only `abort` may be called from another.
+Requests are kafka-python's schema objects; the hot path sends and receives whole frames without them. A connection is
+used by one thread at a time; only `abort` may be called from another.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from mm2.kafka.stream import Buffer, Stream
 log = structlog.get_logger(__name__)
 
 _SIZE: Final = struct.Struct(">i")
-_REAUTHENTICATE_AT: Final = 0.85  # of the session lifetime, the early edge of Java's 85 to 95 %
+_REAUTHENTICATE_AT: Final = 0.85  # of the session lifetime; Java reauthenticates between 85 and 95 %
 _MIN_SESSION_MS: Final = 1_000
 _ONE_AT_A_TIME: Final = threading.Lock()
 
@@ -51,10 +51,10 @@ class _InFlight:
 
 
 class Connection:
-    """A connection that is open, versions negotiated and authenticated, from the moment it exists.
+    """An open connection with negotiated API versions, authenticated if the settings require it.
 
-    Any failure closes it, with one exception: a wait that ends before the first byte of an answer has come (`receive`,
-    `receive_frame`) leaves it as it was, so that a long poll may be waited for in slices.
+    Any failure closes it, with one exception: a timeout before the first byte of an answer (`receive`, `receive_frame`)
+    leaves the connection usable, so that the caller can wait for a long poll in slices.
     """
 
     def __init__(self, stream: Stream, host: str, port: int, settings: ClientSettings, who: str) -> None:
@@ -73,7 +73,9 @@ class Connection:
 
     @classmethod
     def open(cls, host: str, port: int, settings: ClientSettings, *, timeout_s: float, cluster: str = "") -> Self:
-        """Connects, negotiates and logs in under one deadline. `cluster` only names the cluster in messages.
+        """Connect, negotiate versions and authenticate under one deadline.
+
+        `cluster` only names the cluster in messages.
 
         Raises the ConnectFailure family, AuthenticationFailure or UnsupportedVersion, each within `timeout_s` seconds.
         """
@@ -100,7 +102,7 @@ class Connection:
 
     @property
     def sock(self) -> socket.socket:
-        """The non-blocking socket itself, an `ssl.SSLSocket` with TLS: for whoever drives it from an event loop of his own."""
+        """The non-blocking socket, an `ssl.SSLSocket` with TLS, for callers that drive it from their own event loop."""
         return self._stream.sock
 
     def fileno(self) -> int:
@@ -111,18 +113,18 @@ class Connection:
         return self._stream.has_pending()
 
     def is_stale(self) -> bool:
-        """True when an idle connection cannot be used any more: the broker has closed it or said something unasked."""
+        """True when an idle connection is unusable: the broker closed it or sent data that no request asked for."""
         return not self._stream.is_idle()
 
     def next_correlation_id(self) -> int:
-        """A fresh id for a frame of one's own; ids are unique within the connection until they wrap at 2³¹."""
+        """A new id for a frame of the caller; ids are unique within the connection until they wrap at 2³¹."""
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         return self._correlation_id
 
     def version_of(self, request: Any, max_version: int | None = None) -> int:
-        """Newest version of a request class (or object) that both sides speak and that is not above `max_version`.
+        """Newest version of a request class (or object) that client and broker support, at most `max_version`.
 
-        Limits that a request object carries (`min_version`, `max_version` at construction) count too. Raises UnsupportedVersion.
+        Limits of a request object (`min_version`, `max_version` at construction) apply too. Raises UnsupportedVersion.
         """
         low, high = request.valid_versions
         if not isinstance(request, type):
@@ -143,10 +145,10 @@ class Connection:
         return version
 
     def request(self, request: Any, *, timeout_s: float | None = None) -> Any:
-        """Sends a request and returns its answer (None for Produce with acks 0). Nothing else may be in flight.
+        """Send a request and return its answer (None for Produce with acks 0). No other request may be in flight.
 
-        `timeout_s` defaults to `request.timeout.ms`. Error codes inside the answer are the caller's to read. Raises the
-        ConnectFailure family; a request that timed out has closed the connection, its answer could come any time.
+        `timeout_s` defaults to `request.timeout.ms`. The caller checks the error codes in the answer. Raises the
+        ConnectFailure family. A timeout closes the connection, because the answer could still arrive.
         """
         if self._in_flight:
             raise RuntimeError("request() while answers are outstanding: use send() and receive()")
@@ -160,7 +162,10 @@ class Connection:
         return self._exchange(request, self.version_of(request) if version is None else version, deadline)
 
     def send(self, request: Any) -> int:
-        """Sends a request without waiting for the answer; answers come in this order from `receive`. Returns its id."""
+        """Send a request without waiting for the answer and return its id.
+
+        `receive` returns the answers in this order.
+        """
         self.maybe_reauthenticate()
         version = request.API_VERSION
         return self._send(
@@ -170,22 +175,28 @@ class Connection:
         )
 
     def receive(self, *, timeout_s: float) -> Any:
-        """Answer of the oldest request in flight. Raises TimeoutFailure when it did not begin to come within `timeout_s`."""
+        """Answer of the oldest request in flight.
+
+        Raises TimeoutFailure when its first byte does not come within `timeout_s`.
+        """
         if not self._in_flight:
             raise RuntimeError("receive() with nothing in flight")
         return self._receive(time.monotonic() + timeout_s)
 
     def send_buffers(self, buffers: Sequence[Buffer]) -> None:
-        """Sends one complete frame, size and header included, that is spread over buffers. None of them is copied (TLS: small
-        ones are). Returns when all is handed to the kernel; raises after `request.timeout.ms` without room for it."""
+        """Send one complete frame, size and header included, from several buffers.
+
+        No buffer is copied, except small ones with TLS. Returns when the kernel has accepted all bytes; raises after
+        `request.timeout.ms` without free space in its send buffer.
+        """
         self._stream.write(buffers, time.monotonic() + self._default_timeout_s)
 
     def receive_frame(self, buffer: bytearray, *, timeout_s: float) -> memoryview:
-        """Reads one frame into `buffer` and returns the view of it, without its size prefix.
+        """Read one frame into `buffer` and return a view of it, without its size prefix.
 
-        The buffer is grown when needed, so no view of an earlier frame may be alive then. `timeout_s` is the wait for the first
-        byte; once a frame has begun, the rest has `request.timeout.ms`. Raises TimeoutFailure (connection still usable when
-        nothing had come), DisconnectedFailure, CorruptBatch for a size that is negative or above the limit.
+        The buffer grows when needed, so no view of an earlier frame may exist. `timeout_s` is the wait for the first
+        byte; the rest of the frame has `request.timeout.ms`. Raises TimeoutFailure (connection still usable when no
+        byte had come), DisconnectedFailure, or CorruptBatch for a size that is negative or above the limit.
         """
         size = self._read_size(time.monotonic() + timeout_s)
         if size > len(buffer):
@@ -201,9 +212,10 @@ class Connection:
         return view
 
     def maybe_reauthenticate(self) -> None:
-        """Logs in again on the live connection when 85 % of the session's lifetime are over (KIP-368).
+        """Authenticate again on the live connection after 85 % of the session lifetime (KIP-368).
 
-        Does nothing while answers of `send` are outstanding; users of raw frames call it only when they have none outstanding.
+        Does nothing while answers of `send` are outstanding. Users of raw frames may call it only when they have none
+        outstanding.
         """
         if self._reauthenticate_at is None or self._in_flight or time.monotonic() < self._reauthenticate_at:
             return
@@ -216,11 +228,11 @@ class Connection:
 
     @property
     def session_is_over(self) -> bool:
-        """The broker may end the connection any time, unless `maybe_reauthenticate` comes first."""
+        """True after the session lifetime: the broker may close the connection unless it is authenticated again."""
         return self._reauthenticate_at is not None and time.monotonic() >= self._reauthenticate_at
 
     def abort(self) -> None:
-        """May be called from any thread: whoever is blocked on this connection gets a DisconnectedFailure."""
+        """Abort the connection from any thread: a caller that is blocked on it gets a DisconnectedFailure."""
         self._stream.abort()
 
     def close(self) -> None:
@@ -249,7 +261,7 @@ class Connection:
         frame = request.encode(header=True, framed=True)
         response_class = response_class_of(request)
         if not pinned:
-            # The same object may be sent again to a broker with other versions.
+            # The same object may be sent again to a broker that supports other versions.
             request._version = None  # noqa: SLF001 - the property cannot be unset
         try:
             self._stream.write((frame,), deadline)
@@ -305,18 +317,18 @@ class Connection:
         )
 
     def _looks_like_tls(self) -> bool:
-        """An alert or handshake record of TLS where the first frame of Kafka should begin."""
+        """Whether the first frame starts with a TLS alert or handshake record."""
         return (
             not self._answered and self._settings.tls is None and self._size[0] in {0x15, 0x16} and self._size[1] == 3
         )
 
     def _explained(self, error: DisconnectedFailure | TlsFailure) -> DisconnectedFailure | TlsFailure:
-        """The same failure, with the usual cause when the broker has hung up before it answered anything."""
+        """The same failure; with the usual cause if the broker closed the connection before its first answer."""
         tls = self._settings.tls
         if self._answered:
             return error
         if isinstance(error, TlsFailure):
-            # With TLS 1.3 the broker looks at our certificate after our side of the handshake is over.
+            # With TLS 1.3 the broker checks our certificate after our side of the handshake has finished.
             return TlsFailure(f"{error}{NO_KEY_HINT}") if tls is not None and not tls.has_key else error
         if not self._versions:
             hint = "before it said anything, as a listener with another security.protocol or no Kafka broker does"
@@ -327,8 +339,11 @@ class Connection:
         return DisconnectedFailure(f"The {self.who} closed the connection {hint}.")
 
     def _negotiate(self, deadline: float) -> None:
-        """Asks for the versions of all APIs. A broker that does not know our version of the question answers in version 0 with
-        error 35 and what it does know (KIP-511)."""
+        """Request the versions of all APIs.
+
+        A broker that does not support our version of ApiVersions answers in version 0 with error 35 and the versions
+        that it supports (KIP-511).
+        """
         version = ApiVersionsRequest.max_version
         while True:
             request = ApiVersionsRequest(client_software_name="mm2-python", client_software_version=__version__)
@@ -344,7 +359,7 @@ class Connection:
             return
 
     def _authenticate(self, deadline: float) -> None:
-        """SaslHandshake and SaslAuthenticate (KIP-43, KIP-152); remembers how long the session lasts (KIP-368)."""
+        """SaslHandshake and SaslAuthenticate (KIP-43, KIP-152); stores the session lifetime (KIP-368)."""
         sasl = self._settings.sasl
         assert sasl is not None  # noqa: S101 - only called with SASL settings
         handshake = SaslHandshakeRequest(mechanism=sasl.mechanism)
@@ -395,17 +410,20 @@ def _api_name(request: Any) -> str:
 def response_class_of(request: Any) -> Any:
     """The class that decodes the answer to a request whose header and version are set.
 
-    kafka-python makes a class for each version when it is first asked for, and registers it by a weak reference only. Two
-    threads that ask at the same time make two, the one that is registered may be the one that nobody keeps, and then no
-    answer of that kind could ever be decoded again in this process.
+    kafka-python creates the class of a version on first use and registers it by a weak reference only. Two concurrent
+    threads may create two classes. If the registered one is garbage-collected, this process can never decode an answer
+    of that kind again. A lock prevents that.
     """
     with _ONE_AT_A_TIME:
         return request.header.get_response_class()
 
 
 def _read_header(frame: memoryview, response_class: Any) -> tuple[int, int]:
-    """Correlation id and the position of the body. Flexible versions have tagged fields in between, which are skipped;
-    ApiVersions never has them, so that any client can read the answer."""
+    """Correlation id and the position of the body.
+
+    Flexible versions have tagged fields between header and body, which are skipped. ApiVersions answers never have
+    them, so that any client can read them.
+    """
     (correlation_id,) = _SIZE.unpack_from(frame)
     position = _SIZE.size
     if response_class.API_KEY == ApiVersionsRequest.API_KEY or not response_class.flexible_version_q(

@@ -1,4 +1,4 @@
-"""From a host name to a connected socket: addresses, TCP, TLS, each step telling its own kind of failure."""
+"""Connect to a host: address resolution, TCP and TLS, each with its own kind of failure."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ NO_KEY_HINT: Final = " It may demand a client certificate, and no ssl.keystore i
 
 
 def dial(host: str, port: int, settings: ClientSettings, *, deadline: float, who: str) -> Stream:
-    """Connects to the first address of the host that answers, with TLS when the security protocol asks for it.
+    """Connect to the first address of the host that accepts, with TLS if the security protocol requires it.
 
-    `deadline` is a `time.monotonic()` value for all steps together; several addresses share the time. Raises DnsFailure, RefusedFailure, TimeoutFailure or TlsFailure.
+    `deadline` is a `time.monotonic()` value for all steps together; several addresses share the time. Raises
+    DnsFailure, RefusedFailure, TimeoutFailure or TlsFailure.
     """
     targets = resolve(host, port, deadline=deadline, who=who)
     for position, target in enumerate(targets):
@@ -54,10 +55,11 @@ def dial(host: str, port: int, settings: ClientSettings, *, deadline: float, who
 
 
 def resolve(host: str, port: int, *, deadline: float, who: str) -> list[Target]:
-    """All addresses of a host, in the order of the resolver. Raises DnsFailure, or TimeoutFailure when the resolver is silent."""
+    """All addresses of a host, in the order of the resolver. Raises DnsFailure, or TimeoutFailure at the deadline."""
     with contextlib.suppress(OSError):
         return _lookup(host, port, socket.AI_NUMERICHOST)
-    # getaddrinfo knows no deadline (a dead name server costs 5 s a try), so it runs beside us and may be left behind.
+    # getaddrinfo has no timeout (an unreachable name server costs 5 s per try), so it runs in a thread that may be
+    # abandoned.
     answer: list[list[Target] | OSError] = []
 
     def ask() -> None:
@@ -77,7 +79,7 @@ def resolve(host: str, port: int, *, deadline: float, who: str) -> list[Target]:
 
 
 def canonical_names(host: str, port: int, *, deadline: float) -> list[str]:
-    """The names behind all addresses of a host (`client.dns.lookup=resolve_canonical_bootstrap_servers_only`)."""
+    """The names of all addresses of a host (`client.dns.lookup=resolve_canonical_bootstrap_servers_only`)."""
     names: list[str] = []
     for _, address in resolve(host, port, deadline=deadline, who=f"bootstrap server {host}:{port}"):
         with contextlib.suppress(OSError):
@@ -131,7 +133,7 @@ def _handshake(sock: socket.socket, host: str, settings: ClientSettings, deadlin
     try:
         context = build_ssl_context(settings.tls)
     except ConfigException as error:
-        # Stores are replaced while we run, and not everybody does that in one step.
+        # Stores may be replaced while the process runs, and not always atomically.
         reason = str(error).rstrip(".")
         raise TlsFailure(f"The TLS session with the {who} cannot be set up: {reason}.") from error
     try:
@@ -156,7 +158,7 @@ def _handshake_failure(error: OSError, who: str, *, has_key: bool) -> ConnectFai
     if isinstance(error, ssl.SSLCertVerificationError):
         return TlsFailure(f"The certificate of the {who} is not trusted: {tls_reason(error)}.")
     if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError | ConnectionError):
-        # A plaintext listener takes our hello for an absurd frame size and hangs up.
+        # A plaintext listener reads the TLS ClientHello as an impossible frame size and closes the connection.
         return TlsFailure(
             f"The {who} hung up during the TLS handshake, as a listener without TLS does: "
             "check the port and security.protocol."

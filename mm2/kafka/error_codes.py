@@ -1,6 +1,6 @@
 """Error codes of the Kafka protocol.
 
-Names, numbers and which of them are worth another try are those of `org.apache.kafka.common.protocol.Errors` 4.3.0.
+Names, numbers and retriability are those of `org.apache.kafka.common.protocol.Errors` 4.3.0.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from enum import IntEnum
 
 
 class ErrorCode(IntEnum):
-    """Every error code a broker may answer with; 0 is success."""
+    """Every error code that a broker may return; 0 is success."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -186,7 +186,7 @@ RETRIABLE: frozenset[int] = frozenset(
     }
 )
 
-#: Codes whose Java exception is an `InvalidMetadataException`: ask for metadata before the next try.
+#: Codes whose Java exception is an `InvalidMetadataException`: refresh the metadata before the next attempt.
 STALE_METADATA: frozenset[int] = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,

@@ -1,20 +1,20 @@
-"""What can go wrong between us and a broker.
+"""Failures of connections to brokers and of requests.
 
     KafkaFailure
     ├── ConnectFailure            no usable connection
-    │   ├── DnsFailure            the name has no address
-    │   ├── RefusedFailure        nobody listens, or no way there
-    │   ├── TlsFailure            certificate, protocol or plaintext on the other side
+    │   ├── DnsFailure            the host name has no address
+    │   ├── RefusedFailure        connection refused, or no route to the host
+    │   ├── TlsFailure            certificate, protocol version, or a plaintext peer
     │   ├── TimeoutFailure        no answer before the deadline
-    │   └── DisconnectedFailure   the peer (or our own close) ended the connection
-    ├── AuthenticationFailure     the broker knows us not
+    │   └── DisconnectedFailure   the peer (or this client) closed the connection
+    ├── AuthenticationFailure     the broker rejected the credentials
     ├── BrokerFailure             an answer with an error code
-    │   ├── UnsupportedVersion    no version of a request that both sides speak
-    │   └── ProducerFenced        a newer producer has our transactional id, or our transaction took too long
-    └── CorruptBatch              record bytes that do not add up
+    │   ├── UnsupportedVersion    no version of the request that client and broker both support
+    │   └── ProducerFenced        a newer producer uses the transactional id, or the transaction timed out
+    └── CorruptBatch              record bytes that contradict each other
 
-Every message is one sentence that names the address or the cluster. `retriable` says whether the same call may succeed later
-without anybody changing anything, `is_final` whether it never will.
+Every message is one sentence that names the address or the cluster. `retriable` is true if the same call may succeed
+later without any change by an operator, `is_final` if it can never succeed.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class KafkaFailure(Exception):
 
     @property
     def is_final(self) -> bool:
-        """A broker has heard us and will say the same again.
+        """Not retriable: the broker rejected the request.
 
-        Not so when a certificate or a password keeps us from being heard: somebody will mend it, and what is read from files
-        is read again, so whoever runs for years must draw no conclusions from it meanwhile.
+        False for failures of TLS and of authentication: an operator can fix a certificate or a password, and files are
+        read again when they change. A long-running caller must not treat such a failure as the answer to its request.
         """
         return not self.retriable
 
@@ -50,7 +50,7 @@ class ConnectFailure(KafkaFailure):
 
 
 class DnsFailure(ConnectFailure):
-    """A host name could not be resolved."""
+    """The host name could not be resolved."""
 
 
 class RefusedFailure(ConnectFailure):
@@ -58,13 +58,13 @@ class RefusedFailure(ConnectFailure):
 
 
 class TlsFailure(ConnectFailure):
-    """The TLS handshake failed, only one side of the connection speaks TLS, or our own stores cannot be used at the moment."""
+    """The TLS handshake failed, only one side uses TLS, or the client's own stores cannot be read at the moment."""
 
     retriable = False
 
 
 class TimeoutFailure(ConnectFailure):
-    """The deadline passed before the connection or the answer was there."""
+    """The deadline passed before the connection was open or the answer had arrived."""
 
 
 class DisconnectedFailure(ConnectFailure):
@@ -72,7 +72,7 @@ class DisconnectedFailure(ConnectFailure):
 
 
 class AuthenticationFailure(KafkaFailure):
-    """The broker rejected the credentials or the SASL mechanism, or there are none to be had."""
+    """The broker rejected the credentials or the SASL mechanism, or no credentials could be obtained."""
 
     @property
     def is_final(self) -> bool:
@@ -116,9 +116,10 @@ class BrokerFailure(KafkaFailure):
 
     @classmethod
     def of(cls, code: int, message: str | None = None, *, subject: str = "") -> Self:
-        """Failure for an error code other than 0.
+        """Create the failure for an error code other than 0.
 
-        `message` is what the broker said (None: our own words), `subject` names what it is about ("topic t of cluster A").
+        `message` is the broker's message; without one the text of `DESCRIPTIONS` is used. `subject` names the resource,
+        for example "topic t of cluster A".
         """
         try:
             name = ErrorCode(code).name
@@ -130,7 +131,7 @@ class BrokerFailure(KafkaFailure):
 
     @property
     def stale_metadata(self) -> bool:
-        """True when metadata must be asked for again before the next try."""
+        """True when metadata must be refreshed before the next attempt."""
         return self.code in STALE_METADATA
 
     def __str__(self) -> str:
@@ -138,12 +139,15 @@ class BrokerFailure(KafkaFailure):
 
 
 class UnsupportedVersion(BrokerFailure):
-    """The broker does not know a request, or not in any version that we know."""
+    """The broker does not support the request, or no version of it that this client supports."""
 
 
 class ProducerFenced(BrokerFailure):
-    """A producer can write no more under its transactional id: a newer one has it, or its transaction took longer than its
-    timeout and was aborted. Final; only a new InitProducerId helps."""
+    """The producer can no longer write with its transactional id.
+
+    A newer producer uses the id, or the transaction exceeded its timeout and was aborted. Final: only a new
+    InitProducerId helps.
+    """
 
 
 class CorruptBatch(KafkaFailure):

@@ -1,4 +1,4 @@
-"""Sharing one request between callers that ask the same at the same time."""
+"""Sharing of one request between concurrent callers with the same question."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(slots=True)
 class _Route(Generic[Answer]):
-    """`running` is held while a request is under way; `boarding` is the next one, which callers may still join."""
+    """`running` is held while a request is in flight; `boarding` is the next one, which callers may still join."""
 
     running: threading.Lock = field(default_factory=threading.Lock)
     boarding: Future[Answer] | None = None
@@ -25,10 +25,10 @@ class _Route(Generic[Answer]):
 
 
 class Flights(Generic[Answer]):
-    """Single flight, with a difference: nobody joins a request that is already under way.
+    """Single flight, except that a caller never joins a request that is already in flight.
 
-    Its answer may be older than the question: a topic that the caller has just created might be missing. So latecomers wait
-    for it to end and share the next one.
+    The answer of that request may be older than the call: a topic that the caller has just created might be missing.
+    Later callers wait for it to end and share the next request.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,10 @@ class Flights(Generic[Answer]):
         self._routes: dict[Hashable, _Route[Answer]] = {}
 
     def join(self, key: Hashable, deadline: float, fetch: Callable[[], Answer], what: str) -> Answer:
-        """The answer of one `fetch` that began after this call. Raises what `fetch` raised, or TimeoutFailure at `deadline`."""
+        """The answer of one `fetch` that began after this call.
+
+        Raises the error of `fetch`, or TimeoutFailure at `deadline`.
+        """
         while True:
             with self._lock:
                 route = self._routes.setdefault(key, _Route())
@@ -53,7 +56,7 @@ class Flights(Generic[Answer]):
             except FutureTimeoutError:
                 raise TimeoutFailure(f"{what} did not come in time.") from None
             except TimeoutFailure:
-                # The deadline of another caller ended it; ours may be later.
+                # The deadline of another caller ended the request; the deadline of this one may be later.
                 if leads or time.monotonic() >= deadline:
                     raise
             finally:

@@ -1,4 +1,4 @@
-"""The one-line login configuration of `sasl.jaas.config` (KIP-85)."""
+"""Parser of `sasl.jaas.config`, a login configuration in one line (KIP-85)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "a": "\a", "v
 
 
 class JaasError(ValueError):
-    """The text is not a JAAS login configuration. The message never quotes the text, it may hold a password."""
+    """The text is not a JAAS login configuration. The message never quotes the text, which may contain a password."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +36,10 @@ class JaasEntry:
 
 
 def parse_jaas(text: str) -> JaasEntry:
-    """Parses `module flag name=value … ;` with the quoting of Java's `StreamTokenizer`, as Kafka's `JaasConfig` does.
+    """Parse `module flag name=value … ;` with the quoting of Java's `StreamTokenizer`, as Kafka's `JaasConfig` does.
 
-    Values may be quoted with " or ', with backslash escapes inside. Raises JaasError, also when there is more than one module:
-    a client logs in once.
+    Values may be quoted with " or ', with backslash escapes inside. Raises JaasError, also for more than one module: a
+    client logs in once.
     """
     tokens = list(_tokens(text))
     if not tokens or tokens[0].sign:
@@ -47,7 +47,7 @@ def parse_jaas(text: str) -> JaasEntry:
     module = tokens[0].text
     flag = tokens[1].text.lower() if len(tokens) > 1 else ""
     if flag not in CONTROL_FLAGS:
-        # Not a word of the text is repeated: what stands here by mistake is likely the password itself.
+        # The message quotes no part of the text: a wrong flag may be the password.
         raise JaasError(f"a control flag must follow the login module (one of {', '.join(CONTROL_FLAGS)})")
     options: dict[str, str] = {}
     position = 2

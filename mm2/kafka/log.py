@@ -1,7 +1,7 @@
-"""A topic as a shared log: everything read at the start, then tailed, by one thread (Connect's KafkaBasedLog, D.17).
+"""A topic as a shared log: read completely at start, then tailed by one thread (Kafka Connect's KafkaBasedLog).
 
-Reads raw: whole record sets through a fetch session, decoded batch by batch. Positions, not last records, tell whether
-the end is reached, so transaction markers at the end do not keep a reader waiting.
+Whole record sets are read through a fetch session and decoded batch by batch. The position, not the last record,
+decides whether the end is reached, so that a transaction marker at the end does not block a reader.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from mm2.kafka.wire.fetch import Fetched, FetchSession, Position
 
 _MAX_WAIT_MS = 2000
 _MAX_WAIT_OF_SEVERAL_MS = 500
-# A process that has lost its group for a moment reads half a dozen logs again at once, and what that takes at most is what it
-# keeps for years: with answers of 4 MB the memory of an hour with a fault a minute grew by 30 MB.
+# A process that rejoins its group reads about six logs again at once, and its memory keeps that peak for its lifetime.
+# With answers of 4 MB, memory grew by 30 MB in an hour with one fault per minute.
 _FETCH_BYTES = 8 << 20
 _PARTITION_BYTES = 1 << 20
 _KEPT_BUFFER_BYTES = 1 << 16
@@ -49,31 +49,33 @@ class LogRecord:
 
 @dataclass(frozen=True, slots=True)
 class LogProgress:
-    """How much of what a log held when it was started has been read, in offsets: compaction makes some of them empty."""
+    """Progress of the initial read in offsets, some of which compaction may have left without a record."""
 
     read: int
     total: int
 
     @property
     def is_complete(self) -> bool:
-        """Whether all of it has been read."""
+        """Whether the initial read is complete."""
         return self.read >= self.total
 
 
-#: Takes in what a Fetch answer brought of one partition: the partition, its batches that are to be seen, in order, and
-#: the offset before which the first of them has been seen already. The batches are views that are good until it returns.
+#: Receives the batches of one partition from a Fetch answer: the partition, its visible batches in order, and the
+#: offset before which records of the first batch have been delivered already. The batches are views, valid until it
+#: returns.
 OnBatches = Callable[[int, Sequence[BatchView], int], None]
 
 
 class KafkaBasedLog:
-    """``on_record`` runs on the log's thread, in order within a partition; an exception from it is logged, not fatal.
+    """Reader, and optionally writer, of one topic.
 
-    ``on_batches`` instead of it is for those who need not everything of a record, or not one by one: what it raises stops
-    the reading until the same batches go through.
+    ``on_record`` runs on the log's thread, in order within a partition. An exception from it is logged and not fatal.
+    ``on_batches`` replaces it for callers that process whole batches: if it raises, reading stops until the same
+    batches are accepted.
 
-    ``partitions`` None = all partitions the topic has at start. ``begin`` says from which offset on a partition is read; others
-    are from their first. ``read_committed`` hides open and aborted transactions
-    (reading to the end then waits for open ones, as Java does).
+    ``partitions`` None = all partitions that the topic has at start. ``begin`` gives the first offset to read of some
+    partitions; the others are read from their log start offset. ``read_committed`` hides open and aborted transactions;
+    reading to the end then waits for open ones, as Java does.
     """
 
     def __init__(
@@ -102,7 +104,7 @@ class KafkaBasedLog:
         self._begin = dict(begin or {})
         self._positions: dict[TopicPartition, int] = {}
         self._topic_id = ""
-        # Where reading began and what the end was then.
+        # The offset where reading began, and the end offset at that time.
         self._stretch: dict[TopicPartition, tuple[int, int]] | None = None
         self._moved = threading.Condition()
         self._stopping = threading.Event()
@@ -114,17 +116,17 @@ class KafkaBasedLog:
 
     @property
     def partitions(self) -> int:
-        """How many partitions are read."""
+        """Number of partitions that are read."""
         return len(self._positions)
 
     @property
     def positions(self) -> dict[int, int]:
-        """The next offset that is to be read, by partition."""
+        """The next offset to read, by partition."""
         return {tp.partition: offset for tp, offset in self._positions.items()}
 
     @property
     def progress(self) -> LogProgress | None:
-        """How far `start` has come with reading; None before it knows how much there is."""
+        """Progress of the initial read; None before the end offsets are known."""
         stretch = self._stretch
         if stretch is None:
             return None
@@ -132,9 +134,9 @@ class KafkaBasedLog:
         return LogProgress(read, sum(end - first for first, end in stretch.values()))
 
     def start(self, timeout_s: float, *, to_stable: bool = False) -> None:
-        """Read everything there is, then return; tailing goes on in the background. ``to_stable`` as for `read_to_end`.
+        """Read the log to its end and return; tailing continues in the background. ``to_stable`` as for `read_to_end`.
 
-        Raises KafkaFailure when the topic cannot be found or read to its end within ``timeout_s``.
+        Raises KafkaFailure when the topic does not exist or cannot be read to its end within ``timeout_s``.
         """
         deadline = time.monotonic() + timeout_s
         first = self._retried(deadline, self._first_offsets)
@@ -150,9 +152,9 @@ class KafkaBasedLog:
             raise
 
     def read_to_end(self, timeout_s: float, *, to_stable: bool = False) -> None:
-        """Wait until everything written before this call has gone through ``on_record``; KafkaFailure if it does not.
+        """Wait until every record written before this call has been delivered. Raises KafkaFailure when that fails.
 
-        ``to_stable``: be content with the last stable offset, before the first transaction that is open.
+        ``to_stable``: read only to the last stable offset, that is, to the first open transaction.
         """
         deadline = time.monotonic() + timeout_s
         self._reach(self._ends(deadline, to_stable=to_stable), deadline, timeout_s)
@@ -176,7 +178,7 @@ class KafkaBasedLog:
                 self._moved.wait(left)
 
     def send(self, key: bytes | None, value: bytes | None, *, timeout_s: float | None = None) -> RecordMetadata:
-        """Write one record, to the partition of its key."""
+        """Write one record to the partition of its key."""
         return self.send_all([(key, value)], timeout_s=timeout_s)[0]
 
     def send_all(
@@ -190,7 +192,7 @@ class KafkaBasedLog:
         return self._producer.send(self._topic, batch, timeout_s=timeout_s)
 
     def stop(self) -> None:
-        """End the thread, which waits for no answer any more."""
+        """Stop the thread without waiting for outstanding answers."""
         self._stopping.set()
         for connection, _ in list(self._connections.values()):
             connection.abort()
@@ -245,7 +247,7 @@ class KafkaBasedLog:
                     self._poll()
                     failures = 0
                     self._failure = None
-                except Exception as error:  # noqa: BLE001  (nobody would notice the end of the tail, for years)
+                except Exception as error:  # noqa: BLE001  (the end of this thread would go unnoticed)
                     if self._stopping.is_set():
                         return
                     if not isinstance(error, KafkaFailure):
@@ -265,7 +267,7 @@ class KafkaBasedLog:
         if info is None:
             raise metadata.errors.get(self._topic) or BrokerFailure.of(3, subject=f"topic {self._topic}")
         if self._topic_id and info.topic_id not in {"", self._topic_id}:
-            # Offsets of the old one mean nothing in it, also where it has grown past them already.
+            # Offsets of the deleted topic are meaningless in the new one, even if it already has more records.
             self._log.warning("the topic was made anew, reading it from its start")
             self._positions.update(self._offsets(EARLIEST))
         self._topic_id = info.topic_id or self._topic_id
@@ -283,7 +285,7 @@ class KafkaBasedLog:
         for node, wanted in by_leader.items():
             connection, session = self._connection(node, topic_ids)
             version = connection.version_of(fetch.REQUEST, fetch.MAX_VERSION if info.topic_id else 12)
-            # several leaders are asked one after another: none of them may hold the answer back for long
+            # leaders are asked one after another: none of them may delay its answer for long
             several = len(by_leader) > 1
             wait_ms = max(20, _MAX_WAIT_OF_SEVERAL_MS // len(by_leader)) if several else _MAX_WAIT_MS
             frame = session.request(
@@ -303,20 +305,20 @@ class KafkaBasedLog:
             self._receive(node, connection, session, version)
 
     def _receive(self, node: int, connection: Connection, session: FetchSession, version: int) -> None:
-        # A method of its own: all views into the buffer die with its frame, so that the next answer may grow the buffer.
+        # A separate method: its frame holds all views into the buffer, so that the buffer can grow for the next answer.
         buffer = self._buffers.setdefault(node, bytearray(_KEPT_BUFFER_BYTES))
         frame = connection.receive_frame(buffer, timeout_s=self._cluster.settings.request_timeout_ms / 1000)
         for fetched in session.response(version, frame):
             self._take(fetched)
         if len(buffer) > _KEPT_BUFFER_BYTES and len(frame) <= _KEPT_BUFFER_BYTES:
-            del self._buffers[node]  # it is tailing now, and that takes no more
+            del self._buffers[node]  # only tailing from here on, which needs a small buffer
 
     def _connection(self, node: int, topic_ids: dict[str, bytes]) -> tuple[Connection, FetchSession]:
         if node not in self._connections:
             self._connections[node] = (self._cluster.open_connection(node), FetchSession(topic_ids))
         connection, session = self._connections[node]
         if self._stopping.is_set():
-            connection.abort()  # it came too late for `stop` to know of it
+            connection.abort()  # opened too late for `stop` to see it
         connection.maybe_reauthenticate()
         if session.topic_ids != topic_ids:
             session.reset()
@@ -326,7 +328,7 @@ class KafkaBasedLog:
     def _take(self, fetched: Fetched) -> None:
         tp = fetched.topic_partition
         if fetched.error_code == _OUT_OF_RANGE:
-            # The log was truncated or deleted under us; what is compacted is read again from where it starts now.
+            # The log was truncated or records were deleted: read it again from its log start offset.
             self._log.warning("position out of range, reading from the start", partition=tp.partition)
             self._positions[tp] = max(0, self._offsets(EARLIEST)[tp])
             return
@@ -350,7 +352,7 @@ class KafkaBasedLog:
                     position = decode_batch(view)[-1].offset + 1
                 views.append(view)
         except CorruptBatch as error:
-            failure = error  # what came before it is good
+            failure = error  # the batches before it are valid
         if views:
             self._on_batches(tp.partition, views, first)
         with self._moved:
@@ -360,7 +362,7 @@ class KafkaBasedLog:
             raise failure
 
     def _deliver_all(self, partition: int, views: Sequence[BatchView], position: int) -> None:
-        # All of them first: what cannot be decoded is tried again, and nothing may be delivered twice meanwhile.
+        # Decode all batches first: the answer is retried if one of them fails, and no record may be delivered twice.
         for record in [record for view in views for record in decode_batch(view)]:
             if record.offset >= position:
                 self._deliver(partition, record)
@@ -371,11 +373,11 @@ class KafkaBasedLog:
             raise AssertionError("checked by the constructor")
         try:
             self._on_record(LogRecord(partition, record.offset, timestamp, record.key, record.value))
-        except Exception:  # noqa: BLE001  (one bad record must not end the tailing of all others)
+        except Exception:  # noqa: BLE001  (one bad record must not stop the delivery of the others)
             self._log.exception("a record was not understood", partition=partition, offset=record.offset)
 
     def _close_connections(self) -> None:
         for connection, _ in self._connections.values():
             connection.close()
         self._connections.clear()
-        self._buffers.clear()  # the failure that brought us here may still look at them, and then they could not grow
+        self._buffers.clear()  # the failure being handled may still reference them, and then they could not grow

@@ -1,4 +1,4 @@
-"""Access tokens for OAUTHBEARER: from a token endpoint (KIP-768), from a file, or unsecured ones for trials (KIP-255)."""
+"""Access tokens for OAUTHBEARER: from a token endpoint (KIP-768), from a file, or unsecured for tests (KIP-255)."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from mm2.kafka.settings import Sasl
 log = structlog.get_logger(__name__)
 
 _CONNECT_TIMEOUT_S: Final = 10.0
-#: A token that ends so soon is not shown to a broker any more.
+#: A token that expires within this time is no longer used.
 _LAST_MOMENT_S: Final = 5.0
-#: What a try for the next token may take while the old one holds, and how long until the next try.
+#: Time limit of a refresh while the old token is valid, and the delay before the next attempt.
 _GLANCE_S: Final = 2.0
 _AGAIN_S: Final = 10.0
 _UNSECURED: Final = "unsecuredLogin"
@@ -35,12 +35,12 @@ _FINAL_STATUSES: Final = frozenset(
 
 
 class TokenError(Exception):
-    """No token could be had. The message holds no secret."""
+    """No token could be obtained. The message contains no secret."""
 
 
 @dataclass(frozen=True, slots=True)
 class AccessToken:
-    """`text` is the compact JWS. `expires_at` is epoch seconds, None when the token does not say."""
+    """`text` is the compact JWS. `expires_at` is epoch seconds, None when the token has no `exp` claim."""
 
     text: str = field(repr=False)
     expires_at: float | None = None
@@ -48,7 +48,7 @@ class AccessToken:
 
 
 class TokenSource:
-    """Hands out a token that is still fresh, to any number of threads; one of them fetches, the others wait for it."""
+    """Thread-safe source of a valid token. One thread fetches it, the others wait."""
 
     def __init__(self, sasl: Sasl) -> None:
         self._sasl = sasl
@@ -57,8 +57,10 @@ class TokenSource:
         self._refresh_at = 0.0
 
     def token(self, *, timeout_s: float) -> AccessToken:
-        """A token with at least a fifth of its life ahead (`sasl.login.refresh.window.factor`), or, while no other can be had,
-        one that still holds. Raises TokenError."""
+        """A token with at least a fifth of its lifetime left (`sasl.login.refresh.window.factor`).
+
+        If no new token can be obtained, the old one is returned as long as it is valid. Raises TokenError.
+        """
         deadline = time.monotonic() + timeout_s
         if not self._lock.acquire(timeout=timeout_s):
             raise TokenError("the token endpoint did not answer in time")
@@ -76,7 +78,7 @@ class TokenSource:
         old = self._token
         still_holds = old is not None and old.expires_at is not None and now < old.expires_at - _LAST_MOMENT_S
         if still_holds:
-            # Most of the time is for the login itself.
+            # Leave most of the time to the login itself.
             deadline = min(deadline, time.monotonic() + _GLANCE_S)
         try:
             self._token = self._fetch(deadline)
@@ -104,12 +106,15 @@ class TokenSource:
 
 @functools.lru_cache(maxsize=64)
 def token_source(sasl: Sasl) -> TokenSource:
-    """The one source of this process for these settings, so that connections share their token."""
+    """The source for these settings, one per process, so that connections share their token."""
     return TokenSource(sasl)
 
 
 def unsecured_token(sasl: Sasl, *, now_s: float) -> AccessToken:
-    """An unsigned JWS with the claims of the `unsecuredLogin…` options, as Kafka's OAuthBearerUnsecuredLoginCallbackHandler."""
+    """An unsigned JWS with the claims of the `unsecuredLogin…` options.
+
+    As Kafka's OAuthBearerUnsecuredLoginCallbackHandler.
+    """
     options = dict(sasl.options)
     claims: dict[str, Any] = {}
     for name, value in options.items():
@@ -159,7 +164,7 @@ def _from_file(url: str) -> str:
 
 
 def _from_endpoint(url: str, sasl: Sasl, deadline: float) -> str:
-    """Client-credentials grant (RFC 6749 §4.4), tried again with back-off while the endpoint has only passing trouble."""
+    """Client-credentials grant (RFC 6749 §4.4), with back-off between attempts while the endpoint fails temporarily."""
     backoff = Backoff(sasl.login_retry_backoff_ms, sasl.login_retry_backoff_max_ms)
     attempt = 0
     while True:
@@ -174,11 +179,11 @@ def _from_endpoint(url: str, sasl: Sasl, deadline: float) -> str:
 
 
 class _PassingError(Exception):
-    """The endpoint may answer better a moment later."""
+    """A temporary failure of the endpoint."""
 
 
 def _ask_endpoint(url: str, sasl: Sasl, deadline: float) -> str:
-    # User and password in it are not used, as in Java; httpx would prefer them to the client's.
+    # User and password in the URL are ignored, as in Java; httpx would prefer them to the client's credentials.
     parts = urllib.parse.urlsplit(url)
     parts = parts._replace(netloc=parts.netloc.rpartition("@")[2])
     url, place = parts.geturl(), f"token endpoint {parts._replace(query='', fragment='').geturl()}"
@@ -219,7 +224,7 @@ def _basic(sasl: Sasl) -> str:
 
 
 def _reason(response: httpx.Response) -> str:
-    """The `error` of an OAuth error answer (RFC 6749 §5.2), which names no secret."""
+    """The `error` of an OAuth error response (RFC 6749 §5.2), which contains no secret."""
     try:
         answer: Any = response.json()
     except ValueError:
@@ -229,7 +234,7 @@ def _reason(response: httpx.Response) -> str:
 
 
 def _expiry(token: str) -> float | None:
-    """The `exp` claim, unverified: checking a token is the broker's business, we only need to know when to fetch the next."""
+    """The `exp` claim, unverified: the broker validates tokens; the client only schedules the refresh."""
     parts = token.split(".")
     if len(parts) < 2:
         return None

@@ -1,4 +1,4 @@
-"""Which partition a key belongs to, the same as for Java producers."""
+"""Partition of a key, the same as in Java producers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections of one cluster, by address: idle ones are kept, used ones are lent to one thread at a time."""
+"""Connection pool of one cluster, by address. A connection is used by one thread at a time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Address = tuple[str, int]
 
 @dataclass(slots=True)
 class _Trouble:
-    """An address that could not be connected to `failures` times in a row; not to be tried again before `until`."""
+    """Back-off of an address after `failures` consecutive failed attempts; not tried again before `until`."""
 
     failures: int
     until: float
@@ -26,7 +26,7 @@ class _Trouble:
 
 
 class Pool:
-    """Thread-safe. A connection on which anything went wrong is closed, never lent again."""
+    """Thread-safe. A connection on which a request failed is closed and never reused."""
 
     def __init__(self, settings: ClientSettings, cluster: str) -> None:
         self._settings = settings
@@ -44,14 +44,14 @@ class Pool:
 
     @contextlib.contextmanager
     def lease(self, address: Address, deadline: float) -> Iterator[Connection]:
-        """Lends a connection to the address for the time of the block. Raises what `take` raises."""
+        """Lease a connection to the address for the duration of the block. Raises what `take` raises."""
         with self.lent(self.take(address, deadline)) as connection:
             yield connection
 
     def take(self, address: Address, deadline: float) -> Connection:
-        """An idle connection that is still alive, or a new one. To be given back through `lent`.
+        """An idle connection that is still alive, or a new one. Return it with `lent`.
 
-        Waits until the address may be tried again after a failure. Raises the ConnectFailure family or AuthenticationFailure.
+        Waits for the back-off of the address. Raises the ConnectFailure family or AuthenticationFailure.
         """
         while True:
             with self._lock:
@@ -69,22 +69,22 @@ class Pool:
         with self._lock:
             self._lent.add(connection)
         if self.closed:
-            # The pool was closed meanwhile and did not see this connection.
+            # The pool was closed meanwhile and did not close this connection.
             self._discard(connection)
             self._ensure_open()
         return connection
 
     @contextlib.contextmanager
     def lent(self, connection: Connection) -> Iterator[Connection]:
-        """Takes a lent connection back at the end of the block: into the pool when all went well, else it is closed."""
+        """Return a leased connection at the end of the block: to the pool on success, otherwise it is closed."""
         try:
             yield connection
         except UnsupportedVersion:
-            # Found out before anything was sent.
+            # Raised before anything was sent.
             self._give_back(connection)
             raise
         except TimeoutFailure as failure:
-            # A broker that hangs: let others be tried before it.
+            # The broker may hang: try other brokers before it.
             self._note((connection.host, connection.port), failure)
             self._discard(connection)
             raise
@@ -109,7 +109,7 @@ class Pool:
             other.close()
 
     def open(self, address: Address, deadline: float) -> Connection:
-        """A new connection that is not the pool's. Waits and raises as `take` does."""
+        """A new connection that does not belong to the pool. Waits and raises as `take` does."""
         self._wait_for_turn(address, deadline)
         with self._lock:
             trouble = self._trouble.get(address)
@@ -134,19 +134,22 @@ class Pool:
         return connection
 
     def preference(self, address: Address) -> int:
-        """0 for an address with an idle connection, 1 for an unknown one, 2 for one that failed lately: try them in this order."""
+        """Rank of an address: 0 with an idle connection, 1 without one, 2 after a recent failure.
+
+        Try lower ranks first.
+        """
         with self._lock:
             if self._idle.get(address):
                 return 0
             return 2 if address in self._trouble else 1
 
     def sleep(self, delay_s: float) -> None:
-        """Sleeps, but not beyond the end of the pool. Raises DisconnectedFailure when it is closed."""
+        """Sleep, at most until the pool is closed. Raises DisconnectedFailure when it is closed."""
         if self._ended.wait(delay_s):
             self._ensure_open()
 
     def close(self) -> None:
-        """Closes idle connections and cuts lent ones off; later calls raise DisconnectedFailure."""
+        """Close idle connections and abort leased ones; later calls raise DisconnectedFailure."""
         self._ended.set()
         with self._lock:
             idle = [connection for entries in self._idle.values() for connection, _ in entries]
@@ -189,7 +192,7 @@ class Pool:
         return limit_ms >= 0 and time.monotonic() - since > limit_ms / 1000
 
     def _take_old(self) -> list[Connection]:
-        """Removes what has been idle too long; called with the lock held, the caller closes."""
+        """Remove connections that have been idle too long. Called with the lock held; the caller closes them."""
         old: list[Connection] = []
         for address, entries in list(self._idle.items()):
             old.extend(connection for connection, since in entries if self._is_old(since))

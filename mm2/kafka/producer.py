@@ -1,8 +1,8 @@
-"""The producer of the control plane: small writes, answered before the call returns.
+"""The producer of the control plane: small writes, acknowledged before the call returns.
 
-Internal topics, heartbeats and checkpoints go through it; bulk copying does not. As Connect's producers it asks for
-acks=all and has one request per partition under way. It is not idempotent (neither are they): a retry after a lost
-answer may write a record twice, which keyed, compacted topics do not mind.
+Internal topics, heartbeats and checkpoints use it; bulk copying does not. As Connect's producers, it uses acks=all and
+one request in flight per partition. It is not idempotent, as theirs are not: a retry after a lost answer may write a
+record twice, which is harmless in keyed, compacted topics.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from mm2.kafka.records.record import Record, encode_batch
 from mm2.kafka.structs import TopicPartition
 
 _T = TypeVar("_T")
-_MAX_VERSION = 12  # 13 names topics by id
+_MAX_VERSION = 12  # version 13 names topics by id
 
 
 @dataclass(frozen=True, slots=True)
 class RecordMetadata:
-    """Where a record went. ``offset`` -1 with acks=0; ``timestamp`` in ms as stored."""
+    """Location of a written record. ``offset`` -1 with acks=0; ``timestamp`` in ms as stored."""
 
     topic: str
     partition: int
@@ -41,7 +41,7 @@ class RecordMetadata:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A batch and where it went. ``base_offset`` and ``append_time_ms`` -1: not known, and none."""
+    """A written batch. ``base_offset`` -1: not known; ``append_time_ms`` -1: none."""
 
     partition: TopicPartition
     records: Sequence[Record]
@@ -49,7 +49,7 @@ class Written:
     append_time_ms: int
 
     def metadata(self) -> list[RecordMetadata]:
-        """Of each record."""
+        """Metadata of each record."""
         topic, partition = self.partition
         return [
             RecordMetadata(
@@ -64,14 +64,14 @@ class Written:
 
 @dataclass(slots=True)
 class Chunk:
-    """Records that go to one partition in one batch, with their places in the caller's list."""
+    """Records for one partition in one batch, with their indexes in the caller's list."""
 
     partition: TopicPartition
     records: list[Record]
     places: list[int]
 
     def halves(self) -> tuple[Chunk, Chunk]:
-        """One behind the other."""
+        """The first and the second half."""
         middle = len(self.records) // 2
         return (
             Chunk(self.partition, self.records[:middle], self.places[:middle]),
@@ -80,7 +80,7 @@ class Chunk:
 
 
 def is_too_large(failure: KafkaFailure, chunk: Chunk) -> bool:
-    """Whether a chunk was refused as too large, though each of its records alone may be taken."""
+    """Whether a batch was rejected as too large and can still be split."""
     too_large = isinstance(failure, BrokerFailure) and failure.code == ErrorCode.MESSAGE_TOO_LARGE
     return too_large and len(chunk.records) > 1
 
@@ -106,7 +106,7 @@ class Producer:
         self._round_robin = itertools.count()
         self._locks: dict[TopicPartition, threading.Lock] = {}
         self._locks_guard = threading.Lock()
-        #: Of topics that have refused larger batches.
+        #: Batch size limit of topics that have rejected larger batches.
         self._most_bytes: dict[str, int] = {}
 
     def send(
@@ -118,11 +118,11 @@ class Producer:
         timeout_s: float | None = None,
         split: bool = True,
     ) -> list[RecordMetadata]:
-        """Write ``records`` in order and wait for the acks.
+        """Write ``records`` in order and wait for the acknowledgements.
 
-        ``partition`` None: by murmur2 of each key, keyless ones in turn. Retriable errors are retried until
-        ``timeout_s`` (None: until `close`). ``split``: a batch that is too large for its topic goes in several, as long as
-        each record alone is not. Raises the last KafkaFailure; some of the records may be written then.
+        ``partition`` None: by murmur2 of each key, round-robin without a key. Retriable errors are retried until
+        ``timeout_s`` (None: until `close`). ``split``: a batch that is too large for its topic is split, unless a
+        single record is too large. Raises the last KafkaFailure; some of the records may have been written then.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         now = int(time.time() * 1000)
@@ -145,7 +145,7 @@ class Producer:
     def write(
         self, where: TopicPartition, records: Sequence[Record], *, timeout_s: float | None = None, split: bool = True
     ) -> list[Written]:
-        """As `send`, for records that fit into one request and have timestamps: where they are, batch by batch."""
+        """As `send`, for records that fit into one request and have timestamps. Returns the written batches."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         chunks = [Chunk(where, list(records), [])]
         if where.topic in self._most_bytes:
@@ -164,14 +164,14 @@ class Producer:
             except BrokerFailure as failure:
                 if not split or not is_too_large(failure, chunk):
                     raise
-                # The topic takes less than a request may have.
+                # The topic's limit is lower than that of the request.
                 self._most_bytes[chunk.partition.topic] = sum(map(_size_bound, chunk.records)) // 2
                 chunks.extendleft(reversed(chunk.halves()))
                 continue
             yield chunk, Written(chunk.partition, chunk.records, base_offset, append_time_ms)
 
     def close(self) -> None:
-        """End waiting retries; the cluster stays its owner's."""
+        """End waiting retries. Does not close the cluster."""
         self._closed.set()
 
     def _partition(self, key: bytes | None, count: int) -> int:
@@ -205,7 +205,7 @@ class Producer:
         return chunks
 
     def _write(self, chunk: Chunk, deadline: float | None) -> tuple[int, int]:
-        """Offset of the chunk's first record and the broker's timestamp; -1 for what is not known."""
+        """Offset of the chunk's first record and the broker's timestamp; -1 for unknown values."""
         batch = bytes(encode_batch(chunk.records, codec=self._codec))
         return self._retry(deadline, lambda: self._produce(chunk.partition, batch))
 
@@ -218,7 +218,7 @@ class Producer:
         min_version: int | None = None,
         max_version: int = _MAX_VERSION,
     ) -> tuple[int, int]:
-        """One try to write one batch. Raises KafkaFailure; it may have been written all the same."""
+        """Write one batch, without retries. Raises KafkaFailure; the batch may have been written nevertheless."""
         topic, partition = where
         data: Any = ProduceRequest.TopicProduceData
         request = ProduceRequest(
@@ -232,7 +232,7 @@ class Producer:
         try:
             answer: Any = self._cluster.send(self._cluster.leader(topic, partition), request)
         except ConnectFailure:
-            self._cluster.invalidate(topic)  # the partition may have another leader by now
+            self._cluster.invalidate(topic)  # the partition may have a new leader
             raise
         if self._acks == 0:
             return -1, -1

@@ -1,7 +1,7 @@
-"""SASL logins: kafka-python's mechanisms, fed from our settings and with their edges filed off.
+"""SASL logins with kafka-python's mechanisms and our settings.
 
-Of its SCRAM the user name is escaped here (RFC 5802 §5.1), of its OAUTHBEARER the token comes from `mm2.kafka.oauth`, and
-whatever they raise becomes a SaslError.
+For SCRAM this module escapes the user name (RFC 5802 §5.1); for OAUTHBEARER it takes the token from `mm2.kafka.oauth`.
+All exceptions of the mechanisms become SaslError.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from mm2.kafka.settings import Sasl
 
 
 class SaslError(Exception):
-    """The login cannot go on. The message holds no secret."""
+    """The login failed. The message contains no secret."""
 
 
 class Login:
-    """One run of a mechanism: `auth_bytes` to send, `receive` for the answer, until `is_done`."""
+    """One run of a mechanism: send `auth_bytes`, pass the answer to `receive`, until `is_done`."""
 
     def __init__(self, mechanism: Any, name: str) -> None:
         self._mechanism = mechanism
@@ -35,7 +35,7 @@ class Login:
 
     def receive(self, challenge: bytes) -> None:
         if self._name == "OAUTHBEARER" and challenge:
-            # The reason comes as JSON in a challenge that must be answered before the broker reports the error itself.
+            # The reason is JSON in a challenge, which must be answered before the broker reports the error itself.
             self._refusal = challenge.decode("utf-8", "replace")
         try:
             self._mechanism.receive(challenge)
@@ -50,7 +50,7 @@ class Login:
 
     @property
     def refusal(self) -> str:
-        """What an OAUTHBEARER broker found wrong with the token, "" otherwise."""
+        """The broker's reason for rejecting an OAUTHBEARER token, otherwise ""."""
         return self._refusal
 
     def _failure(self, error: Exception) -> SaslError:
@@ -62,7 +62,7 @@ class Login:
 
 
 def login(sasl: Sasl, host: str, *, timeout_s: float) -> Login:
-    """Starts a login at a broker. `timeout_s` bounds the retrieval of an OAuth token. Raises SaslError."""
+    """Start a login at a broker. `timeout_s` limits the retrieval of an OAuth token. Raises SaslError."""
     options = dict(sasl.options)
     config: dict[str, Any] = {"host": host, "sasl_mechanism": sasl.mechanism}
     if sasl.mechanism == "OAUTHBEARER":

@@ -1,7 +1,7 @@
 """Typed, picklable settings of a Kafka client, read from Java-style keys.
 
-Keys, defaults and ranges are those of `CommonClientConfigs`, `SslConfigs` and `SaslConfigs` of Kafka 4.3.0. Secrets are part of
-the data (executors need them) and of `to_json`, but never of a `repr`.
+Keys, defaults and ranges are those of `CommonClientConfigs`, `SslConfigs` and `SaslConfigs` of Kafka 4.3.0. Secrets are
+part of the data (executors need them) and of `to_json`, but never of a `repr`.
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ _MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """The `ssl.*` keys. A store is given as a file (`…_location`) or as PEM text; all None means no key, system trust.
+    """The `ssl.*` keys.
 
-    `endpoint_identification` "" switches the check of the host name off.
+    A store is a file (`…_location`) or PEM text; all None means no key and the system's trust store.
+
+    `endpoint_identification` "" disables host name verification.
     """
 
     keystore_location: str | None = None
@@ -44,13 +46,13 @@ class Tls:
 
     @property
     def has_key(self) -> bool:
-        """True when the client has a certificate of its own to show."""
+        """True when the client has a certificate of its own."""
         return bool(self.keystore_location or self.keystore_key)
 
 
 @dataclass(frozen=True, slots=True)
 class Sasl:
-    """The `sasl.*` keys. `options` are those of the login module in `sasl.jaas.config`, in the order written."""
+    """The `sasl.*` keys. `options` are those of the login module in `sasl.jaas.config`, in the given order."""
 
     mechanism: str
     login_module: str = ""
@@ -76,7 +78,7 @@ class Sasl:
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """Everything needed to talk to one cluster. Times in milliseconds, sizes in bytes; -1 as a buffer size is the OS default."""
+    """Client settings of one cluster. Times in milliseconds, sizes in bytes; -1 as a buffer size is the OS default."""
 
     bootstrap: tuple[tuple[str, int], ...]
     client_id: str = ""
@@ -100,12 +102,12 @@ class ClientSettings:
 
     @property
     def bootstrap_text(self) -> str:
-        """The bootstrap servers as one writes them: "host:port,host:port"."""
+        """The bootstrap servers as "host:port,host:port"."""
         return ",".join(address_text(host, port) for host, port in self.bootstrap)
 
     @classmethod
     def from_props(cls, props: Mapping[str, str], *, client_id: str | None = None) -> Self:
-        """Settings from unprefixed Java keys; `client_id` replaces the key `client.id`. Unknown keys are left alone.
+        """Settings from unprefixed Java keys; `client_id` replaces the key `client.id`. Unknown keys are ignored.
 
         Raises ConfigException naming the key and, unless it is a secret, the value.
         """
@@ -137,7 +139,7 @@ class ClientSettings:
         )
 
     def to_json(self) -> str:
-        """One line of JSON that `from_json` turns back into equal settings. It contains the secrets."""
+        """One line of JSON that `from_json` parses to equal settings. It contains the secrets."""
         return json.dumps(dataclasses.asdict(self), separators=(",", ":"))
 
     @classmethod
@@ -161,7 +163,7 @@ def _with_tuples(data: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Keys:
-    """Typed reads from a property map; a blank or missing value is the default, as Java's null and "" mostly are."""
+    """Typed reads from a property map; a blank or missing value is the default, as null and "" usually are in Java."""
 
     def __init__(self, props: Mapping[str, str]) -> None:
         self._props = props
@@ -174,7 +176,7 @@ class _Keys:
         return self.text(key, "") or None
 
     def secret(self, key: str) -> str | None:
-        """A password as written, blanks included; a `Password` object of the config package is opened."""
+        """A password as written, including blanks; a `Password` object of the config package is unwrapped."""
         value: Any = self._props.get(key)
         if value is None:
             return None
@@ -238,7 +240,7 @@ def _bootstrap(keys: _Keys) -> tuple[tuple[str, int], ...]:
 
 
 def _address(key: str, text: str) -> tuple[str, int]:
-    """Splits "host:port"; a "PROTOCOL://" in front is allowed as in Kafka's `Utils.getHost`."""
+    """Split "host:port"; a leading "PROTOCOL://" is allowed as in Kafka's `Utils.getHost`."""
     host, colon, port = text.rpartition("://")[2].rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
@@ -247,7 +249,7 @@ def _address(key: str, text: str) -> tuple[str, int]:
     return host, int(port)
 
 
-#: Ways to a token that are built in; any other class would be Java code that cannot run here.
+#: Built-in token retrievers; any other class would be Java code, which cannot run here.
 _JWT_RETRIEVERS = ("DefaultJwtRetriever", "ClientCredentialsJwtRetriever", "FileJwtRetriever")
 
 
@@ -334,7 +336,7 @@ def _sasl(keys: _Keys) -> Sasl:
 
 
 def _check_credentials(sasl: Sasl) -> None:
-    """The credentials that the mechanism needs are there. Their values are never part of the message."""
+    """Check that the credentials that the mechanism needs are present. Messages never contain their values."""
     names = {name for name, value in sasl.options if value}
     if sasl.mechanism == "PLAIN" or sasl.mechanism.startswith("SCRAM"):
         if missing := [name for name in ("username", "password") if name not in names]:

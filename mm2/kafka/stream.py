@@ -1,4 +1,4 @@
-"""Bytes in and out of one socket, plain or TLS, with a deadline on every wait."""
+"""Blocking reads and writes on one socket, plain or TLS, with a deadline on every wait."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class Stream:
         return self._tls is not None and not self.closed and self._tls.pending() > 0
 
     def is_idle(self) -> bool:
-        """True when the peer has neither sent anything nor hung up, as it should be between two requests.
+        """True when the peer has neither sent data nor closed the connection, as expected between two requests.
 
-        A byte that is there is lost: the stream is of no use then.
+        If data is available, one byte of it is consumed: the stream is unusable afterwards.
         """
         if self.closed:
             return False
@@ -58,10 +58,10 @@ class Stream:
         return False
 
     def read_into(self, view: memoryview, deadline: float, *, rest_s: float = 0.0) -> None:
-        """Fills the whole view. Raises TimeoutFailure, DisconnectedFailure or TlsFailure.
+        """Fill the whole view. Raises TimeoutFailure, DisconnectedFailure or TlsFailure.
 
-        Any failure closes the stream, except a timeout before the first byte when `rest_s` is given: it says how many seconds
-        the rest may take after the first byte, if that is later than the deadline.
+        Any failure closes the stream, except a timeout before the first byte when `rest_s` is given. `rest_s` is the
+        number of seconds that the rest may take after the first byte, if that is later than the deadline.
         """
         position = 0
         size = len(view)
@@ -90,7 +90,7 @@ class Stream:
             raise
 
     def write(self, buffers: Sequence[Buffer], deadline: float) -> None:
-        """Sends all buffers in order without joining them (TLS: small neighbours are joined into one record).
+        """Send all buffers in order without joining them (TLS: small neighbours are joined into one record).
 
         Raises as `read_into` does; after a failure an unknown part has been sent and the stream is closed.
         """
@@ -108,7 +108,7 @@ class Stream:
             raise
 
     def abort(self) -> None:
-        """Ends the connection from any thread: a call that is blocked on it fails at once. `close` must still follow."""
+        """End the connection from any thread: a call that is blocked on it fails at once. `close` must still follow."""
         with contextlib.suppress(OSError, ValueError):
             socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
 
@@ -152,7 +152,7 @@ class Stream:
             raise TimeoutFailure(f"The {self._who} {what} before the time was up.")
 
     def _failure(self, error: Exception) -> Exception:
-        """The failure that says what an error of the socket meant; ValueError is what a closed socket raises."""
+        """The failure for an error of the socket; a closed socket raises ValueError."""
         was_closed = self.closed or self.sock.fileno() < 0
         self.close()
         if was_closed or isinstance(error, ValueError):
@@ -164,7 +164,7 @@ class Stream:
 
 
 def tls_reason(error: ssl.SSLError) -> str:
-    """What OpenSSL said, in the words that an administrator can look up."""
+    """OpenSSL's reason for an error, in terms that an administrator can search for."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return error.verify_message.rstrip(".")
     return (error.reason or str(error)).replace("_", " ").lower().rstrip(".")
@@ -176,7 +176,10 @@ def _byte_view(buffer: Buffer) -> memoryview:
 
 
 def _joined(views: Sequence[memoryview]) -> list[Buffer]:
-    """The same bytes with small neighbours joined up to the size of a TLS record: each send would cost a record of its own."""
+    """The same bytes with small neighbours joined up to the size of a TLS record.
+
+    Each send would otherwise use a TLS record of its own.
+    """
     pieces: list[Buffer] = []
     small: list[memoryview] = []
     small_bytes = 0

@@ -1,4 +1,4 @@
-"""Plain data that the Kafka client hands out: immutable, picklable, without behaviour of their own."""
+"""Data classes of the Kafka client: immutable, picklable, without behaviour."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from mm2.kafka.errors import BrokerFailure
 
-#: Timestamps with a meaning in `Admin.list_offsets` (ListOffsets protocol).
+#: Special timestamps of `Admin.list_offsets` (ListOffsets protocol).
 EARLIEST = -2
 LATEST = -1
 MAX_TIMESTAMP = -3
@@ -29,7 +29,7 @@ class TopicPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """Where a broker can be reached; `rack` None when it has none."""
+    """Address of a broker; `rack` None when it has none."""
 
     node_id: int
     host: str
@@ -39,7 +39,7 @@ class Broker:
 
 @dataclass(frozen=True, slots=True)
 class PartitionInfo:
-    """`leader` is -1 while there is none, `leader_epoch` -1 when the broker is too old to say."""
+    """`leader` is -1 while there is none, `leader_epoch` -1 when the broker is too old to report it."""
 
     leader: int
     leader_epoch: int
@@ -59,7 +59,7 @@ class TopicInfo:
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """What one Metadata answer said. A topic is either in `topics` or in `errors`."""
+    """One Metadata answer. A topic is either in `topics` or in `errors`."""
 
     cluster_id: str | None
     controller_id: int
@@ -79,7 +79,7 @@ class NewTopic:
 
 
 class ConfigSource(IntEnum):
-    """Where a config value comes from (DescribeConfigs protocol)."""
+    """Source of a config value (DescribeConfigs protocol)."""
 
     UNKNOWN = 0
     DYNAMIC_TOPIC_CONFIG = 1
@@ -124,7 +124,7 @@ class AlterOp:
 
 @dataclass(frozen=True, slots=True)
 class OffsetInfo:
-    """Answer of ListOffsets; `offset` -1 when no record is that young, `timestamp` -1 for EARLIEST and LATEST."""
+    """Answer of ListOffsets; `offset` -1 when no record is that recent, `timestamp` -1 for EARLIEST and LATEST."""
 
     offset: int
     timestamp: int
@@ -132,9 +132,10 @@ class OffsetInfo:
 
 
 class EpochEnd(NamedTuple):
-    """Answer of OffsetForLeaderEpoch (KIP-101): the newest epoch that is not newer than the one asked for, and its end offset.
+    """Answer of OffsetForLeaderEpoch (KIP-101).
 
-    Both are -1 when every epoch in the log is older than the one asked for.
+    The newest epoch in the log that is not newer than the requested one, and its end offset. Both are -1 when every
+    epoch in the log is older than the requested one.
     """
 
     leader_epoch: int
@@ -142,7 +143,7 @@ class EpochEnd(NamedTuple):
 
     @property
     def is_defined(self) -> bool:
-        """Whether the log has an answer."""
+        """Whether the log has an end offset for the epoch."""
         return self.leader_epoch >= 0 and self.end_offset >= 0
 
 
@@ -157,7 +158,7 @@ class OffsetAndMetadata:
 
 @dataclass(frozen=True, slots=True)
 class GroupListing:
-    """`state` and `group_type` are "" when the broker is too old to say (ListGroups 4 and 5)."""
+    """`state` and `group_type` are "" when the broker is too old to report them (ListGroups 4 and 5)."""
 
     group_id: str
     protocol_type: str
@@ -167,7 +168,7 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """`metadata` and `assignment` are the bytes of the group's own protocol."""
+    """`metadata` and `assignment` are the bytes of the group's embedded protocol."""
 
     member_id: str
     group_instance_id: str | None
@@ -179,7 +180,7 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """`members` is None when the group speaks a protocol whose members this client cannot read (KIP-848 groups)."""
+    """`members` is None when this client cannot read the members of the group's protocol (KIP-848 groups)."""
 
     group_id: str
     protocol_type: str
@@ -191,7 +192,7 @@ class GroupDescription:
 
 @dataclass(frozen=True, slots=True)
 class ProducerState:
-    """What a partition remembers of a producer (DescribeProducers, KIP-664); -1 where there is nothing to say."""
+    """State of a producer in a partition (DescribeProducers, KIP-664); -1 for absent values."""
 
     producer_id: int
     producer_epoch: int
@@ -203,14 +204,14 @@ class ProducerState:
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdentity:
-    """Producer id and epoch as handed out by InitProducerId."""
+    """Producer id and epoch as returned by InitProducerId."""
 
     producer_id: int
     producer_epoch: int
 
 
 class ResourceType(IntEnum):
-    """Kinds of resources that ACLs speak about."""
+    """Resource types of ACLs."""
 
     UNKNOWN = 0
     ANY = 1
@@ -223,7 +224,7 @@ class ResourceType(IntEnum):
 
 
 class PatternType(IntEnum):
-    """How an ACL names its resource (KIP-290)."""
+    """Pattern types of ACLs (KIP-290)."""
 
     UNKNOWN = 0
     ANY = 1
@@ -233,7 +234,7 @@ class PatternType(IntEnum):
 
 
 class AclOperation(IntEnum):
-    """Operations that ACLs speak about."""
+    """Operations of ACLs."""
 
     UNKNOWN = 0
     ANY = 1
@@ -254,7 +255,7 @@ class AclOperation(IntEnum):
 
 
 class AclPermission(IntEnum):
-    """What an ACL says about its operation."""
+    """Permission types of ACLs."""
 
     UNKNOWN = 0
     ANY = 1
@@ -264,7 +265,7 @@ class AclPermission(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class AclBinding:
-    """One ACL: who (`principal` from `host`) may or may not do what with which resource."""
+    """One ACL: whether `principal` from `host` may perform an operation on a resource."""
 
     resource_type: ResourceType
     resource_name: str
@@ -277,7 +278,7 @@ class AclBinding:
 
 @dataclass(frozen=True, slots=True)
 class AclFilter:
-    """Which ACLs to describe or delete; None and ANY match everything."""
+    """Filter for describing or deleting ACLs; None and ANY match everything."""
 
     resource_type: ResourceType = ResourceType.ANY
     resource_name: str | None = None
@@ -299,5 +300,5 @@ def topic_id_text(topic_id: uuid.UUID | None) -> str:
 
 
 def topic_id_bytes(text: str) -> bytes:
-    """The 16 bytes of a topic id as they stand in requests; zeros for ""."""
+    """The 16 bytes of a topic id in a request; zeros for ""."""
     return base64.urlsafe_b64decode(text + "==") if text else _ZERO_ID.bytes

@@ -1,7 +1,7 @@
-"""TLS contexts from Java-style stores: PEM, PKCS12 and JKS, told apart by their first bytes.
+"""TLS contexts from Java-style stores. The format (PEM, PKCS12 or JKS) is detected by the first bytes.
 
-The declared type (`ssl.keystore.type`) is not trusted: since Java 9 `keytool` writes PKCS12 into files that everybody calls JKS.
-Private keys go to OpenSSL through an anonymous memory file, never through the file system.
+The declared type (`ssl.keystore.type`) is ignored: since Java 9 `keytool` writes PKCS12, often to files that are
+declared as JKS. Private keys are passed to OpenSSL through an anonymous memory file, never through the file system.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _DER_SEQUENCE: Final = b"\x30"
 
 @dataclass(frozen=True, slots=True)
 class _Store:
-    """What a store holds: `key_pem` with its `chain_pem`, and certificates to trust. All PEM, empty when there is none."""
+    """Content of a store: `key_pem` with its `chain_pem`, and trusted certificates. All PEM, empty if absent."""
 
     key_pem: bytes = b""
     chain_pem: bytes = b""
@@ -47,7 +47,7 @@ class _Store:
 
 
 def build_ssl_context(tls: Tls) -> ssl.SSLContext:
-    """Client context for the settings. Stores are read again when their files have changed, so rotation needs no restart.
+    """Client context for the settings. Stores are read again when their files change, so rotation needs no restart.
 
     Raises ConfigException naming the key and the file when a store cannot be read or opened.
     """
@@ -56,7 +56,7 @@ def build_ssl_context(tls: Tls) -> ssl.SSLContext:
 
 
 def build_server_ssl_context(tls: Tls, client_certificates: ssl.VerifyMode) -> ssl.SSLContext:
-    """Server context for the settings; ``client_certificates`` says whether callers have to show one that is trusted.
+    """Server context for the settings; ``client_certificates`` sets whether clients must present a trusted certificate.
 
     Raises ConfigException naming the key and the file when a store cannot be read or opened, or when there is no key.
     """
@@ -75,9 +75,10 @@ def build_server_ssl_context(tls: Tls, client_certificates: ssl.VerifyMode) -> s
 
 
 def expiries(tls: Tls) -> Mapping[str, datetime]:
-    """When the certificates of the settings' stores expire: of the key its own, of what is trusted the first that does.
+    """Expiry times of the certificates in the settings' stores: the client's own, and the earliest of the trusted ones.
 
-    By the file's name without its folder, or by the key that holds PEM. Raises ConfigException as `build_ssl_context` does.
+    Indexed by file name without folder, or by the name of the setting that contains PEM. Raises ConfigException as
+    `build_ssl_context` does.
     """
     return _expiries(tls, tuple(_stamp(key, location) for key, location in _locations(tls)))
 
@@ -102,11 +103,14 @@ def _expiries(tls: Tls, stamps: tuple[tuple[int, int, int], ...]) -> Mapping[str
 
 
 def _note_expiry(found: dict[str, datetime], name: str, pem: bytes, *, own: bool) -> None:
-    """``own``: the first certificate is the key's, the others are above it."""
+    """``own``: use the first certificate, the client's own; the others are its issuers.
+
+    Otherwise use the earliest expiry.
+    """
     try:
         ends = [certificate.not_valid_after_utc for certificate in x509.load_pem_x509_certificates(pem)]
     except ValueError:
-        return  # none in it, which is said where it is used
+        return  # no certificate; reported where the store is used
     end = ends[0] if own else min(ends)
     found[name] = min(end, found.get(name, end))
 
@@ -145,7 +149,7 @@ def _set_versions(context: ssl.SSLContext, tls: Tls) -> None:
 
 
 def _set_ciphers(context: ssl.SSLContext, suites: Sequence[str]) -> None:
-    """OpenSSL names are used; Java's `TLS_…` names mean other things here, so they are ignored with a warning."""
+    """Set OpenSSL cipher names. Java's `TLS_…` names have another meaning here, so they are ignored with a warning."""
     names = [suite for suite in suites if not suite.startswith("TLS_")]
     if ignored := [suite for suite in suites if suite.startswith("TLS_")]:
         log.warning("ssl_cipher_suites_ignored", suites=ignored, reason="not OpenSSL names")
@@ -198,7 +202,7 @@ def _set_key(context: ssl.SSLContext, tls: Tls) -> None:
 
 @contextlib.contextmanager
 def memory_file(data: bytes) -> Iterator[str]:
-    """A path to bytes that no disk ever sees: OpenSSL loads keys by file name only."""
+    """A path to bytes that are never stored on disk: OpenSSL loads keys by file name only."""
     descriptor = os.memfd_create("tls-key", os.MFD_CLOEXEC)
     try:
         with os.fdopen(os.dup(descriptor), "wb") as file:
@@ -246,7 +250,7 @@ def _read_pkcs12(key: str, location: str, data: bytes, password: str | None) -> 
 
 def _read_jks(key: str, location: str, data: bytes, password: str | None, key_password: str | None) -> _Store:
     try:
-        import jks  # noqa: PLC0415 - an extra that only old stores need
+        import jks  # noqa: PLC0415 - an optional dependency that only old stores need
     except ImportError as error:
         raise ConfigException(
             key,
@@ -292,7 +296,7 @@ def _plain_key(key: str, shown: str | None, data: bytes, password: str | None) -
 def _pem_blocks(text: str, kind: str) -> str:
     """The PEM blocks whose label ends with `kind`, without anything between them.
 
-    A block on one line, as a properties file makes of it when its author left out the backslashes, gets its line breaks back.
+    A block on one line, as in a properties file without backslashes at the line ends, gets its line breaks back.
     """
     blocks: list[str] = []
     for label, body in re.findall(rf"-----BEGIN ((?:[A-Z0-9]+ )*{kind})-----(.*?)-----END \1-----", text, re.DOTALL):

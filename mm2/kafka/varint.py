@@ -1,4 +1,4 @@
-"""Kafka's variable-length integers: seven bits a byte, the smallest first."""
+"""Kafka's variable-length integers: seven bits per byte, least significant first."""
 
 from __future__ import annotations
 
@@ -26,5 +26,5 @@ def _zig_zag(value: int) -> bytes:
     return uvarint((value << 1) ^ (value >> 63))
 
 
-#: Most lengths and deltas of a batch: looking one up takes a third of the time of putting it together.
+#: Precomputed for most lengths and deltas of a batch: a lookup takes a third of the time of encoding.
 _OFTEN: Final = tuple(map(_zig_zag, range(4096)))

@@ -1,1 +1,1 @@
-"""Real Kafka brokers on this machine for the demo, the tests and the benches: jars, processes, streams, comparison."""
+"""Real Kafka brokers on the local machine for the demo, the tests and the benches."""

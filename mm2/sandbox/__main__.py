@@ -1,4 +1,4 @@
-"""`python -m mm2.sandbox`: downloads what the sandbox needs, so that nothing later waits for the network."""
+"""`python -m mm2.sandbox`: download all files that the sandbox needs, so that later runs need no network."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""A certificate authority for one afternoon, and the key stores that sandbox brokers and their clients need."""
+"""A short-lived certificate authority, and the key stores for sandbox brokers and their clients."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Issued:
         return self.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption).decode()
 
     def pkcs12(self, path: Path, authority: Issued) -> Path:
-        """Writes key, certificate and authority into a PKCS12 store under PASSWORD."""
+        """Write key, certificate and authority into a PKCS12 store with PASSWORD."""
         path.write_bytes(
             pkcs12.serialize_key_and_certificates(
                 b"entry",
@@ -65,7 +65,10 @@ def issue(
     hosts: Sequence[str] = (),
     is_expired: bool = False,
 ) -> Issued:
-    """A certificate for a name, signed by the authority (None: a new authority), valid for one IP address and these hosts."""
+    """Issue a certificate for a name, one IP address and these hosts.
+
+    The authority signs it (None: a new authority).
+    """
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
     now = dt.datetime.now(dt.UTC) - dt.timedelta(days=60 if is_expired else 0)
@@ -89,7 +92,7 @@ def issue(
 
 
 def to_jks(source: Path, target: Path) -> Path:
-    """The key of a PKCS12 store in a real JKS store, under a key password of its own, as the JDK writes it."""
+    """Copy the key of a PKCS12 store into a real JKS store with its own key password, as the JDK writes it."""
     _keytool(
         *("-importkeystore", "-srckeystore", str(source), "-srcstoretype", "PKCS12", "-srcstorepass", PASSWORD),
         *("-destkeystore", str(target), "-deststoretype", "JKS", "-deststorepass", PASSWORD),
@@ -99,7 +102,7 @@ def to_jks(source: Path, target: Path) -> Path:
 
 
 def truststore(authority: Issued, target: Path, store_type: str) -> Path:
-    """A store of that type (PKCS12 or JKS) that holds nothing but the authority, as `keytool -importcert` writes it."""
+    """Create a store of that type (PKCS12 or JKS) with only the authority, as `keytool -importcert` writes it."""
     pem = target.with_name(f"{target.name}.authority.pem")
     pem.write_text(authority.certificate_pem)
     _keytool(
@@ -110,7 +113,7 @@ def truststore(authority: Issued, target: Path, store_type: str) -> Path:
 
 
 def key_settings(store: Path) -> dict[str, str]:
-    """What says, to a broker or a client, that a store of `Issued.pkcs12` is its own."""
+    """Settings of a broker or a client that uses a store of `Issued.pkcs12` as its key store."""
     return {
         "ssl.keystore.type": "PKCS12",
         "ssl.keystore.location": str(store),
@@ -120,12 +123,12 @@ def key_settings(store: Path) -> dict[str, str]:
 
 
 def trust_settings(pem: Path) -> dict[str, str]:
-    """What says whom to trust: the authorities in this file."""
+    """Settings of a broker or a client that trusts the authorities in this file."""
     return {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(pem)}
 
 
 def encrypted(folder: Path) -> tuple[dict[str, str], dict[str, str]]:
-    """Settings of clients and of brokers on 127.0.0.1 that speak TLS with each other, with the files that they name."""
+    """Settings for clients and for brokers on 127.0.0.1 to use TLS, with the files that they name."""
     authority = issue("Sandbox Authority")
     trusted = folder / "authority.pem"
     trusted.write_text(authority.certificate_pem)

@@ -1,6 +1,6 @@
-"""A Kafka cluster of several brokers on this machine, for what one broker cannot show: followers, elections, epochs.
+"""A local Kafka cluster of several brokers, for tests of followers, elections and epochs.
 
-The controller is a node of its own, so that each broker can be killed and the others elect.
+The controller is a separate node, so that any broker can be killed and the remaining ones elect leaders.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -19,11 +19,11 @@ _CONTROLLER_ID = 100
 
 
 class LocalCluster:
-    """`brokers[0]` has node id 1, and so on. All of it is started and stopped together; each node also by itself.
+    """`brokers[0]` has node id 1, and so on. All nodes start and stop together; each can also be controlled alone.
 
-    `listeners` and `proxied` are those of every broker, `jvm_options` those of every node. Topics have
-    as many replicas as there are brokers unless they say otherwise; a follower that stands still is out of sync after a
-    second and a half, and a broker that is dead is fenced after three.
+    `listeners` and `proxied` apply to every broker, `jvm_options` to every node. By default, topics have as many
+    replicas as there are brokers. A stalled follower is removed from the ISR after 1.5 s, and a dead broker is fenced
+    after 3 s.
     """
 
     def __init__(
@@ -84,24 +84,24 @@ class LocalCluster:
         return [self.controller, *self.brokers]
 
     def broker(self, node_id: int) -> LocalKafka:
-        """The broker with that id, as metadata name it."""
+        """The broker with that node id."""
         return self.brokers[node_id - 1]
 
     def start(self, timeout_s: float = 60.0) -> Self:
-        """Starts all nodes at once. Raises SandboxError."""
+        """Start all nodes at once. Raises SandboxError."""
         start_all(self.nodes, timeout_s)
         return self
 
     def stop(self, patience_s: float = 10.0) -> None:
-        """Stops all nodes; their data stay."""
-        stop_all(self.brokers, patience_s)  # a broker that stops tells the controller, and waits for it
+        """Stop all nodes; their data is kept."""
+        stop_all(self.brokers, patience_s)  # brokers first: a stopping broker waits for the controller
         self.controller.stop(patience_s)
 
     def elect(self, topics: Mapping[str, Sequence[int]] | None = None, *, unclean: bool = False) -> dict[str, int]:
-        """Has leaders elected: the preferred ones, or, `unclean`, any that live where none is in sync.
+        """Elect leaders: the preferred ones, or, `unclean`, any live replica where none is in sync.
 
-        `topics`: partitions by topic, None for all. Returns error codes by `topic-partition` of those that did not
-        change (84: no election was needed). Raises KafkaFailure.
+        `topics`: partitions by topic, None for all. Returns the error codes by `topic-partition` of the partitions that
+        did not change (84: no election was needed). Raises KafkaFailure.
         """
         wanted = None
         if topics is not None:
@@ -121,7 +121,7 @@ class LocalCluster:
         }
 
     def check(self) -> None:
-        """Raises SandboxError when a node has died on its own."""
+        """Raise SandboxError when a node has died."""
         for node in self.nodes:
             node.check()
 
@@ -136,7 +136,7 @@ class LocalCluster:
 
 @contextmanager
 def frozen(*brokers: LocalKafka) -> Iterator[None]:
-    """These stand still inside the `with` block: connections stay open and nothing answers."""
+    """Freeze these brokers inside the `with` block: connections stay open, and no request is answered."""
     for broker in brokers:
         broker.pause()
     try:

@@ -1,7 +1,7 @@
-"""Compares a topic with its replica, record by record: key, value, headers in order, timestamp, partition, order.
+"""Compare a topic with its replica, record by record: key, value, headers in order, timestamp, partition, order.
 
-Both sides are read in step, partition by partition, so the size of the topic does not matter. Offsets are not
-compared: a replica need not have those of its source.
+Both topics are read in parallel, partition by partition, so that memory does not depend on the size of the topic.
+Offsets are not compared: a replica may have other offsets than its source.
 """
 
 from collections.abc import Iterator
@@ -20,11 +20,11 @@ _SHOWN_BYTES = 60
 
 @dataclass(frozen=True)
 class Difference:
-    """The first place at which two topics part. `source` and `target` show what is there, shortened."""
+    """The first difference of a partition. `source` and `target` show the two records, shortened."""
 
     partition: int
     index: int
-    """Counted in records from the beginning of the partition; -1 when the partition itself is missing."""
+    """Number of records before it in the partition; -1 when the partition itself is missing."""
     what: str
     source: str
     target: str
@@ -36,7 +36,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """`records` and `payload_bytes` (keys and values) were found equal before the first difference."""
+    """`records` and `payload_bytes` (keys and values) count what was equal before the first difference."""
 
     source_topic: str
     target_topic: str
@@ -51,7 +51,7 @@ class Comparison:
 
 
 def compare_topics(source: Cluster, target: Cluster, source_topic: str, target_topic: str) -> Comparison:
-    """Reads both topics as far as they are now. Raises KafkaFailure when one of them cannot be read."""
+    """Compare both topics up to their current end offsets. Raises KafkaFailure when one of them cannot be read."""
     left, right = _describe(source, source_topic), _describe(target, target_topic)
     left_range, right_range = _ranges(source, left), _ranges(target, right)
     records = payload_bytes = 0
@@ -77,7 +77,7 @@ def compare_topics(source: Cluster, target: Cluster, source_topic: str, target_t
 
 
 def differ(partition: int, index: int, source: Record | None, target: Record | None) -> Difference | None:
-    """How two records that should be equal differ; None stands for "no record any more"."""
+    """The difference of two records that should be equal; None means that the partition has no more records."""
     if source is None or target is None:
         shown = [
             "missing" if record is None else f"offset {record.offset}, key {_shown(record.key)}"

@@ -1,5 +1,5 @@
-"""What can go wrong while a sandbox is set up: one sentence for the user."""
+"""Errors of the sandbox."""
 
 
 class SandboxError(Exception):
-    """A sandbox could not be set up or died; the message is one sentence that names what to do."""
+    """A sandbox could not be set up or died; the message is one sentence with a remedy."""

@@ -1,8 +1,7 @@
-"""Kafka's own jars, brought by the Ivy that PySpark ships, so that a machine needs nothing but Java and pip.
+"""Kafka's jars, downloaded with the Ivy of PySpark, so that a machine needs only Java and pip.
 
-A jar set lives in one folder under the user's cache folder. It is downloaded beside its place, checked against a
-manifest, and renamed into it, so the folder is either whole or absent; a lock file keeps two processes from
-downloading at once.
+A jar set is one folder in the user's cache folder. It is downloaded to a temporary folder, checked against a manifest
+and renamed, so the folder is either complete or absent. A lock file prevents concurrent downloads.
 """
 
 import fcntl
@@ -41,12 +40,12 @@ _QUIET_INTERVAL_S = 5.0
 
 @dataclass(frozen=True)
 class JarSet:
-    """Some modules with all they need at run time. `coordinates` are (organisation, module, version) triples."""
+    """Modules with their run-time dependencies. `coordinates` are (organisation, module, version) triples."""
 
     name: str
     coordinates: tuple[tuple[str, str, str], ...]
     manifest: Path | None = None
-    """Committed checksums; without one, those of the first download are trusted from then on."""
+    """Committed checksums; without a manifest, the checksums of the first download are used."""
 
 
 @dataclass(frozen=True)
@@ -72,44 +71,44 @@ CONNECT_MIRROR = JarSet(
     f"connect-mirror-{KAFKA_VERSION}",
     (("org.apache.kafka", "connect-mirror", KAFKA_VERSION), _BROKER, _LOGGING),
 )
-"""Java's MirrorMaker 2, the peer of benches and interoperability tests; Connect's workers are part of it."""
+"""Java's MirrorMaker 2 for benches and interoperability tests; it includes Connect's workers."""
 CONNECT_FILE = JarSet(f"connect-file-{KAFKA_VERSION}", (("org.apache.kafka", "connect-file", KAFKA_VERSION),))
-"""The FileStream connectors, which a plain Connect worker does not have."""
+"""The FileStream connectors, which a plain Connect worker does not include."""
 
 OLD_VERSIONS = ("2.1.1", "2.6.3")
 
 
 def old_kafka(version: str) -> JarSet:
-    """A broker that needs ZooKeeper, which is among its dependencies; one of `OLD_VERSIONS`."""
+    """An old broker with ZooKeeper, which is one of its dependencies; `version` is one of `OLD_VERSIONS`."""
     if version not in OLD_VERSIONS:
         raise SandboxError(f"Kafka {version} is not one of the old versions of the sandbox: {', '.join(OLD_VERSIONS)}.")
     logging = ("org.slf4j", "slf4j-log4j12", "1.7.30")  # Kafka before 4.0 uses log4j 1
-    # Up to 3.5.7 it cannot resolve a host name under Java 14 and later (ZOOKEEPER-3779).
+    # Up to 3.5.7 it cannot resolve a host name with Java 14 and later (ZOOKEEPER-3779).
     zookeeper = ("org.apache.zookeeper", "zookeeper", "3.5.9")
     return JarSet(f"kafka-{version}-zookeeper", (("org.apache.kafka", "kafka_2.12", version), zookeeper, logging))
 
 
 def kafka_classpath() -> str:
-    """Java class path of a whole broker and its tools; downloads it (44 MB) the first time."""
+    """Java class path of a broker and its tools; downloads it (44 MB) the first time."""
     return classpath(KAFKA)
 
 
 def classpath(jars: JarSet) -> str:
-    """Java class path of `jars`, downloaded when needed. Raises SandboxError."""
+    """Java class path of `jars`, downloaded if needed. Raises SandboxError."""
     return f"{fetch(jars)}/*"
 
 
 def cache_folder() -> Path:
-    """Where this project keeps what it downloads: `$XDG_CACHE_HOME/mm2`, else `~/.cache/mm2`."""
+    """Cache folder of this project: `$XDG_CACHE_HOME/mm2`, else `~/.cache/mm2`."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "mm2"
 
 
 def fetch(jars: JarSet) -> Path:
-    """Folder holding exactly the jars of `jars`, each of the right size; fetched again when one is not.
+    """The folder with exactly the jars of `jars`, each of the right size; downloads it again otherwise.
 
-    Sizes are compared at each use (a truncated or missing jar is what happens in practice), checksums after each
-    download and by `verify`. Raises SandboxError when Java is missing or the registry cannot be reached.
+    Sizes are compared at each use, because truncated and missing jars are the usual damage; checksums are compared
+    after each download and by `verify`. Raises SandboxError when Java is missing or the registry is unreachable.
     """
     folder = cache_folder() / jars.name
     if _intact(jars, folder):
@@ -117,7 +116,7 @@ def fetch(jars: JarSet) -> Path:
     with _only_one_process(folder.parent, jars.name):
         wrong = damage(jars, folder) if folder.exists() else None
         if folder.exists() and wrong is None:
-            return folder  # another process was faster
+            return folder  # another process has downloaded it
         if wrong is not None:
             _say(f"{jars.name}: {wrong}; fetching it again")
         _download(jars, folder)
@@ -125,12 +124,12 @@ def fetch(jars: JarSet) -> Path:
 
 
 def verify(jars: JarSet) -> str | None:
-    """The first jar of the cached set whose checksum is wrong, as a sentence; None when all are right."""
+    """The first jar of the cached set with a wrong checksum, as a sentence; None when all are right."""
     return damage(jars, cache_folder() / jars.name, contents=True)
 
 
 def damage(jars: JarSet, folder: Path, *, contents: bool = False) -> str | None:
-    """What is wrong with the jars in `folder`, naming one of them, or None. `contents` compares checksums as well."""
+    """A sentence about the first damaged jar in `folder`, or None. `contents` compares checksums as well."""
     manifest = _manifest_of(jars, folder)
     if manifest is None:
         return "the list of its jars is missing"
@@ -148,7 +147,7 @@ def damage(jars: JarSet, folder: Path, *, contents: bool = False) -> str | None:
 
 
 def read_manifest(text: str) -> list[Jar]:
-    """Lines of `<sha256> <size in bytes> <file name>`; `#` starts a comment line."""
+    """Parse lines of `<sha256> <size in bytes> <file name>`; `#` starts a comment line."""
     rows = (line.split() for line in text.splitlines() if line.strip() and not line.startswith("#"))
     return [Jar(name=name, size=int(size), sha256=sha256) for sha256, size, name in rows]
 
@@ -171,9 +170,9 @@ def _manifest_of(jars: JarSet, folder: Path) -> list[Jar] | None:
 def _download(jars: JarSet, folder: Path) -> None:
     java = java_executable()
     folder.parent.mkdir(parents=True, exist_ok=True)
-    ivy_cache = folder.parent / f".{jars.name}.ivy"  # kept when interrupted, so that the next run goes on from there
+    ivy_cache = folder.parent / f".{jars.name}.ivy"  # kept when interrupted, so that the next run resumes the download
     expected = len(read_manifest(jars.manifest.read_text())) if jars.manifest else None
-    for left_over in folder.parent.glob(f".{jars.name}.new-*"):  # of a run that was killed; we hold the lock
+    for left_over in folder.parent.glob(f".{jars.name}.new-*"):  # left by a killed run; this process holds the lock
         shutil.rmtree(left_over, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=f".{jars.name}.new-", dir=folder.parent) as scratch:
         place = Path(scratch) / jars.name
@@ -182,7 +181,7 @@ def _download(jars: JarSet, folder: Path) -> None:
             wrong = damage(jars, place, contents=True) if jars.manifest else None
             if wrong is None:
                 break
-            # Ivy may have kept a bad copy from an earlier run: begin once more with nothing.
+            # Ivy may have kept a damaged copy from an earlier run: start again with an empty cache.
             _say(f"{jars.name}: {wrong}")
             shutil.rmtree(place, ignore_errors=True)
             shutil.rmtree(ivy_cache, ignore_errors=True)
@@ -192,14 +191,14 @@ def _download(jars: JarSet, folder: Path) -> None:
             (place / "MANIFEST.sha256").write_text(write_manifest(place))
         shutil.rmtree(folder, ignore_errors=True)
         place.rename(folder)
-    shutil.rmtree(ivy_cache, ignore_errors=True)  # it holds a second copy of every jar
+    shutil.rmtree(ivy_cache, ignore_errors=True)  # a second copy of every jar
 
 
 def _run_ivy(java: str, jars: JarSet, place: Path, ivy_cache: Path, expected: int | None) -> None:
     place.mkdir(parents=True)
     module = place.parent / "ivy.xml"
     module.write_text(_ivy_module(jars))
-    settings = os.environ.get("MM2_IVY_SETTINGS")  # a company's own registry
+    settings = os.environ.get("MM2_IVY_SETTINGS")  # a private registry
     command = [
         java,
         *_proxy_options(os.environ),
@@ -249,7 +248,7 @@ def _ivy_module(jars: JarSet) -> str:
 
 
 def _ivy_jar() -> Path:
-    spark = importlib.util.find_spec("pyspark")  # not imported: only its folder is of interest
+    spark = importlib.util.find_spec("pyspark")  # not imported: only its folder is needed
     folders = list(spark.submodule_search_locations or ()) if spark else []
     for folder in folders:
         for path in sorted((Path(folder) / "jars").glob("ivy-*.jar")):
@@ -258,7 +257,7 @@ def _ivy_jar() -> Path:
 
 
 def _proxy_options(environment: Mapping[str, str]) -> list[str]:
-    """Java does not read `https_proxy`; pip does, so a user behind a proxy expects it to count."""
+    """Proxy options for Java, which ignores `https_proxy`; pip uses it, so a user expects it to work."""
     options = []
     for scheme in ("http", "https"):
         url = environment.get(f"{scheme}_proxy") or environment.get(f"{scheme.upper()}_PROXY")
@@ -282,7 +281,10 @@ def _only_one_process(folder: Path, name: str) -> Iterator[None]:
 
 @contextmanager
 def _progress(what: str, jars: int | None) -> Iterator[Callable[[], None]]:
-    """A bar on a terminal, a line every few seconds elsewhere. Each jar advances twice: when resolved, when loaded."""
+    """A progress bar on a terminal, otherwise a line every few seconds.
+
+    Each jar counts twice: resolved and downloaded.
+    """
     steps = 2 * jars if jars else None
     console = Console(stderr=True)
     if console.is_terminal:

@@ -1,4 +1,4 @@
-"""The Java that runs the brokers: found, and old ones refused, before anything else is tried."""
+"""Find the Java that runs the brokers, and check its version."""
 
 import os
 import re
@@ -15,7 +15,7 @@ MINIMUM_JAVA = 17
 
 @cache
 def java_executable() -> str:
-    """Path of a `java` that is new enough: that of `JAVA_HOME` if set, else the first on the `PATH`.
+    """Path of a supported `java`: that of `JAVA_HOME` if set, else the first on the `PATH`.
 
     Raises SandboxError when there is none or when it is older than MINIMUM_JAVA.
     """
@@ -35,13 +35,13 @@ def java_executable() -> str:
 
 
 def java_version(told: str) -> int | None:
-    """Major version out of what `java -version` prints: `"17.0.15"` gives 17, the old `"1.8.0_392"` gives 8."""
+    """Major version in the output of `java -version`: `"17.0.15"` gives 17, the old form `"1.8.0_392"` gives 8."""
     found = re.search(r'version "(?:1\.)?(\d+)', told)
     return int(found[1]) if found else None
 
 
 def console_logging(pattern: str) -> str:
-    """Properties of Log4j 2 that have a Java program of Kafka's log to its standard output."""
+    """Log4j 2 properties that make a Java program of Kafka log to its standard output."""
     return f"""\
 status = error
 rootLogger.level = info

@@ -1,4 +1,4 @@
-"""A real Kafka broker on this machine: one node, broker and controller in one process, reachable from 127.0.0.1 only."""
+"""A local Kafka broker: one node, broker and controller in one process, reachable from 127.0.0.1 only."""
 
 import atexit
 import base64
@@ -39,19 +39,19 @@ appender.out.layout.pattern = %d{ISO8601} %-5p %c{1}: %m%n
 
 _DEFAULTS = {
     "controller.listener.names": "CONTROLLER",
-    # One node cannot hold three copies.
+    # One node cannot have three replicas.
     "default.replication.factor": "1",
     "offsets.topic.replication.factor": "1",
     "transaction.state.log.replication.factor": "1",
     "transaction.state.log.min.isr": "1",
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
-    # 50 partitions each would cost a second at the first group and the first transaction.
+    # The default of 50 partitions each would delay the first group and the first transaction by a second.
     "offsets.topic.num.partitions": "5",
     "transaction.state.log.num.partitions": "5",
     "group.initial.rebalance.delay.ms": "0",
     "auto.create.topics.enable": "false",
-    # A killed broker may register again only when the session of its former self has ended: 9 s by default.
+    # A killed broker can register again only after its session timeout, which is 9 s by default.
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "500",
     # The default takes a quarter of the small heap.
@@ -61,14 +61,14 @@ _DEFAULTS = {
 
 @dataclass(frozen=True)
 class Place:
-    """What a node is in its cluster: by default all of it. `cluster_id` is the same for all nodes."""
+    """Role of a node in its cluster; by default it is the only node. `cluster_id` is the same for all nodes."""
 
     node_id: int = 1
     is_broker: bool = True
     is_controller: bool = True
     cluster_id: str = ""
     voters: str = ""
-    """`<node id>@<host>:<port>` of the controller, for nodes that are none."""
+    """`<node id>@<host>:<port>` of the controller, for nodes that are not controllers."""
 
     @property
     def roles(self) -> str:
@@ -76,7 +76,7 @@ class Place:
 
 
 def new_id() -> str:
-    """A random id as Kafka writes them: 16 bytes in URL-safe base64."""
+    """A random id in Kafka's format: 16 bytes in URL-safe base64."""
     return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
 
 
@@ -84,14 +84,15 @@ _RUNNING: "weakref.WeakSet[LocalKafka]" = weakref.WeakSet()
 
 
 class LocalKafka:
-    """One broker. It keeps its ports and its data through `stop`, `kill9` and `start`.
+    """One broker. It keeps its ports and its data across `stop`, `kill9` and `start`.
 
     `data_dir` gets `server.properties`, `log4j2.properties`, `broker.log` and the data. `listeners` maps listener names
-    to security protocols (default: one PLAINTEXT); the first is the one `bootstrap` names. `overrides` are broker
-    settings that win over all else, `segment_bytes` is the size of log segments (Kafka allows 1 MiB and more),
-    `format_args` go to `kafka-storage format` (e.g. `["--add-scram", "SCRAM-SHA-256=[name=a,password=b]"]`).
-    `proxied` listeners lead clients to another port, `advertised(name)`, at which a Proxy has to listen. `place` makes
-    it one node of several (see `cluster.LocalCluster`).
+    to security protocols (default: one PLAINTEXT); `bootstrap` is the address of the first. `overrides` are broker
+    settings with the highest precedence, `segment_bytes` is the size of log segments (Kafka's minimum is 1 MiB),
+    `format_args` are passed to `kafka-storage format` (e.g. `["--add-scram", "SCRAM-SHA-256=[name=a,password=b]"]`).
+    `proxied` listeners advertise another port, `advertised(name)`, on which a Proxy has to listen. `place` makes the
+    broker one of several nodes (see `cluster.LocalCluster`).
+
     Usable as a context manager. Not thread-safe.
     """
 
@@ -139,21 +140,21 @@ class LocalKafka:
         return f"127.0.0.1:{self._ports[listener]}"
 
     def advertised(self, listener: str) -> str:
-        """Where metadata lead the clients of that listener: `address`, unless the listener is `proxied`."""
+        """The advertised address of that listener: `address`, unless the listener is `proxied`."""
         return f"127.0.0.1:{self._proxy_ports.get(listener, self._ports[listener])}"
 
     def advertise(self, listener: str, port: int) -> None:
-        """From its next start on, clients of that `proxied` listener are led to another port."""
+        """Advertise another port for that `proxied` listener after the next start."""
         self._proxy_ports[listener] = port
 
     @property
     def ready_line(self) -> bytes:
-        """The last line that it logs on its way up."""
+        """The last line that the broker logs during startup."""
         return b"Kafka Server started"
 
     @property
     def pid(self) -> int:
-        """Process id of the running broker. Raises SandboxError when it does not run."""
+        """Process id of the running broker. Raises SandboxError when it is not running."""
         return self._running().pid
 
     @property
@@ -161,13 +162,13 @@ class LocalKafka:
         return self._process is not None and self._process.poll() is None
 
     def start(self, timeout_s: float = 60.0) -> Self:
-        """Starts the broker, formatting its data the first time, and waits until it serves. Raises SandboxError."""
+        """Start the broker, format its data the first time, and wait until it is ready. Raises SandboxError."""
         self.launch()
         self.wait_until_ready(timeout_s)
         return self
 
     def launch(self) -> None:
-        """The first half of `start`: returns as soon as the process exists, so that several can start at once."""
+        """First half of `start`: returns once the process exists, so that several brokers can start at once."""
         if self.is_running:
             return
         jars = fetch(KAFKA)
@@ -180,7 +181,7 @@ class LocalKafka:
         _RUNNING.add(self)
 
     def wait_until_ready(self, timeout_s: float = 60.0) -> None:
-        """The second half of `start`. Raises SandboxError with the end of the log when the broker dies meanwhile."""
+        """Second half of `start`. Raises SandboxError with the end of the log when the broker dies meanwhile."""
         process = self._running()
         deadline = time.monotonic() + timeout_s
         while self.ready_line not in self._log_of_this_run():
@@ -192,14 +193,14 @@ class LocalKafka:
             time.sleep(0.03)
 
     def stop(self, patience_s: float = 10.0) -> None:
-        """Stops it cleanly, by force after `patience_s`; its data stay. Does nothing when it does not run."""
+        """Stop it cleanly, by force after `patience_s`; its data is kept. Does nothing when it is not running."""
         if self._process is not None:
             end(self._process, patience_s=patience_s)
             self._process = None
         _RUNNING.discard(self)
 
     def kill9(self) -> None:
-        """Kills it as a power cut would (the page cache survives)."""
+        """Kill it with SIGKILL, similar to a power failure (but the page cache survives)."""
         process = self._running()
         process.kill()
         process.wait()
@@ -207,20 +208,20 @@ class LocalKafka:
         _RUNNING.discard(self)
 
     def pause(self) -> None:
-        """Freezes it: connections stay open and nothing answers. Returns when all its threads stand still."""
+        """Freeze it: connections stay open, and no request is answered. Returns when all its threads are stopped."""
         self._running().send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)
 
     def resume(self) -> None:
-        """Undoes `pause`."""
+        """Undo `pause`."""
         self._running().send_signal(signal.SIGCONT)
 
     def check(self) -> None:
-        """Raises SandboxError with the end of the log when the broker has died on its own."""
+        """Raise SandboxError with the end of the log when the broker has died."""
         self._running()
 
     def log_tail(self, lines: int = _TAIL_LINES) -> str:
-        """The last lines this run of the broker logged."""
+        """The last lines of this run's log."""
         return "\n".join(self._log_of_this_run().decode(errors="replace").splitlines()[-lines:])
 
     def __enter__(self) -> Self:
@@ -255,7 +256,7 @@ class LocalKafka:
             return file.read()
 
     def _java(self, jars: Path, main: str, *args: str) -> list[str]:
-        # On the few cores of a test machine the collector that needs no threads of its own disturbs least.
+        # The serial collector needs no threads of its own, which suits the few cores of a test machine.
         collector = [option for option in self._jvm_options if option.endswith("GC")] or ["-XX:+UseSerialGC"]
         others = [option for option in self._jvm_options if option not in collector]
         return [
@@ -293,8 +294,8 @@ class LocalKafka:
         if self._format_args:
             self._format(jars, *self._format_args)
             return
-        # What `kafka-storage format` writes, without the JVM it takes: the feature levels are the same for every
-        # cluster, so they are made once and kept beside the jars; the ids are ours to choose.
+        # Writes the same files as `kafka-storage format` without starting a JVM. The feature levels are the same for
+        # every cluster, so they are created once and stored beside the jars; the ids can be chosen freely.
         features = jars / "bootstrap.checkpoint"
         if not features.exists():
             self._format(jars)
@@ -321,7 +322,7 @@ class LocalKafka:
 
 
 def start_all(brokers: Sequence[LocalKafka], timeout_s: float = 60.0) -> None:
-    """Starts several brokers at once; when one fails, those that run are stopped again. Raises SandboxError."""
+    """Start several brokers at once. If one fails, stops the others. Raises SandboxError."""
     try:
         for broker in brokers:
             broker.launch()
@@ -333,7 +334,7 @@ def start_all(brokers: Sequence[LocalKafka], timeout_s: float = 60.0) -> None:
 
 
 def stop_all(brokers: Sequence[LocalKafka], patience_s: float = 10.0) -> None:
-    """Stops several brokers at once."""
+    """Stop several brokers at once."""
     for broker in brokers:
         if broker.is_running:
             broker.resume()

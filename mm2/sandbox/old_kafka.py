@@ -1,4 +1,4 @@
-"""A Kafka broker of before KRaft with a ZooKeeper of its own, for what only old sources do."""
+"""A Kafka broker from before KRaft with its own ZooKeeper, for tests of old source clusters."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _DEFAULTS = {
     "group.initial.rebalance.delay.ms": "0",
     "auto.create.topics.enable": "false",
     "log.cleaner.dedupe.buffer.size": "8388608",
-    # It would be tried again and again where no other replica is in sync.
+    # Controlled shutdown would be retried repeatedly where no other replica is in sync.
     "controlled.shutdown.enable": "false",
-    # A replica that has everything stays in sync although its broker is dead, until something is written.
+    # A complete replica stays in the ISR after its broker has died, until the next write.
     "replica.lag.time.max.ms": "3000",
-    # A busy machine must not end the session; a clean stop ends it at once.
+    # The session must survive pauses of a busy machine; a clean stop ends it immediately.
     "zookeeper.session.timeout.ms": "18000",
     "zookeeper.connection.timeout.ms": "60000",
 }
@@ -54,7 +54,7 @@ class OldZooKeeper:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, timeout_s: float = 120.0) -> Self:
-        """Returns when it accepts connections. Raises SandboxError."""
+        """Return when it accepts connections. Raises SandboxError."""
         if self._process is not None and self._process.poll() is None:
             return self
         jars = fetch(old_kafka(self.version))
@@ -81,17 +81,17 @@ class OldZooKeeper:
                 return self
 
     def stop(self) -> None:
-        """Its data stay."""
+        """Stop it; its data is kept."""
         if self._process is not None:
             end(self._process)
             self._process = None
 
 
 class OldKafka(LocalKafka):
-    """One broker of an old version (`jars.OLD_VERSIONS`), PLAINTEXT only, as `LocalKafka` otherwise.
+    """One broker of an old version (`jars.OLD_VERSIONS`), PLAINTEXT only, otherwise as `LocalKafka`.
 
-    Without a `zookeeper` it has its own, which is stopped with it. After `kill9` it can be started again only when its ZooKeeper
-    session has ended.
+    Without a `zookeeper` it starts its own, which is stopped with it. After `kill9` it can start again only after its
+    ZooKeeper session timeout.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class OldKafka(LocalKafka):
         return b"KafkaServer: [KafkaServer id=%d] started" % self.place.node_id
 
     def launch(self) -> None:
-        """Starts ZooKeeper, waits for it, and starts the broker's process."""
+        """Start ZooKeeper, wait for it, and start the broker's process."""
         if self.is_running:
             return
         jars = fetch(old_kafka(self.version))
@@ -124,7 +124,7 @@ class OldKafka(LocalKafka):
         self._spawn(self._java(jars, "kafka.Kafka", str(self._settings_file)))
 
     def stop(self, patience_s: float = 10.0) -> None:
-        """Stops the broker, and the ZooKeeper that is its own; their data stay."""
+        """Stop the broker and its own ZooKeeper, if any; their data is kept."""
         super().stop(patience_s)
         if self._own:
             self._zookeeper.stop()
@@ -154,7 +154,7 @@ class OldKafka(LocalKafka):
 
 
 def _options(folder: Path) -> list[str]:
-    """Kafka 2.1 was made for Java 8 to 11; Java 17 opens its own packages to nobody."""
+    """JVM options. Kafka 2.1 was made for Java 8 to 11 and needs access to packages that Java 17 does not open."""
     opened = ("java.base/java.lang", "java.base/java.nio", "java.base/sun.nio.ch", "java.base/java.util")
     logging = f"-Dlog4j.configuration=file:{folder / 'log4j.properties'}"
     return [logging, *(f"--add-opens={package}=ALL-UNNAMED" for package in opened)]

@@ -1,20 +1,20 @@
-"""Ports for brokers that must keep them through restarts."""
+"""Ports for brokers that keep them across restarts."""
 
 import random
 import socket
 
-# Below the range Linux deals to outgoing connections (32768 and up): a broker that is down for a moment, or not yet
-# up, cannot lose its port to somebody's client socket.
+# Below Linux's range for outgoing connections (32768 and up), so that no client socket takes the port of a broker that
+# is restarting.
 _RANGE = range(20000, 32000)
 
 
 def free_ports(count: int) -> list[int]:
-    """`count` different TCP ports that nobody listens on at 127.0.0.1, chosen at random so that parallel runs differ."""
+    """`count` different free TCP ports of 127.0.0.1, chosen at random so that parallel runs differ."""
     held: list[socket.socket] = []
     try:
         for port in random.sample(_RANGE, len(_RANGE)):
             candidate = socket.socket()
-            held.append(candidate)  # kept open until all are found, so that none is dealt twice
+            held.append(candidate)  # kept open until all are found, so that no port is returned twice
             try:
                 candidate.bind(("127.0.0.1", port))
             except OSError:

@@ -1,4 +1,4 @@
-"""Child processes that never outlive us: not after Ctrl-C, not after `kill -9` of the tests that started them."""
+"""Child processes that end with this process, also after Ctrl-C or `kill -9`."""
 
 import ctypes
 import os
@@ -17,11 +17,11 @@ _Order = tuple[Sequence[str], Path, Path | None, Mapping[str, str] | None, "Futu
 
 
 class _Spawner:
-    """The one thread that forks.
+    """The only thread that forks.
 
-    The kernel sends the death signal when the *thread* that forked ends, not the process (prctl(2)). A test or a pool
-    that starts a broker in a thread of its own would kill it by returning, so one thread, which lives as long as the
-    process, starts them all.
+    The kernel sends the death signal when the *thread* that forked ends, not the process (prctl(2)). If a test started
+    a broker in a thread of its own, the broker would die with that thread. One thread that lives as long as the process
+    therefore starts all child processes.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class _Spawner:
             command, output, folder, environment, answer = self._orders.get()
             try:
                 answer.set_result(_popen(command, output, folder, environment))
-            except BaseException as exc:  # noqa: BLE001 - it belongs to the caller, who waits for it
+            except BaseException as exc:  # noqa: BLE001 - raised in the caller
                 answer.set_exception(exc)
 
 
@@ -56,18 +56,18 @@ _SPAWNER = _Spawner()
 def spawn(
     command: Sequence[str], *, output: Path, folder: Path | None = None, environment: Mapping[str, str] | None = None
 ) -> subprocess.Popen[bytes]:
-    """Starts `command` in a session of its own (Ctrl-C on our terminal does not reach it) with nothing to read.
+    """Start `command` in its own session (Ctrl-C on our terminal does not reach it), without standard input.
 
-    Both outputs are appended to the file `output`. The kernel kills it when this process dies. Raises OSError when it
-    cannot be started.
+    Standard output and error are appended to the file `output`. The kernel kills the child when this process dies.
+    Raises OSError when it cannot be started.
     """
     return _SPAWNER.spawn(command, output, folder, environment)
 
 
 def end(process: subprocess.Popen[bytes], *, patience_s: float = 10.0) -> int:
-    """SIGTERM, then SIGKILL to its whole session after `patience_s`; returns the exit code."""
+    """Send SIGTERM, then SIGKILL to the whole session after `patience_s`; returns the exit code."""
     if process.poll() is None:
-        process.send_signal(signal.SIGCONT)  # a stopped process does not hear SIGTERM
+        process.send_signal(signal.SIGCONT)  # a stopped process does not handle SIGTERM
         process.terminate()
         try:
             return process.wait(patience_s)
@@ -83,7 +83,7 @@ def _popen(
 
     def die_with_parent() -> None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it died between fork and prctl
+        if os.getppid() != parent:  # the parent died between fork and prctl
             os._exit(1)
 
     with output.open("ab") as file:

@@ -1,12 +1,11 @@
-"""A TCP proxy in front of one broker listener, in a process of its own, which can be told to be a bad network.
+"""A TCP proxy in front of one broker listener, in its own process, that simulates network faults.
 
-    with start_pair(folder, listeners={"PLAINTEXT": "PLAINTEXT", "PROXIED": "PLAINTEXT"}, proxied=["PROXIED"]) as (a, b):
-        with Proxy.before(b, "PROXIED") as proxy:
-            ... clients bootstrap at proxy.address, and B's metadata lead them back to it ...
-            proxy.delay(round_trip_ms=80)
+with start_pair(folder, listeners={"PLAINTEXT": "PLAINTEXT", "PROXIED": "PLAINTEXT"}, proxied=["PROXIED"]) as (a, b):
+with Proxy.before(b, "PROXIED") as proxy: ... clients bootstrap at proxy.address, and B's metadata lists the same
+address ... proxy.delay(round_trip_ms=80)
 
-Conditions hold for connections that are open and for new ones, from the moment the call returns. Each call replaces
-what was before; `heal` ends it all.
+Conditions apply to open and new connections once the call returns. Each call replaces the previous conditions; `heal`
+removes all of them.
 """
 
 import json
@@ -32,9 +31,9 @@ _ANSWER_PATIENCE_S = 10.0
 
 
 class Proxy:
-    """Passes what comes to `address` on to `upstream`, both `host:port`. `seed` decides what is left to chance.
+    """Relays connections from `address` to `upstream`, both `host:port`. `seed` makes random faults reproducible.
 
-    Not thread-safe. Raises SandboxError when its process does not start or is gone.
+    Not thread-safe. Raises SandboxError when its process does not start or has died.
     """
 
     def __init__(self, upstream: str, log_file: Path, *, address: str | None = None, seed: int = 1) -> None:
@@ -49,7 +48,7 @@ class Proxy:
 
     @classmethod
     def before(cls, broker: LocalKafka, listener: str = "PROXIED", *, seed: int = 1) -> Self:
-        """A proxy for a listener that the broker was told is `proxied`."""
+        """A proxy for a `proxied` listener of the broker."""
         log_file = broker.folder / f"proxy-{listener.lower()}.log"
         return cls(broker.address(listener), log_file, address=broker.advertised(listener), seed=seed)
 
@@ -60,7 +59,7 @@ class Proxy:
         return self._process.pid
 
     def start(self) -> Self:
-        """Does nothing when it runs."""
+        """Start the proxy; does nothing when it is running."""
         if self._process is not None:
             return self
         self._log_file.parent.mkdir(parents=True, exist_ok=True)
@@ -99,66 +98,66 @@ class Proxy:
         self.stop()
 
     def set(self, conditions: Conditions) -> None:
-        """Replaces the conditions; for those that have no method of their own and for several at once."""
+        """Replace the conditions; for conditions without a method of their own and for combinations."""
         self.conditions = conditions
         self._order({"do": "set", "conditions": conditions.to_json()})
 
     def change(self, **changes: Any) -> None:
-        """Changes some of the present conditions and keeps the others."""
+        """Change some of the current conditions and keep the others."""
         self.set(replace(self.conditions, **changes))
 
     def heal(self) -> None:
-        """A good network again. A connection that has lost bytes does not come back: its client has to notice."""
+        """Remove all conditions. Connections that have lost bytes stay broken: the client has to notice."""
         self.set(Conditions())
 
     def delay(self, *, round_trip_ms: float, window_bytes: int = 200_000) -> None:
-        """A long way: half of the time in each direction, and at most so many bytes of each connection under way."""
+        """Delay both directions by half of the round trip, with at most that many bytes in flight per connection."""
         half = round_trip_ms / 2
         self.set(Conditions(delay_up_ms=half, delay_down_ms=half, window_bytes=window_bytes))
 
     def limit(self, bytes_s: float) -> None:
-        """A thin line: so many bytes a second in each direction, for all connections together."""
+        """Limit the bytes per second in each direction, for all connections together."""
         self.set(Conditions(rate_up_bytes_s=bytes_s, rate_down_bytes_s=bytes_s))
 
     def disturb(self, *, loss: float, jitter_ms: float) -> None:
-        """A bad line: that share of pieces comes late by a retransmission, and all by up to `jitter_ms`."""
+        """Delay that share of pieces by a retransmission, and all pieces by up to `jitter_ms`."""
         self.set(Conditions(loss=loss, jitter_ms=jitter_ms))
 
     def freeze(self) -> None:
-        """Nothing passes either way, nothing is refused, and when it heals everything goes on."""
+        """Block both directions without refusing connections; `heal` delivers everything."""
         self.set(Conditions(up=Passage.HOLD, down=Passage.HOLD))
 
     def black_hole(self) -> None:
-        """All that is sent disappears, connections can be made, nothing ever answers, no RST."""
+        """Drop all bytes without RST; connections are still accepted."""
         self.set(Conditions(up=Passage.SWALLOW, down=Passage.SWALLOW))
 
     def half_open(self) -> None:
-        """Requests reach the broker, answers get lost: it was done and nobody knows."""
+        """Deliver requests to the broker and drop its answers, so that clients do not know the result."""
         self.set(Conditions(down=Passage.SWALLOW))
 
     def refuse(self) -> None:
-        """New connections are refused and those that are open are reset."""
+        """Refuse new connections and reset open ones."""
         self.set(Conditions(refuse=True))
         self.reset()
 
     def reset(self) -> int:
-        """RST to both sides of all open connections; how many there were."""
+        """Send RST to both sides of all open connections; returns how many there were."""
         return int(self._order({"do": "reset"})["reset"])
 
     def cut(self, *, after_bytes: int, times: int = 1, by_fin: bool = False) -> None:
-        """Ends connections in the middle of the next answers that are longer than `after_bytes`."""
+        """Close connections in the middle of the next answers that are longer than `after_bytes`."""
         self.set(Conditions(cut_after_bytes=after_bytes, cuts=times, cut_by_fin=by_fin))
 
     def slice(self, piece_bytes: int) -> None:
-        """Everything arrives in tiny pieces."""
+        """Deliver all bytes in tiny pieces."""
         self.set(Conditions(slice_bytes=piece_bytes))
 
     def corrupt(self, *, every_bytes: int) -> None:
-        """About one bit in so many bytes of the answers is flipped."""
+        """Flip about one bit in that many bytes of the answers."""
         self.set(Conditions(corrupt_down_every_bytes=every_bytes))
 
     def repeat(self, answers: int) -> None:
-        """The next short answers come twice, as from a connection that was mixed up with another one."""
+        """Send the next short answers twice, as if a connection were mixed up with another one."""
         self.set(Conditions(repeats=answers))
 
     def look(self) -> dict[str, int]:

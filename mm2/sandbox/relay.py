@@ -1,7 +1,7 @@
-"""The process behind `proxy.Proxy`: passes bytes between clients and one upstream address, as well as it is told to.
+"""The process of `proxy.Proxy`: relays bytes between clients and one upstream address under the given conditions.
 
-Standard library only, because it starts in a tenth of a second that way. One asyncio loop; each direction of each
-connection is a `_Stream`. Orders come as JSON lines over an abstract Unix socket, each answered by one line.
+Uses only the standard library, so that it starts in a tenth of a second. One asyncio loop; each direction of each
+connection is a `_Stream`. Commands are JSON lines over an abstract Unix socket, each answered by one line.
 """
 
 import asyncio
@@ -20,58 +20,61 @@ from typing import Any
 _BUFFER_BYTES = 1 << 18
 _BACKLOG = 1024
 _SIZE = struct.Struct(">i")
-_LINGER_NOT = struct.pack("ii", 1, 0)  # close() sends RST and forgets what was not sent
+_LINGER_NOT = struct.pack("ii", 1, 0)  # close() sends RST and discards unsent data
 _REPEATABLE_BYTES = 1 << 16
-_LARGEST_FRAME_BYTES = 1 << 28  # a TLS record, read as a size, is larger
-_RETRANSMISSION_MS = 200.0  # Linux's shortest (TCP_RTO_MIN)
+_LARGEST_FRAME_BYTES = 1 << 28  # the first bytes of TLS, read as a frame size, are larger
+_RETRANSMISSION_MS = 200.0  # Linux's minimum (TCP_RTO_MIN)
 
 
 class Passage(StrEnum):
-    """What becomes of bytes that come in."""
+    """What happens to incoming bytes."""
 
     PASS = "pass"  # noqa: S105 - not a password
     HOLD = "hold"
-    """Nothing passes, and everything does later: packets were lost and TCP sends them again."""
+    """Bytes are delayed until the condition ends, as lost packets are retransmitted by TCP."""
     SWALLOW = "swallow"
-    """Read and gone; the connection never passes anything in that direction again, not even after it has healed."""
+    """Bytes are read and dropped; the connection never passes bytes in that direction again, even after `heal`."""
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """What the network does. `up` is from the client to the broker, `down` is back. Zero means "not at all"."""
+    """Network conditions. `up` is from the client to the broker, `down` the other direction.
+
+    Zero means "not at all".
+    """
 
     up: Passage = Passage.PASS
     down: Passage = Passage.PASS
     delay_up_ms: float = 0.0
     delay_down_ms: float = 0.0
     jitter_ms: float = 0.0
-    """Up to so much more delay for each piece; order is kept, as TCP keeps it."""
+    """Maximum additional delay of each piece; the order is kept, as in TCP."""
     loss: float = 0.0
-    """Share of pieces that wait for a retransmission, and all behind them."""
+    """Share of pieces that wait for a retransmission, and all pieces behind them."""
     window_bytes: int = 200_000
-    """So much per connection and direction is under way where there is a delay: until the acknowledgement is back."""
+    """Bytes in flight per connection and direction while there is a delay: until the acknowledgement is back."""
     rate_up_bytes_s: float = 0.0
     rate_down_bytes_s: float = 0.0
     """For all connections together."""
     refuse: bool = False
-    """Nobody listens. Connections that are open are not touched."""
+    """Refuse new connections. Open connections are not affected."""
     slice_bytes: int = 0
-    """Written in pieces of that size."""
+    """Write in pieces of that size."""
     corrupt_up_every_bytes: int = 0
     corrupt_down_every_bytes: int = 0
-    """About one flipped bit in so many bytes, at random places."""
+    """About one flipped bit in that many bytes, at random positions."""
     cut_after_bytes: int = 0
-    """The next answer that is longer ends after so many bytes of it, and its connection with it."""
+    """The next longer answer is cut after that many bytes, and its connection is closed."""
     cuts: int = 1
-    """How many answers are cut."""
+    """Number of answers to cut."""
     cut_by_fin: bool = False
-    """Ended in an orderly way instead of by RST."""
+    """Close with FIN instead of RST."""
     repeats: int = 0
-    """How many of the next answers (up to 64 KB) are sent twice."""
+    """Number of following answers (up to 64 KB) to send twice."""
 
     @property
     def delay_ms(self) -> float:
-        """There and back."""
+        """Round-trip delay."""
         return self.delay_up_ms + self.delay_down_ms
 
     @property
@@ -91,11 +94,11 @@ class _Piece:
     due_s: float
     data: bytes
     ending: str = ""
-    """What follows the data: nothing, `fin` or `rst`."""
+    """End of the stream after the data: nothing, `fin` or `rst`."""
 
 
 class _Frames:
-    """Where the frames of Kafka's protocol (a size of 4 bytes, then so many) begin and end in a stream of bytes."""
+    """Finds the frames of Kafka's protocol (a size of 4 bytes, then that many bytes) in a stream of bytes."""
 
     def __init__(self) -> None:
         self._size = b""
@@ -103,9 +106,9 @@ class _Frames:
         self._total = 0
 
     def split(self, view: memoryview) -> Iterator[tuple[memoryview, int, int]]:
-        """Parts of `view` that cross no border, each with its first byte's place in its frame and the frame's length.
+        """Parts of `view` within one frame, each with the position of its first byte and the frame's length.
 
-        The length includes the 4 bytes of the size and is -1 while the size is not known yet.
+        The length includes the 4 bytes of the size and is -1 while the size is unknown.
         """
         at = 0
         while at < len(view):
@@ -117,7 +120,7 @@ class _Frames:
                 if known:
                     (self._left,) = _SIZE.unpack(self._size)
                     if not 0 <= self._left <= _LARGEST_FRAME_BYTES:
-                        self._left = sys.maxsize  # not Kafka's protocol, or encrypted: there are no frames to see
+                        self._left = sys.maxsize  # not Kafka's protocol, or encrypted: there are no visible frames
                     self._total = self._left + 4
                     self._size = b""
                 yield view[at : at + taken], place, self._total if known else -1
@@ -152,7 +155,7 @@ class _Stream:
         self._every = 0
 
     async def carry(self) -> None:
-        """Reads until the end; pieces that have to wait are written by `deliver`."""
+        """Read until the end of the stream; `deliver` writes delayed pieces."""
         view = memoryview(bytearray(_BUFFER_BYTES))
         while True:
             count = await self._loop.sock_recv_into(self._source, view[: await self._readable()])
@@ -173,7 +176,7 @@ class _Stream:
             await self._room.wait()
 
     async def deliver(self) -> None:
-        """Writes what waits when its time has come."""
+        """Write delayed pieces when they are due."""
         while True:
             while not self._line:
                 self._filled.clear()
@@ -186,7 +189,7 @@ class _Stream:
                 await self._relay.changed()
             await self._write(memoryview(piece.data), piece.ending)
             self._undelivered -= 1
-            # What the other side has is on its way back as an acknowledgement: a window is full until that is here.
+            # The acknowledgement of delivered bytes is still on its way: the window is full until it arrives.
             back_s = self._back_ms / 1000
             if back_s:
                 self._loop.call_later(back_s, self._acknowledge, len(piece.data))
@@ -194,7 +197,7 @@ class _Stream:
                 self._acknowledge(len(piece.data))
 
     async def _readable(self) -> int:
-        """Waits for room in the window; how many bytes may be read."""
+        """Wait for space in the window; returns how many bytes may be read."""
         while True:
             conditions = self._relay.conditions
             room = conditions.window_bytes - self._unacknowledged_bytes
@@ -219,7 +222,7 @@ class _Stream:
             return
         if not self._relay.conditions.sees_answers:
             for _ in self._frames.split(view):
-                pass  # it has to know where the next answer begins when somebody wants to see one
+                pass  # keeps track of frame boundaries, in case a later condition needs them
             self._answer.clear()
             await self._put(view)
             return
@@ -236,7 +239,7 @@ class _Stream:
         if place == 0:
             self._answer.clear()
         if len(self._answer) != place or total > _REPEATABLE_BYTES:
-            return  # its beginning was not seen
+            return  # the beginning of the answer was not seen
         self._answer += part
         if len(self._answer) == total and self._relay.take("repeats"):
             await self._put(memoryview(bytes(self._answer)))
@@ -261,7 +264,7 @@ class _Stream:
         due_s = now_s
         if self._rate:
             due_s = self._relay.take_turn(self._is_down, count / self._rate)
-        # A connection of a real network exists only after a round trip.
+        # In a real network, a connection exists only after a round trip.
         due_s = max(due_s, self._link.open_from_s) + delay_ms / 1000
         self._last_due_s = max(due_s, self._last_due_s)
         return self._last_due_s
@@ -308,7 +311,7 @@ class _Stream:
 
 
 class _Link:
-    """A connection of a client and the one to the upstream that belongs to it."""
+    """A client's connection and its upstream connection."""
 
     def __init__(self, relay: "Relay", client: socket.socket) -> None:
         self.relay = relay
@@ -332,7 +335,7 @@ class _Link:
             for sock in (self._client, self._upstream):
                 with suppress(OSError):
                     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NOT)
-        except asyncio.CancelledError:  # an order: reset
+        except asyncio.CancelledError:  # the command `reset`
             for sock in (self._client, self._upstream):
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NOT)
         finally:
@@ -345,7 +348,7 @@ class _Link:
 
 
 async def _both_ended(up: "asyncio.Task[None]", down: "asyncio.Task[None]", *deliveries: "asyncio.Task[None]") -> None:
-    """Returns when both directions have ended, raises when one of the tasks fails."""
+    """Return when both directions have ended; raise when one of the tasks fails."""
     waiting = {up, down}
     while waiting:
         done, _ = await asyncio.wait({*waiting, *deliveries}, return_when=asyncio.FIRST_COMPLETED)
@@ -355,7 +358,7 @@ async def _both_ended(up: "asyncio.Task[None]", down: "asyncio.Task[None]", *del
 
 
 class Relay:
-    """All connections, the listener and the present conditions."""
+    """All connections, the listener and the current conditions."""
 
     def __init__(self, listen: tuple[str, int], upstream: tuple[str, int], seed: int) -> None:
         self.conditions = Conditions()
@@ -373,7 +376,7 @@ class Relay:
         self._taken = {"cuts": 0, "repeats": 0}
 
     def open(self) -> None:
-        """Listens. Raises OSError when the port is taken."""
+        """Listen. Raises OSError when the port is in use."""
         if self._listener is None:
             sock = socket.create_server(self._listen, backlog=_BACKLOG)
             sock.setblocking(False)
@@ -399,14 +402,14 @@ class Relay:
         }
 
     async def changed(self) -> None:
-        """Waits for other conditions."""
+        """Wait for a change of the conditions."""
         await self._changed.wait()
 
     def count(self, is_down: bool, count: int) -> None:
         self._bytes[is_down] += count
 
     def take(self, what: str) -> bool:
-        """One of a limited number of cuts or repeats; False when none is left."""
+        """Take one of a limited number of cuts or repeats; False when none is left."""
         if not self._left[what]:
             return False
         self._left[what] -= 1
@@ -414,7 +417,7 @@ class Relay:
         return True
 
     def take_turn(self, is_down: bool, lasts_s: float) -> float:
-        """When bytes that occupy the line for so long are through, all connections taken together."""
+        """The time at which bytes that take `lasts_s` have been sent on the line, which all connections share."""
         begin_s = max(self._turns_s[is_down], asyncio.get_running_loop().time())
         self._turns_s[is_down] = begin_s + lasts_s
         return self._turns_s[is_down]

@@ -1,4 +1,4 @@
-"""A real Spark standalone cluster on this machine, from PySpark's own jars: a master and workers, on 127.0.0.1 only."""
+"""A local Spark standalone cluster from PySpark's own jars: a master and workers, on 127.0.0.1 only."""
 
 import atexit
 import importlib.util
@@ -35,18 +35,18 @@ appender.out.layout.type = PatternLayout
 appender.out.layout.pattern = %d{ISO8601} %-5p %c{1}: %m%n
 """
 
-# Those of org.apache.spark.launcher.JavaModuleOptions that a master and a worker need.
+# The options of org.apache.spark.launcher.JavaModuleOptions that a master and a worker need.
 _OPENED = ("java.lang", "java.lang.invoke", "java.nio", "java.util", "java.util.concurrent", "sun.nio.ch", "java.net")
 
 _RUNNING: "weakref.WeakSet[LocalSpark]" = weakref.WeakSet()
 
 
 class LocalSpark:
-    """One cluster. It keeps its port and its folder through `stop` and `start`.
+    """One cluster. It keeps its port and its folder across `stop` and `start`.
 
-    `data_dir` gets the logs, and each worker's folder with what its executors say. Every worker has `cores` slots and
-    `memory_mb` for executors, which take `executor_mb` each (Spark wants 450 at least). With a `secret` all connections
-    are authenticated and encrypted. Usable as a context manager. Not thread-safe.
+    `data_dir` gets the logs and each worker's folder with the output of its executors. Every worker has `cores` slots
+    and `memory_mb` for executors, which use `executor_mb` each (Spark's minimum is 450). With a `secret` all
+    connections are authenticated and encrypted. Usable as a context manager. Not thread-safe.
     """
 
     def __init__(
@@ -76,12 +76,12 @@ class LocalSpark:
 
     @property
     def url(self) -> str:
-        """What `spark.master` is to be."""
+        """Value of `spark.master`."""
         return f"spark://127.0.0.1:{self._port}"
 
     @property
     def props(self) -> dict[str, str]:
-        """The settings of an application that is to run here."""
+        """Settings of an application that runs on this cluster."""
         found = {
             "spark.master": self.url,
             "spark.driver.host": "127.0.0.1",
@@ -97,12 +97,12 @@ class LocalSpark:
 
     @property
     def is_running(self) -> bool:
-        """All of its processes live."""
+        """Whether all its processes are alive."""
         processes = [self._master, *self._worker_processes]
         return all(process is not None and process.poll() is None for process in processes)
 
     def start(self, timeout_s: float = 90.0) -> Self:
-        """Start master and workers and wait until they know each other. Raises SandboxError."""
+        """Start master and workers and wait until the workers are registered. Raises SandboxError."""
         deadline = time.monotonic() + timeout_s
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "log4j2.properties").write_text(_LOGGING)
@@ -123,10 +123,10 @@ class LocalSpark:
         return self
 
     def stop(self) -> None:
-        """Stop all of it, executors first; does nothing when it does not run."""
+        """Stop all processes, executors first; does nothing when it is not running."""
         for process in self._worker_processes:
             if process.poll() is None:
-                process.terminate()  # all at once: each takes a moment to end its executors
+                process.terminate()  # all at once: each needs a moment to end its executors
         for process in self._worker_processes:
             end(process)
         self._worker_processes.clear()
@@ -136,7 +136,7 @@ class LocalSpark:
         _RUNNING.discard(self)
 
     def log_tail(self, name: str, lines: int = _TAIL_LINES) -> str:
-        """The end of what `master` or `worker0`, `worker1` and so on said."""
+        """The end of the log of `master`, `worker0`, `worker1` and so on."""
         return "\n".join(self._log(name).read_text(errors="replace").splitlines()[-lines:])
 
     def __enter__(self) -> Self:
@@ -161,9 +161,9 @@ class LocalSpark:
             *("--host", "127.0.0.1", "--webui-port", "0"),
             *("--properties-file", str(self.folder / "spark.properties"), *args),
         ]
-        # Their web pages listen everywhere unless this says otherwise.
+        # Without this setting their web pages listen on all addresses.
         environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_HOME": str(home)}
-        # What Spark's scripts would set; a worker asks for it before it starts an executor.
+        # Spark's scripts would set it; a worker needs it to start an executor.
         environment["SPARK_SCALA_VERSION"] = _scala_version(home)
         self._log(name).write_bytes(b"")
         return spawn(command, output=self._log(name), folder=self.folder, environment=environment)

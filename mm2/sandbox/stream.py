@@ -1,6 +1,6 @@
-"""A stream as a web shop would write it, mixed on purpose: every codec, keys and none, headers, tombstones, large bodies.
+"""Generator of mixed web shop records: all codecs, keys and null keys, headers, tombstones, large values.
 
-The content is made from a seed, so two runs write the same records; only the timestamps differ.
+The content is derived from a seed, so that two runs write the same records; only the timestamps differ.
 """
 
 import itertools
@@ -27,7 +27,10 @@ _MAGIC_PDF = b"%PDF-1.7\n"
 
 @dataclass(frozen=True)
 class StreamTopic:
-    """One topic of the stream. `make(random, serial, now_ms)` gives its next record; `share` is its part of the rate."""
+    """One topic of the stream.
+
+    `make(random, serial, now_ms)` returns its next record; `share` is its part of the rate.
+    """
 
     name: str
     partitions: int
@@ -37,7 +40,7 @@ class StreamTopic:
 
     @property
     def new_topic(self) -> NewTopic:
-        """What `Admin.create_topics` takes."""
+        """The topic for `Admin.create_topics`."""
         return NewTopic(self.name, self.partitions, 1, dict(self.configs))
 
 
@@ -58,7 +61,7 @@ def _order(rng: random.Random, serial: int, now_ms: int) -> Record:
     headers: Headers = (
         ("content-type", b"application/json"),
         ("trace-id", rng.randbytes(16)),
-        *((("retry", b"1"), ("retry", b"2")) if serial % 50 == 0 else ()),  # a name may come twice, order counts
+        *((("retry", b"1"), ("retry", b"2")) if serial % 50 == 0 else ()),  # a name may repeat, the order counts
         *((("campaign", None),) if serial % 20 == 0 else ()),
     )
     return Record(f"order-{serial // 3}".encode(), _json(order), headers, now_ms)
@@ -71,7 +74,7 @@ def _click(rng: random.Random, serial: int, now_ms: int) -> Record:
         "product": rng.choice(_PRODUCTS) if serial % 3 == 0 else None,
         "at": now_ms,
     }
-    # Most clicks have no key; some producers stamp events with the time at which they happened.
+    # Most clicks have no key; some producers set the timestamp to the time of the event.
     key = None if serial % 4 else str(click["session"]).encode()
     return Record(key, _json(click), (), now_ms - (rng.randrange(3_600_000) if serial % 500 == 0 else 0))
 
@@ -101,14 +104,14 @@ TOPICS = (
 
 
 def records_of(topic: StreamTopic, seed: int, now_ms: Callable[[], int]) -> Iterator[Record]:
-    """The endless records of one topic. `now_ms` is asked for each."""
+    """The endless records of one topic. `now_ms` is called for each."""
     rng = random.Random(f"{seed}-{topic.name}")
     for serial in itertools.count():
         yield topic.make(rng, serial, now_ms())
 
 
 class Pump:
-    """Writes the stream to a cluster at a steady rate, one thread a topic, each batch with the next codec.
+    """Writes the stream to a cluster at a steady rate: one thread per topic, each batch with the next codec.
 
     `rate` is in records per second over all topics. `written` counts acknowledged records per topic.
     """
@@ -127,7 +130,7 @@ class Pump:
         return sum(self.written.values())
 
     def start(self) -> None:
-        """Begins, or goes on after `stop` where it was."""
+        """Start, or continue after `stop`."""
         self._stopping.clear()
         self._threads = [
             threading.Thread(target=self._run, args=(name,), name=f"pump-{name}", daemon=True) for name in self.written
@@ -136,7 +139,7 @@ class Pump:
             thread.start()
 
     def stop(self) -> None:
-        """Ends after the batches under way. Raises KafkaFailure when writing failed meanwhile."""
+        """Stop after the batches in flight. Raises KafkaFailure when a write has failed."""
         self._stopping.set()
         for thread in self._threads:
             thread.join()
@@ -144,7 +147,7 @@ class Pump:
             raise self.failure
 
     def abandon(self) -> None:
-        """Ends at once, also when the cluster does not answer any more; never raises."""
+        """Stop immediately, also when the cluster does not respond; never raises."""
         self._stopping.set()
         for producer in self._producers:
             producer.close()

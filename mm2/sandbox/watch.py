@@ -1,4 +1,4 @@
-"""Watches replicas arrive: how many records, how fast, how long after they were written, and the heartbeats."""
+"""Monitor of arriving replicas: records, bytes per second, latency, and heartbeats."""
 
 import threading
 import time
@@ -21,7 +21,7 @@ _WINDOW_S = 3.0
 
 @dataclass(frozen=True)
 class Arrival:
-    """One batch as it was seen. `latency_ms` is counted from the timestamp of its newest record."""
+    """One observed batch. `latency_ms` is measured from the timestamp of its newest record."""
 
     at_s: float
     records: int
@@ -31,10 +31,10 @@ class Arrival:
 
 @dataclass(frozen=True)
 class Sight:
-    """What the last seconds looked like. None where nothing has been seen yet."""
+    """Measurements of the last seconds; None without any."""
 
     records: int
-    """Since the watch began."""
+    """Since the start of the watch."""
     records_per_s: float
     bytes_per_s: float
     """As stored, compressed."""
@@ -44,7 +44,7 @@ class Sight:
 
 
 class Watch:
-    """Follows `topics` of one broker from their beginning, those that do not exist yet as soon as they do."""
+    """Reads `topics` of one broker from their beginning; topics that do not exist yet are added once they do."""
 
     def __init__(self, cluster: Cluster, topics: Iterable[str]) -> None:
         self._cluster = cluster
@@ -65,14 +65,14 @@ class Watch:
         self._thread.join(5)
 
     def sight(self) -> Sight:
-        """The present state; safe to call from any thread."""
+        """The current measurements; thread-safe."""
         now = time.monotonic()
         with self._lock:
             while self._recent and self._recent[0].at_s < now - _WINDOW_S:
                 self._recent.popleft()
             recent = list(self._recent)
             records, heartbeat_ms = self._records, self._heartbeat_ms
-        # Large batches hold many records that all came at that moment: each counts.
+        # All records of a batch arrive at the same time, and each counts.
         latencies = sorted((arrival.latency_ms, arrival.records) for arrival in recent)
         return Sight(
             records=records,
@@ -88,7 +88,7 @@ class Watch:
             try:
                 self._follow()
             except KafkaFailure:
-                # Topics that are only being made, or the broker going away: the next round sees.
+                # Topics are being created, or the broker is stopping: the next round retries.
                 self._stopping.wait(0.5)
 
     def _follow(self) -> None:

@@ -1,7 +1,7 @@
-"""A consumer group of the source that goes forward, and whether its checkpoints on the target ever went too far.
+"""A consumer group that advances on the source, and a check that its checkpoints on the target are never too high.
 
-A checkpoint says: who has consumed the source up to `upstream` goes on at `downstream` on the target. Too far loses
-records at a failover, back loses nothing but repeats (O6 of the oracle; formats: spec mirrormaker §2.3).
+A checkpoint maps the group's source offset `upstream` to the target offset `downstream`, where the group resumes after
+a failover. A downstream offset that is too high loses records; one that is too low only repeats records.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""Did the replica become what it has to be? Both clusters are read with confluent-kafka, which shares nothing with what
-is judged; so is the ledger, whose JSON is taken apart here once more.
+"""Compare the replica with its source.
 
-==== oracle (spec field §4.3) ============ how it is decided ==========================================================
+Both clusters and the ledger are read with confluent-kafka, which shares no code with the tested program. The JSON of
+the ledger is parsed here independently.
+
+==== property ============================ how it is checked ==========================================================
   O1 exactly once, O2 order, O3 bytes      every record of the source is looked for on the target by all it consists of
   O4 every absent offset has a reason      source offsets without a record on the target against the gaps of the ledger
   O5 no aborted record                     the source is read with the isolation the flow has

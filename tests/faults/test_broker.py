@@ -1,4 +1,4 @@
-"""B: a broker dies, freezes, moves, or is not there yet (spec field §4.4)."""
+"""A broker is killed, frozen, moved, or not started yet (rows B of docs/RELIABILITY.md)."""
 
 import time
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""C: clocks that jump, and clocks that differ (spec field §4.4)."""
+"""Clocks jump or differ (rows C of docs/RELIABILITY.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""D: topics and records come, go, and are somebody else's (spec field §4.4)."""
+"""Topics and records are created, deleted, or written by another producer (rows D of docs/RELIABILITY.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""W2, T5, T6: transactions of ours, through the whole program with exactly.once.source.support=enabled (spec field §4.4)."""
+"""The flow's own transactions with exactly.once.source.support=enabled (rows W2, T5 and T6 of docs/RELIABILITY.md)."""
 
 from __future__ import annotations
 

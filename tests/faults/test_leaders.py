@@ -1,6 +1,6 @@
-"""L: leaders change, cleanly or not, on either side (spec field §4.4). A cluster of two brokers with two replicas each.
+"""Clean and unclean leader elections on the source and on the target (rows L of docs/RELIABILITY.md).
 
-One flow reads from it, another one writes to it.
+The cluster has two brokers and two replicas of each partition. One flow reads from it, another one writes to it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""N: the network between the product and either cluster (spec field §4.4).
+"""Network faults between the program and either cluster (rows N of docs/RELIABILITY.md).
 
-One product for all rows, its clients with timeouts of 5 s where Kafka's default is 30 s.
+One process runs all tests. Its clients have timeouts of 5 s where Kafka's default is 30 s.
 """
 
 import time

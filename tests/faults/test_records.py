@@ -1,4 +1,4 @@
-"""R: records and batches that are odd, too large, or broken (spec field §4.4). The copy engine by itself."""
+"""Unusual, too large and corrupt records and batches, with the copy engine alone (rows R of docs/RELIABILITY.md)."""
 
 from __future__ import annotations
 

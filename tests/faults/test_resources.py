@@ -1,4 +1,4 @@
-"""K: full disks and slow ones (spec field §4.4)."""
+"""Full and slow disks (rows K of docs/RELIABILITY.md)."""
 
 from __future__ import annotations
 

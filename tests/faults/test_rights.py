@@ -1,4 +1,4 @@
-"""S: rights, certificates, passwords and quotas that change while records flow (spec field §4.4)."""
+"""ACLs, certificates, passwords and quotas change during replication (rows S of docs/RELIABILITY.md)."""
 
 from __future__ import annotations
 

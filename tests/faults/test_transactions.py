@@ -1,6 +1,6 @@
-"""T: transactions of the source that stand open, are aborted, or end when nobody expects it (spec field §4.4).
+"""Source transactions that stay open, are aborted, or end unexpectedly (rows T of docs/RELIABILITY.md).
 
-The copy engine by itself, reading committed records. Transactions of ours: test_exactly_once.py.
+The copy engine runs alone with read_committed. The flow's own transactions are tested in test_exactly_once.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""W: what copies is killed, frozen, or told to stop (spec field §4.4).
+"""A worker is killed, frozen, or stopped (rows W of docs/RELIABILITY.md).
 
-A worker of the table is an executor (Spark's Python worker) or a whole process of connect-mirror-maker, which the group
-of its flow replaces.
+A worker is an executor (Spark's Python worker) or a whole process of connect-mirror-maker. The worker group of the flow
+replaces it.
 """
 
 import random

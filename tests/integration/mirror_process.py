@@ -288,7 +288,7 @@ def is_running(broker: LocalKafka, source: str) -> bool:
     return connectors | tasks <= set(rows) and {row["state"] for row in rows.values()} == {"RUNNING"}
 
 
-# -- MirrorMaker's own records (spec §2.3)
+# -- MirrorMaker's own records (Checkpoint, Heartbeat and OffsetSync of org.apache.kafka.connect.mirror)
 
 
 def strings(data: bytes, count: int) -> tuple[list[str], bytes]:

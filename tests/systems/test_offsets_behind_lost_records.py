@@ -1,5 +1,7 @@
-"""An offset is not committed as long as the record before it could be lost: it waits to be tried again, or to be in the dead
-letters, or to be put once more (spec connect G.1, D.14)."""
+"""A task does not commit an offset while the record before it could still be lost.
+
+The record may await a retry, its dead letter, or its redelivery by ``put``.
+"""
 
 from __future__ import annotations
 

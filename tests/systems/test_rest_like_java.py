@@ -1,4 +1,4 @@
-"""Java's worker and ours are asked the same: statuses, shapes of answers, and what refusals say where spec connect C says it."""
+"""Send the same requests to a Java worker and to ours and compare statuses, response shapes and error messages."""
 
 from __future__ import annotations
 

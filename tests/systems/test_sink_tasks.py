@@ -1,4 +1,4 @@
-"""Sink tasks from outside: rebalances of two workers, redelivery, rewind, pause, dead letters (spec connect G.1, D.14, I)."""
+"""Sink tasks end to end: rebalances of two workers, redelivery, rewind, pause, dead letters."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Administrative calls with a result or an error *per item*: unknown is never empty.
+"""Admin calls with a result or an error *per item*.
 
-A method that takes many keys returns a dict with every one of them, the value or the KafkaFailure that befell it, and raises
-nothing itself; a method that lists or describes one thing raises KafkaFailure. Passing trouble (a moved coordinator, a new leader, a
-busy controller) is tried again until `request.timeout.ms`; what cannot pass is reported at once.
+A method that takes several keys returns a dict with every key and its value or KafkaFailure, and does not raise. A
+method that lists or describes one thing raises KafkaFailure. Retriable errors (a moved coordinator, a new leader, a
+busy controller) are retried until `request.timeout.ms`; other errors are returned immediately. An unknown result is a
+failure, never an empty value.
 """
 
 from __future__ import annotations
@@ -18,4 +19,4 @@ __all__ = ["Admin"]
 
 
 class Admin(TopicCalls, ConfigCalls, AclCalls, PartitionCalls, ShareGroupCalls, RightsCalls):
-    """All administrative calls to one cluster; thread-safe, as the Cluster under it, which it does not close."""
+    """All admin calls to one cluster. Thread-safe. Does not close the Cluster that it uses."""

@@ -20,11 +20,14 @@ class AclCalls(AdminCalls):
     """ACLs: describe, create and delete."""
 
     def describe_acls(self, matching: AclFilter = _EVERYTHING) -> list[AclBinding]:
-        """ACLs that match the filter. Raises BrokerFailure 54 on a cluster without authorizer, 31 without the right to see them."""
+        """List the ACLs that match the filter.
+
+        Raises BrokerFailure 54 without an authorizer, 31 without the right to see them.
+        """
         answer = self._ask_any(
             lambda: DescribeAclsRequest(
                 **_filter(matching),
-                # Version 0 knows no pattern types: a prefixed ACL would look like a literal one.
+                # Version 0 has no pattern types: a prefixed ACL would look like a literal one.
                 min_version=1,
             )
         )
@@ -35,7 +38,7 @@ class AclCalls(AdminCalls):
         return [_binding(resource, acl) for resource in answer.resources for acl in resource.acls]
 
     def create_acls(self, bindings: Iterable[AclBinding]) -> dict[AclBinding, KafkaFailure | None]:
-        """Creates ACLs; one that exists already counts as created."""
+        """Create ACLs; an ACL that already exists counts as created."""
 
         def ask(wanted: list[AclBinding], timeout_s: float) -> dict[AclBinding, KafkaFailure | None]:
             creations = [
@@ -52,22 +55,22 @@ class AclCalls(AdminCalls):
             ]
             request = CreateAclsRequest(creations=creations, min_version=1)
             answer = self.cluster.send(None, request, timeout_s=timeout_s)
-            # The answer has no names, it is in the order of the request.
+            # Results carry no names; they are in the order of the request.
             return {
                 binding: self._outcome("ACL on", binding.resource_name, result.error_code, result.error_message)
                 for binding, result in zip(wanted, answer.results, strict=True)
             }
 
-        # Creating an ACL twice is creating it once.
+        # CreateAcls is idempotent.
         return self._settle(bindings, ask, again=NOT_DONE, repeatable=True)
 
     def delete_acls(self, bindings: Iterable[AclBinding]) -> dict[AclBinding, KafkaFailure | None]:
-        """Deletes exactly these ACLs; one that is not there counts as deleted."""
+        """Delete exactly these ACLs; an ACL that does not exist counts as deleted."""
 
         def ask(wanted: list[AclBinding], timeout_s: float) -> dict[AclBinding, KafkaFailure | None]:
             filters = [DeleteAclsRequest.DeleteAclsFilter(**_filter(binding)) for binding in wanted]
             answer = self.cluster.send(None, DeleteAclsRequest(filters=filters, min_version=1), timeout_s=timeout_s)
-            # The answer has no names, it is in the order of the request.
+            # Results carry no names; they are in the order of the request.
             return {
                 binding: self._outcome("ACL on", binding.resource_name, result.error_code, result.error_message)
                 or next(
@@ -85,7 +88,7 @@ class AclCalls(AdminCalls):
 
 
 def _filter(acl: AclFilter | AclBinding) -> dict[str, Any]:
-    """The fields by which DescribeAcls and DeleteAcls choose."""
+    """The filter fields of DescribeAcls and DeleteAcls."""
     return {
         "resource_type_filter": int(acl.resource_type),
         "resource_name_filter": acl.resource_name,
@@ -110,7 +113,7 @@ def _binding(resource: Any, acl: Any) -> AclBinding:
 
 
 def _member(kind: type[_Kind], number: int) -> _Kind:
-    """The member for a number of the wire; newer brokers may know more of them than we do: UNKNOWN, which is 0 everywhere."""
+    """The enum member for a protocol number, or UNKNOWN (0 in every enum) for numbers of newer brokers."""
     try:
         return kind(number)
     except ValueError:

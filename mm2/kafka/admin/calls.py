@@ -1,4 +1,4 @@
-"""What all administrative calls share: asking again for the items that met passing trouble, and for no others."""
+"""Retry loop of all admin calls: repeats a request only for the items that failed with a retriable error."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 Ask = Callable[[list[Key], float], Mapping[Key, Value | KafkaFailure]]
 
-#: A request of ours can be repeated safely after these, the broker did nothing.
+#: After these errors a request can be repeated safely: the broker did not execute it.
 NOT_DONE: Final = frozenset(
     {ErrorCode.NOT_CONTROLLER, ErrorCode.THROTTLING_QUOTA_EXCEEDED, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
 )
@@ -44,7 +44,7 @@ _MAX_LOST_CONNECTIONS: Final = 2
 
 
 class AdminCalls:
-    """Base of the call groups: holds the cluster and the loop of tries."""
+    """Base of the admin call groups: holds the cluster and the retry loop."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -69,12 +69,12 @@ class AdminCalls:
         repeatable: bool,
         timeout_s: float | None = None,
     ) -> dict[Key, Value | KafkaFailure]:
-        """Asks for all keys, and once more for those with an error code in `again`, until the request timeout.
+        """Ask for all keys, and again for those with an error code in `again`, until the deadline.
 
-        `timeout_s` is another bound than the request timeout.
+        `timeout_s` sets the deadline (default: the request timeout).
 
-        `ask(keys, timeout_s)` may raise for all of them or answer for a part. `repeatable`: the request changes nothing, so it may
-        be sent again after a connection was lost (a broker closes idle ones without a word).
+        `ask(keys, timeout_s)` may raise for all keys or answer for some of them. `repeatable`: the request is
+        idempotent, so it is sent again after a lost connection (brokers close idle connections without notice).
         """
         deadline = time.monotonic() + (self._timeout_ms / 1000 if timeout_s is None else timeout_s)
         settings = self.cluster.settings
@@ -104,7 +104,7 @@ class AdminCalls:
         return {key: results[key] for key in order}
 
     def _ask_any(self, request: Callable[[], Any]) -> Any:
-        """Answer of any broker to a request that changes nothing. Raises KafkaFailure."""
+        """Send a read-only request to any broker and return the answer. Raises KafkaFailure."""
         answer = self._settle(
             [""], lambda _, timeout_s: {"": self.cluster.send(None, request(), timeout_s=timeout_s)}, repeatable=True
         )[""]
@@ -114,10 +114,11 @@ class AdminCalls:
 
 
 def unreachable(failure: KafkaFailure, code: ErrorCode, subject: str, *, repeatable: bool) -> KafkaFailure:
-    """A lost or refused connection to the one broker that knows, told as the error code that says "ask who it is now".
+    """Convert a lost or refused connection to a leader or coordinator into `code`, which means that it has moved.
 
-    So the item is tried again, with the leader or coordinator looked up afresh. Left as it is: failures that another broker would
-    not mend, and a lost connection when the request may have been executed and must not be repeated.
+    The caller then looks up the leader or coordinator again and retries the item. Two kinds of failures are returned
+    unchanged: those that another broker would return too, and a lost connection when the request may have been executed
+    and must not be repeated.
     """
     gone = (
         (RefusedFailure, DnsFailure, TimeoutFailure, DisconnectedFailure)

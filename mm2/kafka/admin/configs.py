@@ -1,4 +1,4 @@
-"""Topic configs."""
+"""Configs of topics and brokers."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _BROKER: Final = 4
 
 
 class ConfigCalls(AdminCalls):
-    """Configs of topics: describe and change."""
+    """Describe and alter configs of topics; describe configs of brokers."""
 
     def describe_configs(
         self, topics: Iterable[str], keys: Iterable[str] | None = None
     ) -> dict[str, dict[str, ConfigEntry] | KafkaFailure]:
-        """Configs of each topic by name, defaults included: all of them, or those in ``keys``.
+        """Describe the configs of each topic by name, defaults included: all of them, or those in ``keys``.
 
-        A topic that is missing or denied is a failure, never empty.
+        A topic that does not exist or may not be described is a failure, never empty.
         """
         wanted = None if keys is None else list(keys)
 
@@ -47,7 +47,10 @@ class ConfigCalls(AdminCalls):
         return self._settle(topics, ask, repeatable=True)
 
     def describe_broker(self, node_id: int, names: Iterable[str]) -> dict[str, str | None]:
-        """Values of these configs of a broker; those that it does not have are left out. Raises KafkaFailure."""
+        """Values of the named configs of a broker. Configs that the broker does not have are omitted.
+
+        Raises KafkaFailure.
+        """
         request = DescribeConfigsRequest(
             resources=[
                 DescribeConfigsRequest.DescribeConfigsResource(
@@ -65,7 +68,7 @@ class ConfigCalls(AdminCalls):
         return {config.name: config.value for config in result.configs}
 
     def incremental_alter_configs(self, changes: Mapping[str, Sequence[AlterOp]]) -> dict[str, KafkaFailure | None]:
-        """Applies the changes of each topic, all of them or none (KIP-339). Needs brokers 2.3 or newer."""
+        """Apply the changes of each topic, all or none (KIP-339). Needs brokers 2.3 or newer."""
 
         def ask(names: list[str], timeout_s: float) -> dict[str, KafkaFailure | None]:
             resources = [_resource(name, changes[name]) for name in names]

@@ -1,4 +1,4 @@
-"""Groups and transactional ids: everything that is asked of a coordinator."""
+"""Groups and transactional ids: requests to a coordinator."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from mm2.kafka.structs import (
 _Value = TypeVar("_Value")
 Offsets = dict[TopicPartition, OffsetAndMetadata]
 
-#: Versions from 10 on name topics by id (KIP-848); a group may hold offsets of topics that are gone, which have no id.
+#: From version 10 on topics are named by id (KIP-848). A group may have offsets of deleted topics, which have no id.
 _NAMES_TOPICS: Final = 9
 _ABORTING: Final = frozenset({ErrorCode.CONCURRENT_TRANSACTIONS})
 
 
 class GroupCalls(AdminCalls):
-    """Groups: list, describe, delete, their offsets; transactional ids: fence."""
+    """List, describe and delete groups; read and change their offsets; fence transactional ids."""
 
     def list_groups(
         self, types: Collection[str] | None = None, states: Collection[str] | None = None
     ) -> list[GroupListing]:
-        """All groups of all brokers, filtered by type ("classic", "consumer", …) and state ("Stable", "Empty", …).
+        """List all groups of all brokers, filtered by type ("classic", "consumer", …) and state ("Stable", "Empty", …).
 
-        Raises KafkaFailure when any broker could not answer: a part of the list would look like the whole. UnsupportedVersion
-        when a filter is given that the brokers are too old for (types: 3.8, states: 2.6).
+        Raises KafkaFailure when any broker could not answer: a partial list would look complete. Raises
+        UnsupportedVersion when a filter is given and a broker is too old for it (types: 3.8, states: 2.6).
         """
         brokers = self.cluster.metadata(()).brokers
         min_version = 5 if types else 4 if states else 0
@@ -71,7 +71,8 @@ class GroupCalls(AdminCalls):
         results = self._ask_coordinators(group_ids, request, read, repeatable=True)
         missing = [group for group, outcome in results.items() if _is(outcome, ErrorCode.GROUP_ID_NOT_FOUND)]
         if missing:
-            # DescribeGroups knows classic groups only: what it calls missing may be a group of the new protocol (KIP-848).
+            # DescribeGroups finds classic groups only. A group that it reports missing may use the new protocol
+            # (KIP-848).
             try:
                 listings = {listing.group_id: listing for listing in self.list_groups()}
             except KafkaFailure as failure:
@@ -83,10 +84,11 @@ class GroupCalls(AdminCalls):
     def list_group_offsets(
         self, groups: Iterable[str], *, require_stable: bool = True
     ) -> dict[str, Offsets | KafkaFailure]:
-        """All committed offsets of each group; a group without any, or that does not exist, has an empty dict.
+        """All committed offsets of each group; empty for a group that has none or does not exist.
 
-        A partition whose offset cannot be told makes the whole group a failure. So does one that an open transaction is about
-        to commit (KIP-447), when that has not ended in the request timeout; without `require_stable` its offset from before counts.
+        A partition whose offset cannot be read makes the whole group a failure. So does a partition with a pending
+        transactional offset commit (KIP-447) that does not complete within the request timeout; without
+        `require_stable` its previous committed offset is returned.
         """
 
         def ask(group_ids: list[str], timeout_s: float) -> dict[str, Offsets | KafkaFailure]:
@@ -105,7 +107,7 @@ class GroupCalls(AdminCalls):
     def alter_group_offsets(
         self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> dict[TopicPartition, KafkaFailure | None]:
-        """Commits offsets for a group that has no members (otherwise failure 25, UNKNOWN_MEMBER_ID)."""
+        """Commit offsets for a group that has no members (otherwise failure 25, UNKNOWN_MEMBER_ID)."""
 
         def request(partitions: list[TopicPartition]) -> Any:
             topics: dict[str, list[Any]] = defaultdict(list)
@@ -135,8 +137,10 @@ class GroupCalls(AdminCalls):
     def delete_group_offsets(
         self, group: str, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, KafkaFailure | None]:
-        """Removes committed offsets; nothing happens where there is none. Failure 69 when there is no such group, 86 while a
-        member subscribes to the topic."""
+        """Delete committed offsets; a partition without one counts as deleted.
+
+        Failure 69 when the group does not exist, 86 while a member subscribes to the topic.
+        """
 
         def request(wanted: list[TopicPartition]) -> Any:
             topics: dict[str, list[Any]] = defaultdict(list)
@@ -163,9 +167,9 @@ class GroupCalls(AdminCalls):
         request: Callable[[list[TopicPartition]], Any],
         rows: Callable[[Any], Mapping[str, Any]] | None = None,
     ) -> dict[TopicPartition, KafkaFailure | None]:
-        """What the group's coordinator says of each partition; of all when it refuses the whole.
+        """The coordinator's result for each partition; the same failure for all when it rejects the request.
 
-        `rows` gives the partitions of an answer by topic, where they are not simply `topics`.
+        `rows` extracts the partitions of an answer by topic, where they are not simply `topics`.
         """
         rows = rows or (lambda answer: {topic.name: topic.partitions for topic in answer.topics})
 
@@ -187,11 +191,14 @@ class GroupCalls(AdminCalls):
                 self.cluster.invalidate_coordinator(group)
             return results
 
-        # The same change again has the same effect: a lost connection is no reason to give up.
+        # The change is idempotent, so it is repeated after a lost connection.
         return self._settle((TopicPartition(*key) for key in partitions), ask, again=COORDINATOR_MOVED, repeatable=True)
 
     def delete_groups(self, group_ids: Iterable[str]) -> dict[str, KafkaFailure | None]:
-        """Deletes groups without members, offsets included. Failure 68 for one with members, 69 for one that does not exist."""
+        """Delete groups without members, with their offsets.
+
+        Failure 68 for a group with members, 69 if it does not exist.
+        """
 
         def read(answer: Any) -> dict[str, KafkaFailure | None]:
             return {
@@ -203,7 +210,7 @@ class GroupCalls(AdminCalls):
         )
 
     def fence_producers(self, transactional_ids: Iterable[str]) -> dict[str, ProducerIdentity | KafkaFailure]:
-        """Bumps the epoch of each transactional id: whoever used it can write no more and its open transaction is aborted."""
+        """Bump the epoch of each transactional id: fences its previous producer and aborts its open transaction."""
 
         def ask(ids: list[str], timeout_s: float) -> dict[str, ProducerIdentity | KafkaFailure]:
             results: dict[str, ProducerIdentity | KafkaFailure] = {}
@@ -215,7 +222,7 @@ class GroupCalls(AdminCalls):
 
         return self._settle(transactional_ids, ask, again=COORDINATOR_MOVED | _ABORTING, repeatable=True)
 
-    # -- one request each
+    # -- single requests
 
     def _list_on(
         self,
@@ -240,7 +247,10 @@ class GroupCalls(AdminCalls):
     def _fetch_offsets(
         self, node: int, groups: list[str], timeout_s: float, *, require_stable: bool
     ) -> dict[str, Offsets | KafkaFailure]:
-        """All offsets of groups with the same coordinator: one request, or one per group before brokers 3.0 (KIP-709)."""
+        """All offsets of groups with the same coordinator.
+
+        Sends one request, or one per group to brokers before 3.0 (KIP-709).
+        """
         try:
             wanted = [
                 OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group, member_id=None, member_epoch=-1, topics=None)
@@ -293,7 +303,7 @@ class GroupCalls(AdminCalls):
             answer.producer_id, answer.producer_epoch
         )
 
-    # -- who is asked
+    # -- brokers and coordinators
 
     def _ask_coordinators(
         self,
@@ -318,7 +328,7 @@ class GroupCalls(AdminCalls):
     def _by_coordinator(
         self, keys: list[str], kind: CoordinatorKind, results: dict[str, Any], timeout_s: float
     ) -> dict[int, list[str]]:
-        """Keys by the node id of their coordinator; those without one get their failure into `results`."""
+        """Group keys by the node id of their coordinator; a key without one gets its failure into `results`."""
         nodes: dict[int, list[str]] = defaultdict(list)
         for key, answer in self.cluster.coordinators(keys, kind, timeout_s=timeout_s).items():
             if isinstance(answer, KafkaFailure):
@@ -344,7 +354,7 @@ def _is(outcome: object, code: ErrorCode) -> bool:
 
 
 def _moved(outcome: object) -> bool:
-    """The coordinator is another one now, or cannot be reached, which is what its death looks like."""
+    """True when the coordinator has moved or cannot be reached; a dead coordinator looks like this."""
     return isinstance(outcome, ConnectFailure) or (
         isinstance(outcome, BrokerFailure) and outcome.code in COORDINATOR_MOVED
     )

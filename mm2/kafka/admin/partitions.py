@@ -1,4 +1,4 @@
-"""Questions that only the leader of a partition can answer."""
+"""Requests that only the leader of a partition can answer."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from mm2.kafka.structs import EpochEnd, OffsetInfo, ProducerState, TopicPartitio
 
 _Value = TypeVar("_Value")
 _ISOLATION: Final = {"read_uncommitted": 0, "read_committed": 1}
-#: ListOffsets version that knows a special timestamp (KIP-734 for -3); all others are as old as the brokers we support.
+#: ListOffsets version that introduced a special timestamp (KIP-734 for -3). All supported brokers know the others.
 _MIN_LIST_OFFSETS: Final = {-3: 7, -4: 8, -5: 9}
 _CONSUMER: Final = -1
 _DEBUGGING_REPLICA: Final = -2
 
 
 class PartitionCalls(AdminCalls):
-    """Offsets of logs and the producers that wrote them."""
+    """Offsets of partitions and the state of their producers."""
 
     def list_offsets(
         self,
@@ -35,12 +35,13 @@ class PartitionCalls(AdminCalls):
         log_end: bool = False,
         timeout_s: float | None = None,
     ) -> dict[TopicPartition, OffsetInfo | KafkaFailure]:
-        """Offset of each partition at EARLIEST, LATEST, or of the first record at or after a time in ms.
+        """The offset of each partition at EARLIEST or LATEST, or of the first record at or after a time in ms.
 
-        LATEST is the high watermark, with `read_committed` the last stable offset, and with `log_end` the leader's log end
-        offset, as brokers answer it to the debugging replica id -2 (`ListOffsetsRequest.DEBUGGING_REPLICA_ID`). Offset -1: no
-        record is that young. With `in_current_epoch` the request carries the leader epoch of the newest metadata, so that only
-        the leader of that epoch answers (KIP-320); `leader_epochs` names the epochs instead. `timeout_s` bounds all tries, the default is the request timeout.
+        LATEST is the high watermark; with `read_committed` the last stable offset; with `log_end` the leader's log end
+        offset, which brokers return to the replica id -2 (`ListOffsetsRequest.DEBUGGING_REPLICA_ID`). Offset -1: no
+        record is that recent. With `in_current_epoch` the request carries the leader epoch of the newest metadata, so
+        that only the leader of that epoch answers (KIP-320); `leader_epochs` gives the epochs instead. `timeout_s`
+        bounds all attempts (default: request timeout).
         """
         min_version = max((_MIN_LIST_OFFSETS.get(timestamp, 2) for timestamp in timestamps.values()), default=2)
 
@@ -76,7 +77,7 @@ class PartitionCalls(AdminCalls):
         return self._ask_leaders(timestamps, request, value, timeout_s=timeout_s, leader_epochs=leader_epochs)
 
     def _leader_epochs(self, partitions: Iterable[TopicPartition], timeout_s: float) -> dict[TopicPartition, int]:
-        """Of the metadata by which the leaders were found."""
+        """Leader epochs from the metadata that named the leaders."""
         wanted = list(partitions)
         max_age_s = self.cluster.settings.metadata_max_age_ms / 1000
         metadata = self.cluster.metadata({key.topic for key in wanted}, max_age_s=max_age_s, timeout_s=timeout_s)
@@ -90,10 +91,11 @@ class PartitionCalls(AdminCalls):
     def epoch_ends(
         self, epochs: Mapping[TopicPartition, int], *, leader_epochs: Mapping[TopicPartition, int] | None = None
     ) -> dict[TopicPartition, EpochEnd | KafkaFailure]:
-        """Where each partition's log ends for a leader epoch (OffsetForLeaderEpoch, KIP-101).
+        """The end offset of a leader epoch in each partition (OffsetForLeaderEpoch, KIP-101).
 
-        With `leader_epochs` only the leader of that epoch answers: a deposed one answers UNKNOWN_LEADER_EPOCH, a later one
-        FENCED_LEADER_EPOCH (KIP-320). Needs DESCRIBE on the topic; brokers older than 2.3 want CLUSTER_ACTION.
+        With `leader_epochs` only the leader of that epoch answers: an earlier leader returns UNKNOWN_LEADER_EPOCH, a
+        later one FENCED_LEADER_EPOCH (KIP-320). Needs DESCRIBE on the topic; brokers older than 2.3 require
+        CLUSTER_ACTION.
         """
         current = leader_epochs or {}
 
@@ -129,7 +131,10 @@ class PartitionCalls(AdminCalls):
     def describe_producers(
         self, partitions: Iterable[TopicPartition], *, timeout_s: float | None = None
     ) -> dict[TopicPartition, dict[int, ProducerState] | KafkaFailure]:
-        """What each partition's leader remembers of its producers, by producer id (KIP-664). Needs READ on the topic."""
+        """The producer state of each partition's leader, by producer id (DescribeProducers, KIP-664).
+
+        Needs READ on the topic.
+        """
 
         def request(wanted: list[TopicPartition], _timeout_s: float) -> Any:
             topics = [
@@ -163,9 +168,10 @@ class PartitionCalls(AdminCalls):
         key: Callable[[Any, Any], tuple[str, int]] = lambda topic, row: (topic.name, row.partition_index),
         leader_epochs: Mapping[TopicPartition, int] | None = None,
     ) -> dict[TopicPartition, _Value | KafkaFailure]:
-        """One request per leader. Leaders come from the cache first; those that moved are asked for again.
+        """Send one request per leader. Leaders come from the cache first and are looked up again if they moved.
 
-        Not those of a partition in `leader_epochs`: a later leader is another question.
+        Leaders of partitions in `leader_epochs` are not looked up again: the request is for the leader of that epoch
+        only.
         """
 
         def ask(wanted: list[TopicPartition], timeout_s: float) -> dict[TopicPartition, _Value | KafkaFailure]:
@@ -209,9 +215,10 @@ class PartitionCalls(AdminCalls):
         timeout_s: float,
         leader_epochs: Mapping[TopicPartition, int],
     ) -> dict[int, list[TopicPartition]]:
-        """Partitions by the node id of their leader; those without one get their failure into `results`.
+        """Partitions by the node id of their leader; a partition without one gets its failure into `results`.
 
-        Metadata with another leader epoch than the one asked for name another leader.
+        A partition whose leader epoch in the metadata is older than the one in `leader_epochs` gets
+        UNKNOWN_LEADER_EPOCH, one with a newer epoch FENCED_LEADER_EPOCH.
         """
         max_age_s = self.cluster.settings.metadata_max_age_ms / 1000
         metadata = self.cluster.metadata({key.topic for key in wanted}, max_age_s=max_age_s, timeout_s=timeout_s)
@@ -219,7 +226,7 @@ class PartitionCalls(AdminCalls):
             key.topic in metadata.topics and key.partition not in metadata.topics[key.topic].partitions
             for key in wanted
         ):
-            # The topic has grown since the cache was filled, or the caller is wrong: only the cluster knows.
+            # The topic was expanded after the cache was filled, or the partition does not exist: ask the cluster.
             metadata = self.cluster.metadata({key.topic for key in wanted}, timeout_s=timeout_s)
         leaders: dict[int, list[TopicPartition]] = defaultdict(list)
         for key in wanted:

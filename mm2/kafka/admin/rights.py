@@ -1,4 +1,4 @@
-"""What a client may do, as brokers tell it of themselves (KIP-430): nothing is tried, nothing changes."""
+"""Authorized operations of the client, as brokers report them (KIP-430). Read-only."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.structs import AclOperation
 
 Rights = frozenset[AclOperation]
-"""Operations that are allowed on one resource; on a cluster without authorizer all that there are."""
+"""Allowed operations on one resource; all operations on a cluster without an authorizer."""
 
 
 class RightsCalls(GroupCalls):
-    """Authorized operations of topics, groups and the cluster. Only who may describe a resource is told what else he may."""
+    """Authorized operations of topics, groups and the cluster. Brokers report them only to clients with DESCRIBE."""
 
     def topic_rights(self, names: Iterable[str]) -> dict[str, Rights | KafkaFailure]:
-        """Of topics that exist: failure 3 for one that does not, 29 for one that may not be described. Needs brokers 2.3."""
+        """Operations on topics. Failure 3 for a topic that does not exist, 29 for one without DESCRIBE.
+
+        Needs brokers 2.3.
+        """
 
         def ask(topics: list[str], timeout_s: float) -> Mapping[str, Rights | KafkaFailure]:
             request = MetadataRequest(
@@ -38,17 +41,20 @@ class RightsCalls(GroupCalls):
         return self._settle(names, ask, repeatable=True)
 
     def cluster_rights(self) -> Rights:
-        """Of the cluster as a resource; empty also without DESCRIBE on it. Raises KafkaFailure; needs brokers 2.8."""
+        """Operations on the cluster resource; also empty without DESCRIBE on it.
+
+        Raises KafkaFailure; needs brokers 2.8.
+        """
         answer = self._ask_any(lambda: DescribeClusterRequest(include_cluster_authorized_operations=True))
         if answer.error_code:
             raise BrokerFailure.of(answer.error_code, answer.error_message, subject=f"Cluster {self.cluster.name}")
         return _rights(answer.authorized_operations)
 
     def group_rights(self, groups: Iterable[str]) -> dict[str, Rights | KafkaFailure]:
-        """Of consumer groups, also of those that do not exist; failure 30 for one that may not be described."""
+        """Operations on consumer groups, existing or not. Failure 30 for a group without DESCRIBE."""
 
         def request(some: list[str]) -> Any:
-            # From version 6 on a group that does not exist is an error, without its rights.
+            # From version 6 on a group that does not exist is an error without authorized operations.
             return DescribeGroupsRequest(groups=some, include_authorized_operations=True, min_version=3, max_version=5)
 
         def read(answer: Any) -> dict[str, Rights | KafkaFailure]:
@@ -62,5 +68,5 @@ class RightsCalls(GroupCalls):
 
 
 def _rights(numbers: Iterable[int] | None) -> Rights:
-    """None: the broker has not said."""
+    """The known operations among the numbers; empty for None, which means that the broker did not report them."""
     return frozenset(AclOperation(number) for number in numbers or () if number in AclOperation.__members__.values())

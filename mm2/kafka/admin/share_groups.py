@@ -1,4 +1,7 @@
-"""Share groups (KIP-932). They commit nothing: in each partition they have a start offset, before which all is settled."""
+"""Share groups (KIP-932). They have a start offset per partition instead of a committed offset.
+
+All records before the start offset are acknowledged or archived.
+"""
 
 from __future__ import annotations
 
@@ -16,29 +19,29 @@ _SCHEMAS: Final = "mm2.kafka.schemas"
 
 
 class DescribeShareGroupOffsetsRequest(ApiMessage, load_json=_SCHEMAS):  # type: ignore[call-arg, misc]
-    """Kafka's."""
+    """DescribeShareGroupOffsets request of Kafka."""
 
 
 class DescribeShareGroupOffsetsResponse(ApiMessage, load_json=_SCHEMAS):  # type: ignore[call-arg, misc]
-    """Kafka's."""
+    """DescribeShareGroupOffsets response of Kafka."""
 
 
 class AlterShareGroupOffsetsRequest(ApiMessage, load_json=_SCHEMAS):  # type: ignore[call-arg, misc]
-    """Kafka's."""
+    """AlterShareGroupOffsets request of Kafka."""
 
 
 class AlterShareGroupOffsetsResponse(ApiMessage, load_json=_SCHEMAS):  # type: ignore[call-arg, misc]
-    """Kafka's."""
+    """AlterShareGroupOffsets response of Kafka."""
 
 
 class ShareGroupCalls(GroupCalls):
-    """The start offsets of share groups; all else about them is asked as of other groups."""
+    """Start offsets of share groups. Other calls are those of all groups."""
 
     def list_share_group_offsets(self, groups: Iterable[str]) -> dict[str, Offsets | KafkaFailure]:
-        """Start offsets of each group, without metadata, of the partitions that it has begun to read.
+        """Start offsets of each group, without metadata, for the partitions that it has begun to read.
 
-        Nothing of a group that does not exist, or is of another type; a partition whose offset cannot be told makes the whole group
-        a failure.
+        Empty for a group that does not exist or has another type. A partition whose offset cannot be read makes the
+        whole group a failure.
         """
 
         def request(wanted: list[str]) -> Any:
@@ -53,9 +56,11 @@ class ShareGroupCalls(GroupCalls):
     def alter_share_group_offsets(
         self, group: str, offsets: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, KafkaFailure | None]:
-        """Sets start offsets of a group that has no members (otherwise failure 68, NON_EMPTY_GROUP), which comes to be if need be.
+        """Set start offsets of a group without members (otherwise failure 68, NON_EMPTY_GROUP).
 
-        Failure 69 when the name is that of a group of another type.
+        Creates the group if needed.
+
+        Failure 69 when a group of another type has this name.
         """
 
         def request(wanted: list[TopicPartition]) -> Any:

@@ -1,4 +1,4 @@
-"""The cluster itself and its topics."""
+"""Cluster metadata and topics."""
 
 from __future__ import annotations
 
@@ -18,25 +18,26 @@ _LOOK_EVERY_S: Final = 0.01
 
 
 class TopicCalls(AdminCalls):
-    """Topics: list, describe, create, grow, delete."""
+    """List, describe, create, expand and delete topics; describe the cluster."""
 
     def describe_cluster(self) -> Metadata:
-        """Cluster id, controller and brokers, freshly asked for; no topics. Raises KafkaFailure."""
+        """Cluster id, controller and brokers, without topics, freshly requested. Raises KafkaFailure."""
         return self._metadata(())
 
     def list_topics(self, *, include_internal: bool = False) -> set[str]:
         """Names of all topics that may be described. Raises KafkaFailure.
 
-        Topics without a leader at this moment are part of it; an internal topic is one the *broker* calls so.
+        Topics that have no leader at the moment are included. Internal topics are those that the *broker* marks as
+        internal.
         """
         metadata = self._metadata(None)
         passing = {name for name, failure in metadata.errors.items() if failure.retriable}
         return {name for name, info in metadata.topics.items() if include_internal or not info.internal} | passing
 
     def describe_topics(self, names: Iterable[str], *, max_age_s: float = 0) -> dict[str, TopicInfo | KafkaFailure]:
-        """Partitions, leaders and ids of topics, as they were at most `max_age_s` seconds ago: 0 asks the cluster.
+        """Partitions, leaders and ids of topics, from metadata at most `max_age_s` seconds old; 0 asks the cluster.
 
-        A topic that does not exist is failure 3, one that may not be seen 29.
+        Failure 3 for a topic that does not exist, 29 for one that may not be described.
         """
 
         def ask(topics: list[str], timeout_s: float) -> Mapping[str, TopicInfo | KafkaFailure]:
@@ -48,10 +49,10 @@ class TopicCalls(AdminCalls):
     def create_topics(
         self, topics: Iterable[NewTopic], *, validate_only: bool = False
     ) -> dict[str, KafkaFailure | None]:
-        """Creates topics, each for itself: failure 36 for one that exists does not stop the others.
+        """Create topics independently: failure 36 for an existing topic does not affect the others.
 
-        The controller answers before the brokers know: this returns when the topics can be seen and have leaders, or after 5 s.
-        `validate_only`: nothing is made, the answers say what would become of it.
+        The controller answers before the brokers know the topics, so this returns when the topics are visible and have
+        leaders, or after 5 s. `validate_only`: create nothing and return the results that creation would have.
         """
         wanted = {topic.name: topic for topic in topics}
 
@@ -73,7 +74,7 @@ class TopicCalls(AdminCalls):
         return results
 
     def create_partitions(self, counts: Mapping[str, int]) -> dict[str, KafkaFailure | None]:
-        """Raises the number of partitions of each topic *to* the given count; returns as `create_topics` does."""
+        """Increase the number of partitions of each topic *to* the given count; waits as `create_topics` does."""
 
         def ask(names: list[str], timeout_s: float) -> dict[str, KafkaFailure | None]:
             topics = [
@@ -92,7 +93,7 @@ class TopicCalls(AdminCalls):
         return results
 
     def delete_topics(self, names: Iterable[str]) -> dict[str, KafkaFailure | None]:
-        """Deletes topics by name; returns when they are out of sight, or after 5 s."""
+        """Delete topics by name; returns when they are no longer visible, or after 5 s."""
 
         def ask(topics: list[str], timeout_s: float) -> dict[str, KafkaFailure | None]:
             request = DeleteTopicsRequest(
@@ -119,7 +120,10 @@ class TopicCalls(AdminCalls):
         return answer
 
     def _until_seen(self, results: Mapping[str, KafkaFailure | None], seen: Callable[[Metadata, str], bool]) -> None:
-        """Waits until the metadata show what was done to the topics that succeeded; gives up silently, it is only a courtesy."""
+        """Wait until metadata shows the change for the topics that succeeded.
+
+        Best effort: no failure when the time is up.
+        """
         for name in results:
             self.cluster.invalidate(name)
         waiting = [name for name, failure in results.items() if failure is None]
@@ -133,7 +137,7 @@ class TopicCalls(AdminCalls):
                 name
                 for name in waiting
                 if not seen(metadata, name)
-                # Who may create a topic need not have the right to see it.
+                # A client that may create a topic may lack the right to describe it.
                 and getattr(metadata.errors.get(name), "code", 0) != ErrorCode.TOPIC_AUTHORIZATION_FAILED
             ]
             if waiting:

@@ -1,8 +1,8 @@
-"""A consumer that shares its topics with the other members of its group (KafkaConsumer of Java, classic protocol).
+"""A consumer that shares topics with the other members of its group (Java's KafkaConsumer, classic protocol).
 
 settings     the Java-style keys, typed
-assignors    which member gets which partition: kafka-python's algorithms in the dress of the group protocol
-membership   a member of the group (`mm2.kafka.classic_member`) that looks after its topics: a thread of its own
-fetching     raw Fetch sessions, one chunk of each partition ahead: a thread of its own
-consumer     what its user sees: poll, commit, pause, seek, and the rebalance listener
+assignors    assignment of partitions to members: kafka-python's algorithms with the encoding of the group protocol
+membership   the group member (`mm2.kafka.classic_member`) and its subscribed topics; runs a thread
+fetching     Fetch sessions that read each partition one chunk ahead; runs a thread
+consumer     the public class: poll, commit, pause, seek, and the rebalance listener
 """

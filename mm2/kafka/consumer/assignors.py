@@ -1,7 +1,7 @@
-"""Which member of a consumer group gets which partition (ConsumerPartitionAssignor of Java).
+"""Assignment of partitions to the members of a consumer group (Java's ConsumerPartitionAssignor).
 
-The algorithms are kafka-python's; what goes over the wire is put together here, in the newest version of the consumer
-protocol, so that Java members and ours can lead each other.
+The algorithms are kafka-python's. This module encodes subscriptions and assignments in the newest version of the
+consumer protocol, so that Java members and ours can be in one group with either as leader.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _VERSION: Final = 3
 
 @dataclass(frozen=True)
 class Subscription:
-    """What a member tells the leader: what it wants, and what it has as of which generation."""
+    """Subscription that a member sends to the leader, with its owned partitions and their generation."""
 
     topics: frozenset[str]
-    #: Kept while it joins.
+    #: Partitions that the member keeps while it joins.
     owned: frozenset[TopicPartition] = frozenset()
-    #: What it had before, also when it has given that up.
+    #: Partitions that it had before, also if it has given them up.
     previous: frozenset[TopicPartition] = frozenset()
     generation: int = -1
 
@@ -48,16 +48,16 @@ class Member:
 
 
 class Assignor(ABC):
-    """One way to assign. Without state: what is remembered comes in with the subscription."""
+    """Assignment strategy. Stateless: the previous assignment is part of the subscription."""
 
     name: ClassVar[str]
-    #: Whether members may keep what they have while they join.
+    #: Whether members keep their partitions while they join.
     is_cooperative: ClassVar[bool] = False
     _algorithm: ClassVar[Any]
 
     @classmethod
     def metadata(cls, subscription: Subscription) -> bytes:
-        """What goes into JoinGroup."""
+        """The metadata for JoinGroup."""
         encoded = ConsumerProtocolSubscription(
             version=_VERSION,
             topics=sorted(subscription.topics),
@@ -73,7 +73,7 @@ class Assignor(ABC):
 
     @classmethod
     def assign(cls, members: Iterable[Member], partition_counts: Mapping[str, int]) -> dict[str, bytes]:
-        """As leader, what each member gets, encoded; topics that do not exist are missing in ``partition_counts``."""
+        """As leader, the encoded assignment of each member; ``partition_counts`` lacks topics that do not exist."""
         decoded = [
             SimpleNamespace(
                 member_id=member.id,
@@ -91,21 +91,21 @@ class Assignor(ABC):
 
 
 class Range(Assignor):
-    """Neighbouring partitions of each topic to the same member."""
+    """Assign consecutive partitions of each topic to the same member."""
 
     name = "range"
     _algorithm = RangePartitionAssignor
 
 
 class RoundRobin(Assignor):
-    """All partitions in turn."""
+    """Assign all partitions in turn."""
 
     name = "roundrobin"
     _algorithm = RoundRobinPartitionAssignor
 
 
 class Sticky(Assignor):
-    """Balanced, and as much as possible stays where it was."""
+    """Balance partitions and move as few as possible."""
 
     name = "sticky"
     _algorithm = StickyPartitionAssignor
@@ -118,7 +118,7 @@ class Sticky(Assignor):
 
 
 class CooperativeSticky(Assignor):
-    """As sticky; what moves is taken away in one round and given in the next (KIP-429)."""
+    """As Sticky; a partition that moves is revoked in one rebalance and assigned in the next (KIP-429)."""
 
     name = "cooperative-sticky"
     is_cooperative = True
@@ -144,7 +144,7 @@ def topics_of(metadata: bytes) -> set[str]:
 
 
 def partitions_of(assignment: bytes) -> frozenset[TopicPartition]:
-    """The partitions in an encoded assignment; an empty one has none."""
+    """The partitions in an encoded assignment; none if it is empty."""
     if not assignment:
         return frozenset()
     decoded = ConsumerProtocolAssignment.decode(assignment)
@@ -152,7 +152,7 @@ def partitions_of(assignment: bytes) -> frozenset[TopicPartition]:
 
 
 class _Topics:
-    """The part of kafka-python's ClusterMetadata that its assignors ask."""
+    """The part of kafka-python's ClusterMetadata that its assignors use."""
 
     def __init__(self, counts: Mapping[str, int]) -> None:
         self._counts = counts

@@ -1,7 +1,8 @@
-"""A member of a consumer group that reads what it is assigned (KafkaConsumer of Java, as far as Connect's sinks need it).
+"""Consumer in a group (Java's KafkaConsumer, as far as Connect sinks need it).
 
-Not kafka-python's: its rebalance listeners run on its event loop, where blocking calls such as a commit are refused and
-heartbeats stand still meanwhile, and nothing can wake up a `poll` (KafkaConsumer 3.0.12, ``NetworkSelector.run``).
+kafka-python's consumer is not used: its rebalance listeners run on its event loop, where blocking calls such as a
+commit are refused and heartbeats stop meanwhile, and nothing can wake up a `poll` (KafkaConsumer 3.0.12,
+``NetworkSelector.run``).
 """
 
 from __future__ import annotations
@@ -31,33 +32,35 @@ from mm2.kafka.structs import OffsetAndMetadata, TopicPartition
 log = structlog.get_logger(__name__)
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
-#: Called in `Consumer.poll` with None or what went wrong.
+#: Called in `Consumer.poll` with None or the failure of the commit.
 OnCommit = Callable[[KafkaFailure | None], None]
 
-_NAMES_TOPICS: Final = 9  # newer versions of OffsetCommit name them by id
+_NAMES_TOPICS: Final = 9  # newer versions of OffsetCommit name topics by id
 _RESOLVE_S: Final = 10.0
 _LOOK_S: Final = 0.2
 _LEAVE_AGAIN_S: Final = 0.5
-#: Answers to a commit that will be the same the next time: only after a rebalance is another one possible, and a topic that was
-#: deleted does not come back.
+#: Errors of a commit that a retry cannot fix: the first lasts until the rebalance, the second means a deleted topic.
 _FINAL: Final = {ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 
 
 class RebalanceListener(Protocol):
-    """Hears what becomes of partitions; called in `Consumer.poll`, on its user's thread (ConsumerRebalanceListener)."""
+    """Receives partition changes; called in `Consumer.poll`, on the user's thread (ConsumerRebalanceListener)."""
 
     def on_partitions_assigned(self, partitions: frozenset[TopicPartition]) -> None:
-        """These have been added, perhaps none."""
+        """Partitions have been added, possibly none."""
 
     def on_partitions_revoked(self, partitions: frozenset[TopicPartition]) -> None:
-        """These are given up when this returns; their offsets can still be committed."""
+        """Partitions are being revoked; their offsets can be committed until this returns."""
 
     def on_partitions_lost(self, partitions: frozenset[TopicPartition]) -> None:
-        """These have been taken away; what is committed for them now is refused."""
+        """Partitions have been lost; offsets can no longer be committed for them."""
 
 
 class Consumer:
-    """For one thread; only `wakeup` and `give_up` may be called from others. ``name`` is the cluster's, for messages."""
+    """For one thread; only `wakeup` and `give_up` may be called from others.
+
+    ``name`` is the cluster's name for messages.
+    """
 
     def __init__(self, settings: ConsumerSettings, *, name: str) -> None:
         self.settings = settings
@@ -78,7 +81,7 @@ class Consumer:
         self._log = log.bind(group=settings.group_id, cluster=name)
 
     def subscribe(self, topics: Topics, listener: RebalanceListener) -> None:
-        """Begin to join the group; once."""
+        """Subscribe and start to join the group. May be called once."""
         if self._membership is not None:
             raise RuntimeError("subscribe() of a consumer that has subscribed already")
         self._listener = listener
@@ -87,10 +90,10 @@ class Consumer:
         self._fetcher.start()
 
     def poll(self, timeout_s: float) -> list[ConsumerRecord]:
-        """The next records, at most max.poll.records; none when nothing came in time or it was woken up.
+        """The next records, at most max.poll.records; empty after ``timeout_s`` or `wakeup`.
 
-        Runs the rebalance listener and what waits of `commit_async`. Raises KafkaFailure when this consumer can go on no
-        more, and whatever a listener raises.
+        Runs the rebalance listener and the callbacks of `commit_async`. Raises KafkaFailure when this consumer cannot
+        continue, and any exception of a listener or callback.
         """
         membership = self._joined()
         deadline = time.monotonic() + timeout_s
@@ -123,38 +126,38 @@ class Consumer:
                 membership.leave_poll()
 
     def wakeup(self) -> None:
-        """End the present or the next `poll`. Any thread."""
+        """End the current or the next `poll`. Any thread."""
         with self._changed:
             self._woken = True
             self._changed.notify_all()
 
     def assignment(self) -> frozenset[TopicPartition]:
-        """The partitions that are this consumer's at the moment."""
+        """The partitions that are currently assigned."""
         with self._changed:
             return self._fetcher.assigned
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Hand out nothing of these. Raises KeyError for one that is not assigned."""
+        """Stop returning records of these partitions. Raises KeyError for one that is not assigned."""
         with self._changed:
             self._fetcher.pause(partitions, paused=True)
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        """Go on handing out these. Raises KeyError for one that is not assigned."""
+        """Continue to return records of these partitions. Raises KeyError for one that is not assigned."""
         with self._changed:
             self._fetcher.pause(partitions, paused=False)
 
     def paused(self) -> frozenset[TopicPartition]:
-        """The assigned partitions that are held back."""
+        """The assigned partitions that are paused."""
         with self._changed:
             return self._fetcher.paused
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Go on at an offset. Raises KeyError when the partition is not assigned."""
+        """Set the position. Raises KeyError when the partition is not assigned."""
         with self._changed:
             self._fetcher.seek(partition, offset)
 
     def position(self, partition: TopicPartition, timeout_s: float | None = None) -> int:
-        """Offset of the next record to be handed out, found out if need be, by default within default.api.timeout.ms.
+        """Offset of the next record to return, looked up if needed, by default within default.api.timeout.ms.
 
         Raises KeyError and KafkaFailure, TimeoutFailure when it took too long.
         """
@@ -176,7 +179,7 @@ class Consumer:
                     self._changed.wait(left)
 
     def commit_sync(self, offsets: Offsets) -> None:
-        """Commit, behind what `commit_async` has under way, and wait for it, up to default.api.timeout.ms. Raises KafkaFailure."""
+        """Commit after all pending `commit_async` and wait, up to default.api.timeout.ms. Raises KafkaFailure."""
         deadline = time.monotonic() + self.settings.default_api_timeout_ms / 1000
         failures = 0
         while True:
@@ -192,19 +195,19 @@ class Consumer:
                 time.sleep(wait_s)
 
     def commit_async(self, offsets: Offsets, on_commit: OnCommit) -> None:
-        """Commit in the background, once and in order; ``on_commit`` is called in a later `poll`."""
+        """Commit in the background, without retries and in order; ``on_commit`` is called in a later `poll`."""
         self._commits.submit(self._commit_behind, dict(offsets), on_commit)
 
     def give_up(self) -> None:
-        """End what waits for brokers: nothing is tried again from now on. Membership goes on until `close`. Any thread."""
+        """Cancel all waits for brokers and all retries. The membership stays alive until `close`. Any thread."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Leave the group and let go of everything. The listener hears nothing of it.
+        """Leave the group and release all resources. The listener is not called.
 
-        When the group cannot be told at the moment that goes on in the background, for as long as it would be missed.
+        If LeaveGroup fails, it is retried in the background until the session timeout.
         """
         self.give_up()
         self._commits.shutdown(wait=False, cancel_futures=True)
@@ -253,11 +256,11 @@ class Consumer:
     # -- rebalances
 
     def _rebalance(self) -> None:
-        """Deal with what the membership thread has brought; only afterwards does it go on."""
+        """Handle the event of the membership thread, which waits for it before it joins again."""
         membership = self._joined()
         with self._changed:
             event, had = membership.event, self._fetcher.assigned
-            # The listener may take its time, which counts as time outside of poll.
+            # The time that the listener takes counts as time outside of poll.
             membership.leave_poll()
         try:
             if event is None:
@@ -305,7 +308,7 @@ class Consumer:
     # -- offsets
 
     def _resolve_positions(self) -> None:
-        """Find out where partitions without a position begin. Raises what is final; what is not is tried again later."""
+        """Look up the start offsets of partitions without a position. Raises final failures; retries others later."""
         with self._changed:
             missing = self._fetcher.without_position()
         if not missing or time.monotonic() < self._resolve_at_s:
@@ -368,7 +371,7 @@ class Consumer:
                 self._fetcher.seek(tp, offset)
 
     def _commit_in_order(self, offsets: Offsets, deadline: float) -> None:
-        # On the thread of the others: on two connections an older commit could come last, and its records once more.
+        # On one thread for all commits: with two connections an older commit could arrive last and cause duplicates.
         commit = self._commits.submit(self._commit, dict(offsets))
         while not wait([commit], _LOOK_S).done:
             if self._closed or time.monotonic() >= deadline:
@@ -382,14 +385,14 @@ class Consumer:
             self._commit(offsets)
         except KafkaFailure as refused:
             failure = refused
-        except Exception as error:  # noqa: BLE001 - its user has to hear of it
+        except Exception as error:  # noqa: BLE001 - passed to the callback
             failure = KafkaFailure(f"Offsets of group {self.settings.group_id} were not committed: {error!r}")
         with self._changed:
             self._committed.append((on_commit, failure))
             self._changed.notify_all()
 
     def _commit(self, offsets: Offsets) -> None:
-        """One try. Raises BrokerFailure or ConnectFailure."""
+        """Commit once. Raises BrokerFailure or ConnectFailure."""
         if not offsets:
             return
         membership = self._joined()

@@ -1,7 +1,7 @@
-"""Reads the partitions of a consumer ahead: one thread, one connection and fetch session for each leader.
+"""Read-ahead of a consumer's partitions: one thread, one connection and fetch session for each leader.
 
-As Java's fetcher it has at most one answer of a partition in store; while its records are handed out the next one is on
-its way. What comes for a position that has been changed meanwhile is dropped.
+As in Java's fetcher, at most one answer per partition is buffered; the next one is requested while its records are
+being returned. Answers to a position that has changed meanwhile are dropped.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ log = structlog.get_logger(__name__)
 
 _IDLE_S: Final = 1.0
 _NO_TIMESTAMP: Final = -1
-#: Say that a topic has been deleted, or created anew under its name.
+#: These errors mean that a topic has been deleted, or deleted and recreated.
 _GONE: Final = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode.UNKNOWN_TOPIC_ID,
@@ -46,13 +46,13 @@ _GONE: Final = {
 
 @dataclass(slots=True)
 class _Place:
-    """One partition. All but the four last are guarded by the consumer's condition."""
+    """State of one partition. The consumer's condition guards all fields but the last five."""
 
-    #: Next to be fetched; None: not known, see `Fetcher.without_position`.
+    #: Next offset to fetch; None: unknown, see `Fetcher.without_position`.
     fetch: int | None = None
     last_epoch: int = -1
     paused: bool = False
-    #: Changes with every seek: what was asked for before is void.
+    #: Changes with every seek: answers to an older version are dropped.
     version: int = 0
     retry_at_s: float = 0.0
     failures: int = 0
@@ -60,8 +60,8 @@ class _Place:
     #: Whether the position was lost because its offset does not exist.
     out_of_range: bool = False
 
-    # The consumer's user only.
-    #: Next to be handed out.
+    # Accessed by the consumer's user only.
+    #: Next offset to return.
     position: int | None = None
     batches: Iterator[BatchView] | None = None
     aborted: AbortedTransactions | None = None
@@ -75,19 +75,20 @@ class _Place:
 
 @dataclass(slots=True)
 class _Broker:
-    """A leader: its connection, and what it has been asked for and not answered."""
+    """A leader: its connection and its outstanding Fetch request."""
 
     connection: Connection
     session: FetchSession
     version: int = 0
-    asked: dict[TopicPartition, tuple[int, int]] | None = None  # version of the place, offset
+    asked: dict[TopicPartition, tuple[int, int]] | None = None  # version of the partition's state, offset
     sent_s: float = 0.0
 
 
 class Fetcher:
-    """``changed`` is the consumer's condition; what its user calls, `take` and `close` excepted, is called with it held.
+    """Fetch thread and buffers of a consumer.
 
-    ``on_gone`` hears that a topic seems to have been deleted.
+    ``changed`` is the consumer's condition; the consumer's user holds it when calling any method but `take` and
+    `close`. ``on_gone`` is called when a topic seems to have been deleted.
     """
 
     def __init__(
@@ -112,14 +113,14 @@ class Fetcher:
             target=lambda: context.run(self._run), name=f"consumer-fetcher-{settings.client.client_id}", daemon=True
         )
 
-    # -- the user's side
+    # -- called by the consumer's user
 
     def start(self) -> None:
-        """Let the thread run."""
+        """Start the thread."""
         self._thread.start()
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read these and no others; those that were there keep their position."""
+        """Read exactly these partitions; those already assigned keep their position."""
         self._places = {tp: self._places.get(tp) or _Place() for tp in sorted(partitions)}
         self._wake()
 
@@ -129,34 +130,34 @@ class Fetcher:
         return frozenset(self._places)
 
     def without_position(self) -> dict[TopicPartition, bool]:
-        """Partitions that cannot be read before `seek`; True: since the offset they were at does not exist."""
+        """Partitions that cannot be read before `seek`; True: because the offset of their position does not exist."""
         return {tp: place.out_of_range for tp, place in self._places.items() if place.fetch is None}
 
     def seek(self, tp: TopicPartition, offset: int) -> None:
-        """Go on there; what was read ahead is dropped."""
+        """Set the position and drop what was read ahead."""
         place = self._places[tp]
         place.fetch = place.position = offset
         self._empty(place)
         self._wake()
 
     def position(self, tp: TopicPartition) -> int | None:
-        """Next offset to be handed out, None when it is not known yet."""
+        """Next offset to return, None when it is not known yet."""
         return self._places[tp].position
 
     def pause(self, partitions: Iterable[TopicPartition], *, paused: bool) -> None:
-        """Hold these back or let them go on; what was read ahead is kept."""
+        """Pause or resume partitions; what was read ahead is kept."""
         for tp in partitions:
             self._places[tp].paused = paused
         self._wake()
 
     @property
     def paused(self) -> frozenset[TopicPartition]:
-        """Those that are held back."""
+        """The partitions that are paused."""
         return frozenset(tp for tp, place in self._places.items() if place.paused)
 
     @property
     def is_ready(self) -> bool:
-        """Whether `take` may have something."""
+        """Whether `take` may have records."""
         return any(place.has_more and not place.paused for place in self._places.values())
 
     def take(self, limit: int) -> list[ConsumerRecord]:
@@ -175,7 +176,7 @@ class Fetcher:
         return taken
 
     def close(self) -> None:
-        """End the thread; the cluster's connections are closed by its owner before."""
+        """Stop the thread; the owner has closed the cluster's connections before."""
         with self._changed:
             self._stopping = True
             self._wake()
@@ -183,7 +184,7 @@ class Fetcher:
             self._thread.join(5)
 
     def _next_batch(self, tp: TopicPartition, place: _Place) -> bool:
-        """Have something in ``place.ready`` if there is anything."""
+        """Fill ``place.ready`` if records are available. Returns whether it has any."""
         while place.ready_at >= len(place.ready):
             if place.batches is None:
                 with self._changed:
@@ -228,13 +229,13 @@ class Fetcher:
         place.ready, place.ready_at = [], 0
 
     def _wake(self) -> None:
-        """Have the thread look at the places again."""
+        """Wake the thread, so that it checks all partitions."""
         try:
             self._wake_write.send(b"\0")
         except (BlockingIOError, OSError):
-            return  # it has not read the last one, or it has ended
+            return  # an earlier wake-up is still pending, or the thread has ended
 
-    # -- the thread's side
+    # -- called by the thread
 
     def _run(self) -> None:
         failures = 0
@@ -256,7 +257,7 @@ class Fetcher:
                     (self._log.debug if failures < 3 else self._log.warning)("fetching failed", reason=str(failure))
                     self._sleep(self._backoff.delay_s(failures))
                     failures += 1
-                except Exception as error:  # noqa: BLE001 - the user's poll dies of it, not this thread in silence
+                except Exception as error:  # noqa: BLE001 - raised by the user's next poll
                     self._log.exception("fetcher thread failed")
                     self._fail(KafkaFailure(f"Fetching for group {self._settings.group_id} failed: {error!r}"))
                     return
@@ -290,7 +291,7 @@ class Fetcher:
                 self._forget_leaders(broker.asked)
 
     def _ask_leaders(self) -> float:
-        """Send what can be sent; how many seconds to wait for something to happen."""
+        """Send all possible requests. Returns the seconds to wait for the next event."""
         now = time.monotonic()
         with self._changed:
             wanted = {
@@ -329,7 +330,7 @@ class Fetcher:
             if broker is None:
                 broker = self._brokers[node] = _Broker(self._cluster.open_connection(node), FetchSession(topic_ids))
             broker.connection.maybe_reauthenticate()
-            # Topics that the session still knows are told by their old id that they are not wanted any more.
+            # The session still knows removed topics by their old id, which has to be used to forget them.
             kept = {name: old for name, old in broker.session.topic_ids.items() if topic_ids.get(name, old) == old}
             if len(kept) < len(broker.session.topic_ids):
                 broker.session.reset()
@@ -367,7 +368,7 @@ class Fetcher:
         broker = self._brokers[node]
         asked, broker.asked = broker.asked or {}, None
         try:
-            # A buffer of its own for each answer: what is handed out are views into it.
+            # A separate buffer for each answer: the returned batches are views into it.
             frame = broker.connection.receive_frame(
                 bytearray(1 << 16), timeout_s=self._cluster.settings.request_timeout_ms / 1000
             )
@@ -417,7 +418,7 @@ class Fetcher:
                 place.chunks.append(fetched)
 
     def _later(self, tp: TopicPartition, code: int) -> None:
-        """A partition cannot be read at the moment."""
+        """Retry a partition later that cannot be read at the moment."""
         self._cluster.invalidate(tp.topic)
         with self._changed:
             place = self._places.get(tp)
@@ -428,7 +429,7 @@ class Fetcher:
                 self._on_gone()
 
     def _lost(self, node: int, places: Iterable[TopicPartition], failure: ConnectFailure) -> None:
-        """A leader's connection is of no use any more."""
+        """Drop the connection to a leader."""
         if not failure.retriable:
             raise failure
         self._log.debug("connection to a leader lost", node=node, reason=str(failure))
@@ -477,7 +478,7 @@ def _from(records: list[ConsumerRecord], position: int) -> list[ConsumerRecord]:
 
 
 def _end_of(records: memoryview) -> tuple[int | None, int]:
-    """The offset behind the last whole batch, and the epoch of its leader."""
+    """The offset after the last whole batch, and the epoch of its leader."""
     end: int | None = None
     epoch = -1
     for view in iter_batches(records):

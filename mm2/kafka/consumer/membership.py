@@ -1,9 +1,9 @@
-"""A consumer's place in its group (AbstractCoordinator and ConsumerCoordinator of Java, classic protocol).
+"""Group membership of a consumer (Java's AbstractCoordinator and ConsumerCoordinator, classic protocol).
 
-Two threads meet here: the *membership thread* of `mm2.kafka.classic_member`, which also looks after the topics that are
-subscribed to, and the consumer's user, who comes by in `Consumer.poll`; only there are rebalance listeners run, so heartbeats
-go on however long a listener takes. Until it has dealt with one event the membership thread does not join again: a member
-never offers what it was told to give up and still uses.
+Two threads share this state. The *membership thread* of `mm2.kafka.classic_member` also watches the subscribed topics.
+The consumer's user runs rebalance listeners in `Consumer.poll`, so that heartbeats continue while a listener runs. The
+membership thread does not join again before the user has handled the last event: a member never offers partitions that
+it had to revoke and still uses.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, ConnectFailure, KafkaFailure
 from mm2.kafka.structs import TopicPartition
 
-#: How often topics are looked for that are subscribed to and do not exist.
+#: How often to check for subscribed topics that do not exist.
 _MISSING_TOPICS_S: Final = 1.0
 _LEAVE_TIMEOUT_S: Final = 2.0
 
 
 @dataclass(frozen=True)
 class Topics:
-    """What is subscribed to: names, or those that ``matches`` says yes to."""
+    """The subscription: names, or the topics for which ``matches`` is true."""
 
     names: frozenset[str] = frozenset()
     matches: Callable[[str], bool] | None = None
@@ -39,21 +39,21 @@ class Topics:
 
 @dataclass(frozen=True)
 class Revoked:
-    """Give up everything; ``lost``: it is somebody else's already, so nothing can be committed."""
+    """All partitions are revoked; ``lost``: another member may own them already, so that no offset can be committed."""
 
     lost: bool
 
 
 @dataclass(frozen=True)
 class Assigned:
-    """All that this member has now."""
+    """All partitions that this member has now."""
 
     partitions: frozenset[TopicPartition]
 
 
 @dataclass(frozen=True)
 class Identity:
-    """How a member signs its commits."""
+    """Member id and generation for commits."""
 
     member_id: str
     generation: int
@@ -61,7 +61,7 @@ class Identity:
 
 
 class Membership(ClassicMember):
-    """``changed`` is the consumer's condition: it guards all that both threads see and tells of events."""
+    """``changed`` is the consumer's condition: it guards the shared state and is notified of events."""
 
     def __init__(
         self, cluster: Cluster, settings: ConsumerSettings, topics: Topics, changed: threading.Condition
@@ -87,36 +87,36 @@ class Membership(ClassicMember):
         self._owned: frozenset[TopicPartition] = frozenset()
         self._previous: frozenset[TopicPartition] = frozenset()
         self._lost = False
-        self._left = False  # not to be joined again before the next poll
+        self._left = False  # no rejoin before the next poll
         self._absent_since_s: float | None = None
         self._look_at_s = 0.0
 
-        # Only the membership thread touches these.
+        # Only the membership thread accesses these.
         self._names: frozenset[str] = topics.names
         self._joined_names: frozenset[str] | None = None
         self._counts: dict[str, int] = {}
         self._assigned_with: dict[str, int] | None = None
 
-    # -- the side of the consumer's user; but for start and stop with the condition held
+    # -- called by the consumer's user, with the condition held except in start, stop and join
 
     def start(self) -> None:
-        """Begin to look for the group."""
+        """Start the membership thread."""
         self._absent_since_s = time.monotonic()
         super().start()
 
     def enter_poll(self) -> None:
-        """The user is here: what happens need not wait."""
+        """The user has entered `poll`: suspend the check of max.poll.interval.ms."""
         self._absent_since_s = None
         if self._left:
             self._left = False
             self._changed.notify_all()
 
     def leave_poll(self) -> None:
-        """The user has gone and has max.poll.interval.ms to come back."""
+        """The user has left `poll` and must return within max.poll.interval.ms."""
         self._absent_since_s = time.monotonic()
 
     def settle(self, owned: frozenset[TopicPartition], *, rejoin: bool = False) -> None:
-        """The event has been dealt with, and this is what the member has now."""
+        """The event has been handled; ``owned`` is what the member has now."""
         if isinstance(self.event, Assigned):
             self._previous = owned
         else:
@@ -127,7 +127,7 @@ class Membership(ClassicMember):
         self._changed.notify_all()
 
     def identity(self) -> Identity:
-        """Raises BrokerFailure when this consumer is not a member at the moment."""
+        """Member id and generation. Raises BrokerFailure when this consumer is currently not a member."""
         if self._generation == NO_GENERATION:
             raise BrokerFailure.of(
                 ErrorCode.UNKNOWN_MEMBER_ID,
@@ -137,25 +137,28 @@ class Membership(ClassicMember):
         return Identity(self._member_id, self._generation, self._settings.group_instance_id)
 
     def heard(self, code: int, identity: Identity) -> None:
-        """What the coordinator said of a commit that was signed so; it may mean that we have to join again."""
+        """Handle the error code of a commit sent with ``identity``; it may require a rejoin."""
         if identity.generation != self._generation or identity.member_id != self._member_id:
             return
         if code in {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION}:
             self._forget_generation(code)
 
     def look_at_topics(self) -> None:
-        """Something is wrong with a topic: see soon whether it still exists."""
+        """Check soon whether the subscribed topics still exist."""
         self._look_at_s = min(self._look_at_s, time.monotonic() + _MISSING_TOPICS_S)
 
     def stop(self) -> bool:
-        """Leave the group and end the thread; without the condition. False when the group could not be told: call it again."""
+        """Leave the group and end the thread. Called without the condition.
+
+        False when LeaveGroup failed and should be retried.
+        """
         with self._changed:
             self._stopping = True
             member_id = self._member_id
             self._generation = NO_GENERATION
             self._membership += 1
             self._changed.notify_all()
-        # A static member comes back under its name and is not to be missed meanwhile.
+        # A static member does not leave: it may return under its instance id without a rebalance (KIP-345).
         if self._instance_id is not None:
             return True
         failure = self._send_leave(member_id, "the consumer is being closed")
@@ -166,7 +169,7 @@ class Membership(ClassicMember):
         if self._thread.is_alive():
             self._thread.join(timeout_s)
 
-    # -- the membership thread's side
+    # -- called by the membership thread
 
     def _step(self) -> None:
         with self._changed:
@@ -202,13 +205,13 @@ class Membership(ClassicMember):
             self._heartbeat()
 
     def _must_give_up(self) -> bool:
-        """Before joining: everything when it is lost, and everything in the eager protocol."""
+        """Whether to revoke before joining: all partitions when they are lost, and always in the eager protocol."""
         return bool(self._owned) and (self._lost or not self._settings.is_cooperative)
 
     # -- topics
 
     def _look(self) -> None:
-        """See which topics there are; who leads joins again when their partitions have changed."""
+        """Refresh the subscribed topics; the leader rejoins when their partitions have changed."""
         now = time.monotonic()
         max_age_s = self._cluster.settings.metadata_max_age_ms / 1000
         try:
@@ -228,7 +231,7 @@ class Membership(ClassicMember):
                 self._rejoin = True
 
     def _existing(self) -> tuple[frozenset[str], dict[str, int]]:
-        """The names that are subscribed to now, and how many partitions those that exist have."""
+        """The names subscribed to now, and the partition counts of those that exist."""
         matches = self._subscribed.matches
         if matches is None:
             names = self._subscribed.names
@@ -248,7 +251,7 @@ class Membership(ClassicMember):
         return names, {name: len(metadata.topics[name].partitions) for name in names if name in metadata.topics}
 
     def _ask_for(self, topic: str) -> None:
-        """Let the brokers create a topic, if they are set up to (allow.auto.create.topics)."""
+        """Request the automatic creation of a topic (allow.auto.create.topics)."""
         wanted = MetadataRequest.MetadataRequestTopic(name=topic)
         self._cluster.send(None, MetadataRequest(topics=[wanted], allow_auto_topic_creation=True, min_version=4))
 
@@ -260,7 +263,7 @@ class Membership(ClassicMember):
         self._joined_names = names
 
     def _prepare_join(self) -> Callable[[], Offers]:
-        # Only who leads looks after changes of partitions.
+        # Only the leader watches partition counts.
         self._assigned_with = None
         member_id = self._member_id
         subscription = Subscription(self._names, self._owned, self._previous, self._generation)
@@ -272,7 +275,7 @@ class Membership(ClassicMember):
         return offers
 
     def _assign(self, joined: Any) -> Mapping[str, bytes]:
-        """As leader, decide who reads what."""
+        """As leader, compute the assignments."""
         members = [Member(str(m.member_id), m.group_instance_id, bytes(m.metadata)) for m in joined.members]
         topics = {topic for member in members for topic in topics_of(member.metadata)} | self._names
         try:

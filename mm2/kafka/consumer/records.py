@@ -1,4 +1,4 @@
-"""What a consumer reads."""
+"""Records as a consumer returns them."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ class ConsumerRecord(NamedTuple):
     value: bytes | None
     headers: Headers
     timestamp: int
-    #: Whether the broker gave it the timestamp, else its producer did.
+    #: Whether the broker set the timestamp (LogAppendTime); otherwise the producer did.
     is_log_append_time: bool

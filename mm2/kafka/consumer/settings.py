@@ -1,4 +1,4 @@
-"""What a consumer is configured with, read from Java-style keys (org.apache.kafka.clients.consumer.ConsumerConfig 4.3.0)."""
+"""Consumer settings, read from Java-style keys (org.apache.kafka.clients.consumer.ConsumerConfig 4.3.0)."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ _ISOLATION: Final = ("read_uncommitted", "read_committed")
 
 @dataclass(frozen=True, slots=True)
 class OffsetReset:
-    """Where to begin when there is no committed offset, or none that still exists (``auto.offset.reset``)."""
+    """Start offset without a committed offset, or when it is out of range (``auto.offset.reset``)."""
 
-    #: `EARLIEST` or `LATEST`; None: by age, or not at all.
+    #: `EARLIEST` or `LATEST`; None: by duration, or none at all.
     timestamp: int | None = None
-    #: Begin with records that are at most so many milliseconds old (KIP-1106).
+    #: Start with records at most this many milliseconds old (KIP-1106).
     age_ms: int | None = None
 
     @property
     def is_none(self) -> bool:
-        """Whether it is an error not to have an offset."""
+        """Whether a missing offset is an error."""
         return self.timestamp is None and self.age_ms is None
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Raises ConfigException."""
+        """Parse the value of the key. Raises ConfigException."""
         named = {"earliest": cls(EARLIEST), "latest": cls(LATEST), "none": cls()}
         if text in named:
             return named[text]
@@ -51,7 +51,7 @@ class OffsetReset:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerSettings:
-    """Times in milliseconds, sizes in bytes; defaults as in Java but for those that Connect sets itself."""
+    """Times in milliseconds, sizes in bytes; defaults as in Java, except those that Connect sets itself."""
 
     client: ClientSettings
     group_id: str
@@ -74,7 +74,7 @@ class ConsumerSettings:
 
     @property
     def is_cooperative(self) -> bool:
-        """Whether partitions are kept over a rebalance: only when every assignor offered can do so."""
+        """Whether partitions are kept during a rebalance: only if every offered assignor supports it."""
         return all(assignor.is_cooperative for assignor in self.assignors)
 
     @classmethod

@@ -33,11 +33,11 @@ from mm2.kafka.records.checksum import with_other_head
 
 HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 HEADER_BYTES: Final = 61
-LOG_OVERHEAD: Final = 12  # baseOffset + batchLength: what precedes the counted bytes
+LOG_OVERHEAD: Final = 12  # baseOffset + batchLength: the bytes before those that batchLength counts
 CRC_FROM: Final = 21
-_DERIVED_FROM: Final = 64 << 10  # summing up so many bytes takes longer than deriving their sum
-_LEAST_OLD_BYTES: Final = 18  # until the attributes of a message of magic 0
-_PREFIX: Final = struct.Struct(">qiib")  # enough to walk over batches of any magic
+_DERIVED_FROM: Final = 64 << 10  # computing the CRC of this many bytes takes longer than deriving it
+_LEAST_OLD_BYTES: Final = 18  # up to the attributes of a message of magic 0
+_PREFIX: Final = struct.Struct(">qiib")  # enough to iterate over batches of any magic
 _PRODUCER: Final = struct.Struct(">qhi")
 _UNTIL_CRC: Final = struct.Struct(">qiibI")
 _CRC: Final = struct.Struct(">I")
@@ -54,7 +54,7 @@ _OF_THE_SOURCE: Final = TRANSACTIONAL | CONTROL | DELETE_HORIZON
 NO_PRODUCER: Final = (-1, -1, -1)
 NO_TIMESTAMP: Final = -1
 
-# A named tuple's own constructor costs as much again as all of the parsing.
+# The named tuple's own constructor costs as much as the whole parsing.
 _tuple = tuple.__new__
 
 
@@ -77,7 +77,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_offset(self) -> int:
-        """Offset of the last record slot, also when compaction took that record away."""
+        """Offset of the last record slot, even if compaction removed its record."""
         return self.base_offset + self.last_offset_delta
 
     @property
@@ -87,7 +87,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_control(self) -> bool:
-        """Transaction markers and other records that no consumer sees."""
+        """Contains transaction markers or other control records, which consumers do not return."""
         return bool(self.attributes & CONTROL)
 
     @property
@@ -97,19 +97,19 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_log_append_time(self) -> bool:
-        """All records carry ``max_timestamp``, whatever their deltas say."""
+        """All records have the timestamp ``max_timestamp``; their deltas are ignored."""
         return bool(self.attributes & LOG_APPEND_TIME)
 
     @property
     def is_dense(self) -> bool:
-        """Every offset of the range has a record; a broker refuses any other batch from a producer."""
+        """Every offset of the range has a record; a broker rejects any other batch from a producer."""
         return self.last_offset_delta + 1 == self.records_count
 
     @property
     def is_plain(self) -> bool:
-        """Dense, with CreateTime and no control records: only its header stands between it and another cluster.
+        """Dense, with CreateTime and no control records: to copy it, patching the header is enough.
 
-        One question instead of three where it is asked for every batch.
+        One check instead of three, because it runs for every batch.
         """
         return not self.attributes & _NOT_PLAIN and self.last_offset_delta + 1 == self.records_count
 
@@ -124,12 +124,12 @@ class BatchView(NamedTuple):
 
     @property
     def legacy_codec(self) -> int:
-        """Codec id of a message set of magic 0 or 1; its attributes are one byte behind the magic."""
+        """Codec id of a message set of magic 0 or 1; its attributes byte follows the magic."""
         return self.data[17] & CODEC_MASK
 
 
 def read_header(data: bytes | bytearray | memoryview, at: int = 0) -> BatchHeader:
-    """The header of the batch that starts at ``at``; CorruptBatch when fewer than 61 bytes are there."""
+    """The header of the batch that starts at ``at``; CorruptBatch when fewer than 61 bytes are left."""
     if len(data) - at < HEADER_BYTES:
         message = f"a record batch header needs {HEADER_BYTES} bytes, {len(data) - at} are there"
         raise CorruptBatch(message)
@@ -137,7 +137,7 @@ def read_header(data: bytes | bytearray | memoryview, at: int = 0) -> BatchHeade
 
 
 def iter_batches(buffer: memoryview, at: int = 0) -> Iterator[BatchView]:
-    """Walk the batches of a fetched record set from ``at`` on. A cut-off last batch ends the walk (KIP-74 allows it).
+    """Iterate over the batches of a fetched record set from ``at`` on, up to an incomplete last batch (KIP-74).
 
     Raises CorruptBatch for an impossible length or an unknown magic.
     """
@@ -167,7 +167,7 @@ def iter_batches(buffer: memoryview, at: int = 0) -> Iterator[BatchView]:
 
 
 def _old_or_odd(buffer: memoryview, at: int) -> BatchView | None:
-    """The batch at ``at`` when it is a message set of magic 0 or 1, None when it is cut off, else CorruptBatch."""
+    """The batch at ``at`` if it is a message set of magic 0 or 1, None if it is incomplete, else CorruptBatch."""
     base_offset, length, _, magic = _PREFIX.unpack_from(buffer, at)
     if length < (HEADER_BYTES - LOG_OVERHEAD if magic == 2 else _LEAST_OLD_BYTES - LOG_OVERHEAD):
         message = f"a record batch at offset {base_offset} claims a length of {length} bytes"
@@ -182,7 +182,7 @@ def _old_or_odd(buffer: memoryview, at: int) -> BatchView | None:
 
 
 def check_crc(header: BatchHeader, data: memoryview) -> None:
-    """Raise CorruptBatch when the bytes are not the ones the source's producer summed up."""
+    """Raise CorruptBatch when the CRC does not match the bytes."""
     actual = crc32c(data[CRC_FROM:])
     if actual != header[4]:
         message = (
@@ -193,19 +193,22 @@ def check_crc(header: BatchHeader, data: memoryview) -> None:
 
 
 def unpatched(data: bytes | memoryview, header: BatchHeader) -> bytes:
-    """The batch as it was when ``header`` was read from it, whatever `patch` has made of it since."""
+    """The batch with the original ``header``, after any number of calls of `patch`."""
     return HEADER.pack(*header) + bytes(data[HEADER_BYTES:])
 
 
 def patch(
     data: memoryview, header: BatchHeader, producer: tuple[int, int, int], *, transactional: bool = False
 ) -> None:
-    """Make a fetched batch acceptable to another cluster, in place; the records themselves stay untouched.
+    """Adapt a fetched batch for another cluster, in place; the records stay unchanged.
 
-    ``header`` is the one the records came with, its CRC right (`check_crc`): that of a large batch is derived from it. What
-    was patched may be patched again, with the same header. ``producer`` is (id, epoch, base sequence). The delete horizon
-    goes (the target's cleaner would drop tombstones at once), so does the source's transaction. A transactional batch
-    without a producer id would be taken by a broker without complaint and never become readable, hence the ValueError.
+    ``header`` is the original header with a verified CRC (`check_crc`): the new CRC of a large batch is derived from
+    it. A patched batch may be patched again with the same header. ``producer`` is (id, epoch, base sequence). The
+    delete horizon is removed (the target's cleaner would drop tombstones immediately), and so is the source's
+    transaction.
+
+    Raises ValueError for a transactional batch without a producer id: a broker would accept it, but consumers could
+    never read it.
     """
     producer_id, epoch, sequence = producer
     if transactional and producer_id < 0:
@@ -238,7 +241,7 @@ def assemble(
     base_offset: int = 0,
     producer: tuple[int, int, int] = NO_PRODUCER,
 ) -> bytearray:
-    """A batch around an already encoded (and compressed) records block with dense offsets."""
+    """A batch around an encoded (and compressed) records block with dense offsets."""
     batch = bytearray(HEADER_BYTES + len(records))
     batch[HEADER_BYTES:] = records
     seal(
@@ -263,7 +266,7 @@ def seal(
     base_offset: int = 0,
     producer: tuple[int, int, int] = NO_PRODUCER,
 ) -> None:
-    """Write the header of a batch whose records block is in its place already."""
+    """Write the header of a batch whose records block is already in place."""
     length = len(batch) - LOG_OVERHEAD
     HEADER.pack_into(
         batch,

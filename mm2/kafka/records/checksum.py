@@ -1,11 +1,12 @@
-"""The CRC-32C of bytes whose beginning has changed, from the one they had, without reading the rest of them again.
+"""CRC-32C of bytes whose head has changed, derived from the old CRC without reading the rest.
 
-A CRC is linear: the sums of two messages of equal length differ by the sum of their difference. Where only a head differs, that
-is the difference of the heads' own sums, carried over the bytes that follow as if they were zeros. Carrying a sum over n zeros
-is a linear map of 32 bits for each n, made here of one for each of n's hexadecimal digits, four tables of 256 entries each.
+A CRC is linear: the CRCs of two messages of equal length differ by the CRC of their difference. If only a head differs,
+that is the difference of the heads' CRCs, shifted over the following bytes as if they were zeros. A shift over n zeros
+is a linear map of 32 bits for each n. It is composed of one map for each hexadecimal digit of n, with four tables of
+256 entries each.
 
-A batch read cold from memory takes longer to sum than to send. And a sum that is derived still tells of whatever has happened to
-the records since their producer wrote it, which a new one would hide.
+For a batch that is not in the CPU cache, computing the CRC takes longer than sending it. A derived CRC also still
+reveals any corruption of the records since their producer wrote them, which a new CRC would hide.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ _Tables = tuple["array[int]", "array[int]", "array[int]", "array[int]"]
 
 
 def with_other_head(crc: int, old: bytes, new: bytes, rest_bytes: int) -> int:
-    """The CRC of ``new`` + rest, when ``crc`` is that of ``old`` + rest, ``old`` and ``new`` being equally long."""
+    """The CRC of ``new`` + rest, when ``crc`` is that of ``old`` + rest. ``old`` and ``new`` must be equally long."""
     value = crc32c(old) ^ crc32c(new)
     place = 0
     while rest_bytes:
         if digit := rest_bytes & 0xF:
-            # `_carried` written out: this runs for every batch, and a call costs as much as what it does.
+            # `_carried` inlined: this runs for every batch, and a call would double its cost.
             first, second, third, fourth = _tables(place, digit)
             value = first[value & 0xFF] ^ second[value >> 8 & 0xFF] ^ third[value >> 16 & 0xFF] ^ fourth[value >> 24]
         rest_bytes >>= 4
@@ -42,7 +43,7 @@ def _carried(value: int, tables: _Tables) -> int:
 
 @functools.cache
 def _tables(place: int, digit: int) -> _Tables:
-    """What digit x 16^place zero bytes make of each of the four bytes of a sum."""
+    """The effect of digit x 16^place zero bytes on each of the four bytes of a CRC."""
     images = _images(place, digit)
     first, second, third, fourth = (_table(images[8 * byte : 8 * byte + 8]) for byte in range(4))
     return first, second, third, fourth
@@ -57,12 +58,12 @@ def _table(images: list[int]) -> array[int]:
 
 @functools.cache
 def _images(place: int, digit: int) -> list[int]:
-    """What digit x 16^place zero bytes make of each of the 32 bits."""
+    """The effect of digit x 16^place zero bytes on each of the 32 bits."""
     if digit > 1:
         return [_carried(image, _tables(place, 1)) for image in _images(place, digit - 1)]
     if place > 0:
         return [_carried(image, _tables(place - 1, 1)) for image in _images(place - 1, 15)]
     images = [1 << bit for bit in range(32)]
-    for _ in range(8):  # a zero bit shifts the sum by one, and what falls out comes back as the polynomial
+    for _ in range(8):  # a zero bit shifts the CRC by one; a bit shifted out is replaced by the polynomial
         images = [image >> 1 ^ (_POLYNOMIAL if image & 1 else 0) for image in images]
     return images

@@ -1,10 +1,10 @@
-"""The five compression codecs of record batches, one small class each behind one interface.
+"""The five compression codecs of record batches: one small class each, one interface.
 
-Snappy is the odd one: Java writes it in the framing of the xerial library (a 16-byte head, then length-prefixed raw
-blocks) and reads raw snappy too, so both are read here and the framing is written.
+Snappy: Java writes it in the framing of the xerial library (a 16-byte head, then length-prefixed raw blocks) and also
+reads raw snappy. This module reads both and writes the framing.
 
-LZ4 frames are taken apart and put together here, block by block: a tiny batch costs a tenth of what the library's frame
-reader takes to set itself up, and a large one needs no checksums beside the batch's own.
+LZ4: frames are parsed and built here, block by block. A tiny batch takes a tenth of the setup time of the library's
+frame reader, and a large one needs no checksums besides that of the batch.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from mm2.kafka.errors import CorruptBatch
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEAD: Final = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES: Final = 32 * 1024
-_SNAPPY_EXPANSION: Final = 24  # a three-byte copy makes 64 bytes, nothing makes more of less
+_SNAPPY_EXPANSION: Final = 24  # the highest expansion: a three-byte copy produces 64 bytes
 
-# Magic number, version 1 with independent blocks and no checksums, blocks of 64 KiB, checksum of these two bytes: how
-# every frame of Java's client and of librdkafka begins.
+# Head of every frame of Java's client and of librdkafka: magic number, version 1 with independent blocks and no
+# checksums, blocks of 64 KiB, checksum of these two bytes.
 _LZ4_HEAD: Final = bytes.fromhex("04224d18604082")
 _LZ4_BLOCK_BYTES: Final = 64 * 1024
 _LZ4_STORED: Final = 0x80000000
-_LZ4_CONTENT_SIZE: Final = 0x08  # a flag: the descriptor holds eight bytes more
-_LZ4_DICTIONARY: Final = 0x01  # four bytes more
+_LZ4_CONTENT_SIZE: Final = 0x08  # a flag: the descriptor has eight more bytes
+_LZ4_DICTIONARY: Final = 0x01  # four more bytes
 _LZ4_START: Final = struct.Struct("<7sI")
 _LZ4_SIZE: Final = struct.Struct("<I")
 
@@ -42,7 +42,7 @@ ZSTD: Final = 4
 class Codec(ABC):
     """Compresses and decompresses the records block of a batch.
 
-    ``fast`` asks for the cheapest level instead of the one that Kafka's producer has by default.
+    ``fast`` selects the cheapest level instead of the default level of Kafka's producer.
     """
 
     id: int
@@ -56,7 +56,7 @@ class Codec(ABC):
 
 
 class NoCodec(Codec):
-    """Records as they are."""
+    """Uncompressed records."""
 
     id, name = 0, "none"
 
@@ -110,7 +110,7 @@ class Snappy(Codec):
 
     @staticmethod
     def _block(block: memoryview) -> bytes:
-        # The library sets aside what the block claims, up to 4 GiB, before it looks at the rest.
+        # The library allocates the size that the block claims, up to 4 GiB, before it reads the rest.
         size = cramjam.snappy.decompress_raw_len(block)
         if size > _SNAPPY_EXPANSION * len(block):
             message = f"a snappy block of {len(block)} bytes claims {size} decompressed"
@@ -119,14 +119,14 @@ class Snappy(Codec):
 
 
 class _Scratch(threading.local):
-    """Room for one decompressed block; every thread has its own, since the library works without the interpreter lock."""
+    """Buffer for one decompressed block, one per thread, because the library releases the GIL."""
 
     def __init__(self) -> None:
         self.block = memoryview(bytearray(_LZ4_BLOCK_BYTES))
 
 
 class Lz4(Codec):
-    """The LZ4 frame format with independent blocks: Java's reader refuses linked ones, cramjam's default."""
+    """The LZ4 frame format with independent blocks: Java's reader rejects linked ones, the default of cramjam."""
 
     id, name = LZ4, "lz4"
 
@@ -134,7 +134,7 @@ class Lz4(Codec):
         self._scratch = _Scratch()
 
     def compress(self, data: bytes | bytearray | memoryview, *, fast: bool = False) -> bytes:
-        del fast  # Java's producer uses the fast compressor as well unless it is told a level
+        del fast  # Java's producer also uses the fast compressor unless a level is configured
         view = memoryview(data)
         out: list[bytes | memoryview] = [_LZ4_HEAD]
         for at in range(0, len(view), _LZ4_BLOCK_BYTES):
@@ -165,13 +165,16 @@ class Lz4(Codec):
             else:
                 scratch = self._scratch.block
                 blocks.append(bytes(scratch[: cramjam.lz4.decompress_block_into(block, scratch)]))
-        # What stands behind the end mark nobody reads, Java's reader neither.
+        # Bytes after the end mark are ignored, as by Java's reader.
         return blocks[0] if len(blocks) == 1 else b"".join(blocks)
 
 
 def with_right_head(frame: bytes) -> bytes:
-    """An LZ4 frame out of a message of magic 0: its writers took the frame's magic number into the descriptor's checksum
-    (KAFKA-3160), so every other reader refuses it. ValueError when there is no descriptor."""
+    """Fix an LZ4 frame of a message of magic 0.
+
+    Its writers included the frame's magic number in the descriptor's checksum (KAFKA-3160), so all other readers reject
+    it. Raises ValueError when there is no descriptor.
+    """
     if len(frame) < len(_LZ4_HEAD):
         message = f"an lz4 frame of {len(frame)} bytes"
         raise ValueError(message)
@@ -182,7 +185,7 @@ def with_right_head(frame: bytes) -> bytes:
 
 
 def _xxh32(data: bytes) -> int:
-    """XXH32 with seed 0 of less than 16 bytes, which no descriptor has: the rounds of four lanes are left out."""
+    """XXH32 with seed 0 for fewer than 16 bytes, the size of every descriptor: the rounds of four lanes are omitted."""
     mask = 0xFFFFFFFF
     total = (0x165667B1 + len(data)) & mask
     whole = len(data) & ~3
@@ -214,7 +217,10 @@ _BY_NAME: Final = {codec.name: codec for codec in CODECS}
 
 
 def codec_of(key: int | str) -> Codec:
-    """The codec of an id (attributes & 7) or of a Kafka name (``compression.type``); CorruptBatch / ValueError."""
+    """The codec of an id (attributes & 7) or of a Kafka name (``compression.type``).
+
+    Raises CorruptBatch or ValueError.
+    """
     if isinstance(key, int):
         if key >= len(CODECS):
             message = f"a record batch names compression codec {key}, which does not exist"
@@ -227,7 +233,7 @@ def codec_of(key: int | str) -> Codec:
 
 
 def decompress(codec_id: int, data: bytes | bytearray | memoryview) -> bytes:
-    """Decompress a records block; CorruptBatch when it is no valid block of that codec."""
+    """Decompress a records block. Raises CorruptBatch when it is not a valid block of that codec."""
     codec = codec_of(codec_id)
     try:
         return codec.decompress(data)

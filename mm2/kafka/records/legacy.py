@@ -1,13 +1,13 @@
 """Message sets of the formats before record batches, magic 0 (Kafka 0.8) and 1 (0.10); a log may still hold them.
 
-==== a message =============================================================================
-offset int64 | size int32 | crc int32 | magic | attributes | timestamp int64 (magic 1 only) |
-key length int32 (-1 null) | key | value length int32 (-1 null) | value
-============================================================================================
+==== a message ============================================================================= offset int64 | size int32 |
+crc int32 | magic | attributes | timestamp int64 (magic 1 only) | key length int32 (-1 null) | key | value length int32
+(-1 null) | value ============================================================================================
 
 The size counts what follows it; the CRC-32 covers everything from the magic on. Attributes: codec 0-2, LogAppendTime 3.
 A compressed message, the wrapper, holds a message set of its own as its value. Its offset is that of the last inner
-message; inner offsets are absolute in magic 0 and relative in magic 1 (KIP-31). Rules as Java's `AbstractLegacyRecordBatch`.
+message; inner offsets are absolute in magic 0 and relative in magic 1 (KIP-31). Rules as Java's
+`AbstractLegacyRecordBatch`.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _unwrapped(wrapper: Message, where: str) -> list[Message]:
         message = f"{where} does not parse: it holds {len(inner)} messages, or compressed ones"
         raise CorruptBatch(message)
     base = 0
-    if wrapper.magic and wrapper.offset:  # 0: as some producers send it, before any log has numbered it
+    if wrapper.magic and wrapper.offset:  # 0: an unassigned offset, as sent by some producers
         base = wrapper.offset - inner[-1].offset
         if base < 0:
             message = f"{where} does not parse: its last message has the relative offset {inner[-1].offset}"

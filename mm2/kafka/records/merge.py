@@ -1,11 +1,11 @@
-"""Tiny batches of one partition put together into large ones.
+"""Merge tiny batches of one partition into large ones.
 
-A broker takes one batch per partition and request, so what comes in batches of one record goes at the pace of the round
-trip, and the target pays for a header and a log append per record. Here the records of neighbouring batches move into one:
-their offset and timestamp deltas are written anew, all else of them is the bytes that it was.
+A broker accepts one batch per partition and request. Copying batches of one record would be limited to one record per
+round trip, and the target would need a header and a log append for each. The records of consecutive batches are moved
+into one batch: their offset and timestamp deltas are rewritten, their other bytes stay unchanged.
 
-`merge` takes batches that were looked at already. `coalesce` walks over a fetched record set and does it all in one loop,
-which is what a million batches a second need.
+`merge` takes batches that have been parsed. `coalesce` parses a fetched record set and merges in one loop, fast enough
+for a million batches per second.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from mm2.kafka.records.codec import codec_of, decompress
 from mm2.kafka.records.record import read_varint
 from mm2.kafka.varint import varint
 
-#: From this size on a batch is no longer tiny: its records outweigh what a batch costs.
+#: A batch of this size or more is not tiny: its records cost more than the batch overhead.
 TINY_BYTES: Final = 4096
 MAX_MERGED_BYTES: Final = 512 << 10
 
@@ -44,7 +44,7 @@ MAX_MERGED_BYTES: Final = 512 << 10
 _LEAN: Final = struct.Struct(">qi4xbIhiq22xi")
 _INT32: Final = struct.Struct(">i")
 _LEAST_LENGTH: Final = HEADER_BYTES - LOG_OVERHEAD
-_MAX_INFLATED_BYTES: Final = 16 << 20  # well compressed nothings must not become a batch of gigabytes
+_MAX_INFLATED_BYTES: Final = 16 << 20  # highly compressed tiny batches must not become a batch of gigabytes
 _WINDOW_BYTES: Final = 64 << 10
 _IGNORED: Final = DELETE_HORIZON | TRANSACTIONAL
 _TABLE: Final = 1 << 14
@@ -53,13 +53,13 @@ _INT64_MAX: Final = (1 << 63) - 1
 
 
 def worth_merging(batches: int, size: int) -> bool:
-    """Whether that many neighbouring batches of ``size`` bytes together are better sent as one."""
+    """Whether that many consecutive batches of ``size`` bytes in total should be merged."""
     return batches > 1 and size < batches * TINY_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """One batch made of several. It holds all source offsets from ``first`` to before ``after``.
+    """One batch made of several. It covers the source offsets from ``first`` to before ``after``.
 
     ``leader_epoch`` is that of the last of them, for the next Fetch (`Position.last_fetched_epoch`).
     """
@@ -73,13 +73,13 @@ class Merged:
 
 
 def merge(views: Sequence[BatchView], *, max_bytes: int = MAX_MERGED_BYTES) -> list[Merged]:
-    """Put neighbouring batches, all plain (`BatchHeader.is_plain`) and of one codec, into as few as possible.
+    """Merge consecutive batches, all plain (`BatchHeader.is_plain`) and of one codec, into as few as possible.
 
-    No more than ``max_bytes`` of batches go into one, which comes out about as large or smaller; a larger batch stays alone.
-    The merged ones belong to no producer and to no transaction.
+    At most ``max_bytes`` of batches are merged into one, which has about the same size or less; a larger batch stays
+    alone. The merged batches have no producer and no transaction.
 
-    Raises CorruptBatch when a CRC is wrong or the records of a batch do not add up, ValueError for batches that are not
-    plain, not alike or no neighbours.
+    Raises CorruptBatch when a CRC is wrong or records are malformed, ValueError for batches that are not plain, differ
+    in codec or are not consecutive.
     """
     if old := [view for view in views if view.header is None]:
         message = f"the message set at offset {old[0].base_offset} is no batch that could be merged"
@@ -113,12 +113,12 @@ def coalesce(
     compressed: bool = False,
     transactional: bool = False,
 ) -> Iterator[BatchView | Merged]:
-    """As `iter_batches`, with neighbouring tiny batches merged on the way.
+    """As `iter_batches`, but merges consecutive tiny batches.
 
-    What is merged are ``least`` or more plain batches of one codec, from ``offset`` on, without gaps between them, whose
-    CRCs are right and whose records add up. ``compressed``: also compressed ones, which costs decompressing and compressing them.
-    ``transactional``: also those of transactions, which is right when none of them can have been aborted.
-    Everything else comes as the view that it is, in order. So does a corrupt batch: whoever looks at it will find out.
+    Merges ``least`` or more plain batches of one codec, from ``offset`` on, without gaps between them, with valid CRCs
+    and records. ``compressed``: also merges compressed batches, which costs decompression and compression.
+    ``transactional``: also merges transactional batches, which is correct only if none of them can be aborted. All
+    other batches, including corrupt ones, are returned as views, in order; the caller detects corrupt ones.
     """
     ignored = _IGNORED if transactional else DELETE_HORIZON
     at: int | None = 0
@@ -149,11 +149,11 @@ def coalesce(
 
 
 def _run_of(first: BatchHeader, buffer: memoryview, ignored: int) -> _Run:
-    """As many tiny batches as there are from the beginning of ``buffer`` on; none when not even the first one is right."""
+    """The tiny batches at the beginning of ``buffer`` that can be merged; empty when the first one cannot."""
     run = _Run(first)
     more = True
     while more:
-        window = bytes(buffer[run.size : run.size + _WINDOW_BYTES])  # whose slices cost less than a view's
+        window = bytes(buffer[run.size : run.size + _WINDOW_BYTES])  # slicing bytes costs less than slicing a view
         before = run.size
         run.take(window, 0, len(window), ignored, below=TINY_BYTES)
         taken = run.size - before
@@ -163,19 +163,22 @@ def _run_of(first: BatchHeader, buffer: memoryview, ignored: int) -> _Run:
 
 @functools.cache
 def _varints() -> list[bytes]:
-    """Varints of 0, 1, 2, …, made when something is merged for the first time."""
+    """Varints of 0, 1, 2, …, created on first use."""
     return [varint(number) for number in range(_TABLE)]
 
 
 @functools.cache
 def _lengths() -> list[bytes]:
-    """What a record of length n begins with: its length, and attributes, of which there are none."""
+    """The first bytes of a record of length n: its length, and attributes 0."""
     return [varint(length) + b"\0" for length in range(TINY_BYTES + 16)]
 
 
 @functools.cache
 def _lone_heads() -> list[bytes]:
-    """How the one record of a block of n bytes begins: length, no attributes, timestamp delta 0, offset delta 0."""
+    """The first bytes of the only record in a block of n bytes.
+
+    These are its length, attributes 0, timestamp delta 0 and offset delta 0.
+    """
     heads = [b"\xff"] * 4  # no record is that short
     for size in range(4, TINY_BYTES):
         length = size - 1
@@ -186,7 +189,7 @@ def _lone_heads() -> list[bytes]:
 
 
 class _Run:
-    """Batches on their way into one. ``size`` is that of the batches it has taken."""
+    """Batches that are being merged. ``size`` is the size of the batches taken so far."""
 
     __slots__ = (
         "_base_timestamp",
@@ -213,9 +216,9 @@ class _Run:
         self._pieces = [bytes(HEADER_BYTES)]
 
     def take(self, data: bytes, at: int, end: int, ignored: int, *, below: int) -> None:
-        """Take whole batches from ``at`` on, as long as they are shorter than ``below``, alike, neighbours and right.
+        """Take whole batches from ``at`` on, while they are shorter than ``below``, alike, consecutive and valid.
 
-        ``ignored``: attributes that make no difference. May be called again with what follows.
+        ``ignored``: attributes that may differ. May be called again with the bytes that follow.
         """
         varints, lengths, lone_heads = _varints(), _lengths(), _lone_heads()
         codec, attributes_mask, base = self.codec, ~ignored, self._base_timestamp
@@ -250,7 +253,7 @@ class _Run:
                     and number < _TABLE
                     and block.startswith(head := lone_heads[room], start)
                 ):
-                    # The case that all of this is for: `add` would do the same in three times the time.
+                    # Fast path for the usual case: `add` would do the same in three times the time.
                     rest = block[start + len(head) :]
                     stamp, index = varints[delta], varints[number]
                     pieces += (lengths[1 + len(stamp) + len(index) + len(rest)], stamp, index, rest)
@@ -274,10 +277,10 @@ class _Run:
         return decompress(self.codec, batch[HEADER_BYTES:])
 
     def add(self, block: bytes, start: int, base_timestamp: int, count: int, number: int) -> bool:
-        """The records of a batch, ``block`` from ``start`` on, as the ``number``-th and following ones.
+        """Add the records of a batch, ``block`` from ``start`` on, as the ``number``-th and following ones.
 
-        False when their timestamps are too far from the first one's. Raises CorruptBatch. Whenever it does not return True,
-        nothing was taken.
+        Returns False when their timestamps are too far from the first one. Raises CorruptBatch. Unless it returns True,
+        nothing is added.
         """
         varints = _varints()
         shift = base_timestamp - self._base_timestamp
@@ -328,7 +331,7 @@ class _Run:
         return True
 
     def finish(self) -> Merged:
-        """The batch that has become of them, with a right CRC."""
+        """The merged batch with a valid CRC."""
         codec = codec_of(self.codec)
         if codec.id:
             self._pieces[1:] = [codec.compress(b"".join(self._pieces[1:]), fast=True)]

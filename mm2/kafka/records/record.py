@@ -1,4 +1,4 @@
-"""Records inside a batch: decoding, encoding, and rewriting a batch without touching keys, values or headers.
+"""Records inside a batch: decode, encode, and rewrite a batch without changing keys, values or headers.
 
 ==== a record of message format v2, all integers zig-zag varints ====
 length | attributes (1 byte, 0) | timestampDelta | offsetDelta | keyLength (-1 null) | key | valueLength (-1 null) |
@@ -37,7 +37,10 @@ _INT64_MAX: Final = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record. ``timestamp`` in ms since the epoch, None = now when encoded. ``offset`` is meaningful when read."""
+    """One record. ``timestamp`` in ms since the epoch; None: now, when encoded.
+
+    ``offset`` is set in decoded records.
+    """
 
     key: bytes | None = None
     value: bytes | None = None
@@ -47,7 +50,7 @@ class Record:
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """The zig-zag varint at ``at`` and the place behind it; IndexError past the end."""
+    """The zig-zag varint at ``at`` and the index after it; IndexError past the end."""
     byte = data[at]
     if byte < 0x80:
         return (byte >> 1) ^ -(byte & 1), at + 1
@@ -76,16 +79,19 @@ def _corrupt(header: BatchHeader, why: object) -> CorruptBatch:
 
 
 def _check_end(header: BatchHeader, at: int, end: int) -> None:
-    """As Java's reader: a batch that says it holds fewer records than it does would lose the rest without a word."""
+    """Check the records count, as Java's reader does.
+
+    A count that is too low would silently lose the remaining records.
+    """
     if header.records_count < 0 or at != end:
         why = f"{header.records_count} records are announced, {end - at} bytes follow them"
         raise _corrupt(header, why)
 
 
 def decode_batch(view: BatchView) -> list[Record]:
-    """The records of one batch with absolute offsets and timestamps; the CRC is the caller's business.
+    """The records of one batch with absolute offsets and timestamps. The caller checks the CRC.
 
-    Raises CorruptBatch when the block does not decompress or does not hold ``count`` whole records.
+    Raises CorruptBatch when the block does not decompress or does not contain ``count`` whole records.
     """
     return decode_batch_as(Record, view)
 
@@ -93,7 +99,7 @@ def decode_batch(view: BatchView) -> list[Record]:
 def decode_batch_as(
     make: Callable[[bytes | None, bytes | None, Headers, int | None, int], Decoded], view: BatchView
 ) -> list[Decoded]:
-    """As `decode_batch`, each record made of its key, value, headers, timestamp and offset."""
+    """As `decode_batch`, with each record as a tuple of key, value, headers, timestamp and offset."""
     header = view.header
     if header is None:
         return [make(one.key, one.value, (), one.timestamp, one.offset) for one in read_message_set(view)]
@@ -163,7 +169,7 @@ def encode_batch(
     attributes: int = 0,
     base_offset: int = 0,
 ) -> bytearray:
-    """A whole batch with dense offsets from ``base_offset``. ``producer`` = (id, epoch, base sequence)."""
+    """Encode a whole batch with dense offsets from ``base_offset``. ``producer`` = (id, epoch, base sequence)."""
     if not records:
         message = "a record batch holds at least one record"
         raise ValueError(message)
@@ -220,7 +226,7 @@ def _write_bytes(out: bytearray, data: bytes | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """A batch re-encoded with dense offsets, and which source offsets its records had (ascending)."""
+    """A batch re-encoded with dense offsets, and the source offsets of its records (ascending)."""
 
     data: bytearray
     offsets: list[int]
@@ -233,13 +239,14 @@ def rewrite(
     keep_index: Callable[[int], bool] | None = None,
     recompress: bool = True,
 ) -> Rewritten | None:
-    """Re-encode a batch that a broker would refuse: holes closed, LogAppendTime turned into CreateTime, magic 0/1 to 2.
+    """Re-encode a batch that a broker would reject: close gaps, convert LogAppendTime to CreateTime and magic 0/1 to 2.
 
-    Keys, values, headers and timestamps stay; so does the codec unless ``recompress`` is off. ``keep`` chooses records
-    by their absolute source offset, ``keep_index`` by their place in the batch (as `Produced.bad_records` counts them).
-    None when nothing is left (compaction keeps empty batches for the producer's sake).
+    Keys, values, headers and timestamps stay unchanged, and so does the codec unless ``recompress`` is off. ``keep``
+    selects records by their absolute source offset, ``keep_index`` by their index in the batch (as
+    `Produced.bad_records` counts them). Returns None when no record is left (compaction keeps empty batches to preserve
+    producer state).
 
-    Raises CorruptBatch when the records do not add up, and nothing else, whatever the bytes are.
+    Raises only CorruptBatch, for any malformed bytes.
     """
     header = view.header
     if header is None:
@@ -321,7 +328,7 @@ def _rewrite_legacy(
 
 
 def split(view: BatchView, parts: int) -> list[Rewritten]:
-    """Cut a batch into about ``parts`` smaller ones with the same records, for a target that takes less at a time."""
+    """Split a batch into about ``parts`` smaller ones with the same records, for a target with a lower size limit."""
     whole = rewrite(view, recompress=view.header is None)
     if whole is None or view.header is None:
         return [] if whole is None else [whole]

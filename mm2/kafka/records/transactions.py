@@ -1,7 +1,7 @@
-"""Which batches of a partition belong to aborted transactions, told from a Fetch answer under read_committed.
+"""Batches of aborted transactions, found with the list in a Fetch answer under read_committed.
 
-A broker names the aborted transactions that overlap the fetched range as (producer id, first offset); an abort marker in
-the log ends each (KIP-98, as `CompletedFetch` of the Java consumer does it).
+A broker lists the aborted transactions that overlap the fetched range as (producer id, first offset); an abort marker
+in the log ends each of them (KIP-98). Same algorithm as `CompletedFetch` of the Java consumer.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _ABORT = 0
 
 
 class AbortedTransactions:
-    """Follows one partition through one Fetch answer; make a new one for each answer."""
+    """State of one partition in one Fetch answer; create a new one for each answer."""
 
     def __init__(self, aborted: Iterable[tuple[int, int]]) -> None:
         self._starts = [(first_offset, producer_id) for producer_id, first_offset in aborted]
@@ -25,7 +25,7 @@ class AbortedTransactions:
         self._open: set[int] = set()
 
     def covers(self, view: BatchView) -> bool:
-        """Whether this batch is to be dropped as aborted; call it for every batch in order, control batches too."""
+        """Whether to drop this batch as aborted. Call it for every batch in order, including control batches."""
         header = view.header
         if header is None or (not self._starts and not self._open):
             return False

@@ -1,1 +1,1 @@
-"""Requests of Kafka that kafka-python does not have yet, as it loads its own: fields, types and versions by name of the message."""
+"""Schemas of Kafka requests that kafka-python lacks, in its own JSON format."""

@@ -1,1 +1,1 @@
-"""The hot path's own encoding of Fetch and Produce, and a channel that moves whole frames without copying them."""
+"""Fetch and Produce encoding of the hot path, and a channel that transfers whole frames without copying them."""

@@ -1,6 +1,6 @@
-"""A connection of the hot path inside an asyncio loop: whole frames in, lists of buffers out, no copies.
+"""A hot-path connection in an asyncio loop: receives whole frames, sends lists of buffers, without copies.
 
-Opening, TLS and SASL are `mm2.kafka.connection.Connection`'s work; a channel takes over its socket afterwards.
+`mm2.kafka.connection.Connection` opens it, with TLS and SASL; the channel then uses its socket.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from mm2.kafka.connection import Connection
 from mm2.kafka.errors import CorruptBatch, DisconnectedFailure, KafkaFailure
 
 _WANT = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
-_MAX_VECTORS = 512  # Linux takes 1024 buffers in one sendmsg; with fewer it is called more often, which costs more
+_MAX_VECTORS = 512  # Linux accepts 1024 buffers in one sendmsg; fewer mean more calls, which cost more
 _TLS_RECORD_BYTES = 16 << 10
-_READS_PER_TURN = 64  # then the other channels of the loop get their turn
+_READS_PER_TURN = 64  # then other channels of the loop get their turn
 _TLS_READS_PER_TURN = 512  # of one TLS record each
 
 
 class BufferPool:
-    """Receive buffers that are used again: fresh memory costs a page fault per 4 KiB, a third of the whole copy.
+    """Reusable receive buffers: new memory costs a page fault per 4 KiB, a third of the total cost of copying.
 
-    Nobody gives a buffer back. It is free when nobody looks at it any more, that is when the pool holds the only
-    reference: every memoryview on a bytearray keeps one.
+    Buffers are not returned explicitly. A buffer is free when the pool holds the only reference to it: every memoryview
+    on a bytearray holds one too.
     """
 
     _ROUND = 1 << 20
@@ -40,7 +40,7 @@ class BufferPool:
         """A buffer of at least ``size`` bytes with undefined content."""
         if size < self._ROUND >> 4:
             return bytearray(size)
-        # getrefcount sees the list's reference and its argument's: 2 means free.
+        # getrefcount counts the list's reference and its argument: 2 means free.
         free = [
             index
             for index in range(len(self._buffers))
@@ -60,9 +60,9 @@ class BufferPool:
 class Channel:
     """Frames over one broker connection. All methods and callbacks run on the loop's thread.
 
-    ``on_frame(frame)`` gets each answer without its size prefix, in request order (brokers answer in order);
-    ``on_lost(error)`` comes once, after which nothing else comes. ``may_write`` is asked before each write to the socket,
-    also for what has waited until the socket took it; without leave the connection ends.
+    ``on_frame(frame)`` receives each answer without its size prefix, in request order (brokers answer in order).
+    ``on_lost(error)`` is called once, after which no other callback follows. ``may_write`` is called before each write
+    to the socket, including delayed writes; if it returns False, the connection is closed.
     """
 
     def __init__(
@@ -99,11 +99,14 @@ class Channel:
 
     @property
     def lost(self) -> bool:
-        """The connection is gone; open another."""
+        """The connection is closed; open another."""
         return self._lost
 
     def send(self, buffers: Iterable[bytes | bytearray | memoryview], correlation_id: int) -> None:
-        """Queue one framed request and write what the socket takes now; the answer has to carry ``correlation_id``."""
+        """Queue one framed request and write as much as the socket accepts.
+
+        The answer must have this ``correlation_id``.
+        """
         if self._lost:
             return
         self._expected.append(correlation_id)
@@ -112,12 +115,12 @@ class Channel:
             self._flush()
 
     def close(self) -> None:
-        """Close without telling anyone."""
+        """Close without calling ``on_lost``."""
         if not self._lost:
             self._detach()
 
     def fail(self, error: KafkaFailure) -> None:
-        """Give the connection up, with the owner's knowledge."""
+        """Close and call ``on_lost``."""
         if not self._lost:
             self._detach()
             self._on_lost(error)
@@ -141,7 +144,7 @@ class Channel:
                 if self._vectored:
                     sent = self._socket.sendmsg(islice(out, _MAX_VECTORS))
                 else:
-                    # What a write was tried with has to be offered again until it is through (SSL_write's rule).
+                    # SSL_write requires an incomplete write to be repeated with the same data.
                     self._offered = self._offered or self._whole_records()
                     sent = self._socket.send(self._offered)
                     self._offered = None
@@ -166,9 +169,10 @@ class Channel:
             self._writer_added = False
 
     def _whole_records(self) -> memoryview:
-        """What to write next through TLS: as many whole records as the front buffer fills, small ones joined to fill one.
+        """The next bytes to write through TLS.
 
-        Each write ends with a record, and a record costs as much for 60 bytes as for 16 KiB.
+        As many whole TLS records as the front buffer fills, or small buffers joined to one record. Each write ends with
+        a TLS record, which costs as much for 60 bytes as for 16 KiB.
         """
         out = self._out
         if len(out) > 1 and len(out[0]) < _TLS_RECORD_BYTES:
@@ -206,7 +210,7 @@ class Channel:
                 reads += 1
                 if reads >= self._reads_per_turn:
                     if not self._vectored:
-                        # A TLS socket may hold decrypted bytes that no poll sees: it is looked at again in any case.
+                        # A TLS socket may hold decrypted bytes that poll does not see: always check it again.
                         self._loop.call_soon(self._readable)
                     return
         except _WANT:
@@ -232,7 +236,7 @@ class Channel:
             return
         (correlation_id,) = struct.unpack_from(">i", frame)
         if not self._expected or self._expected[0] != correlation_id:
-            # Whatever this answers, it is not what we asked: nothing on this connection can be believed any more.
+            # The answer belongs to another request: the connection is in an unknown state.
             due = self._expected[0] if self._expected else "none"
             message = f"{self._address} answered request {correlation_id} when {due} was due"
             raise CorruptBatch(message)

@@ -1,7 +1,7 @@
-"""Fetch v7 to v17 with incremental sessions (KIP-227), records left as views into the received frame.
+"""Fetch v7 to v17 with incremental sessions (KIP-227); records are views into the received frame.
 
-Without a session a broker fills a small answer from the first partition forever; with one it rotates. Versions below
-12 are not flexible; from 13 on topics go by id (KIP-516), which is also how a re-created topic is told from the old one.
+Without a session a broker fills every small answer from the first partition; with one it rotates. Versions below 12 are
+not flexible. From 13 on topics are named by id (KIP-516), which also distinguishes a recreated topic from the old one.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ TOPIC_IDS_FROM: Final = 13
 _LIMITS: Final = struct.Struct(">iiibii")  # max_wait, min_bytes, max_bytes, isolation, session id, session epoch
 _PARTITION: Final = struct.Struct(">ihqqq")  # index, error, high watermark, last stable offset, log start
 _EPOCH_AND_OFFSET: Final = struct.Struct(">iq")
-_DIVERGING_EPOCH: Final = 0  # a tag of a partition's share
+_DIVERGING_EPOCH: Final = 0  # a tagged field of a partition
 FULL_SESSION: Final = (0, 0)
 
 
 class Position(NamedTuple):
-    """Where to read a partition on from.
+    """Position of the next Fetch for a partition.
 
-    ``leader_epoch`` is that of the leader as metadata knows it: the broker refuses when it knows better. ``last_fetched_epoch``
-    is that of the last batch that was read (`BatchHeader.leader_epoch`), told from v12 on: the broker answers with
-    `Fetched.diverging` when its log never had that epoch at that offset (KIP-595; `Partition.readRecords` of Kafka does it for
-    consumers as well as for followers). -1: not known, no check.
+    ``leader_epoch`` is the leader's epoch in the metadata: a broker that knows a newer epoch rejects the request.
+    ``last_fetched_epoch`` is that of the last batch that was read (`BatchHeader.leader_epoch`), sent from v12 on: the
+    broker answers with `Fetched.diverging` when its log never had that epoch at that offset (KIP-595;
+    `Partition.readRecords` of Kafka checks it for consumers as well as for followers). -1: not known, no check.
     """
 
     offset: int
@@ -47,10 +47,11 @@ class Position(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """One partition of a Fetch answer. ``records`` is a view into the frame; offsets as the broker gives them.
+    """One partition of a Fetch answer. ``records`` is a view into the frame; offsets are the broker's.
 
-    ``diverging`` is (epoch, end offset) when what was read before is not in this log: of what was read, only records
-    before that offset are, and of those only what is of that epoch or an older one. There are no records then.
+    ``diverging`` is (epoch, end offset) when the log does not contain the records read before. Of these, it contains
+    only those before that offset, and among them only those of that epoch or an older one. The answer has no records
+    then.
     """
 
     topic_partition: TopicPartition
@@ -65,10 +66,10 @@ class Fetched(NamedTuple):
 
 @dataclass(slots=True)
 class FetchSession:
-    """What one connection's session has told the broker; one per (connection, broker), one request under way at a time.
+    """State of one connection's fetch session: one per connection and broker, with one request in flight at a time.
 
-    ``topic_ids`` maps names to 16-byte ids; a topic without one cannot be fetched from v13 on. ``throttle_ms`` is what the
-    last answer said: for so long the broker reads nothing more from this connection, by a quota (KIP-219).
+    ``topic_ids`` maps names to 16-byte ids; a topic without one cannot be fetched from v13 on. ``throttle_ms`` is from
+    the last answer: because of a quota, the broker reads nothing from this connection for that time (KIP-219).
     """
 
     topic_ids: Mapping[str, bytes]
@@ -76,7 +77,7 @@ class FetchSession:
     epoch: int = 0
     known: dict[TopicPartition, Position] = field(default_factory=dict)
     throttle_ms: int = 0
-    forgotten: bool = False  # reset since the last request: its answer says nothing about the next session
+    forgotten: bool = False  # reset since the last request: the next answer does not belong to the current session
 
     def request(
         self,
@@ -93,8 +94,8 @@ class FetchSession:
     ) -> bytes:
         """The framed request that makes the broker's session equal to ``wanted``.
 
-        ``touched`` may name, each once, those that ``wanted`` says something else about than in the last request, or nothing any more:
-        with thousands of partitions and no traffic, comparing them is what costs most.
+        ``touched`` may list, each once, the partitions that changed in ``wanted`` or were removed from it since the
+        last request. With thousands of partitions and no traffic, comparing all of them costs most.
         """
         full = self.epoch == 0
         self.forgotten = False
@@ -171,9 +172,9 @@ class FetchSession:
                 out += b"\x00"
 
     def response(self, version: int, frame: memoryview) -> list[Fetched]:
-        """Parse an answer (frame without size prefix, correlation id included) and move the session on.
+        """Parse an answer (frame without size prefix, correlation id included) and update the session.
 
-        Raises BrokerFailure for an error of the whole request (70, 71: the session is reset, ask again) and
+        Raises BrokerFailure for an error of the whole request (70, 71: the session is reset, send again) and
         CorruptBatch when the frame does not parse.
         """
         try:
@@ -187,7 +188,7 @@ class FetchSession:
         return fetched
 
     def reset(self) -> None:
-        """Start with a full session again, on a new connection or after the broker forgot the old one."""
+        """Start a full session, on a new connection or after the broker has dropped the old session."""
         self.session_id, self.epoch = FULL_SESSION
         self.known.clear()
         self.forgotten = True
@@ -234,7 +235,7 @@ def _read_partition(read: Reader, version: int, topic: str, *, flexible: bool) -
         if flexible:
             read.tags()
     if version >= 11:
-        read.int32()  # preferred read replica: we send no rack id, so none is offered
+        read.int32()  # preferred read replica: never set, because the request has no rack id
     size = read.length(compact=flexible)
     records = read.bytes_view(max(0, size))
     diverging: tuple[int, int] | None = None

@@ -1,4 +1,4 @@
-"""Kafka's primitive types for the two requests that are encoded by hand: a cursor to read, functions to write."""
+"""Kafka's primitive types for the two requests that are encoded by hand: a reader and functions that write."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def string(text: str | None, *, compact: bool) -> bytes:
 
 
 def array_head(count: int, *, compact: bool) -> bytes:
-    """The length in front of an array's items."""
+    """The length before an array's items."""
     return uvarint(count + 1) if compact else INT32.pack(count)
 
 

@@ -18,12 +18,13 @@ API_KEY: Final = 0
 REQUEST: Final = ProduceRequest
 MIN_VERSION: Final = 3
 MAX_VERSION: Final = 13
-#: From here on topics go by id, so that a batch never lands in another topic of the same name (KIP-516).
+#: From this version on topics are named by id, so that a batch is never written to another topic of the same name
+#: (KIP-516).
 TOPIC_IDS_FROM: Final = 13
 FLEXIBLE_FROM: Final = 9
 
 _PARTITION: Final = struct.Struct(">ihqq")  # index, error, base offset, log append time
-# The same, the log start offset, and nothing to complain of: no refused records, no message, no tagged fields.
+# The same and the log start offset, for a success: no rejected records, no message, no tagged fields.
 _TAKEN: Final = struct.Struct(">ihqqqBBB")
 _NOTHING: Final = [1, 0, 0]
 
@@ -32,8 +33,10 @@ Buffer = bytes | bytearray | memoryview
 
 @dataclass(frozen=True, slots=True)
 class Produced:
-    """The broker's word on one partition's batch. ``bad_records``: places in the batch of the records it refuses it for,
-    empty when it does not say (KIP-467)."""
+    """Result of one partition's batch.
+
+    ``bad_records``: indexes of the rejected records, if the broker reports them (KIP-467).
+    """
 
     topic_partition: TopicPartition
     error_code: int
@@ -45,8 +48,10 @@ class Produced:
 
 
 class Answer(list[Produced]):
-    """What a broker says of all partitions of a request. ``throttle_ms``: so long it reads nothing more from this
-    connection, by a quota (KIP-219)."""
+    """Results of all partitions of a request.
+
+    ``throttle_ms``: because of a quota, the broker reads nothing from this connection for that time (KIP-219).
+    """
 
     throttle_ms: int = 0
 
@@ -62,7 +67,7 @@ def request(
     transactional_id: str | None = None,
     topic_ids: Mapping[str, bytes] | None = None,
 ) -> list[Buffer]:
-    """The framed request as buffers to be written in order; the batches are passed through by reference.
+    """The framed request as buffers to be written in order; the batches are included by reference.
 
     ``topic_ids`` (16 bytes by name) are needed for every topic from version 13 on.
     """
@@ -101,7 +106,7 @@ def request(
 
 
 def response(version: int, frame: memoryview, names: Mapping[bytes, str] | None = None) -> Answer:
-    """Parse an answer (frame without size prefix, correlation id included); CorruptBatch when it does not parse.
+    """Parse an answer (frame without size prefix, correlation id included). Raises CorruptBatch when it does not parse.
 
     ``names`` by topic id are needed from version 13 on.
     """

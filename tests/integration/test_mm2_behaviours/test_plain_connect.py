@@ -1,6 +1,6 @@
-"""The three Mirror connectors on plain Connect: posted by REST to connect-distributed, under Java's names (spec mirrormaker §9.8).
+"""The three Mirror connectors on connect-distributed, created by REST under the names of the Java classes.
 
-One worker beside the target for most tests, in this order; one beside the source for the last.
+The tests depend on their order. Most use one worker on the target cluster, the last uses one on the source cluster.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Derivation of settings, spec mirrormaker §1.2 to §1.6, by example.
+"""Examples of the settings that MirrorMaker's file gives to clusters, workers and connectors.
 
 Beside these examples, 210 random files gave the same pairs and the same cluster, worker and connector maps as the class
 MirrorMakerConfig of connect-mirror 4.3.0.
@@ -36,7 +36,7 @@ def pairs(lines: str, clusters: str) -> set[str]:
     return set(map(str, of(lines, clusters).cluster_pairs()))
 
 
-# -- flows (§1.4) ------------------------------------------------------------------------------------------------------
+# -- flows -------------------------------------------------------------------------------------------------------------
 
 
 def test_heartbeats_alone_make_every_pair() -> None:
@@ -101,7 +101,7 @@ def test_a_pair_exists_iff_it_replicates_or_emits_heartbeats(
     assert set(mirror_maker("A,B,C", **props).cluster_pairs()) == expected
 
 
-# -- clusters (§1.3) ---------------------------------------------------------------------------------------------------
+# -- clusters ----------------------------------------------------------------------------------------------------------
 
 
 def test_cluster_props_are_the_cluster_s_keys_and_the_inherited_client_keys() -> None:
@@ -158,7 +158,7 @@ def test_mirror_client_sees_top_keys_below_the_cluster_s(tmp_path: Path) -> None
     assert (props["ssl.key.password"], props["forwarding.admin.class"]) == ("s3cret", "x")
 
 
-# -- workers (§1.5) ----------------------------------------------------------------------------------------------------
+# -- workers -----------------------------------------------------------------------------------------------------------
 
 
 def test_worker_defaults() -> None:
@@ -246,7 +246,7 @@ def test_other_top_keys_are_dropped(key: str) -> None:
         assert with_key.connector_config(A_TO_B, connector) == without.connector_config(A_TO_B, connector)
 
 
-# -- connectors (§1.6) -------------------------------------------------------------------------------------------------
+# -- connectors --------------------------------------------------------------------------------------------------------
 
 
 def test_worked_example() -> None:

@@ -1,4 +1,4 @@
-"""The leader's decisions. The scenario was run on Java Connect 4.3.0 (spec connect D.6); counts only, order is free."""
+"""The leader's assignments. The scenario ran on Java Connect 4.3.0; tests compare counts, not the order."""
 
 from __future__ import annotations
 

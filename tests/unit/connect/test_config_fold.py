@@ -1,4 +1,4 @@
-"""What the records of the config topic mean (spec connect B.1)."""
+"""State that the records of the config topic produce (Kafka's KafkaConfigBackingStore)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bytes on the internal topics, from Java Connect 4.3.0 (spec connect B.1, B.3; mirrormaker 2.5)."""
+"""Bytes of the internal topics, recorded from Java Connect 4.3.0."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Golden bytes of the embedded protocol, from Java Connect 4.3.0 (spec connect B.4)."""
+"""Golden bytes of the embedded group protocol, recorded from Java Connect 4.3.0 (KIP-415)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Session keys and signatures; golden values from Java Connect 4.3.0 (spec connect B.5)."""
+"""Session keys and request signatures (KIP-507); golden values from Java Connect 4.3.0."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the status topic holds and who may overrule whom (spec connect B.2)."""
+"""Content of the status topic, and which status overrides which (Kafka's KafkaStatusBackingStore)."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def commit(positions: Positions, *rows: tuple[TopicPartition, int]) -> None:
 
 
 def test_keys_and_values_of_positions_are_javas() -> None:
-    # spec mirrormaker §2.5 [probe]
+    # recorded from Kafka 4.3.0
     key = offset_key("MirrorSourceConnector", "A", T)
     assert key == b'["MirrorSourceConnector",{"cluster":"A","partition":3,"topic":"t"}]'
     assert offset_value(42) == b'{"offset":41}'

@@ -1,4 +1,4 @@
-"""Offset syncs: MM2's bytes (spec mirrormaker §2.3) and its rule (§4.4)."""
+"""Offset syncs: their bytes (Kafka's OffsetSync) and when they are emitted (Kafka's MirrorSourceTask)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TopicPartition("t", 3)
 
 @dataclass
 class RecordRule:
-    """MM2's own rule, record by record (spec mirrormaker §4.4)."""
+    """Kafka's own rule, record by record (MirrorSourceTask.PartitionState)."""
 
     lag_max: int
     previous_up: int = -1
@@ -71,7 +71,7 @@ def syncs_of(desk: Desk) -> list[tuple[int, int]]:
 
 
 def test_bytes_of_offset_syncs_are_javas() -> None:
-    # spec mirrormaker §2.3 [probe]: offset sync (t-3, 100, 57)
+    # recorded from Kafka 4.3.0: offset sync (t-3, 100, 57)
     record = sync_record(T, 100, 57)
     assert (record.key or b"").hex() == "00017400000003"
     assert (record.value or b"").hex() == "00000000000000640000000000000039"
@@ -156,7 +156,7 @@ def test_newer_syncs_replace_those_that_wait() -> None:
     assert syncs_of(desk) == [(4, 4)]
 
 
-# spec mirrormaker §4.4 (Kafka's MirrorSourceTask test), offset.lag.max=50
+# Vectors of Kafka's MirrorSourceTaskTest, offset.lag.max=50.
 VECTORS = [
     (0, 100, True),
     (2, 102, True),

@@ -1,4 +1,4 @@
-"""Which way a topic came: the vectors of Kafka's MirrorClientTest (spec mirrormaker §7), and chains of our own."""
+"""Replication routes of topics: vectors of Kafka's MirrorClientTest and longer chains of our own."""
 
 from __future__ import annotations
 

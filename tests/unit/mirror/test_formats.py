@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from mm2.mirror.formats import Checkpoint, FormatError, Heartbeat, OffsetSync
 
-# Bytes of Kafka 4.3.0's classes (spec mirrormaker §2.3).
+# Bytes of Kafka 4.3.0's classes Heartbeat, Checkpoint and OffsetSync.
 HEARTBEAT = Heartbeat("A", "B", 1700000000000)
 CHECKPOINT = Checkpoint("g1", "A.t", 3, 100, 57, "")
 SYNC = OffsetSync("t", 3, 100, 57)

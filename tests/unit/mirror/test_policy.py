@@ -19,7 +19,7 @@ def separated(separator: str, *, internal: str | None = None) -> DefaultReplicat
     return policy
 
 
-# spec mirrormaker §2.1, probed on Kafka 4.3.0: topic, source, upstream, original, internal?
+# Recorded from DefaultReplicationPolicy of Kafka 4.3.0: topic, source, upstream, original, internal?
 NAMES = [
     ("t", None, None, "t", False),
     ("A.t", "A", "t", "t", False),

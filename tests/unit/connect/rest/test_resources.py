@@ -1,4 +1,4 @@
-"""What each resource asks of the herder, and what it makes of the answer (spec connect C)."""
+"""The herder calls of each REST resource, and the responses it makes of their results."""
 
 from __future__ import annotations
 
