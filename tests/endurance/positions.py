@@ -4,8 +4,9 @@ A position in ``mm2-offsets.<source>.internal`` claims that every record below i
 holds for records below the high watermark only (acks=all). As soon as a position can be read, ListOffsets asks the leader of the
 remote partition for its high watermark. It never falls, so the position was too high when it was written if it is too high now.
 
-A former leader that resumes after it was frozen may answer with an old high watermark. Its answer names an older leader epoch
-than those after it; such a sample is not certain and is counted by itself (KIP-207 and KIP-320 keep other old answers out).
+A former leader that does not know that it is deposed may answer with an old high watermark, also for seconds. Its answer names an
+older leader epoch than later answers do, or than the records have that the position claims; such a sample is not certain and is
+counted by itself (KIP-207 and KIP-320 keep other old answers out).
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from __future__ import annotations
 import json
 import threading
 import time
+from array import array
 from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -83,11 +85,13 @@ def parse(key: bytes | None, value: bytes | None) -> Position | None:
         return None
 
 
-def above(partition: int, claims: Sequence[Claim], source: Rows, target: Rows) -> Verdict:
+def above(
+    partition: int, claims: Sequence[Claim], source: Rows, target: Rows, epochs: Sequence[int] | None = None
+) -> Verdict:
     """Positions of one partition that claim a record at or above the high watermark.
 
-    `source` and `target` are the records as they were at the end. A record that is not on the target at all is lost, which the
-    oracle reports; of one that is there more than once the first counts.
+    `source` and `target` are the records as they were at the end, `epochs` the leader epochs of the batches of `target`. A record that
+    is not on the target at all is lost, which the oracle reports; of one that is there more than once the first counts.
     """
     places: dict[int, deque[int]] = {}
     for offset, digest in zip(target.offsets, target.digests, strict=True):
@@ -109,6 +113,8 @@ def above(partition: int, claims: Sequence[Claim], source: Rows, target: Rows) -
         )
         later = (other for other in claims[number + 1 :] if other.at_s >= claim.at_s + _LATER_S)
         is_certain = any(other.epoch == claim.epoch for other in later)
+        if epochs is not None and epochs[bisect_left(target.offsets, needed[claimed - 1])] > claim.epoch:
+            is_certain = False  # written under a later leader: the one that answered was deposed
         (verdict.above if is_certain else verdict.uncertain).append(sentence)
     return verdict
 
@@ -119,17 +125,24 @@ def judge_positions(sampler: PositionSampler, source: str, target: str) -> Verdi
     readers = Reader(source, "read_committed"), Reader(target, "read_committed")
     try:
         for (topic, partition), claims in sorted(sampler.claims.items()):
-            wanted, got = (
-                Rows.of(reader.messages(name, partition))
-                for reader, name in zip(readers, (topic, sampler.remote(topic)), strict=True)
-            )
-            found = above(partition, claims, wanted, got)
+            epochs = array("i")
+            wanted = Rows.of(readers[0].messages(topic, partition))
+            got = Rows.of(_with_epochs(readers[1].messages(sampler.remote(topic), partition), epochs))
+            found = above(partition, claims, wanted, got, epochs)
             verdict.above += [f"{topic} {sentence}" for sentence in found.above]
             verdict.uncertain += [f"{topic} {sentence}" for sentence in found.uncertain]
     finally:
         for reader in readers:
             reader.close()
     return verdict
+
+
+def _with_epochs(messages: Iterable[Message], epochs: array[int]) -> Iterator[Message]:
+    """Adds the leader epoch of each message's batch to `epochs`; -1 where there is none."""
+    for message in messages:
+        epoch = message.leader_epoch()
+        epochs.append(-1 if epoch is None else epoch)
+        yield message
 
 
 class PositionSampler:

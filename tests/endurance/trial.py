@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from confluent_kafka import KafkaException
@@ -413,6 +413,8 @@ def _keep_evidence(made: Trial) -> None:
     with (made.folder / "mm2-1" / "claims.log").open("w") as file:
         for claims in made.sampler.claims.values():
             file.writelines(json.dumps(claim._asdict()) + "\n" for claim in claims)
+    with (made.folder / "mm2-1" / "checkpoints.log").open("w") as file:
+        file.writelines(json.dumps(asdict(one)) + "\n" for one in checkpoints(made.target.bootstrap, alias))
     reader = Reader(made.target.bootstrap, "read_uncommitted")
     try:
         for topic in (f"mm2-ledger.{alias}.internal", f"mm2-offsets.{alias}.internal"):

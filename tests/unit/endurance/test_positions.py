@@ -65,6 +65,15 @@ def test_an_answer_with_an_epoch_that_no_later_answer_has_is_uncertain() -> None
     assert (len(soon.above), len(soon.uncertain)) == (0, 1)
 
 
+def test_an_answer_of_a_leader_that_was_deposed_before_the_records_were_written_is_uncertain() -> None:
+    """A deposed leader may answer for seconds."""
+    claims = [claim(4, 12, epoch=1), claim(4, 12, at_s=10.0, epoch=1), claim(6, 16, at_s=11.0, epoch=2)]
+    source, target = rows("abcdef"), rows("abcdef", 10)
+    assert len(above(0, claims, source, target, [1, 1, 1, 1, 2, 2]).above) == 1
+    verdict = above(0, claims, source, target, [1, 1, 2, 2, 2, 2])
+    assert (len(verdict.above), len(verdict.uncertain)) == (0, 2)
+
+
 def test_a_position_that_landed_late_does_not_count() -> None:
     sampler = PositionSampler("127.0.0.1:1", "A")
     for offset, lease in ((10, (1, 1)), (20, (2, 0)), (11, (1, 2)), (30, (2, 1))):
