@@ -231,6 +231,28 @@ def frozen_with_full_socket_doubled(scenario: Scenario) -> None:
     _frozen_with_full_socket(scenario)
 
 
+# -- a deposed leader of the remote partition
+
+
+def deposed_target_leader(scenario: Scenario) -> None:
+    """A clean election; the deposed leader does not know of it, and answers metadata requests and look-ups. Holders crash meanwhile,
+    and the connections to the deposed leader break between the look-up and what is sent."""
+    world, target = scenario.world, scenario.target
+    world.run(3.0)
+    for place in (LEDGER, (OFFSETS, 0), (OFFSETS, 1)):
+        target.move_leader(place)  # what holders write beside the data goes to brokers that are well
+    world.run(4.0)
+    deposed = _cut_off(scenario, target, DATA, 40.0)
+    for _ in range(8):
+        world.run(world.now + 2.0)
+        _crash(scenario)
+        world.run(world.now + 0.2)
+        _start(scenario)
+        world.run(world.now + 0.2 + world.random.random())
+        target.brokers[deposed].break_links(2.0)
+    world.run(world.now + 6.0)
+
+
 # -- a deposed leader of the ledger
 
 
@@ -522,6 +544,15 @@ def _seldom_old(profile: Profile) -> None:
     _seldom(profile)
 
 
+def _seldom_old_and_slow(profile: Profile) -> None:
+    """The deposed leader's high watermark has reached its log end, or a look-up would wait there for ever."""
+    _seldom_old(profile)
+    profile.produce_every_s = 0.7
+
+
+DEPOSED_TARGET_LEADER = Schedule(deposed_target_leader, _seldom_old_and_slow)
+
+
 TARGET: tuple[Schedule, ...] = (
     Schedule(lease_still_runs, _old),
     Schedule(lease_still_runs_doubled, _old_and_few),
@@ -529,6 +560,7 @@ TARGET: tuple[Schedule, ...] = (
     Schedule(moved_without_entry, _moved),
     Schedule(frozen_with_full_socket, _seldom_old),
     Schedule(frozen_with_full_socket_doubled, _seldom_old),
+    DEPOSED_TARGET_LEADER,
     Schedule(stale_ledger_leader, _short_batches),
     Schedule(stale_seen, _seldom_short),
     Schedule(late_position_before_seen, _short_commits),

@@ -33,6 +33,7 @@ from tests.simulation.directed import (
     WRITTEN_PAST_THE_CUT,
     Schedule,
 )
+from tests.simulation.directed_target import DEPOSED_TARGET_LEADER
 from tests.simulation.scenario import Profile
 
 _OLD_MS = 30 * 86_400_000
@@ -248,8 +249,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "S6, L4",
         "a look-up may be of any leader epoch",
         ((TargetLookUp, "progress", _progress_of_any_epoch),),
-        ("zombie", "network", "errors"),
-        _forgetful,
+        schedule=DEPOSED_TARGET_LEADER,
     ),
     Mutation(
         "L1",
