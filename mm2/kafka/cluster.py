@@ -141,8 +141,7 @@ class Cluster:
     def leader(self, topic: str, partition: int, *, timeout_s: float | None = None) -> int:
         """Node id of the leader, from metadata up to `metadata.max.age.ms` old.
 
-        Raises BrokerFailure 3 (unknown topic or partition) or 5 (no leader at the moment), or the failure to get
-        metadata.
+        Raises BrokerFailure with UNKNOWN_TOPIC_OR_PARTITION or LEADER_NOT_AVAILABLE, or the failure to get metadata.
         """
         metadata = self.metadata((topic,), max_age_s=self.settings.metadata_max_age_ms / 1000, timeout_s=timeout_s)
         if topic in metadata.errors:
@@ -198,7 +197,8 @@ class Cluster:
         return found
 
     def invalidate_coordinator(self, key: str, kind: CoordinatorKind = "group") -> None:
-        """Remove a coordinator from the cache, after error 14, 15, 16 or a lost connection."""
+        """Remove a coordinator from the cache, after COORDINATOR_LOAD_IN_PROGRESS,
+        COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR or a lost connection."""
         with self._lock:
             self._coordinators.pop((kind, key), None)
 

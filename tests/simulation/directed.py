@@ -91,6 +91,13 @@ def _start(scenario: Scenario, *, read_committed: bool | None = None) -> None:
     scenario.driver.start()
 
 
+def _restart(scenario: Scenario, down_s: float = 0.5, *, read_committed: bool | None = None) -> None:
+    """The driver and its processes die, and others start after some time."""
+    _crash(scenario)
+    scenario.world.run(scenario.world.now + down_s)
+    _start(scenario, read_committed=read_committed)
+
+
 def _seldom(profile: Profile) -> None:
     profile.commit_ms = _SELDOM_MS
     profile.batch_s = 60.0
@@ -185,9 +192,7 @@ def late_position(scenario: Scenario) -> None:
     world.run(world.now + 3.0)
     scenario._producing = False
     world.run(world.now + 3.0)
-    _crash(scenario)
-    world.run(world.now + 0.5)
-    _start(scenario)
+    _restart(scenario)
     world.run(world.now + 2.0)
 
 
@@ -196,9 +201,7 @@ def late_first_entry(scenario: Scenario) -> None:
     _late_write(scenario, ledger_topic("A"), 1, late_s=4.0)
     world = scenario.world
     world.run(world.now + 6.0)
-    _crash(scenario)
-    world.run(world.now + 0.5)
-    _start(scenario)
+    _restart(scenario)
     world.run(world.now + 2.0)
 
 
@@ -210,9 +213,7 @@ def late_second_session(scenario: Scenario) -> None:
     scenario.target.decide(part, 3, part.state.isr, new_epoch=True)  # connections to it carry nothing else
     world.run(3.0)
     scenario.oracle.excuses.aborted = True
-    _crash(scenario)
-    world.run(world.now + 0.5)
-    _start(scenario, read_committed=True)
+    _restart(scenario, read_committed=True)
     # The first entry is the one of a take-over, the second names the new session.
     _late_write(scenario, ledger, 2, late_s=4.0)
     scenario.driver.crash()
@@ -220,9 +221,7 @@ def late_second_session(scenario: Scenario) -> None:
     _start(scenario, read_committed=False)
     _late_write(scenario, ledger, 1, late_s=20.0, dies=False)
     world.run(world.now + 5.0)
-    _crash(scenario)
-    world.run(world.now + 0.5)
-    _start(scenario)
+    _restart(scenario)
     world.run(world.now + 2.0)
 
 

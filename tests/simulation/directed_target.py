@@ -12,7 +12,7 @@ from mm2.kafka.partitioner import partition_for
 from mm2.kafka.records.record import Record, encode_batch
 from mm2.kafka.structs import TopicPartition
 from tests.simulation.cluster import Cluster, Place
-from tests.simulation.directed import Schedule, _crash, _cut_off, _seldom, _start, _write_to
+from tests.simulation.directed import Schedule, _crash, _cut_off, _restart, _seldom, _start, _write_to
 from tests.simulation.network import Link, Socket
 from tests.simulation.oracle import Violation
 from tests.simulation.process import Loop, Process
@@ -147,9 +147,7 @@ def moved_without_entry(scenario: Scenario) -> None:
         raise Violation("simulation", "no hand-over")
     end = _end(scenario)
     world.run(world.now + 30.0, lambda: _end(scenario) > end + 5)
-    _crash(scenario)
-    world.run(world.now + 0.5)
-    _start(scenario)
+    _restart(scenario)
     world.run(world.now + 2.0)
     _well(target, LEDGER)
     world.run(world.now + 3.0)
@@ -245,9 +243,7 @@ def deposed_target_leader(scenario: Scenario) -> None:
     deposed = _cut_off(scenario, target, DATA, 40.0)
     for _ in range(8):
         world.run(world.now + 2.0)
-        _crash(scenario)
-        world.run(world.now + 0.2)
-        _start(scenario)
+        _restart(scenario, 0.2)
         world.run(world.now + 0.2 + world.random.random())
         target.brokers[deposed].break_links(2.0)
     world.run(world.now + 6.0)
@@ -289,9 +285,7 @@ def stale_ledger_leader(scenario: Scenario) -> None:
         return found
 
     driver.ledger = ledger  # type: ignore[method-assign]
-    _crash(scenario)
-    world.run(world.now + 0.5)
-    _start(scenario)
+    _restart(scenario)
     world.run(world.now + 6.0)
     driver.ledger = newest  # type: ignore[method-assign]
 
@@ -325,9 +319,7 @@ def stale_seen(scenario: Scenario) -> None:
         raise Violation("simulation", "no reset")
     end = _end(scenario)
     world.run(world.now + 5.0, lambda: _end(scenario) > end + 10)
-    _crash(scenario)
-    world.run(world.now + 0.5)
-    _start(scenario)
+    _restart(scenario)
     world.run(world.now + 5.0)
 
 
@@ -385,9 +377,7 @@ def late_position_before_seen(scenario: Scenario) -> None:
     lane._read_starts = starts
     _holder(scenario)._exit(OSError("killed"))
     world.run(world.now + 6.0)
-    _crash(scenario)
-    world.run(world.now + 0.5)
-    _start(scenario)
+    _restart(scenario)
     world.run(world.now + 3.0)
 
 

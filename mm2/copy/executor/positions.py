@@ -166,9 +166,8 @@ class Positions:
         self._leases: dict[TopicPartition, Lease] = {}
         self._seen: dict[TopicPartition, int] = {}  # see `PositionHeader`
         self._seen_after_s = seen_after_s
-        self._acked: dict[
-            TopicPartition, tuple[int, float]
-        ] = {}  # behind a position of ours, and when it was acknowledged
+        # The offset behind an acknowledged position, and when it was acknowledged.
+        self._acked: dict[TopicPartition, tuple[int, float]] = {}
         self._entered: set[TopicPartition] = set()  # whose entry, under a lease of this driver's, is in the ledger
         self.committed: dict[TopicPartition, int | None] = {}
         self._previous: dict[TopicPartition, int | None] = {}  # what the ledger says was committed
