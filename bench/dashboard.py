@@ -31,12 +31,13 @@ from starlette.responses import PlainTextResponse
 
 from bench.workers import RESULTS
 from mm2.config.mirrormaker import MirrorMakerConfig
-from mm2.copy.states import State
+from mm2.copy.states import PartitionState
 from mm2.copy.tally import BOUNDS_S
 from mm2.observer.views import (
     ConnectorView,
     FlowState,
     FlowView,
+    GroupProcess,
     GroupView,
     HeartbeatView,
     LaneView,
@@ -46,10 +47,9 @@ from mm2.observer.views import (
     Snapshot,
     SparkView,
     TaskView,
-    WorkerView,
 )
 from mm2.ui.dashboard import Dashboard
-from mm2.ui.source import Settings, Source
+from mm2.ui.source import PageData, Settings
 from mm2.ui.wording import RANGE
 
 PORT = 8084
@@ -132,8 +132,8 @@ class MadeUp:
                 _connector("MirrorSourceConnector", 4),
             ),
             workers=(
-                WorkerView("10.0.0.1:8083", is_leader=True, is_this=True, connectors=2, tasks=4),
-                WorkerView("10.0.0.2:8083", is_leader=False, is_this=False, connectors=1, tasks=2),
+                GroupProcess("10.0.0.1:8083", is_leader=True, is_this=True, connectors=2, tasks=4),
+                GroupProcess("10.0.0.2:8083", is_leader=False, is_this=False, connectors=1, tasks=2),
             ),
         )
 
@@ -141,7 +141,7 @@ class MadeUp:
         """The flow whose source goes a minute after the start."""
         since_ms = self._began_ms + 60_000
         is_gone = now_ms > since_ms
-        state = State.UNREACHABLE if is_gone else State.RUNNING
+        state = PartitionState.UNREACHABLE if is_gone else PartitionState.RUNNING
         when = f"{datetime.fromtimestamp(since_ms / 1000, UTC):%H:%M:%S} UTC"
         age_s = max(0, now_ms - since_ms) / 1000 + 0.9
         self._others += 0 if is_gone else 310
@@ -187,7 +187,7 @@ class MadeUp:
                     "STARTED",
                 ),
             ),
-            workers=(WorkerView("10.0.0.1:8083", is_leader=True, is_this=True, connectors=2, tasks=2),),
+            workers=(GroupProcess("10.0.0.1:8083", is_leader=True, is_this=True, connectors=2, tasks=2),),
         )
 
     def _partition(self, number: int, now_ms: int) -> PartitionView:
@@ -197,7 +197,7 @@ class MadeUp:
             topic,
             number % 16,
             f"A.{topic}",
-            State.RUNNING,
+            PartitionState.RUNNING,
             "",
             self._began_ms,
             position,
@@ -244,7 +244,7 @@ def _connector(name: str, tasks: int, state: str = "RUNNING") -> ConnectorView:
 @contextmanager
 def served(made_up: MadeUp, port: int = 0) -> Iterator[str]:
     """The dashboard alone; its URL."""
-    app = Dashboard(Source(made_up.snapshot, made_up.settings), PlainTextResponse("", 204))
+    app = Dashboard(PageData(made_up.snapshot, made_up.settings), PlainTextResponse("", 204))
     server = uvicorn.Server(
         uvicorn.Config(app, "127.0.0.1", port, lifespan="off", ws="websockets-sansio", log_level="warning")
     )

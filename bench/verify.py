@@ -35,7 +35,7 @@ from bench.proctree import session_members
 from bench.report import commit, machine
 from bench.shapes import SHAPES, Shape
 from bench.venue import Venue, open_venue
-from mm2.cli.flow import CommandError, Flow
+from mm2.cli.flow import CommandError, ConfiguredFlow
 from mm2.copy.segments import Segment
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.records.batch import BatchView, check_crc, iter_batches
@@ -70,7 +70,7 @@ def copied(venue: Venue, shape: Shape, topic: str, folder: Path) -> Path:
     try:
         while True:
             with suppress(CommandError, KafkaFailure):
-                ledger = Flow.of(file, "A->B").ledger()
+                ledger = ConfiguredFlow.of(file, "A->B").ledger()
                 marks = {tp.partition: entry.mark.source for tp in ledger.partitions() if (entry := ledger.entry(tp))}
                 if [marks.get(index, 0) for index in range(len(wanted))] == wanted:
                     break

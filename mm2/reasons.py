@@ -1,7 +1,7 @@
 """Reason codes.
 
 A reason is a code and a message. Branches, metric labels, JSON fields and tests use the code; the message is for people, and its
-words may change with any release. The codes of a stopped or delayed partition are `mm2.copy.states.State`.
+words may change with any release. The codes of a stopped or delayed partition are `mm2.copy.states.PartitionState`.
 """
 
 from __future__ import annotations

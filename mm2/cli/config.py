@@ -16,8 +16,8 @@ from mm2.config.origins import (
     PROCESS,
     WORKER,
     Level,
-    Section,
     Setting,
+    SettingsSection,
     UnreadKey,
     flow_settings,
     matching,
@@ -79,10 +79,12 @@ def run(options: Any) -> int:
     config = MirrorMakerConfig(parse_properties(text, source=str(file)))
     pairs = config.cluster_pairs() if options.flow is None else [pair_of(config, file, options.flow)]
 
-    def chosen(sections: Iterable[Section]) -> list[Section]:
+    def chosen(sections: Iterable[SettingsSection]) -> list[SettingsSection]:
         found = [one for one in sections if part in {None, one.name}]
         if options.given:
-            found = [Section(one.name, tuple(filter(lambda setting: setting.origin, one.settings))) for one in found]
+            found = [
+                SettingsSection(one.name, tuple(filter(lambda setting: setting.origin, one.settings))) for one in found
+            ]
         return found if options.key is None else matching(found, options.key)
 
     process = chosen([process_settings(config, lines)]) if options.flow is None else []
@@ -106,7 +108,7 @@ def run(options: Any) -> int:
     return EXIT_NOT_WELL if unused else EXIT_WELL
 
 
-def _tell(out: TextIO, parts: Sequence[tuple[str, Sequence[Section]]], lines: dict[str, int]) -> None:
+def _tell(out: TextIO, parts: Sequence[tuple[str, Sequence[SettingsSection]]], lines: dict[str, int]) -> None:
     rows = [
         (where if section.name == PROCESS else f"{where} {section.name}", section)
         for where, sections in parts

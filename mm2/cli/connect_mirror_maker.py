@@ -43,7 +43,7 @@ _STOP_S: Final = 13.0
 _LAST_RESORT_S: Final = 14.5
 
 
-class _Parser(configargparse.ArgumentParser):  # type: ignore[misc]  # configargparse has no types
+class _MirrorMakerParser(configargparse.ArgumentParser):  # type: ignore[misc]  # configargparse has no types
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
         sys.stderr.write(f"{self.prog}: {message}\n")
@@ -52,7 +52,7 @@ class _Parser(configargparse.ArgumentParser):  # type: ignore[misc]  # configarg
 
 def parser() -> Any:
     """The command line; each option can also be set by an environment variable."""
-    made = _Parser(
+    made = _MirrorMakerParser(
         prog="connect-mirror-maker",
         description="Replicates Kafka clusters: topics, configs, ACLs, consumer group offsets.",
         epilog="Options can also be given as environment variables, see above.",

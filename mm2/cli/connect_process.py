@@ -122,7 +122,7 @@ class _NotStarted(Exception):
     """The program could not be started after it was set up."""
 
 
-class _Parser(configargparse.ArgumentParser):  # type: ignore[misc]  # configargparse has no types
+class _WorkerParser(configargparse.ArgumentParser):  # type: ignore[misc]  # configargparse has no types
     def error(self, message: str) -> NoReturn:
         self.print_help(sys.stderr)
         sys.stderr.write(f"\n{self.prog}: {message}\n")
@@ -131,7 +131,7 @@ class _Parser(configargparse.ArgumentParser):  # type: ignore[misc]  # configarg
 
 def parser(program: Program) -> Any:
     """The command line; each option can also be set by an environment variable."""
-    made = _Parser(prog=program.name, description=program.description, add_help=False)
+    made = _WorkerParser(prog=program.name, description=program.description, add_help=False)
     made.add_argument("config", metavar="worker.properties", type=Path, help="settings of the worker")
     if program.files_help is not None:
         made.add_argument("files", metavar="connector", type=Path, nargs="*", help=program.files_help)

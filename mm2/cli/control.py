@@ -18,17 +18,17 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from mm2.cli.config import part_named
-from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, CommandError, Flow, add_file, pair_of
+from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, CommandError, ConfiguredFlow, add_file, pair_of
 from mm2.cli.rest import FlowRest, add_access
 from mm2.cli.verbs import examples, seconds
 from mm2.config.mirrormaker import MirrorMakerConfig
 from mm2.config.properties import load_properties
 from mm2.copy.ledger import Ledger, Pause, ledger_topic, pause_record, paused
-from mm2.copy.states import State
+from mm2.copy.states import PartitionState
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.producer import Producer
 from mm2.kafka.structs import TopicPartition
-from mm2.mirror.clients import Kind, MirrorClients, Side
+from mm2.mirror.clients import ClientKind, MirrorClients, Side
 
 _WRITE_S: Final = 30.0
 _LOOK_EVERY_S: Final = 0.25
@@ -143,7 +143,7 @@ def run(options: Any, action: _Action) -> int:
 
 
 def _mark(options: Any, action: _Action) -> int:
-    flow = Flow.of(options.config, options.flow)
+    flow = ConfiguredFlow.of(options.config, options.flow)
     ledger = flow.ledger()
     topic, partition = options.topic, options.partition
     known = [tp for tp in ledger.partitions() if tp.topic == topic and partition in {None, tp.partition}]
@@ -164,7 +164,7 @@ def _mark(options: Any, action: _Action) -> int:
         ]
         records = [pause_record(*name, None) for name in taken_back]
     if records:
-        settings = MirrorClients(flow.props).settings(Side.TARGET, Kind.PRODUCER, "ledger-producer")
+        settings = MirrorClients(flow.props).settings(Side.TARGET, ClientKind.PRODUCER, "ledger-producer")
         cluster = Cluster(settings, name=flow.pair.target)
         try:
             Producer(cluster).send(ledger_topic(flow.pair.source), records, 0, timeout_s=_WRITE_S)
@@ -206,7 +206,7 @@ def _not_yet(ledger: Ledger, partitions: Collection[TopicPartition]) -> list[Top
     for tp in partitions:
         entry = ledger.entry(tp)
         trouble = None if entry is None else entry.trouble
-        paused_since_ms = trouble.since_ms if trouble is not None and trouble.state == State.PAUSED else None
+        paused_since_ms = trouble.since_ms if trouble is not None and trouble.state == PartitionState.PAUSED else None
         wanted = paused(pauses, tp)
         if paused_since_ms != (None if wanted is None else wanted.since_ms):
             found.append(tp)
@@ -307,7 +307,7 @@ def _await(
 def _remind(options: Any) -> None:
     """Mention topics that stay paused, if the ledger can be read."""
     try:
-        pauses = Flow.of(options.config, options.flow).ledger().pauses()
+        pauses = ConfiguredFlow.of(options.config, options.flow).ledger().pauses()
     except Exception:  # noqa: BLE001 - the message is optional
         return
     for name, pause in sorted(pauses.items(), key=_order):

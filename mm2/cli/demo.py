@@ -24,12 +24,12 @@ from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.settings import ClientSettings
-from mm2.sandbox.compare import Comparison, compare_topics
+from mm2.sandbox.compare import TopicComparison, compare_topics
 from mm2.sandbox.errors import SandboxError
 from mm2.sandbox.kafka import LocalKafka, start_pair
 from mm2.sandbox.process import end, spawn
 from mm2.sandbox.stream import TOPICS, Pump
-from mm2.sandbox.watch import Sight, Watch
+from mm2.sandbox.watch import ArrivalRates, TopicReader
 
 _START_PATIENCE_S = 90.0
 _CATCH_UP_PATIENCE_S = 60.0
@@ -78,14 +78,14 @@ class MirrorMakerProcess:
 class Demo:
     """The running parts of the demo, and their output."""
 
-    def __init__(self, console: Console, pump: Pump, watch: Watch, mirror: MirrorMakerProcess) -> None:
+    def __init__(self, console: Console, pump: Pump, watch: TopicReader, mirror: MirrorMakerProcess) -> None:
         self._console = console
         self._pump = pump
         self._watch = watch
         self._mirror = mirror
         self._begin = time.monotonic()
 
-    def follow(self, until: Callable[[Sight], bool], patience_s: float | None = None) -> bool:
+    def follow(self, until: Callable[[ArrivalRates], bool], patience_s: float | None = None) -> bool:
         """Show the live line until `until` is true. False if that took longer than `patience_s`.
 
         Raises DemoFailed if connect-mirror-maker ends, and KafkaFailure if the stream cannot be written.
@@ -104,7 +104,7 @@ class Demo:
                     raise self._pump.failure
                 time.sleep(0.1)
 
-    def _line(self, sight: Sight) -> str:
+    def _line(self, sight: ArrivalRates) -> str:
         # The line fits into 80 columns.
         clock = f"{time.monotonic() - self._begin:3.0f} s"
         if not sight.records:
@@ -208,7 +208,7 @@ def _run(console: Console, folder: Path, *, seconds: float, rate: float, keep: b
 
         mirror = MirrorMakerProcess(folder, source_kafka, target_kafka)
         stack.callback(mirror.stop)
-        watch = Watch(target, [_replica(topic.name) for topic in TOPICS])
+        watch = TopicReader(target, [_replica(topic.name) for topic in TOPICS])
         watch.start()
         stack.callback(watch.stop)
         pump = Pump(source, rate=rate)
@@ -258,7 +258,7 @@ def _verdict(console: Console, source: Cluster, target: Cluster, pump: Pump, *, 
     if not caught_up:
         console.print(f"[bold red]B has not caught up in {_CATCH_UP_PATIENCE_S:.0f} s.[/]", highlight=False)
     began = time.monotonic()
-    compared: list[Comparison] = []
+    compared: list[TopicComparison] = []
     for topic in TOPICS:
         with console.status(f"Comparing {topic.name}"):
             compared.append(compare_topics(source, target, topic.name, _replica(topic.name)))

@@ -11,7 +11,7 @@ from typing import Any, Final, TextIO
 from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, CommandError, number, pair_of, table
 from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
 from mm2.config.properties import load_properties
-from mm2.failover.evidence import GroupEvidence, PartitionEvidence, Report, counted
+from mm2.failover.evidence import FailoverReport, GroupEvidence, PartitionEvidence, counted
 from mm2.failover.groups import Choice
 from mm2.failover.sides import FlowConfig, Refused
 from mm2.mirror.filters import pattern_list
@@ -61,7 +61,7 @@ def flow_of(options: Any, *, reverse: bool = False) -> FlowConfig:
     return FlowConfig.of(config, SourceAndTarget(pair.target, pair.source) if reverse else pair)
 
 
-def carried_out(verb: Callable[[], Report], options: Any) -> int:
+def carried_out(verb: Callable[[], FailoverReport], options: Any) -> int:
     """Run the command and print its report; returns the exit code. Raises CommandError if nothing was changed."""
     try:
         report = verb()
@@ -74,7 +74,7 @@ def carried_out(verb: Callable[[], Report], options: Any) -> int:
     return EXIT_WELL if report.is_well else EXIT_NOT_WELL
 
 
-def tell(out: TextIO, report: Report) -> None:
+def tell(out: TextIO, report: FailoverReport) -> None:
     """Print a report for people."""
     source, _, target = report.flow.partition("->")
     out.write(f"{report.verb} {report.flow}{', dry run: nothing is changed' if report.dry_run else ''}\n")
@@ -126,7 +126,7 @@ def tell(out: TextIO, report: Report) -> None:
         out.writelines(f"{heading}: {sentence}\n" for sentence in sentences)
 
 
-def _left(report: Report, source: str, target: str) -> str:
+def _left(report: FailoverReport, source: str, target: str) -> str:
     """The records that are on the source only, and whether this is the current state or that of the last contact."""
     least, unseen = report.missing_at_least, report.unseen
     said = f"{'at least ' if unseen and least else ''}{counted(least, 'record')}"

@@ -7,7 +7,7 @@ from typing import Any, Final
 from mm2.cli.evidence import EXIT_CODES, add_choice, carried_out, choice_of, flow_of
 from mm2.cli.flow import CommandError, add_flow
 from mm2.cli.verbs import examples
-from mm2.failover.failback import Options, failback
+from mm2.failover.failback import FailbackOptions, failback
 
 _REPORT: Final = "report"
 _KEEP: Final = "keep"
@@ -49,6 +49,6 @@ def run(options: Any) -> int:
             "A log cannot be cut off at its end: DeleteRecords takes away what is before an offset, so it would take what was "
             "copied and leave what was not. Say --divergent keep, or delete the topic on the source by hand."
         )
-    wanted = Options(choice_of(options), options.dry_run, options.divergent == _KEEP)
+    wanted = FailbackOptions(choice_of(options), options.dry_run, options.divergent == _KEEP)
     config, reverse = flow_of(options), flow_of(options, reverse=True)
     return carried_out(lambda: failback(config, reverse, wanted), options)

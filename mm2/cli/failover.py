@@ -7,7 +7,7 @@ from typing import Any
 from mm2.cli.evidence import EXIT_CODES, add_choice, add_leave_behind, carried_out, choice_of, flow_of
 from mm2.cli.flow import CommandError, add_flow
 from mm2.cli.verbs import examples
-from mm2.failover.failover import Options, failover
+from mm2.failover.failover import FailoverOptions, failover
 
 
 def add(verbs: Any) -> None:
@@ -43,6 +43,6 @@ def run(options: Any) -> int:
     """Run the command; returns the exit code. Raises CommandError, ConfigException or KafkaFailure."""
     if options.wait is not None and not options.wait >= 0:
         raise CommandError(f"--wait {options.wait:g} is no number of seconds.")
-    wanted = Options(choice_of(options), options.dry_run, options.wait, options.leave_behind)
+    wanted = FailoverOptions(choice_of(options), options.dry_run, options.wait, options.leave_behind)
     config = flow_of(options)
     return carried_out(lambda: failover(config, wanted), options)

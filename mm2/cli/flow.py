@@ -18,7 +18,7 @@ from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
-from mm2.mirror.clients import Kind, MirrorClients, Side
+from mm2.mirror.clients import ClientKind, MirrorClients, Side
 
 EXIT_WELL: Final = 0
 EXIT_NOT_WELL: Final = 1
@@ -66,14 +66,14 @@ def pair_of(config: MirrorMakerConfig, file: Path, name: str) -> SourceAndTarget
 
 
 @dataclass(frozen=True)
-class Flow:
+class ConfiguredFlow:
     """A flow of the file; ``props`` are its source connector's, with references resolved. Contains secrets."""
 
     pair: SourceAndTarget
     props: Mapping[str, str]
 
     @classmethod
-    def of(cls, file: Path, name: str) -> Flow:
+    def of(cls, file: Path, name: str) -> ConfiguredFlow:
         """The flow ``A->B``, enabled or not. Raises CommandError or ConfigException."""
         config = MirrorMakerConfig(load_properties(file))
         pair = pair_of(config, file, name)
@@ -88,7 +88,7 @@ class Flow:
     def ledger(self) -> Ledger:
         """The flow's ledger as it is now. Raises CommandError or KafkaFailure."""
         clients = MirrorClients(self.props)
-        settings = clients.settings(Side.TARGET, Kind.CONSUMER, "ledger-consumer")
+        settings = clients.settings(Side.TARGET, ClientKind.CONSUMER, "ledger-consumer")
         topic = ledger_topic(self.pair.source)
         with self.cluster(Side.TARGET) as admin:
             # A reader would wait for a missing topic, since it might be new.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, TextIO
 
-from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, CommandError, Flow, add_flow, number
+from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, CommandError, ConfiguredFlow, add_flow, number
 from mm2.cli.verbs import examples
 from mm2.copy.ledger import Ledger
 from mm2.copy.segments import INTENDED, Gap
@@ -92,7 +92,7 @@ def add(verbs: Any) -> None:
 
 def run(options: Any) -> int:
     """Run the command; returns the exit code. Raises CommandError, ConfigException or KafkaFailure."""
-    flow = Flow.of(options.config, options.flow)
+    flow = ConfiguredFlow.of(options.config, options.flow)
     partitions = gaps_of(flow.ledger(), options.topic)
     if options.topic is not None and not partitions:
         raise CommandError(f"The ledger of {flow.pair} has no topic {options.topic}.")
@@ -108,7 +108,7 @@ def run(options: Any) -> int:
     return EXIT_WELL if all(partition.is_well for partition in partitions) else EXIT_NOT_WELL
 
 
-def _tell(out: TextIO, flow: Flow, partitions: list[PartitionGaps], totals: Counter[str]) -> None:
+def _tell(out: TextIO, flow: ConfiguredFlow, partitions: list[PartitionGaps], totals: Counter[str]) -> None:
     for partition in partitions:
         for reason, count in sorted(partition.entry.gaps.items()):
             ranges = [gap for gap in partition.ranges if gap.reason == reason]

@@ -6,11 +6,11 @@ import json
 import sys
 from typing import Any
 
-from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, Flow, add_flow, table
+from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, ConfiguredFlow, add_flow, table
 from mm2.cli.verbs import examples
 from mm2.kafka.errors import BrokerFailure
 from mm2.mirror.client import MirrorClient
-from mm2.mirror.clients import Kind, MirrorClients, Side
+from mm2.mirror.clients import ClientKind, MirrorClients, Side
 from mm2.mirror.discovery import vanished
 
 
@@ -35,7 +35,7 @@ def add(verbs: Any) -> None:
 
 def run(options: Any) -> int:
     """Run the command; returns the exit code. Raises CommandError, ConfigException or KafkaFailure."""
-    flow = Flow.of(options.config, options.flow)
+    flow = ConfiguredFlow.of(options.config, options.flow)
     rows = [
         (group, partition, reason)
         for group, reasons in sorted(flow.ledger().group_reasons().items())
@@ -68,10 +68,10 @@ def run(options: Any) -> int:
     return EXIT_NOT_WELL if rows or is_unheard_of else EXIT_WELL
 
 
-def _has_checkpoint(flow: Flow, group: str) -> bool:
+def _has_checkpoint(flow: ConfiguredFlow, group: str) -> bool:
     """Whether the group has a checkpoint on the target. Raises KafkaFailure."""
     clients = MirrorClients(flow.props)
-    props = {**flow.props, **clients.client_props(Side.TARGET, Kind.CONSUMER, "mm2-cli-checkpoints")}
+    props = {**flow.props, **clients.client_props(Side.TARGET, ClientKind.CONSUMER, "mm2-cli-checkpoints")}
     try:
         with MirrorClient(props) as client:
             return bool(client.remote_consumer_offsets(group, flow.pair.source))

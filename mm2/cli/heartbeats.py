@@ -24,14 +24,14 @@ from mm2.mirror.client import Freshness, FreshnessWatch, MirrorClient, Replicati
 
 
 @dataclass(frozen=True)
-class Expected:
+class ExpectedHeartbeats:
     """The flows (``A->B``) that should emit heartbeats by the file, and those that should copy them."""
 
     heartbeats: frozenset[str]
     copying: frozenset[str]
 
     @classmethod
-    def of(cls, config: MirrorMakerConfig) -> Expected:
+    def of(cls, config: MirrorMakerConfig) -> ExpectedHeartbeats:
         """The expected flows of a configuration."""
         pairs = config.cluster_pairs()
         beats, copies = set(), set()
@@ -93,7 +93,7 @@ def run(options: Any) -> int:
     if unknown := config.unknown_clusters(options.clusters):
         known = ", ".join(config.clusters) or "none"
         raise CommandError(f"{options.config} has no cluster {unknown[0]}; its clusters are {known}.")
-    expected = Expected.of(config)
+    expected = ExpectedHeartbeats.of(config)
 
     def ask(alias: str) -> list[dict[str, Any]] | KafkaFailure:
         try:
@@ -119,7 +119,7 @@ def run(options: Any) -> int:
     return EXIT_WELL if well else EXIT_NOT_WELL
 
 
-def _look(props: Mapping[str, str], alias: str, expected: Expected, max_age_s: float) -> list[dict[str, Any]]:
+def _look(props: Mapping[str, str], alias: str, expected: ExpectedHeartbeats, max_age_s: float) -> list[dict[str, Any]]:
     cluster = Cluster(ClientSettings.from_props(props, client_id="mm2-cli-heartbeats"), name=alias)
     with answering(cluster):
         pass  # the client below retries an unreachable cluster until its retries are exhausted

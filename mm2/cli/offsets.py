@@ -34,7 +34,7 @@ _WRITE_S: Final = 60.0
 
 
 @dataclass(frozen=True)
-class Place:
+class OffsetsLocation:
     """An offsets topic and the config topic of its workers; ``props`` are their cluster's and contain secrets."""
 
     topic: str
@@ -42,7 +42,7 @@ class Place:
     props: Mapping[str, str]
 
     @classmethod
-    def of(cls, file: Path, flow: str | None, topic: str | None) -> Place:
+    def of(cls, file: Path, flow: str | None, topic: str | None) -> OffsetsLocation:
         """The topics of a worker's properties, or of one flow of MirrorMaker's. Raises CommandError or ConfigException."""
         props = load_properties(file)
         if flow is None:
@@ -169,7 +169,7 @@ def _add_choice(parser: Any) -> None:
 
 def run_list(options: Any) -> int:
     """Run the command; returns the exit code. Raises CommandError, ConfigException or KafkaFailure."""
-    place = Place.of(options.config, options.flow, options.topic)
+    place = OffsetsLocation.of(options.config, options.flow, options.topic)
     with place.cluster() as cluster:
         kept = kept_offsets(cluster, place.topic, _READ_S)
         configured = place.configured(cluster)
@@ -188,7 +188,7 @@ def run_delete(options: Any) -> int:
     """Run the command; returns the exit code. Raises CommandError, ConfigException or KafkaFailure."""
     if not (options.connector or options.where or options.older_than):
         raise CommandError("Say which offsets to delete: --connector, --where or --older-than.")
-    place = Place.of(options.config, options.flow, options.topic)
+    place = OffsetsLocation.of(options.config, options.flow, options.topic)
     with place.cluster() as cluster:
         kept = kept_offsets(cluster, place.topic, _READ_S)
         configured = place.configured(cluster)

@@ -79,6 +79,6 @@ class Served:
 
     def _dashboard(self, rest: ASGIApp) -> ASGIApp:
         from mm2.ui.dashboard import Dashboard  # noqa: PLC0415
-        from mm2.ui.source import Settings, Source  # noqa: PLC0415
+        from mm2.ui.source import PageData, Settings  # noqa: PLC0415
 
-        return Dashboard(Source(self.observer.snapshot, lambda: Settings.of(self.maker.config, self._file)), rest)
+        return Dashboard(PageData(self.observer.snapshot, lambda: Settings.of(self.maker.config, self._file)), rest)

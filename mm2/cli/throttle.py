@@ -7,12 +7,12 @@ import re
 import sys
 from typing import Any, Final
 
-from mm2.cli.flow import EXIT_WELL, CommandError, Flow, add_flow, number
+from mm2.cli.flow import EXIT_WELL, CommandError, ConfiguredFlow, add_flow, number
 from mm2.cli.verbs import examples
 from mm2.copy.ledger import ledger_topic, throttle_record
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.producer import Producer
-from mm2.mirror.clients import Kind, MirrorClients, Side
+from mm2.mirror.clients import ClientKind, MirrorClients, Side
 
 _SIZE: Final = re.compile(r"(\d+)\s*(|k|m|g)b?", re.IGNORECASE)
 _FACTOR: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
@@ -56,11 +56,11 @@ def run(options: Any) -> int:
     if options.limit is not None and options.reset:
         raise CommandError("Give a limit or --reset, not both.")
     limit = None if options.limit is None else bytes_per_sec(options.limit)
-    flow = Flow.of(options.config, options.flow)
+    flow = ConfiguredFlow.of(options.config, options.flow)
     ledger = flow.ledger()
     if limit is not None or options.reset:
         record = throttle_record(options.topic, limit)
-        settings = MirrorClients(flow.props).settings(Side.TARGET, Kind.PRODUCER, "ledger-producer")
+        settings = MirrorClients(flow.props).settings(Side.TARGET, ClientKind.PRODUCER, "ledger-producer")
         cluster = Cluster(settings, name=flow.pair.target)
         try:
             Producer(cluster).send(ledger_topic(flow.pair.source), [record], 0, timeout_s=_WRITE_S)

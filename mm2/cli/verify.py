@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, TextIO
 
-from mm2.cli.flow import EXIT_NOT_WELL, EXIT_TROUBLE, EXIT_WELL, CommandError, Flow, add_flow, number, table
+from mm2.cli.flow import EXIT_NOT_WELL, EXIT_TROUBLE, EXIT_WELL, CommandError, ConfiguredFlow, add_flow, number, table
 from mm2.cli.signals import stop_at_signals
 from mm2.cli.verbs import examples, seconds
 from mm2.config.configdef import ConfigException
@@ -24,7 +24,7 @@ from mm2.mirror.start_from import parse_start_from
 from mm2.verify.driver import Verifier
 from mm2.verify.page import page
 from mm2.verify.planning import Asked, NotOfTheFlow
-from mm2.verify.report import PartitionReport, Report, Verdict, moment
+from mm2.verify.report import PartitionReport, Verdict, VerifyReport, moment
 from mm2.verify.verification import Progress, Verification
 
 _CODES: Final = {
@@ -108,7 +108,7 @@ def add(verbs: Any) -> None:
 
 def run(options: Any) -> int:
     """Run the command; returns the exit code. Raises CommandError, ConfigException or KafkaFailure."""
-    flow = Flow.of(options.config, options.flow)
+    flow = ConfiguredFlow.of(options.config, options.flow)
     asked = asked_for(options)
     rate = bytes_of(options.max_bytes_per_sec)
     if options.parallel < 1:
@@ -206,7 +206,7 @@ def _go_on(options: Any, verification: Verification, asked: Asked, stopping: Any
             return worst
 
 
-def _publish(options: Any, report: Report, *, brief: bool = False) -> None:
+def _publish(options: Any, report: VerifyReport, *, brief: bool = False) -> None:
     if options.html is not None:
         try:
             options.html.write_text(page(report), encoding="utf-8")
@@ -219,7 +219,7 @@ def _publish(options: Any, report: Report, *, brief: bool = False) -> None:
     sys.stdout.flush()
 
 
-def _tell(out: TextIO, report: Report, *, brief: bool) -> None:
+def _tell(out: TextIO, report: VerifyReport, *, brief: bool) -> None:
     shown = [row for row in report.partitions if not brief or row.verdict is not Verdict.EQUAL]
     header = ("PARTITION", "SOURCE OFFSETS", "RECORDS", "DIFFERENCES", "VERDICT")
     rows = [

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from mm2.config.values import Type, show
+from mm2.config.values import ConfigType, show
 
 if TYPE_CHECKING:
     from mm2.config.configdef import ConfigKey
@@ -26,11 +26,11 @@ class ConfigValue:
     visible: bool = True
 
 
-def shown(value: object, type_: Type | None) -> str | None:
+def shown(value: object, type_: ConfigType | None) -> str | None:
     """A typed value as text for responses; ``None`` stays ``None``."""
     if value is None:
         return None
-    if type_ is Type.LIST and isinstance(value, list | tuple):
+    if type_ is ConfigType.LIST and isinstance(value, list | tuple):
         return ",".join(map(show, value))
     return show(value)
 
@@ -95,9 +95,9 @@ class ConfigValueInfo:
     visible: bool = True
 
     @classmethod
-    def of(cls, value: ConfigValue, type_: Type | None) -> ConfigValueInfo:
+    def of(cls, value: ConfigValue, type_: ConfigType | None) -> ConfigValueInfo:
         """``type_`` is that of the key's definition, ``None`` when there is none."""
-        item = Type.STRING if type_ is Type.LIST else type_
+        item = ConfigType.STRING if type_ is ConfigType.LIST else type_
         return cls(
             name=value.name,
             value=shown(value.value, type_),

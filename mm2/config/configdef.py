@@ -28,9 +28,9 @@ from mm2.config.validators import (
 from mm2.config.values import (
     NO_DEFAULT,
     ConfigException,
+    ConfigType,
     NoSuchClass,
     Password,
-    Type,
     missing,
     parse_type,
     show,
@@ -66,6 +66,9 @@ __all__ = [
     "split_list",
     "subset_of",
 ]
+
+#: The name that plugins import, as in Java: ConfigDef.Type.
+Type = ConfigType
 
 _Value = TypeVar("_Value")
 
@@ -103,7 +106,7 @@ class ConfigKey:
     """One row of a definition. ``default`` is :data:`NO_DEFAULT` for a required key, otherwise a typed value."""
 
     name: str
-    type: Type
+    type: ConfigType
     default: object
     validator: Validator | None = None
     importance: Importance = Importance.MEDIUM
@@ -181,7 +184,7 @@ class ConfigDef:
     def define(
         self,
         name: str,
-        type_: Type,
+        type_: ConfigType,
         default: object = NO_DEFAULT,
         validator: Validator | None = None,
         importance: Importance = Importance.LOW,

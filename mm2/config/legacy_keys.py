@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from mm2.config.values import ConfigException, Type, parse_type
+from mm2.config.values import ConfigException, ConfigType, parse_type
 
 _HOST: Final = "rest.host.name"
 _PORT: Final = "rest.port"
@@ -31,7 +31,7 @@ def without_legacy_keys(props: Mapping[str, str]) -> tuple[dict[str, str], list[
     old = [key for key in (_HOST, _PORT) if key in kept]
     if not old:
         return kept, told
-    host, port = kept.pop(_HOST, "").strip(), parse_type(_PORT, kept.pop(_PORT, "8083"), Type.INT)
+    host, port = kept.pop(_HOST, "").strip(), parse_type(_PORT, kept.pop(_PORT, "8083"), ConfigType.INT)
     if not isinstance(port, int) or not 0 <= port <= 65535:
         raise ConfigException(_PORT, port, "A port is a number from 0 to 65535")
     names = " and ".join(old)

@@ -79,7 +79,7 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class SettingsSection:
     """The settings of one part: ``name`` is `PROCESS`, `WORKER`, or that of a connector (``MirrorSourceConnector``)."""
 
     name: str
@@ -95,16 +95,16 @@ class UnreadKey:
     nearest: str
 
 
-def process_settings(config: MirrorMakerConfig, lines: Mapping[str, int]) -> Section:
+def process_settings(config: MirrorMakerConfig, lines: Mapping[str, int]) -> SettingsSection:
     """Settings of the process itself: clusters, REST, providers, and the ``spark.*`` keys of the file.
 
     ``lines`` is :func:`~mm2.config.properties.property_lines` of the file; {} if unknown.
     """
     given = {key: key for key in config.originals if key in TOP_CONFIG or key.startswith((_SPARK, _PROVIDERS))}
-    return Section(PROCESS, tuple(_settings(config, lambda _: Derived(given, {}), TOP_CONFIG, None, lines)))
+    return SettingsSection(PROCESS, tuple(_settings(config, lambda _: Derived(given, {}), TOP_CONFIG, None, lines)))
 
 
-def flow_settings(config: MirrorMakerConfig, pair: SourceAndTarget, lines: Mapping[str, int]) -> list[Section]:
+def flow_settings(config: MirrorMakerConfig, pair: SourceAndTarget, lines: Mapping[str, int]) -> list[SettingsSection]:
     """Effective settings of one flow: its worker, then its three connectors.
 
     Each section lists the given settings, then the defaults. ``lines`` as for :func:`process_settings`. Opens no
@@ -115,14 +115,14 @@ def flow_settings(config: MirrorMakerConfig, pair: SourceAndTarget, lines: Mappi
         derived = some.worker_derivation(pair)
         return Derived(derived.origins, {**_not_in(derived.origins, DEDICATED_WORKER_DEFAULTS), **derived.made})
 
-    sections = [Section(WORKER, tuple(_settings(config, worker, DISTRIBUTED_CONFIG, pair, lines)))]
+    sections = [SettingsSection(WORKER, tuple(_settings(config, worker, DISTRIBUTED_CONFIG, pair, lines)))]
     for java_class in CONNECTOR_CLASSES:
 
         def connector(some: MirrorMakerConfig, java_class: str = java_class) -> Derived:
             return some.connector_derivation(pair, java_class)
 
         found = tuple(_settings(config, connector, CONNECTOR_CONFIGS[java_class], pair, lines))
-        sections.append(Section(java_class.rpartition(".")[2], found))
+        sections.append(SettingsSection(java_class.rpartition(".")[2], found))
     return sections
 
 
@@ -219,7 +219,7 @@ def _default(key: ConfigKey) -> str:
     return show(value)
 
 
-def matching(sections: Iterable[Section], text: str) -> list[Section]:
+def matching(sections: Iterable[SettingsSection], text: str) -> list[SettingsSection]:
     """Only settings whose key contains ``text``; omits sections without any."""
-    found = [Section(part.name, tuple(one for one in part.settings if text in one.key)) for part in sections]
+    found = [SettingsSection(part.name, tuple(one for one in part.settings if text in one.key)) for part in sections]
     return [part for part in found if part.settings]

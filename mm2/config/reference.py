@@ -74,7 +74,7 @@ is the producer of Connect's tasks: `B.producer.x` or `A->B.producer.override.x`
 
 
 @dataclass(frozen=True)
-class Section:
+class ReferenceTable:
     """A table of the page: rows of ``definition`` whose keys are not in ``without``."""
 
     title: str
@@ -90,7 +90,7 @@ class Section:
         return sorted(found, key=lambda key: (not key.required, order.index(key.importance.value), key.name))
 
 
-def sections() -> list[Section]:
+def sections() -> list[ReferenceTable]:
     """The whole page except its introduction."""
     mirror = {*CONNECTOR_CONFIG.names, *_SECURITY.names}
     source = {*MIRROR_SOURCE_CONFIG.names}
@@ -98,87 +98,87 @@ def sections() -> list[Section]:
     client = {*CLIENT_CONFIG.names}
     dedicated = ", ".join(f"`{key}` is {value}" for key, value in DEDICATED_WORKER_DEFAULTS.items())
     return [
-        Section(
+        ReferenceTable(
             "The process",
             "At the top of the file only.",
             TOP_CONFIG,
             {*_SECURITY.names, *MIRROR_REST_CONFIG.names},
         ),
-        Section(
+        ReferenceTable(
             "All three connectors of a flow",
             "At the top of the file for all flows, behind `A->B.` for one. `S->T.enabled` switches a flow on; without it there are "
             "heartbeats at most.",
             MIRROR_SOURCE_CONFIG.only(common),
             mirror,
         ),
-        Section(
+        ReferenceTable(
             "Copying: MirrorSourceConnector",
             "",
             MIRROR_SOURCE_CONFIG,
             mirror | common | {*OWN_CONFIG.names},
         ),
-        Section(
+        ReferenceTable(
             "Copying: ours",
             f"Behind `{THROTTLE_KEY}.` the name of a topic of the source may stand: a limit for that topic, beside that of the flow.",
             OWN_CONFIG,
         ),
-        Section(
+        ReferenceTable(
             "Consumer groups: MirrorCheckpointConnector",
             "It reads `topics`, `topics.exclude` and `emit.offset-syncs.enabled`, too.",
             MIRROR_CHECKPOINT_CONFIG,
             mirror | source,
         ),
-        Section("Heartbeats: MirrorHeartbeatConnector", "", MIRROR_HEARTBEAT_CONFIG, mirror | common),
-        Section(
+        ReferenceTable("Heartbeats: MirrorHeartbeatConnector", "", MIRROR_HEARTBEAT_CONFIG, mirror | common),
+        ReferenceTable(
             "REST",
             "At the top of the file. Keys of TLS count for the listeners behind `listeners.https.` (and `admin.listeners.https.`). "
             "Without `listeners` a MirrorMaker process listens at 127.0.0.1, port 8083 or the next that is free; Connect's workers "
             "at the default below.",
             MIRROR_REST_CONFIG,
         ),
-        Section(
+        ReferenceTable(
             "Every client",
             "Of a cluster, `A.x`; of one kind, `A.consumer.x`. TCP buffers that the file does not give are left to the kernel.",
             CLIENT_CONFIG,
             {*_SECURITY.names},
         ),
-        Section(
+        ReferenceTable(
             "Consumers",
             "What copies reads from the source with these keys as far as they have a meaning for bytes; where the file does not say "
             "`auto.offset.reset`, a partition without a position is copied from its beginning.",
             CONSUMER_CONFIG,
             client,
         ),
-        Section(
+        ReferenceTable(
             "Producers",
             'Batches that are copied keep the codec and the grouping of the source, whatever stands here: COMPATIBILITY.md, "Copying".',
             PRODUCER_CONFIG,
             client,
         ),
-        Section("Admin clients", "", ADMIN_CONFIG, client),
-        Section(
+        ReferenceTable("Admin clients", "", ADMIN_CONFIG, client),
+        ReferenceTable(
             "Logging in: TLS and SASL",
             "Of a cluster, `A.x`, or at the top for all: [SECURITY.md](SECURITY.md).",
             _SECURITY,
         ),
-        Section(
+        ReferenceTable(
             "Workers",
             "Of Connect's worker of each flow (`B.x`), and of bin/connect-distributed. In a MirrorMaker process names of topics and "
             f"groups have defaults made of the flow's (`mm2-offsets.A.internal`), and {dedicated} unless the file says otherwise.",
             DISTRIBUTED_CONFIG,
             {*_SECURITY.names, *MIRROR_REST_CONFIG.names, *client},
         ),
-        Section(
+        ReferenceTable(
             "Workers of bin/connect-standalone",
             "Beside those of the table before that have nothing to do with topics and groups.",
             STANDALONE_CONFIG,
             {*DISTRIBUTED_CONFIG.names},
         ),
-        Section(
+        ReferenceTable(
             "Every connector", "In its own configuration; for the mirror connectors in the file.", CONNECTOR_CONFIG
         ),
-        Section("Source connectors", "", SOURCE_CONNECTOR_CONFIG, {*CONNECTOR_CONFIG.names}),
-        Section("Sink connectors", "", SINK_CONNECTOR_CONFIG, {*CONNECTOR_CONFIG.names}),
+        ReferenceTable("Source connectors", "", SOURCE_CONNECTOR_CONFIG, {*CONNECTOR_CONFIG.names}),
+        ReferenceTable("Sink connectors", "", SINK_CONNECTOR_CONFIG, {*CONNECTOR_CONFIG.names}),
     ]
 
 
@@ -187,7 +187,7 @@ def page() -> str:
     return "\n".join([_INTRODUCTION, *(line for section in sections() for line in _table(section))])
 
 
-def _table(section: Section) -> Iterable[str]:
+def _table(section: ReferenceTable) -> Iterable[str]:
     yield f"## {section.title}\n"
     if section.text:
         yield f"{section.text}\n"

@@ -29,7 +29,7 @@ NO_DEFAULT: Final = _Absent.ABSENT
 """Marks a required key, as opposed to one whose default is ``None``."""
 
 
-class Type(Enum):
+class ConfigType(Enum):
     """The types of Kafka's configuration values; the member's value is the name in REST responses."""
 
     BOOLEAN = "BOOLEAN"
@@ -43,11 +43,11 @@ class Type(Enum):
     PASSWORD = "PASSWORD"  # noqa: S105 - the name of a type
 
 
-_WIDTH_BITS: Final = {Type.SHORT: 16, Type.INT: 32, Type.LONG: 64}
+_WIDTH_BITS: Final = {ConfigType.SHORT: 16, ConfigType.INT: 32, ConfigType.LONG: 64}
 _WIDTH_NAME: Final = {
-    Type.SHORT: "a 16-bit integer (short)",
-    Type.INT: "a 32-bit integer",
-    Type.LONG: "a 64-bit integer (long)",
+    ConfigType.SHORT: "a 16-bit integer (short)",
+    ConfigType.INT: "a 32-bit integer",
+    ConfigType.LONG: "a 64-bit integer (long)",
 }
 
 
@@ -136,7 +136,7 @@ def split_list(text: str) -> list[str]:
     return _LIST_SEPARATOR.split(trimmed) if trimmed else []
 
 
-def parse_type(name: str, value: object, type_: Type) -> object:
+def parse_type(name: str, value: object, type_: ConfigType) -> object:
     """Convert ``value`` (usually a string) to ``type_``; ``None`` stays ``None``.
 
     BOOLEAN gives bool, INT/SHORT/LONG int within their width, DOUBLE float, LIST list[str], PASSWORD :class:`Password`,
@@ -146,19 +146,19 @@ def parse_type(name: str, value: object, type_: Type) -> object:
     if value is None:
         return None
     match type_:
-        case Type.BOOLEAN:
+        case ConfigType.BOOLEAN:
             return _parse_boolean(name, value)
-        case Type.INT | Type.SHORT | Type.LONG:
+        case ConfigType.INT | ConfigType.SHORT | ConfigType.LONG:
             return _parse_integer(name, value, type_)
-        case Type.DOUBLE:
+        case ConfigType.DOUBLE:
             return _parse_double(name, value)
-        case Type.LIST:
+        case ConfigType.LIST:
             return _parse_list(name, value)
-        case Type.PASSWORD:
+        case ConfigType.PASSWORD:
             return value if isinstance(value, Password) else Password(_text(name, value))
-        case Type.STRING:
+        case ConfigType.STRING:
             return _text(name, value)
-        case Type.CLASS:
+        case ConfigType.CLASS:
             return _parse_class(name, value)
 
 
@@ -174,7 +174,7 @@ def _parse_boolean(name: str, value: object) -> bool:
             raise ConfigException(name, value, "Expected value to be either true or false")
 
 
-def _parse_integer(name: str, value: object, type_: Type) -> int:
+def _parse_integer(name: str, value: object, type_: ConfigType) -> int:
     limit = 1 << (_WIDTH_BITS[type_] - 1)
     if isinstance(value, int) and not isinstance(value, bool) and -limit <= value < limit:
         return value

@@ -4,7 +4,7 @@ A compacted topic with one partition and JSON records. Java neither reads nor re
 
 ==== key ================================================== value ======================================================
   {"partition":0,"topic":"orders"}                          the partition's entry, see `mm2.copy.session.LedgerEntry.to_json`
-  {"chunk":3,"partition":0,"topic":"orders"}                segments and gaps, see `mm2.copy.segments.Chunk.to_json`
+  {"chunk":3,"partition":0,"topic":"orders"}                segments and gaps, see `mm2.copy.segments.SegmentChunk.to_json`
   {"throttle":"orders"}, {"throttle":""} for the flow       {"bytes.per.sec":1000000}: in place of the configured limit
   {"pause":["orders"]}, {"pause":["orders",0]}              {"by":"ann@ops1","reason":"","since_ms":…}: it is not to be read
   {"verified":["orders",0]}                                 {"offset":1000,"at_ms":…}: compared by `mm2 verify`, see `Verified`
@@ -26,7 +26,7 @@ from typing import Any, Final, NamedTuple
 
 import structlog
 
-from mm2.copy.segments import CHUNKS_KEPT, Chunk, Segment
+from mm2.copy.segments import CHUNKS_KEPT, Segment, SegmentChunk
 from mm2.copy.session import LedgerEntry, Start, WrittenPosition, lease_of, start_of, written_start
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.log import KafkaBasedLog, LogRecord
@@ -109,7 +109,7 @@ class Verified(NamedTuple):
     On the target that was before offset ``target`` (-1: not known).
 
     Before ``offset`` nothing was found that is not explained. ``records`` were found on both sides, ``differences`` are those found so
-    far by kind (`mm2.verify.findings.Kind`). ``source_id`` and ``target_id`` are the topics' ids: what was found does not hold for
+    far by kind (`mm2.verify.findings.DifferenceKind`). ``source_id`` and ``target_id`` are the topics' ids: what was found does not hold for
     topics that were created anew.
     """
 
@@ -152,7 +152,7 @@ def entry_record(entry: LedgerEntry) -> Record:
     return Record(key_bytes(Key(entry.source, None)), _json(entry.to_json()))
 
 
-def chunk_record(source: TopicPartition, chunk: Chunk) -> Record:
+def chunk_record(source: TopicPartition, chunk: SegmentChunk) -> Record:
     """The record of some of a partition's segments."""
     return Record(key_bytes(Key(source, chunk.number)), _json(chunk.to_json()))
 
@@ -390,7 +390,7 @@ class Ledger:
             log.warning("ledger entry that cannot be read", partition=str(source), error=repr(error))
             return None
 
-    def chunks(self, source: TopicPartition) -> list[Chunk]:
+    def chunks(self, source: TopicPartition) -> list[SegmentChunk]:
         """A partition's segments and gaps, oldest first; the last segment reaches to the entry's mark."""
         with self._lock:
             values = dict(self._chunks.get(source, {}))
@@ -403,12 +403,12 @@ class Ledger:
             extend(chunks, entry)
         return chunks
 
-    def newest_chunk(self, source: TopicPartition) -> Chunk | None:
+    def newest_chunk(self, source: TopicPartition) -> SegmentChunk | None:
         """The chunk of segments that a successor goes on with; None when there is no trail yet."""
         entry, chunks = self.entry(source), self.chunks(source)
         if entry is None:
             return None
-        return chunks[-1] if chunks and chunks[-1].number == entry.chunk else Chunk(entry.chunk + 1)
+        return chunks[-1] if chunks and chunks[-1].number == entry.chunk else SegmentChunk(entry.chunk + 1)
 
     def start(self, source: TopicPartition, committed: int | None, written: WrittenPosition | None = None) -> Start:
         """Where a partition's copying goes on, when Connect's offsets topic holds this (next source offset).
@@ -424,7 +424,7 @@ class Ledger:
         with self._lock:
             value = self._chunks.get(source, {}).get(undone.chunk)
         found = None if value is None else _chunk(source, undone.chunk, value)
-        chunk = found or Chunk(undone.chunk)
+        chunk = found or SegmentChunk(undone.chunk)
         if entry.before is not None:
             chunk = chunk.shortened(entry.before.extent, undone.mark.source)
         extend([chunk], undone)
@@ -458,16 +458,16 @@ def _compressed(value: bytes) -> bytes:
     return zlib.compress(value, 1) if value.startswith(b"{") else value
 
 
-def _chunk(source: TopicPartition, number: int, value: bytes) -> Chunk | None:
+def _chunk(source: TopicPartition, number: int, value: bytes) -> SegmentChunk | None:
     """A chunk; None, said in the log, when it cannot be read."""
     try:
-        return Chunk.from_json(number, json.loads(value if value.startswith(b"{") else zlib.decompress(value)))
+        return SegmentChunk.from_json(number, json.loads(value if value.startswith(b"{") else zlib.decompress(value)))
     except (ValueError, KeyError, TypeError, IndexError, zlib.error) as error:
         log.warning("ledger chunk that cannot be read", partition=str(source), chunk=number, error=repr(error))
         return None
 
 
-def extend(chunks: list[Chunk], entry: LedgerEntry) -> None:
+def extend(chunks: list[SegmentChunk], entry: LedgerEntry) -> None:
     """Let the newest segment reach to the mark: its chunk is not written again while it only grows.
 
     Only where it is certain that it grew: the mark must be on its line, and a session that began behind its end began

@@ -56,7 +56,7 @@ class Cut(NamedTuple):
 
 
 @dataclass(slots=True)
-class Chunk:
+class SegmentChunk:
     """Some segments and gaps in the order in which they were copied."""
 
     number: int
@@ -79,10 +79,10 @@ class Chunk:
         """How many segments, gaps and cuts."""
         return len(self.segments), len(self.gaps), len(self.cuts)
 
-    def shortened(self, extent: tuple[int, int, int], source: int) -> Chunk:
+    def shortened(self, extent: tuple[int, int, int], source: int) -> SegmentChunk:
         """As it was when that was its extent and ``source`` the next source offset: only the last of each may have grown since."""
         segments, gaps, cuts = extent
-        chunk = Chunk(self.number, self.segments[:segments], self.gaps[:gaps], self.cuts[:cuts])
+        chunk = SegmentChunk(self.number, self.segments[:segments], self.gaps[:gaps], self.cuts[:cuts])
         if chunk.segments and chunk.segments[-1].source_end > source > chunk.segments[-1].source:
             chunk.segments[-1] = chunk.segments[-1]._replace(records=source - chunk.segments[-1].source)
         if chunk.gaps and chunk.gaps[-1].after > source > chunk.gaps[-1].first:
@@ -108,7 +108,7 @@ class Chunk:
         return data
 
     @classmethod
-    def from_json(cls, number: int, data: dict[str, Any]) -> Chunk:
+    def from_json(cls, number: int, data: dict[str, Any]) -> SegmentChunk:
         """The inverse of `to_json`."""
         chunk = cls(number)
         source = target = after = 0
@@ -131,14 +131,14 @@ class Trail:
     it reaches to the partition's mark.
     """
 
-    def __init__(self, chunk: Chunk | None = None, gaps: dict[str, int] | None = None) -> None:
-        self._chunks: deque[Chunk] = deque([chunk or Chunk(0)], maxlen=CHUNKS_KEPT)
+    def __init__(self, chunk: SegmentChunk | None = None, gaps: dict[str, int] | None = None) -> None:
+        self._chunks: deque[SegmentChunk] = deque([chunk or SegmentChunk(0)], maxlen=CHUNKS_KEPT)
         self._changed: set[int] = set()
         self._forgotten: list[int] = []
         self.gaps: dict[str, int] = dict(gaps or {})
 
     @property
-    def newest(self) -> Chunk:
+    def newest(self) -> SegmentChunk:
         """The chunk that is being filled."""
         return self._chunks[-1]
 
@@ -185,7 +185,7 @@ class Trail:
         number = self.newest.number + 1
         self._forgotten += range(max(0, number - CHUNKS_KEPT), number)
         self._chunks.clear()
-        self._chunks.append(Chunk(number))
+        self._chunks.append(SegmentChunk(number))
         self._changed = {number}
 
     def settle(self) -> None:
@@ -193,10 +193,10 @@ class Trail:
         if self.newest.segments:
             self._changed.add(self.newest.number)
 
-    def take_changed(self) -> tuple[list[Chunk], list[int]]:
+    def take_changed(self) -> tuple[list[SegmentChunk], list[int]]:
         """Copies of chunks that differ from what was taken before, and numbers of those to be forgotten."""
         changed = [
-            Chunk(chunk.number, list(chunk.segments), list(chunk.gaps), list(chunk.cuts))
+            SegmentChunk(chunk.number, list(chunk.segments), list(chunk.gaps), list(chunk.cuts))
             for chunk in self._chunks
             if chunk.number in self._changed
         ]
@@ -208,13 +208,13 @@ class Trail:
         """The source offset of the record at a target offset, as far back as is known here."""
         return source_of(self._chunks, target)
 
-    def _room(self) -> Chunk:
+    def _room(self) -> SegmentChunk:
         newest = self._chunks[-1]
         if newest.full:
             self._changed.add(
                 newest.number
             )  # its last segment may have grown, and the ledger only lets the newest grow
-            newest = Chunk(newest.number + 1)
+            newest = SegmentChunk(newest.number + 1)
             if len(self._chunks) == CHUNKS_KEPT:
                 self._changed.discard(self._chunks[0].number)
             if newest.number >= CHUNKS_KEPT:
@@ -223,7 +223,7 @@ class Trail:
         return newest
 
 
-def source_of(chunks: Sequence[Chunk] | deque[Chunk], target: int) -> int | None:
+def source_of(chunks: Sequence[SegmentChunk] | deque[SegmentChunk], target: int) -> int | None:
     """The source offset of the record at a target offset; None when no kept segment holds it.
 
     Newer segments win: after a rewind of the source the same target offset is never used twice, but after a truncation of

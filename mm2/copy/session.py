@@ -29,7 +29,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Self
 
-from mm2.copy.segments import Chunk
+from mm2.copy.segments import SegmentChunk
 from mm2.kafka.structs import ProducerIdentity, TopicPartition
 
 SEQUENCES: Final = 1 << 31
@@ -74,7 +74,7 @@ class Lost(NamedTuple):
 
 
 class PartitionCondition(NamedTuple):
-    """The state of a partition's copying, one of `mm2.copy.states.State`, with its reason: from which source offset on and since when
+    """The state of a partition's copying, one of `mm2.copy.states.PartitionState`, with its reason: from which source offset on and since when
     (ms); -1 where unknown."""
 
     state: str
@@ -187,7 +187,7 @@ class PreviousCommit(NamedTuple):
     """How a partition stood at the commit before.
 
     In exactly-once mode an entry is written while its transaction is still open. If that is never committed, this is what counts.
-    ``extent`` is that of the newest chunk of segments (`mm2.copy.segments.Chunk.extent`), ``lost`` how many of the entry's
+    ``extent`` is that of the newest chunk of segments (`mm2.copy.segments.SegmentChunk.extent`), ``lost`` how many of the entry's
     ranges are newer. ``state`` is None where it is not known: in an entry of an earlier version, and where nothing was committed.
     """
 
@@ -376,7 +376,7 @@ class Start:
     position: int | None
     committed: int | None = None
     entry: LedgerEntry | None = None
-    chunk: Chunk | None = None
+    chunk: SegmentChunk | None = None
     clean: bool = False
     moved: bool = False
     seen: int = -1
@@ -395,14 +395,16 @@ class Start:
             position,
             committed,
             None if entry is None else LedgerEntry.from_json(*entry),
-            None if chunk is None else Chunk.from_json(*chunk),
+            None if chunk is None else SegmentChunk.from_json(*chunk),
             clean,
             moved,
             seen,
         )
 
 
-def start_of(entry: LedgerEntry | None, chunk: Chunk | None, committed: int | None, *, undone: bool = False) -> Start:
+def start_of(
+    entry: LedgerEntry | None, chunk: SegmentChunk | None, committed: int | None, *, undone: bool = False
+) -> Start:
     """Where to go on, from what the ledger says and the position in Connect's offsets topic (next source offset).
 
     ``undone``: the entry is what stood there before a transaction that was never committed, and where that began is not known.
@@ -442,7 +444,9 @@ class WrittenPosition(NamedTuple):
         return committed in self.positions or committed in {entry.previous, entry.mark.source}
 
 
-def written_start(entry: LedgerEntry, chunk: Chunk | None, committed: int | None, written: WrittenPosition) -> Start:
+def written_start(
+    entry: LedgerEntry, chunk: SegmentChunk | None, committed: int | None, written: WrittenPosition
+) -> Start:
     """Where to go on, from who wrote the positions (rule C4 of docs/design/copy-sessions.md).
 
     A position without a header that the newest holder did not know was written by Java or by a user, and is obeyed, whatever

@@ -155,10 +155,10 @@ class PartitionProgress:
     """Where one partition's copying is. Offsets: the next to do; -1 = unknown yet.
 
     ``position`` is the first source offset that is neither on the target nor dropped for a reason; ``high_watermark``
-    the end of the source. ``state`` is one of `mm2.copy.states.State`, with its reason, the source offset where it began
+    the end of the source. ``state`` is one of `mm2.copy.states.PartitionState`, with its reason, the source offset where it began
     (-1: none) and since when (ms); ``stopped``: nothing more is tried in this micro-batch. ``gaps`` counts source offsets
     without a record on the target by reason, since the ledger began; ``lost`` ranges and ``foreign`` records likewise.
-    ``age_ms`` and ``latency_ms`` are of the batches of this micro-batch as a `mm2.copy.tally.Spread`: how old their newest record
+    ``age_ms`` and ``latency_ms`` are of the batches of this micro-batch as a `mm2.copy.tally.Summary`: how old their newest record
     was when they were fetched, and when they were on the target. None, or shorter rows of an older executor: nothing measured.
     """
 

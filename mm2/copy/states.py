@@ -10,7 +10,7 @@ from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure
 
 
-class State(StrEnum):
+class PartitionState(StrEnum):
     """Each comes with a reason, an offset and a time; one that is not RUNNING or CATCHING_UP needs somebody to know."""
 
     RUNNING = "RUNNING"
@@ -32,43 +32,43 @@ class State(StrEnum):
 
 
 #: Those in which nothing is wrong.
-WELL: Final = frozenset({State.RUNNING, State.CATCHING_UP})
+WELL: Final = frozenset({PartitionState.RUNNING, PartitionState.CATCHING_UP})
 
 #: Those that last until somebody mends something: with ``partition.error=fail`` they fail the task. A topic that is DELETED
 #: is dealt to nobody soon, and a full disk or a silent broker is waited for, as Java's producer does.
 LASTING: Final = frozenset(
     {
-        State.UNAUTHORIZED,
-        State.CORRUPT,
-        State.TOO_LARGE,
-        State.LOST_RANGE,
-        State.RECREATED,
-        State.INCONSISTENT,
-        State.REFUSED,
-        State.FAILED,
+        PartitionState.UNAUTHORIZED,
+        PartitionState.CORRUPT,
+        PartitionState.TOO_LARGE,
+        PartitionState.LOST_RANGE,
+        PartitionState.RECREATED,
+        PartitionState.INCONSISTENT,
+        PartitionState.REFUSED,
+        PartitionState.FAILED,
     }
 )
 
 #: Those that only a reset of the position ends, by Connect's offsets endpoint or by a record in the offsets topic.
-LASTS_UNTIL_RESET: Final = frozenset({State.INCONSISTENT})
+LASTS_UNTIL_RESET: Final = frozenset({PartitionState.INCONSISTENT})
 
-_OF_CODE: Final[Mapping[int, State]] = {
-    ErrorCode.TOPIC_AUTHORIZATION_FAILED: State.UNAUTHORIZED,
-    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: State.UNAUTHORIZED,
-    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: State.UNAUTHORIZED,
-    ErrorCode.MESSAGE_TOO_LARGE: State.TOO_LARGE,
-    ErrorCode.RECORD_LIST_TOO_LARGE: State.TOO_LARGE,
-    ErrorCode.KAFKA_STORAGE_ERROR: State.TARGET_FULL,
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: State.DELETED,
-    ErrorCode.UNKNOWN_TOPIC_ID: State.DELETED,
+_OF_CODE: Final[Mapping[int, PartitionState]] = {
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: PartitionState.UNAUTHORIZED,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: PartitionState.UNAUTHORIZED,
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: PartitionState.UNAUTHORIZED,
+    ErrorCode.MESSAGE_TOO_LARGE: PartitionState.TOO_LARGE,
+    ErrorCode.RECORD_LIST_TOO_LARGE: PartitionState.TOO_LARGE,
+    ErrorCode.KAFKA_STORAGE_ERROR: PartitionState.TARGET_FULL,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: PartitionState.DELETED,
+    ErrorCode.UNKNOWN_TOPIC_ID: PartitionState.DELETED,
 }
 
 
-def state_of(failure: Exception) -> State:
+def state_of(failure: Exception) -> PartitionState:
     """The state that a broker's error puts a partition in."""
     if not isinstance(failure, BrokerFailure):
-        return State.UNREACHABLE
+        return PartitionState.UNREACHABLE
     found = _OF_CODE.get(failure.code)
     if found is not None:
         return found
-    return State.UNREACHABLE if failure.retriable else State.REFUSED
+    return PartitionState.UNREACHABLE if failure.retriable else PartitionState.REFUSED

@@ -42,7 +42,7 @@ class Histogram:
         return [self.counts, round(self.sum_s, 6)]
 
 
-class Spread(list[int]):
+class Summary(list[int]):
     """``[last, least, greatest, sum, count]`` of something in whole milliseconds; a list, as it goes into reports as it is."""
 
     __slots__ = ()

@@ -18,11 +18,11 @@ from functools import cached_property
 from itertools import accumulate
 from typing import NamedTuple
 
-from mm2.copy.segments import Chunk, Segment
+from mm2.copy.segments import Segment, SegmentChunk
 from mm2.copy.session import Mark
 
 
-class Place(NamedTuple):
+class TranslatedOffset(NamedTuple):
     """A translated offset, which is never past what the group has yet to read.
 
     ``is_exact``: nothing is read again, either. Else the records between are on the other side at places that are not
@@ -64,7 +64,7 @@ class _Pass:
 class Translation:
     """What is known of one partition: ``chunks`` oldest first, and the mark they reach to (`Ledger.chunks`, `LedgerEntry.mark`)."""
 
-    def __init__(self, chunks: Sequence[Chunk], mark: Mark) -> None:
+    def __init__(self, chunks: Sequence[SegmentChunk], mark: Mark) -> None:
         self._mark = mark
         self._segments = _standing(chunks, mark)
         self._passes: list[_Pass] = []
@@ -79,7 +79,7 @@ class Translation:
         """No record is known to be on the target."""
         return not self._segments
 
-    def to_target(self, offset: int) -> Place | None:
+    def to_target(self, offset: int) -> TranslatedOffset | None:
         """Where a group that goes on at source ``offset`` goes on on the target; None: before all that is known."""
         if not self._segments:
             return None
@@ -96,9 +96,9 @@ class Translation:
             return None
         # An empty topic before the first record: whatever the group has not read is known.
         first = 0 if latest is None else latest
-        return Place(first, is_exact=len(self._passes) == 1, at_most=first)
+        return TranslatedOffset(first, is_exact=len(self._passes) == 1, at_most=first)
 
-    def to_source(self, offset: int) -> Place | None:
+    def to_source(self, offset: int) -> TranslatedOffset | None:
         """Where a group that goes on at target ``offset`` goes on on the source; None: before all that is known."""
         index = bisect_right(self._segments, offset, key=lambda segment: segment.target) - 1
         if index < 0:
@@ -108,27 +108,27 @@ class Translation:
         found = segment.source + read
         if len(self._passes) > 1:
             found = self._lowest_unread(index, read, found)
-            return Place(found, is_exact=False, at_most=found)
+            return TranslatedOffset(found, is_exact=False, at_most=found)
         if offset <= segment.target_end:
-            return Place(found, is_exact=True, at_most=found)
+            return TranslatedOffset(found, is_exact=True, at_most=found)
         behind = self._segments[index + 1].source if index + 1 < len(self._segments) else self._mark.source
         is_exact = offset <= self._mark.target and self._is_missing(found, behind)
-        return Place(found, is_exact, behind if index + 1 < len(self._segments) else None)
+        return TranslatedOffset(found, is_exact, behind if index + 1 < len(self._segments) else None)
 
     @property
     def first_known(self) -> Segment | None:
         """The oldest segment."""
         return self._segments[0] if self._segments else None
 
-    def _in(self, run: _Pass, offset: int) -> Place:
+    def _in(self, run: _Pass, offset: int) -> TranslatedOffset:
         index = bisect_right(run.segments, offset, key=lambda segment: segment.source) - 1
         segment = run.segments[index]
         if offset < segment.source_end:
             exact = segment.target + offset - segment.source
-            return Place(exact, is_exact=True, at_most=exact)
+            return TranslatedOffset(exact, is_exact=True, at_most=exact)
         behind = run.segments[index + 1] if index + 1 < len(run.segments) else None
         is_exact = self._is_missing(segment.source_end, offset)
-        return Place(segment.target_end, is_exact, None if behind is None else behind.target)
+        return TranslatedOffset(segment.target_end, is_exact, None if behind is None else behind.target)
 
     def _latest(self, offset: int) -> int | None:
         """Where a group has to go on at the latest; None: it follows from the pass that it is in."""
@@ -229,7 +229,7 @@ def _merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     return merged
 
 
-def _standing(chunks: Sequence[Chunk], mark: Mark) -> list[Segment]:
+def _standing(chunks: Sequence[SegmentChunk], mark: Mark) -> list[Segment]:
     """The segments that still hold, in the order of the target: none behind the mark, none that a later one lies over."""
     standing: list[Segment] = []
     for chunk in chunks:

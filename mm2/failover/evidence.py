@@ -173,7 +173,7 @@ class StartEvidence:
 
 
 @dataclass(frozen=True)
-class Report:
+class FailoverReport:
     """The report of one command on one flow.
 
     ``source_trouble`` is why the source did not answer; ``last_sign_ms`` is the time of the newest data from it on the

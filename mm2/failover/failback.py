@@ -28,7 +28,7 @@ from mm2.connect.stores.config_state import RestartRequest
 from mm2.connect.stores.offset_survey import KeptOffset, kept_offsets
 from mm2.copy.executor.positions import offset_key, offset_value
 from mm2.copy.ledger import ledger_topic, note_record
-from mm2.failover.evidence import PartitionEvidence, Report, StartEvidence, counted
+from mm2.failover.evidence import FailoverReport, PartitionEvidence, StartEvidence, counted
 from mm2.failover.failover import chosen_partitions, untold_ends
 from mm2.failover.groups import Choice
 from mm2.failover.hold import take_back
@@ -40,7 +40,7 @@ from mm2.kafka.partitioner import partition_for
 from mm2.kafka.producer import Producer
 from mm2.kafka.records.record import Record
 from mm2.kafka.structs import TopicPartition
-from mm2.mirror.clients import Kind, Side
+from mm2.mirror.clients import ClientKind, Side
 from mm2.mirror.ledgers import PROVENANCE_NOTE
 from mm2.mirror.promotions import Promotion, promoted, withdrawn
 
@@ -51,7 +51,7 @@ _LOOK_S: Final = 0.5
 
 
 @dataclass(frozen=True)
-class Options:
+class FailbackOptions:
     """``keep``: continue although some records are on the source only."""
 
     choice: Choice
@@ -59,7 +59,7 @@ class Options:
     keep: bool = False
 
 
-def failback(config: FlowConfig, reverse: FlowConfig, options: Options) -> Report:
+def failback(config: FlowConfig, reverse: FlowConfig, options: FailbackOptions) -> FailoverReport:
     """Run the command. ``reverse`` is the opposite flow. Raises Refused or KafkaFailure if nothing was changed."""
     with Sides.opened(config) as sides:
         if sides.source is None:
@@ -94,7 +94,7 @@ def failback(config: FlowConfig, reverse: FlowConfig, options: Options) -> Repor
             back, left = take_back(sides, named)
             done += back
             problems += left
-        return Report(
+        return FailoverReport(
             VERB,
             str(config.pair),
             options.dry_run,
@@ -175,7 +175,7 @@ class _Turn:
         return after
 
     def _kept(self) -> dict[TopicPartition, KeptOffset]:
-        with self._source(Kind.CONSUMER) as cluster:
+        with self._source(ClientKind.CONSUMER) as cluster:
             if self._offsets_topic not in cluster.metadata([self._offsets_topic]).topics:
                 raise Refused(
                     f"Cluster {self._reverse.pair.target} has no topic {self._offsets_topic}, so the flow {self._reverse.pair} has never "
@@ -189,13 +189,13 @@ class _Turn:
                 found[TopicPartition(str(place.get("topic")), int(place.get("partition", -1)))] = one
         return found
 
-    def _source(self, kind: Kind) -> AbstractContextManager[Cluster]:
+    def _source(self, kind: ClientKind) -> AbstractContextManager[Cluster]:
         """The cluster that becomes the target: the source of this flow."""
         return self._sides.client(Side.SOURCE, kind)
 
     def _write_positions(self) -> None:
         kept = self._kept()
-        with self._source(Kind.PRODUCER) as cluster:
+        with self._source(ClientKind.PRODUCER) as cluster:
             count = len(cluster.metadata([self._offsets_topic]).topics[self._offsets_topic].partitions)
             batches: dict[int, list[Record]] = {}
             for one in self._partitions:
@@ -225,7 +225,7 @@ class _Turn:
         return self._sides.home_ledger is not None and topic in promoted(self._sides.home_ledger)
 
     def _write_home(self, records: Sequence[Record]) -> None:
-        with self._source(Kind.PRODUCER) as cluster:
+        with self._source(ClientKind.PRODUCER) as cluster:
             Producer(cluster).send(ledger_topic(self._reverse.pair.source), list(records), 0, timeout_s=WRITE_S)
 
     def _have_taken_up(self, done: list[str], problems: list[str]) -> None:
@@ -235,7 +235,7 @@ class _Turn:
                 done.append(f"no process of {self._reverse.pair} runs; one that is started begins there")
                 return
             request = RestartRequest(SOURCE_NAME, only_failed=False, include_tasks=False)
-            with other.client(Side.TARGET, Kind.PRODUCER) as cluster:
+            with other.client(Side.TARGET, ClientKind.PRODUCER) as cluster:
                 _send_json(
                     cluster,
                     self._reverse.worker["config.storage.topic"],

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from mm2.failover.evidence import DONE, GroupEvidence, Outcome, PartitionEvidence, Report, counted
+from mm2.failover.evidence import DONE, FailoverReport, GroupEvidence, Outcome, PartitionEvidence, counted
 from mm2.failover.groups import Choice, Groups
 from mm2.failover.hold import hand_over
 from mm2.failover.partitions import last_sign_ms, partitions_of, source_ends
@@ -22,7 +22,7 @@ _LOOK_S: Final = 0.5
 
 
 @dataclass(frozen=True)
-class Options:
+class FailoverOptions:
     """The options of the command.
 
     ``wait_s``: time limit for the flow to finish copying after the writers have stopped; None: do not wait.
@@ -35,7 +35,7 @@ class Options:
     leave_behind: bool = False
 
 
-def failover(config: FlowConfig, options: Options) -> Report:
+def failover(config: FlowConfig, options: FailoverOptions) -> FailoverReport:
     """Run the command. Raises Refused or KafkaFailure if nothing was changed."""
     with Sides.opened(config) as sides:
         chosen = chosen_partitions(sides, options.choice)
@@ -78,7 +78,7 @@ def failover(config: FlowConfig, options: Options) -> Report:
                 problems.append(f"no offsets of groups are known to be written, say the same again: {failure}")
         problems += _left_from_before(sides)
         written, failed = _told(rows)
-        return Report(
+        return FailoverReport(
             VERB,
             str(config.pair),
             options.dry_run,

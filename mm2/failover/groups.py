@@ -21,7 +21,7 @@ from mm2.kafka.structs import LATEST, GroupListing, OffsetAndMetadata, TopicPart
 from mm2.mirror import plugins
 from mm2.mirror.checkpoint_connector import GROUP_TYPES, PROTOCOL_TYPES
 from mm2.mirror.checkpoint_task import group_state, is_wanted
-from mm2.mirror.clients import Kind, Side
+from mm2.mirror.clients import ClientKind, Side
 from mm2.mirror.discovery import vanished
 from mm2.mirror.formats import Checkpoint, FormatError, OffsetSync
 from mm2.mirror.group_offsets import SHARE, GroupOffsets, of_another_copy
@@ -289,7 +289,7 @@ class Groups:
         return store
 
     def _read(self, side: Side, topic: str, take: Callable[[LogRecord], None]) -> None:
-        with self._sides.client(side, Kind.CONSUMER) as cluster:
+        with self._sides.client(side, ClientKind.CONSUMER) as cluster:
             log = KafkaBasedLog(cluster, topic, on_record=take, partitions=(0,))
             try:
                 log.start(READ_S)

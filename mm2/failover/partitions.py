@@ -8,7 +8,7 @@ from contextlib import suppress
 from mm2.connect.stores.offset_survey import kept_offsets
 from mm2.copy.executor.target_progress import ProgressQuestion, TargetLookUp, TargetProgress
 from mm2.copy.session import LedgerEntry
-from mm2.copy.states import State
+from mm2.copy.states import PartitionState
 from mm2.failover.evidence import PartitionEvidence
 from mm2.failover.sides import READ_S, SOURCE_NAME, Refused, Sides
 from mm2.kafka.admin import Admin
@@ -16,7 +16,7 @@ from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.structs import LATEST, OffsetInfo, TopicPartition
 from mm2.mirror.client.freshness import FreshnessWatch
 from mm2.mirror.client.mirror_client import MirrorClient
-from mm2.mirror.clients import Kind, Side
+from mm2.mirror.clients import ClientKind, Side
 from mm2.mirror.discovery import vanished
 
 
@@ -26,7 +26,7 @@ def partitions_of(sides: Sides, chosen: Iterable[TopicPartition]) -> list[Partit
     entries = _without_undone(sides, entries)
     told = {} if sides.source is None else source_ends(sides, [entry.source for entry in entries])
     target_ends = _known(_ends(sides.target, [entry.target for entry in entries]))
-    with sides.client(Side.TARGET, Kind.CONSUMER) as cluster:
+    with sides.client(Side.TARGET, ClientKind.CONSUMER) as cluster:
         look_up = TargetLookUp(cluster)
         progress = look_up.progress(
             {
@@ -76,7 +76,7 @@ def partitions_of(sides: Sides, chosen: Iterable[TopicPartition]) -> list[Partit
 def is_held(entry: LedgerEntry) -> bool:
     """Whether the task has paused the partition and all that it had read is on the target. The ledger is then final."""
     trouble = entry.trouble
-    return trouble is not None and trouble.state == State.PAUSED and entry.mark.source >= trouble.offset
+    return trouble is not None and trouble.state == PartitionState.PAUSED and entry.mark.source >= trouble.offset
 
 
 def source_ends(sides: Sides, chosen: Sequence[TopicPartition]) -> dict[TopicPartition, int | KafkaFailure]:
@@ -98,7 +98,7 @@ def last_sign_ms(sides: Sides) -> int | None:
     signs = [heard for entry in entries if (heard := _heard_ms(sides, entry)) is not None]
     props = {
         **sides.config.source_connector,
-        **sides.clients.client_props(Side.TARGET, Kind.CONSUMER, "mm2-cli-heartbeats"),
+        **sides.clients.client_props(Side.TARGET, ClientKind.CONSUMER, "mm2-cli-heartbeats"),
     }
     try:
         with MirrorClient(props) as client:
@@ -117,7 +117,7 @@ def _heard_ms(sides: Sides, entry: LedgerEntry) -> int | None:
     """
     if entry.trouble is None:
         return sides.ledger.written_ms(entry.source)
-    return None if entry.trouble.state == State.PAUSED else entry.trouble.since_ms
+    return None if entry.trouble.state == PartitionState.PAUSED else entry.trouble.since_ms
 
 
 def _ends(admin: Admin, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | KafkaFailure]:
@@ -161,7 +161,7 @@ def _without_undone(sides: Sides, entries: Sequence[LedgerEntry]) -> list[Ledger
 
 def source_offsets(sides: Sides) -> Mapping[TopicPartition, int]:
     """The flow's offsets in Connect's offsets topic: the last offset copied. Raises KafkaFailure."""
-    with sides.client(Side.TARGET, Kind.CONSUMER) as cluster:
+    with sides.client(Side.TARGET, ClientKind.CONSUMER) as cluster:
         kept = kept_offsets(cluster, sides.config.worker["offset.storage.topic"], READ_S)
     found = {}
     for one in kept:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
-from mm2.failover.evidence import Report, counted
+from mm2.failover.evidence import FailoverReport, counted
 from mm2.failover.failover import chosen_partitions, refuse_to_leave_behind
 from mm2.failover.groups import Choice
 from mm2.failover.hold import hand_over
@@ -27,7 +27,7 @@ _LOOK_S: Final = 0.1
 
 def promote(
     config: FlowConfig, choice: Choice, *, dry_run: bool, leave_behind: bool = False, create_acls: bool = False
-) -> Report:
+) -> FailoverReport:
     """Run the command. Raises Refused or KafkaFailure if nothing was changed."""
     with Sides.opened(config) as sides:
         chosen = chosen_partitions(sides, choice)
@@ -46,7 +46,7 @@ def promote(
                 done.append(f"{counted(len(wanted), 'ACL')} created, and seen to be there")
         elif wanted:
             done.append(f"{counted(len(wanted), 'ACL')} missing on {config.pair.target}; --create-acls creates them")
-        return Report(
+        return FailoverReport(
             VERB,
             str(config.pair),
             dry_run,

@@ -24,7 +24,7 @@ from mm2.kafka.records.record import Record
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror.assigned_partitions import ASSIGNED_PARTITIONS_KEY, decode_partitions
 from mm2.mirror.checkpoint_task import group_state
-from mm2.mirror.clients import Kind, MirrorClients, Side
+from mm2.mirror.clients import ClientKind, MirrorClients, Side
 from mm2.mirror.discovery import vanished
 from mm2.mirror.source_connector import topic_selection
 
@@ -129,7 +129,7 @@ class Sides:
             return None  # a reader would wait for it
         if isinstance(found, KafkaFailure):
             raise found
-        settings = self.clients.settings(side, Kind.CONSUMER, "ledger-consumer")
+        settings = self.clients.settings(side, ClientKind.CONSUMER, "ledger-consumer")
         log = LedgerLog(settings, topic, name=self.clients.alias(side))
         try:
             log.start(READ_S)
@@ -157,12 +157,12 @@ class Sides:
 
     def write_ledger(self, records: Sequence[Record]) -> None:
         """Append to the flow's ledger and read it back. Raises KafkaFailure."""
-        with self.client(Side.TARGET, Kind.PRODUCER) as cluster:
+        with self.client(Side.TARGET, ClientKind.PRODUCER) as cluster:
             Producer(cluster).send(ledger_topic(self.pair.source), list(records), 0, timeout_s=WRITE_S)
         self.refresh()
 
     @contextmanager
-    def client(self, side: Side, kind: Kind) -> Iterator[Cluster]:
+    def client(self, side: Side, kind: ClientKind) -> Iterator[Cluster]:
         """Connections with the settings of a kind of client, closed at the end."""
         cluster = self.clients.cluster(side, kind, f"mm2-cli-{side.value}-{kind.value}")
         try:
@@ -187,7 +187,7 @@ class Sides:
         They are read from the flow's config topic; there are none while the connector is paused or stopped.
         """
         fold = ConfigFold()
-        with self.client(Side.TARGET, Kind.CONSUMER) as cluster:
+        with self.client(Side.TARGET, ClientKind.CONSUMER) as cluster:
             log = KafkaBasedLog(
                 cluster,
                 self.config.worker["config.storage.topic"],

@@ -66,16 +66,16 @@ def parse_jaas(text: str) -> JaasEntry:
     return JaasEntry(module, flag, options)
 
 
-class _Token(NamedTuple):
+class _JaasToken(NamedTuple):
     text: str
     sign: bool
 
 
-_EQUALS = _Token("=", sign=True)
-_END = _Token(";", sign=True)
+_EQUALS = _JaasToken("=", sign=True)
+_END = _JaasToken(";", sign=True)
 
 
-def _tokens(text: str) -> Iterator[_Token]:
+def _tokens(text: str) -> Iterator[_JaasToken]:
     position = 0
     while position < len(text):
         match = _TOKEN.match(text, position)
@@ -83,9 +83,9 @@ def _tokens(text: str) -> Iterator[_Token]:
             raise JaasError("a quoted value does not end")
         position = match.end()
         if match["quoted"] is not None:
-            yield _Token(_ESCAPE.sub(_unescape, match["quoted"][1:-1]), sign=False)
+            yield _JaasToken(_ESCAPE.sub(_unescape, match["quoted"][1:-1]), sign=False)
         elif match["blank"] is None:
-            yield _Token(match[0], sign=match["sign"] is not None)
+            yield _JaasToken(match[0], sign=match["sign"] is not None)
 
 
 def _unescape(match: re.Match[str]) -> str:

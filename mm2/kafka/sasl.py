@@ -70,7 +70,7 @@ def login(sasl: Sasl, host: str, *, timeout_s: float) -> Login:
             token = token_source(sasl).token(timeout_s=timeout_s)
         except TokenError as error:
             raise SaslError(str(error)) from error
-        config["sasl_oauth_token_provider"] = _Token(token.text, dict(token.extensions))
+        config["sasl_oauth_token_provider"] = _BearerToken(token.text, dict(token.extensions))
     elif sasl.mechanism == "GSSAPI":
         config["sasl_kerberos_service_name"] = sasl.kerberos_service_name or options.get("serviceName", "kafka")
     elif sasl.mechanism == "AWS_MSK_IAM":
@@ -89,7 +89,7 @@ def _scram_name(name: str) -> str:
     return name.replace("=", "=3D").replace(",", "=2C")
 
 
-class _Token(AbstractTokenProvider):  # type: ignore[misc, unused-ignore]  # kafka-python insists on its base class
+class _BearerToken(AbstractTokenProvider):  # type: ignore[misc, unused-ignore]  # kafka-python insists on its base class
     def __init__(self, text: str, extensions: dict[str, str]) -> None:
         self._text = text
         self._extensions = extensions

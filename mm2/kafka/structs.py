@@ -167,7 +167,7 @@ class GroupListing:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupMember:
+class DescribedMember:
     """`metadata` and `assignment` are the bytes of the group's embedded protocol."""
 
     member_id: str
@@ -187,7 +187,7 @@ class GroupDescription:
     protocol: str
     state: str
     group_type: str
-    members: tuple[GroupMember, ...] | None
+    members: tuple[DescribedMember, ...] | None
 
 
 @dataclass(frozen=True, slots=True)

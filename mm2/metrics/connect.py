@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from mm2.metrics.metric import Kind, Metric
+from mm2.metrics.metric import Metric, MetricType
 
 FLOW_LABELS: Final = ("source", "target")
 _CONNECTOR: Final = ("connector",)
@@ -17,7 +17,7 @@ _TASK: Final = ("connector", "task")
 
 def _gauges(prefix: str, labels: tuple[str, ...], texts: dict[str, str]) -> dict[str, Metric]:
     return {
-        name: Metric(prefix + name, Kind.COUNTER if name.endswith("_total") else Kind.GAUGE, text, labels)
+        name: Metric(prefix + name, MetricType.COUNTER if name.endswith("_total") else MetricType.GAUGE, text, labels)
         for name, text in texts.items()
     }
 
@@ -74,7 +74,7 @@ COORDINATOR: Final = _gauges(
     },
 )
 STATUS: Final = Metric(
-    "kafka_connect_connector_status", Kind.GAUGE, "1 for the status that the task is in.", (*_TASK, "status")
+    "kafka_connect_connector_status", MetricType.GAUGE, "1 for the status that the task is in.", (*_TASK, "status")
 )
 TASK: Final = _gauges(
     "kafka_connect_connector_task_",

@@ -10,7 +10,7 @@ from typing import Final
 from prometheus_client import Metric as Family
 
 
-class Kind(StrEnum):
+class MetricType(StrEnum):
     """Prometheus metric types; the name of a COUNTER ends in ``_total``."""
 
     GAUGE = "gauge"
@@ -35,13 +35,13 @@ class Metric:
     """
 
     name: str
-    kind: Kind
+    kind: MetricType
     help: str
     labels: tuple[str, ...] = ()
     is_partitions: bool = False
 
     def __post_init__(self) -> None:
-        if (self.kind is Kind.COUNTER) != self.name.endswith("_total"):
+        if (self.kind is MetricType.COUNTER) != self.name.endswith("_total"):
             message = f"{self.name} is a {self.kind}: the name of a counter ends in _total, and no other does"
             raise ValueError(message)
 
@@ -94,7 +94,7 @@ class Sheet:
         family = self._families.get(metric)
         if family is None:
             # The library appends the suffix of a counter's name itself.
-            name = metric.name.removesuffix("_total") if metric.kind is Kind.COUNTER else metric.name
+            name = metric.name.removesuffix("_total") if metric.kind is MetricType.COUNTER else metric.name
             family = self._families[metric] = Family(name, metric.help, metric.kind.value)
         return family
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from mm2.metrics.metric import Kind, Metric
+from mm2.metrics.metric import Metric, MetricType
 
 _PLACE: Final = ("source", "target", "topic", "partition")
 _NEW_PLACE: Final = ("connector", "task", *_PLACE)
@@ -38,7 +38,8 @@ def _metrics(
     prefix: str, labels: tuple[str, ...], attributes: Mapping[str, str] = SOURCE_ATTRIBUTES
 ) -> dict[str, Metric]:
     return {
-        name: Metric(prefix + name, Kind.GAUGE, text, labels, is_partitions=True) for name, text in attributes.items()
+        name: Metric(prefix + name, MetricType.GAUGE, text, labels, is_partitions=True)
+        for name, text in attributes.items()
     }
 
 
@@ -60,20 +61,20 @@ NEW_CHECKPOINT: Final = _metrics(_NEW, ("connector", "task", *_CHECKPOINT_PLACE)
 #: Metrics of Java's clients of a source task; ``clientid`` is quoted, as JMX quotes names with such characters.
 CONSUMER_LAG: Final = Metric(
     "kafka_consumer_fetch_manager_records_lag",
-    Kind.GAUGE,
+    MetricType.GAUGE,
     "Offsets between the position and the source's end, of what this process copies; topic is the name on the source.",
     ("clientid", "topic", "partition"),
     is_partitions=True,
 )
 INCOMING: Final = Metric(
     "kafka_consumer_incoming_byte_total",
-    Kind.COUNTER,
+    MetricType.COUNTER,
     "Bytes of record batches that the flow has read and copied in this process.",
     ("clientid",),
 )
 OUTGOING: Final = Metric(
     "kafka_producer_outgoing_byte_total",
-    Kind.COUNTER,
+    MetricType.COUNTER,
     "Bytes of record batches that the flow has written in this process.",
     ("clientid",),
 )

@@ -33,7 +33,7 @@ from mm2.mirror.checkpoint_task import (
     group_state,
     is_wanted,
 )
-from mm2.mirror.clients import SOURCE_ALIAS_KEY, TASK_INDEX_KEY, Kind, Side
+from mm2.mirror.clients import SOURCE_ALIAS_KEY, TASK_INDEX_KEY, ClientKind, Side
 from mm2.mirror.connector import MirrorConnector
 from mm2.mirror.discovery import chunks
 from mm2.mirror.formats import Checkpoint, FormatError
@@ -220,7 +220,7 @@ class MirrorCheckpointConnector(MirrorConnector):
             elif key[0] not in existing and self._group_filter.should_replicate_group(key[0]):
                 left.add(key)
 
-        cluster = self._clients.cluster(Side.TARGET, Kind.CONSUMER, "checkpoints-target-consumer")
+        cluster = self._clients.cluster(Side.TARGET, ClientKind.CONSUMER, "checkpoints-target-consumer")
         self._clusters.append(cluster)
         reader = self._reader = KafkaBasedLog(cluster, self._topic, on_record=on_checkpoint, partitions=(0,))
         try:
@@ -232,7 +232,7 @@ class MirrorCheckpointConnector(MirrorConnector):
         return left
 
     def _write(self, topic: str, records: list[Record]) -> None:
-        cluster = self._clients.cluster(Side.TARGET, Kind.PRODUCER, "checkpoints-target-producer")
+        cluster = self._clients.cluster(Side.TARGET, ClientKind.PRODUCER, "checkpoints-target-producer")
         self._clusters.append(cluster)
         try:
             Producer(cluster).send(topic, records, 0, timeout_s=_WRITE_TIMEOUT_S)

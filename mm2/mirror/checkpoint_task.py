@@ -41,7 +41,7 @@ from mm2.metrics.mirror import metric_formats
 from mm2.mirror import plugins
 from mm2.mirror.checkpoint_latency import LATENCY_RESOURCE, CheckpointLatencies
 from mm2.mirror.checkpoint_store import CheckpointStore, offsets_to_sync
-from mm2.mirror.clients import Kind, MirrorClients, Side
+from mm2.mirror.clients import ClientKind, MirrorClients, Side
 from mm2.mirror.discovery import chunks
 from mm2.mirror.filters import TopicFilter, close_quietly
 from mm2.mirror.formats import Checkpoint, FormatError, OffsetSync
@@ -136,7 +136,7 @@ class MirrorCheckpointTask(SourceTask):
         return admin
 
     def _consumer_cluster(self, side: Side, role: str) -> Cluster:
-        cluster = self._clients.cluster(side, Kind.CONSUMER, role)
+        cluster = self._clients.cluster(side, ClientKind.CONSUMER, role)
         self._clusters.append(cluster)
         if self._stopping.is_set():
             cluster.close()
@@ -208,7 +208,7 @@ class MirrorCheckpointTask(SourceTask):
                 or topic not in admin.cluster.metadata([topic], timeout_s=_LOOK_TIMEOUT_S).topics
             ):
                 return None
-            settings = self._clients.settings(side, Kind.CONSUMER, "ledger-consumer")
+            settings = self._clients.settings(side, ClientKind.CONSUMER, "ledger-consumer")
             reader = LedgerLog(settings, topic, name=self._clients.alias(side))
             self._logs.append(reader)
             try:
@@ -471,7 +471,7 @@ class MirrorCheckpointTask(SourceTask):
                 "Some offsets are not on the target." if count else "All offsets are on the target.", partitions=count
             )
             if self._producer is None:
-                cluster = self._clients.cluster(Side.TARGET, Kind.PRODUCER, "checkpoint-target-producer")
+                cluster = self._clients.cluster(Side.TARGET, ClientKind.PRODUCER, "checkpoint-target-producer")
                 self._clusters.append(cluster)
                 self._producer = Producer(cluster)
             topic = ledger_topic(self._clients.source_alias)

@@ -29,7 +29,7 @@ class Side(Enum):
     TARGET = "target"
 
 
-class Kind(Enum):
+class ClientKind(Enum):
     """The kind of a client; the name is the prefix of its keys."""
 
     ADMIN = "admin"
@@ -71,28 +71,28 @@ class MirrorClients:
         own = f"{self.flow}|{entity}|{role}"
         return own if user_client_id is None else f"{user_client_id}|{own}"
 
-    def client_props(self, side: Side, kind: Kind, role: str) -> dict[str, str]:
+    def client_props(self, side: Side, kind: ClientKind, role: str) -> dict[str, str]:
         """Java-style properties of the client, including `client.id`. Contains secrets: do not log."""
         cluster_prefix = f"{side.value}.cluster."
         merged = {key: value for key, value in with_prefix(self.props, cluster_prefix).items() if key in CLIENT_KEYS}
         merged.update(with_prefix(self.props, f"{kind.value}."))
         merged.update(with_prefix(self.props, f"{side.value}.{kind.value}."))
-        if kind is Kind.CONSUMER:
+        if kind is ClientKind.CONSUMER:
             merged["enable.auto.commit"] = "false"
             merged.setdefault("auto.offset.reset", "earliest")
         merged["client.id"] = self.client_id(role, merged.get("client.id"))
         return merged
 
-    def settings(self, side: Side, kind: Kind, role: str) -> ClientSettings:
+    def settings(self, side: Side, kind: ClientKind, role: str) -> ClientSettings:
         return ClientSettings.from_props(self.client_props(side, kind, role))
 
-    def cluster(self, side: Side, kind: Kind, role: str) -> Cluster:
+    def cluster(self, side: Side, kind: ClientKind, role: str) -> Cluster:
         """Connections to the cluster; nothing is opened yet. The caller closes them."""
         return Cluster(self.settings(side, kind, role), name=self.alias(side))
 
     def admin(self, side: Side, role: str) -> tuple[Cluster, Admin]:
         """An admin client and its connections, which the caller closes."""
-        cluster = self.cluster(side, Kind.ADMIN, role)
+        cluster = self.cluster(side, ClientKind.ADMIN, role)
         return cluster, admin_class(self.props)(cluster)
 
 

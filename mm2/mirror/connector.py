@@ -13,13 +13,13 @@ from mm2.connect.api import SourceConnector
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
 from mm2.mirror.clients import MirrorClients, Side
-from mm2.mirror.filters import Filter, close_quietly
+from mm2.mirror.filters import MirrorFilter, close_quietly
 from mm2.mirror.recurring_errors import RecurringErrors
 from mm2.mirror.scheduler import Job, Scheduler
 
 log = structlog.get_logger(__name__)
 
-F = TypeVar("F", bound=Filter)
+F = TypeVar("F", bound=MirrorFilter)
 
 STOP_TIMEOUT_S: Final = 5.0
 """How long a stop waits for the running job. Its connections are closed by then, so the job fails at once."""
@@ -38,7 +38,7 @@ class MirrorConnector(SourceConnector):
     def __init__(self) -> None:
         self._scheduler: Scheduler | None = None
         self._clusters: list[Cluster] = []
-        self._filters: list[Filter] = []
+        self._filters: list[MirrorFilter] = []
         self._recurring = RecurringErrors()
         self._props: dict[str, str] = {}
 

@@ -36,7 +36,7 @@ CONFIG_PROPERTIES_EXCLUDE_DEFAULT: Final = (
 )
 
 
-class Filter:
+class MirrorFilter:
     """The base of the three filter interfaces."""
 
     def configure(self, props: Mapping[str, str]) -> None:
@@ -46,21 +46,21 @@ class Filter:
         """Release resources; called after the filter's connector or task has stopped."""
 
 
-class TopicFilter(Filter, ABC):
+class TopicFilter(MirrorFilter, ABC):
     """Selects topics by their name on the source."""
 
     @abstractmethod
     def should_replicate_topic(self, topic: str) -> bool: ...
 
 
-class GroupFilter(Filter, ABC):
+class GroupFilter(MirrorFilter, ABC):
     """Selects consumer groups by their id."""
 
     @abstractmethod
     def should_replicate_group(self, group: str) -> bool: ...
 
 
-class ConfigPropertyFilter(Filter, ABC):
+class ConfigPropertyFilter(MirrorFilter, ABC):
     """Selects the topic properties that are copied to the remote topic."""
 
     @abstractmethod
@@ -71,7 +71,7 @@ class ConfigPropertyFilter(Filter, ABC):
         return False
 
 
-def close_quietly(filter_: Filter) -> None:
+def close_quietly(filter_: MirrorFilter) -> None:
     """Close the filter. An exception of a custom class is logged and ignored."""
     try:
         filter_.close()

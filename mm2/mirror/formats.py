@@ -45,7 +45,7 @@ class Heartbeat:
     @classmethod
     def decode(cls, key: bytes | None, value: bytes | None) -> Self:
         """Decode a record. Raises FormatError if key or value is null, truncated or of another version."""
-        keys, values = _Reader("heartbeat key", key), _Reader("heartbeat value", value)
+        keys, values = _FormatReader("heartbeat key", key), _FormatReader("heartbeat value", value)
         source, target = keys.string(), keys.string()
         values.version()
         return cls(source, target, values.int64())
@@ -93,14 +93,14 @@ class Checkpoint:
     @classmethod
     def decode_key(cls, key: bytes | None) -> tuple[str, str, int]:
         """Group, topic and partition. Raises FormatError if the key is null or truncated."""
-        keys = _Reader("checkpoint key", key)
+        keys = _FormatReader("checkpoint key", key)
         return keys.string(), keys.string(), keys.int32()
 
     @classmethod
     def decode(cls, key: bytes | None, value: bytes | None) -> Self:
         """Decode a record. Raises FormatError if key or value is null, truncated or of another version."""
         group, topic, partition = cls.decode_key(key)
-        values = _Reader("checkpoint value", value)
+        values = _FormatReader("checkpoint value", value)
         values.version()
         return cls(group, topic, partition, values.int64(), values.int64(), values.string())
 
@@ -134,7 +134,7 @@ class OffsetSync:
     @classmethod
     def decode(cls, key: bytes | None, value: bytes | None) -> Self:
         """Decode a record. Raises FormatError if key or value is null or truncated."""
-        keys, values = _Reader("offset sync key", key), _Reader("offset sync value", value)
+        keys, values = _FormatReader("offset sync key", key), _FormatReader("offset sync value", value)
         topic, partition = keys.string(), keys.int32()
         return cls(topic, partition, values.int64(), values.int64())
 
@@ -152,7 +152,7 @@ def _string(text: str) -> bytes:
     return _INT16.pack(len(data)) + data
 
 
-class _Reader:
+class _FormatReader:
     def __init__(self, what: str, data: bytes | None) -> None:
         if data is None:
             raise FormatError(f"{what} is null")

@@ -16,7 +16,7 @@ from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.producer import Producer
 from mm2.kafka.records.record import Record
 from mm2.kafka.structs import LATEST, TopicPartition
-from mm2.mirror.clients import Kind, MirrorClients, Side
+from mm2.mirror.clients import ClientKind, MirrorClients, Side
 from mm2.mirror.discovery import vanished
 from mm2.mirror.promotions import PROMOTED_NOTE
 
@@ -118,7 +118,7 @@ class Ledgers:
     def _read(
         self, side: Side, topic: str, known: tuple[Ledger, Mapping[int, int]] | None
     ) -> tuple[Ledger, Mapping[int, int]]:
-        settings = self._clients.settings(side, Kind.CONSUMER, "ledger-consumer")
+        settings = self._clients.settings(side, ClientKind.CONSUMER, "ledger-consumer")
         reading = LedgerLog(settings, topic, name=self._clients.alias(side), known=known)
         with self._lock:
             self._reading = reading
@@ -135,7 +135,7 @@ class Ledgers:
         """Append to the flow's own ledger; returns when the records are acknowledged. Raises KafkaFailure."""
         if not records:
             return
-        settings = self._clients.settings(Side.TARGET, Kind.PRODUCER, "ledger-producer")
+        settings = self._clients.settings(Side.TARGET, ClientKind.PRODUCER, "ledger-producer")
         cluster = Cluster(settings, name=self._clients.target_alias)
         try:
             Producer(cluster).send(ledger_topic(self._clients.source_alias), list(records), 0, timeout_s=_TIMEOUT_S)

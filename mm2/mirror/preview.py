@@ -28,7 +28,7 @@ from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.structs import AclFilter, AclOperation, AlterOpType, NewTopic, ResourceType, TopicInfo
 from mm2.mirror import plugins
 from mm2.mirror.checkpoint_connector import EMIT_KEY, kept_checkpoints
-from mm2.mirror.clients import Kind, MirrorClients, Side
+from mm2.mirror.clients import ClientKind, MirrorClients, Side
 from mm2.mirror.config_sync import ConfigSync
 from mm2.mirror.discovery import TOPICS_PER_REQUEST, TopicsSeen, chunks, see_topics, vanished
 from mm2.mirror.heartbeat import kept_heartbeats
@@ -336,7 +336,7 @@ class _Look:
         ledgers = Ledgers(self._clients, self._admins[Side.TARGET])
         groups = plugins.group_filter(self._props) if self._settings.bool(GROUP_ACLS_KEY) else None
         source_admin, target_admin = self._admins[Side.SOURCE], self._admins[Side.TARGET]
-        writers = writing_principals(self._clients.settings(Side.TARGET, Kind.PRODUCER, ""))
+        writers = writing_principals(self._clients.settings(Side.TARGET, ClientKind.PRODUCER, ""))
         acls = TopicAcls(source_admin, target_admin, self._selection, groups, ledgers, heard, writers)
         try:
             plan = acls.plan(sorted(topics), source.partitions.keys() - topics)
@@ -424,7 +424,7 @@ class _Look:
             if self._without_authorizer(side, admin):
                 yield from (AclStatus(need, note="the cluster has no authorizer") for need in some)
                 continue
-            known = _Known(admin, some, {name: can for (at, name), can in self._creatable.items() if at is side})
+            known = _KnownAcls(admin, some, {name: can for (at, name), can in self._creatable.items() if at is side})
             for need in some:
                 yield known.judged(need)
 
@@ -438,7 +438,7 @@ class _Look:
         return False
 
 
-class _Known:
+class _KnownAcls:
     """Our permissions as the brokers of one cluster report them.
 
     ``creatable`` has, by missing topic, whether a validate-only creation was allowed.

@@ -29,7 +29,7 @@ Job = Callable[[], bool | None]
 
 
 @dataclass(order=True)
-class _Entry:
+class _ScheduledTask:
     due: float
     sequence: int
     name: str = field(compare=False)
@@ -44,7 +44,7 @@ class Scheduler:
 
     def __init__(self, name: str, *, context: Mapping[str, object]) -> None:
         self._context = dict(context)
-        self._entries: list[_Entry] = []
+        self._entries: list[_ScheduledTask] = []
         self._sequence = itertools.count()
         self._changed = threading.Condition()
         self._stopping = False
@@ -70,7 +70,9 @@ class Scheduler:
     def _add(self, name: str, job: Job, interval_s: float | None, *, delay_s: float) -> None:
         due = time.monotonic() + delay_s
         with self._changed:
-            heapq.heappush(self._entries, _Entry(due, next(self._sequence), name, job, interval_s, due, FIRST_RETRY_S))
+            heapq.heappush(
+                self._entries, _ScheduledTask(due, next(self._sequence), name, job, interval_s, due, FIRST_RETRY_S)
+            )
             self._changed.notify_all()
 
     def pause(self, seconds: float) -> bool:
@@ -88,7 +90,7 @@ class Scheduler:
             self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
-    def _next(self) -> _Entry | None:
+    def _next(self) -> _ScheduledTask | None:
         with self._changed:
             while not self._stopping:
                 if not self._entries:
@@ -119,7 +121,7 @@ class Scheduler:
             with self._changed:
                 heapq.heappush(self._entries, entry)
 
-    def _attempt(self, entry: _Entry) -> bool:
+    def _attempt(self, entry: _ScheduledTask) -> bool:
         started = time.monotonic()
         try:
             done = entry.job() is not False

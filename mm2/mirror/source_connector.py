@@ -20,7 +20,7 @@ from mm2.kafka.errors import BrokerFailure, UnsupportedVersion
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror import plugins
 from mm2.mirror.assigned_partitions import ASSIGNED_PARTITIONS_KEY, decode_partitions, encode_partitions
-from mm2.mirror.clients import SOURCE_ALIAS_KEY, TASK_INDEX_KEY, Kind, MirrorClients, Side
+from mm2.mirror.clients import SOURCE_ALIAS_KEY, TASK_INDEX_KEY, ClientKind, MirrorClients, Side
 from mm2.mirror.config_sync import ConfigSync
 from mm2.mirror.connector import MirrorConnector
 from mm2.mirror.dealing import Deal, Shares
@@ -115,7 +115,7 @@ class MirrorSourceConnector(MirrorConnector):
             self._closing(plugins.group_filter(self._props)) if group_acls else None,
             self._ledgers,
             self._recurring,
-            writing_principals(self._clients.settings(Side.TARGET, Kind.PRODUCER, "")),
+            writing_principals(self._clients.settings(Side.TARGET, ClientKind.PRODUCER, "")),
         )
         self._topic_configs = TopicConfigs(
             self._source_admin,
@@ -310,7 +310,9 @@ class MirrorSourceConnector(MirrorConnector):
         return errors
 
     def exactly_once_support(self, props: Mapping[str, str]) -> bool:
-        consumer = MirrorClients({"source.cluster.alias": "", **props}).client_props(Side.SOURCE, Kind.CONSUMER, "")
+        consumer = MirrorClients({"source.cluster.alias": "", **props}).client_props(
+            Side.SOURCE, ClientKind.CONSUMER, ""
+        )
         return consumer.get("isolation.level") == "read_committed"
 
     def alter_offsets(self, props: Mapping[str, str], offsets: Offsets) -> bool:

@@ -26,7 +26,7 @@ from mm2.copy.executor.positions import offset_key
 from mm2.copy.ledger import Ledger, LedgerLog, Pauses, ledger_topic
 from mm2.copy.session import Start, WrittenPosition
 from mm2.copy.spec import CopySpec, PartitionSpec, SyncsSpec, TransactionsSpec
-from mm2.copy.states import State
+from mm2.copy.states import PartitionState
 from mm2.copy.written_positions import offsets_ends, read_written_positions
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.error_codes import ErrorCode
@@ -35,7 +35,7 @@ from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import TopicPartition
 from mm2.kafka.transactions import TransactionCoordinatorClient
 from mm2.mirror.assigned_partitions import ASSIGNED_PARTITIONS_KEY, decode_partitions
-from mm2.mirror.clients import Kind, MirrorClients, Side
+from mm2.mirror.clients import ClientKind, MirrorClients, Side
 from mm2.mirror.internal_topics import create_kept_topic
 from mm2.mirror.own_topics import dead_letter_topic, kept_dead_letters, kept_ledger
 from mm2.mirror.plugins import replication_policy
@@ -137,7 +137,9 @@ class MirrorSourceTask(SourceTask):
                 log.warning("The copying did not stop in time for the pause.")
             status = job.status()
             partitions = len(self._spec.partitions)
-            self.context.report({**status, "states": {str(State.PAUSED): partitions}, "not_well": [], "troubles": []})
+            self.context.report(
+                {**status, "states": {str(PartitionState.PAUSED): partitions}, "not_well": [], "troubles": []}
+            )
 
     def resume(self) -> None:
         """Go on where the pause began."""
@@ -410,7 +412,7 @@ class MirrorSourceTask(SourceTask):
 
 def _ledger_log(props: Mapping[str, str]) -> LedgerLog:
     clients = MirrorClients(props, task=True)
-    settings = clients.settings(Side.TARGET, Kind.CONSUMER, "ledger-consumer")
+    settings = clients.settings(Side.TARGET, ClientKind.CONSUMER, "ledger-consumer")
     return LedgerLog(settings, ledger_topic(clients.source_alias), name=clients.target_alias)
 
 
@@ -438,7 +440,7 @@ def copy_spec(props: Mapping[str, str], context: SourceTaskContext) -> CopySpec:
     clients = MirrorClients(props, task=True)
     settings = AbstractConfig(MIRROR_SOURCE_CONFIG, dict(props))
     policy = replication_policy(props)
-    consumer = clients.client_props(Side.SOURCE, Kind.CONSUMER, "replication-consumer")
+    consumer = clients.client_props(Side.SOURCE, ClientKind.CONSUMER, "replication-consumer")
     fetch_bytes = int(consumer.get("fetch.max.bytes", _DEFAULT_FETCH_MAX_BYTES))
     partition_bytes = int(consumer.get("max.partition.fetch.bytes", _DEFAULT_PARTITION_BYTES))
     partitions = tuple(
@@ -450,7 +452,7 @@ def copy_spec(props: Mapping[str, str], context: SourceTaskContext) -> CopySpec:
         side = syncs_side(props)
         role = f"offset-syncs-{side.value}-producer"
         lag_max = settings.int("offset.lag.max")
-        syncs = SyncsSpec(clients.settings(side, Kind.PRODUCER, role), syncs_topic(props), lag_max)
+        syncs = SyncsSpec(clients.settings(side, ClientKind.PRODUCER, role), syncs_topic(props), lag_max)
     return CopySpec(
         flow=clients.flow,
         connector=context.connector,

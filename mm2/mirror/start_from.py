@@ -94,7 +94,7 @@ class _BadLine(Exception):
 
 
 @dataclass(frozen=True)
-class _Entry:
+class _WrittenOffset:
     """One entry as written, not validated. ``copied``: the offset is the last one copied, not the next one."""
 
     topic: Any
@@ -123,7 +123,7 @@ def _timestamp_ms(value: str) -> int:
     return (instant - _EPOCH) // timedelta(milliseconds=1)
 
 
-def _add(offsets: dict[TopicPartition, int], line: int, entry: _Entry, source_alias: str | None) -> None:
+def _add(offsets: dict[TopicPartition, int], line: int, entry: _WrittenOffset, source_alias: str | None) -> None:
     """Validate and store one entry."""
     topic, partition, offset = entry.topic, entry.partition, entry.offset
     if not isinstance(topic, str) or not is_topic_name(topic):
@@ -146,14 +146,14 @@ def _is_integer(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _entries(content: str) -> Iterator[tuple[int, _Entry]]:
+def _entries(content: str) -> Iterator[tuple[int, _WrittenOffset]]:
     """(line, entry) for each entry of the file."""
     if content.lstrip()[:1] in ("[", "{"):
         return _json_entries(content)
     return _csv_entries(content)
 
 
-def _csv_entries(content: str) -> Iterator[tuple[int, _Entry]]:
+def _csv_entries(content: str) -> Iterator[tuple[int, _WrittenOffset]]:
     reader = csv.reader(content.splitlines(), skipinitialspace=True)
     headed = False
     try:
@@ -168,7 +168,7 @@ def _csv_entries(content: str) -> Iterator[tuple[int, _Entry]]:
             if len(cells) != len(_HEADER):
                 raise _BadLine(reader.line_num, f"{len(cells)} columns instead of topic,partition,offset")
             topic, partition, offset = cells
-            yield reader.line_num, _Entry(topic, _number(partition), _number(offset))
+            yield reader.line_num, _WrittenOffset(topic, _number(partition), _number(offset))
     except csv.Error as error:
         raise _BadLine(reader.line_num, str(error)) from error
 
@@ -178,7 +178,7 @@ def _number(cell: str) -> int | str:
     return int(cell) if _DIGITS.fullmatch(cell) else cell
 
 
-def _json_entries(content: str) -> Iterator[tuple[int, _Entry]]:
+def _json_entries(content: str) -> Iterator[tuple[int, _WrittenOffset]]:
     """Parse element by element, so that the line of a bad one is known."""
     connect = _CONNECT_LIST.match(content)
     at = connect.end() if connect else _skip_blanks(content, 0)
@@ -205,15 +205,15 @@ def _json_entries(content: str) -> Iterator[tuple[int, _Entry]]:
         raise _BadLine(line, "not JSON: something follows the end of the list")
 
 
-def _json_entry(element: Any, line: int) -> _Entry:
+def _json_entry(element: Any, line: int) -> _WrittenOffset:
     if isinstance(element, dict) and isinstance(partition := element.get("partition"), dict) and "offset" in element:
         offset = element["offset"]
         if offset is None or isinstance(offset, dict):
             number = None if offset is None else offset.get("offset", "")
             found = (partition.get("topic"), partition.get("partition"), number)
-            return _Entry(*found, copied=True, cluster=partition.get("cluster"))
+            return _WrittenOffset(*found, copied=True, cluster=partition.get("cluster"))
     elif isinstance(element, dict) and set(_HEADER) <= element.keys():
-        return _Entry(element["topic"], element["partition"], element["offset"])
+        return _WrittenOffset(element["topic"], element["partition"], element["offset"])
     raise _BadLine(line, f"{json.dumps(element, ensure_ascii=False)[:100]} is not {_SHAPE}")
 
 

@@ -16,8 +16,8 @@ from typing import TypeAlias
 
 from mm2.copy.ledger import Ledger
 from mm2.copy.session import LedgerEntry
-from mm2.copy.states import State
-from mm2.copy.translation import Place, Translation
+from mm2.copy.states import PartitionState
+from mm2.copy.translation import TranslatedOffset, Translation
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror.offset_sync_store import OffsetSyncStore
 from mm2.mirror.policy import ReplicationPolicy
@@ -175,7 +175,7 @@ class Translator:
         return known[1], known[2]
 
 
-def _by_ledger(translation: Translation, offset: int) -> tuple[Place | None, OffsetReason]:
+def _by_ledger(translation: Translation, offset: int) -> tuple[TranslatedOffset | None, OffsetReason]:
     """The translated offset, or the reason why the ledger has none."""
     found, first = translation.to_target(offset), translation.first_known
     if first is None:
@@ -185,7 +185,7 @@ def _by_ledger(translation: Translation, offset: int) -> tuple[Place | None, Off
 
 def _changed(entry: LedgerEntry, source_id: str | None, target_id: str | None) -> OffsetReason | None:
     """Why a ledger entry refers to other topics than the current ones; None if it does not, or if this is not known."""
-    if entry.trouble is not None and entry.trouble.state == State.RECREATED:
+    if entry.trouble is not None and entry.trouble.state == PartitionState.RECREATED:
         return OffsetReason(OffsetReasonCode.RECREATED, entry.trouble.reason)
     for now, then, name in (
         (source_id, entry.source_id, entry.topic),

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from mm2.copy.states import WELL, State
+from mm2.copy.states import WELL, PartitionState
 from mm2.metrics import flows as names
 from mm2.metrics.metric import Cardinality, Metric, Sheet
 from mm2.metrics.mirror import CONSUMER_LAG, INCOMING, LEGACY_SOURCE, NEW_SOURCE, OUTGOING, client_id
-from mm2.observer.views import FlowState, FlowView, GroupView, PartitionView, Snapshot, Spread
+from mm2.observer.views import FlowState, FlowView, GroupView, PartitionView, Snapshot, ValueRange
 from mm2.observer.work import SOURCE_NAME
 from mm2.reasons import OffsetReasonCode
 
 _FLOW_STATES: Final = tuple(map(str, FlowState))
-_STATES: Final = tuple(map(str, State))
+_STATES: Final = tuple(map(str, PartitionState))
 _RUNNING: Final = "RUNNING"
 
 
@@ -56,7 +56,7 @@ class _Flow:
         for cluster, error in ((flow.source, flow.source_error), (flow.target, flow.target_error)):
             self._add(names.CLUSTER_UP, not error, cluster)
         for state in _STATES:
-            self._add(names.PARTITIONS, flow.states.get(State(state), 0), state)
+            self._add(names.PARTITIONS, flow.states.get(PartitionState(state), 0), state)
         self._write_totals()
         self._write_partitions()
         self._write_groups()
@@ -127,7 +127,7 @@ class _Flow:
             topic,
             0,
             remote,
-            State.RUNNING,
+            PartitionState.RUNNING,
             lag_records=_sum(view.lag_records for view in views),
             lag_bytes=_sum(view.lag_bytes for view in views),
             lag_seconds=max((view.lag_seconds for view in views if view.lag_seconds is not None), default=None),
@@ -209,12 +209,12 @@ def _group_lag(group: GroupView, end: int | None) -> int | None:
     return max(0, end - group.source_offset)
 
 
-def _spread(spreads: list[Spread | None]) -> Spread | None:
+def _spread(spreads: list[ValueRange | None]) -> ValueRange | None:
     """Combine several partitions: the worst last value, overall minimum and maximum, and the mean of the averages."""
     known = [spread for spread in spreads if spread is not None]
     if not known:
         return None
-    return Spread(
+    return ValueRange(
         max(one.last for one in known),
         min(one.least for one in known),
         max(one.greatest for one in known),

@@ -23,7 +23,7 @@ from mm2.observer.partitions import Look, PartitionBook, Partitions
 from mm2.observer.polls import FlowClients, GroupsPoll, HeartbeatsPoll, LedgerPoll, PolledGroups, SourcePoll
 from mm2.observer.verdict import Standing, sentence_of, state_of
 from mm2.observer.views import FlowView, GroupView, HeartbeatView, Latency, PartitionView, Risk
-from mm2.observer.watch import Watch
+from mm2.observer.watch import PeriodicPoll
 from mm2.observer.work import HerderWork, NoWork, StoredWork, Work, Works
 
 #: Partitions whose end offsets are requested per second; the polling interval grows with their number.
@@ -66,10 +66,10 @@ class FlowObserver:
         self._source, self._ledger = SourcePoll(clients), LedgerPoll(clients)
         self._heartbeats, self._groups = HeartbeatsPoll(clients), GroupsPoll(clients)
         name = str(flow.pair)
-        self._source_watch = Watch(f"{name}-source", self._source, self._ends_interval_s)
-        self._target_watch = Watch(f"{name}-target", self._ledger, 1.0)
-        self._heartbeats_watch = Watch(f"{name}-heartbeats", self._heartbeats, _HEARTBEATS_S)
-        self._groups_watch = Watch(f"{name}-groups", self._groups, self._groups_interval_s)
+        self._source_watch = PeriodicPoll(f"{name}-source", self._source, self._ends_interval_s)
+        self._target_watch = PeriodicPoll(f"{name}-target", self._ledger, 1.0)
+        self._heartbeats_watch = PeriodicPoll(f"{name}-heartbeats", self._heartbeats, _HEARTBEATS_S)
+        self._groups_watch = PeriodicPoll(f"{name}-groups", self._groups, self._groups_interval_s)
         self._watches = (self._source_watch, self._target_watch, self._heartbeats_watch, self._groups_watch)
         self._book = PartitionBook(rates=engine is not None)
         self._metric_formats = metric_formats(flow.props)
@@ -97,7 +97,7 @@ class FlowObserver:
         """
         deadline = time.monotonic() + timeout_s
         self.start()
-        work = Watch(f"{self.flow.pair}-work", self._read_stored_work, 3_600)
+        work = PeriodicPoll(f"{self.flow.pair}-work", self._read_stored_work, 3_600)
         work.start()
         for watch in (self._target_watch, work):
             watch.await_first(max(0.0, deadline - time.monotonic()))

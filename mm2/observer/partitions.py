@@ -15,13 +15,13 @@ from typing import Final
 from mm2.copy.driver.sight import PartitionSight
 from mm2.copy.ledger import Ledger, Pauses, Verified, paused
 from mm2.copy.session import LedgerEntry
-from mm2.copy.states import WELL, State
+from mm2.copy.states import WELL, PartitionState
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.structs import TopicPartition
 from mm2.observer.end_offsets import EndOffsetHistory
 from mm2.observer.timestamps import BatchTimestamp
 from mm2.observer.verdict import LOSSES_TOLD_MS
-from mm2.observer.views import LossView, PartitionView, Risk, Spread
+from mm2.observer.views import LossView, PartitionView, Risk, ValueRange
 
 #: A partition with this lag in offsets is catching up, as in the copier (`mm2.copy.executor.cursor`).
 BEHIND_OFFSETS: Final = 10_000
@@ -64,7 +64,7 @@ class Look:
 
 
 @dataclass(slots=True)
-class _Known:
+class _PartitionMemory:
     """The state of one partition that is kept between two snapshots."""
 
     history: EndOffsetHistory = field(default_factory=EndOffsetHistory)
@@ -94,7 +94,7 @@ class Partitions:
     """
 
     views: tuple[PartitionView, ...]
-    states: Mapping[State, int]
+    states: Mapping[PartitionState, int]
     gaps: Mapping[str, int]
     lost_ranges: int
     foreign_records: int
@@ -115,7 +115,7 @@ class PartitionBook:
 
     def __init__(self, *, rates: bool = True) -> None:
         self._rates = rates
-        self._known: dict[TopicPartition, _Known] = {}
+        self._known: dict[TopicPartition, _PartitionMemory] = {}
         self._order: list[TopicPartition] = []
         self._record_bytes: float | None = None  # of an average record in the recent past
 
@@ -157,7 +157,7 @@ class PartitionBook:
         return found if self._rates else dataclasses.replace(found, records_per_s=None)
 
     @staticmethod
-    def _is_due(tp: TopicPartition, known: _Known, look: Look) -> bool:
+    def _is_due(tp: TopicPartition, known: _PartitionMemory, look: Look) -> bool:
         """Whether to decode a ledger entry.
 
         For partitions that this process copies, it reports everything but the note and the losses sooner than the
@@ -175,10 +175,10 @@ class PartitionBook:
         if look.tasks is not None:
             names.update(look.tasks)
         if len(names) != len(self._known) or not names <= self._known.keys():
-            self._known = {tp: self._known.get(tp) or _Known(moved_s=look.now_s) for tp in names}
+            self._known = {tp: self._known.get(tp) or _PartitionMemory(moved_s=look.now_s) for tp in names}
             self._order = sorted(names)
 
-    def _view(self, tp: TopicPartition, known: _Known, look: Look) -> PartitionView:
+    def _view(self, tp: TopicPartition, known: _PartitionMemory, look: Look) -> PartitionView:
         sight = look.sights.get(tp)
         entry = known.entry
         position = _position(entry, sight)
@@ -226,13 +226,13 @@ class PartitionBook:
     def _made(
         self,
         tp: TopicPartition,
-        known: _Known,
+        known: _PartitionMemory,
         sight: PartitionSight | None,
         position: int,
         end: int | None,
         lag: int | None,
         seconds: float | None,
-        standing: tuple[State, str, int | None],
+        standing: tuple[PartitionState, str, int | None],
         task: int | None,
         verified: Verified | None,
         copied: tuple[int, int],
@@ -276,7 +276,7 @@ class PartitionBook:
 
     @staticmethod
     def _end(
-        tp: TopicPartition, known: _Known, sight: PartitionSight | None, entry: LedgerEntry | None, look: Look
+        tp: TopicPartition, known: _PartitionMemory, sight: PartitionSight | None, entry: LedgerEntry | None, look: Look
     ) -> int | None:
         """The source's log end offset: as the source returned it, as the copier received it later, or by the ledger."""
         history = known.history
@@ -296,7 +296,7 @@ class PartitionBook:
             return None
         return _known_offset(entry.end)
 
-    def _age(self, tp: TopicPartition, known: _Known, position: int, look: Look) -> float | None:
+    def _age(self, tp: TopicPartition, known: _PartitionMemory, position: int, look: Look) -> float | None:
         """Age in seconds of the oldest record that is not on the target; None if not known.
 
         Computed from the history of end offsets if it reaches back far enough, else from the record's timestamp. If
@@ -315,7 +315,7 @@ class PartitionBook:
         return max(seen_s, (look.now_ms - stamp.timestamp_ms) / 1000 - (look.now_s - look.as_of_s))
 
     @staticmethod
-    def _rate(known: _Known, sight: PartitionSight | None, entry: LedgerEntry | None, look: Look) -> None:
+    def _rate(known: _PartitionMemory, sight: PartitionSight | None, entry: LedgerEntry | None, look: Look) -> None:
         records = sight.records if sight is not None else 0 if entry is None else entry.mark.records
         size = sight.bytes if sight is not None else 0
         is_ours = sight is not None
@@ -345,7 +345,7 @@ class PartitionBook:
 class _Total:
     """Sums over partitions. A sum is unknown only if all of its parts are unknown."""
 
-    states: Counter[State] = field(default_factory=Counter)
+    states: Counter[PartitionState] = field(default_factory=Counter)
     gaps: Counter[str] = field(default_factory=Counter)
     lost: int = 0
     foreign: int = 0
@@ -445,31 +445,35 @@ def _state(
     lag: int | None,
     task: int | None,
     look: Look,
-) -> tuple[State, str, int | None]:
+) -> tuple[PartitionState, str, int | None]:
     """The state, the reason, and the time (ms) since when."""
     if look.tasks is not None and task is None and not look.held:
         failure = look.missing.get(tp)
         if failure is not None:
-            return State.DELETED, str(failure), None
-        return State.PAUSED, "no task copies it any more: its topic is not selected", None
+            return PartitionState.DELETED, str(failure), None
+        return PartitionState.PAUSED, "no task copies it any more: its topic is not selected", None
     if look.held:
-        return State.PAUSED, f"copying is {look.held}", None
+        return PartitionState.PAUSED, f"copying is {look.held}", None
     if task is not None and task in look.failed_tasks:
-        return State.FAILED, f"task {task} has failed: {look.failed_tasks[task]}", None
+        return PartitionState.FAILED, f"task {task} has failed: {look.failed_tasks[task]}", None
     row = None if sight is None else sight.row
     if row is not None:
-        return State(row.state), row.reason, _known_offset(row.since_ms)
+        return PartitionState(row.state), row.reason, _known_offset(row.since_ms)
     pause = paused(look.pauses, tp) if look.pauses else None
     if pause is not None:
-        return State.PAUSED, str(pause), pause.since_ms
+        return PartitionState.PAUSED, str(pause), pause.since_ms
     if entry is not None and entry.trouble is not None:
         trouble = entry.trouble
-        return State(trouble.state), trouble.reason, trouble.since_ms
-    return (State.CATCHING_UP if lag is not None and lag > BEHIND_OFFSETS else State.RUNNING), "", None
+        return PartitionState(trouble.state), trouble.reason, trouble.since_ms
+    return (
+        (PartitionState.CATCHING_UP if lag is not None and lag > BEHIND_OFFSETS else PartitionState.RUNNING),
+        "",
+        None,
+    )
 
 
-def _spread(values: list[int] | None) -> Spread | None:
-    return None if not values else Spread(values[0], values[1], values[2], round(values[3] / values[4], 1))
+def _spread(values: list[int] | None) -> ValueRange | None:
+    return None if not values else ValueRange(values[0], values[1], values[2], round(values[3] / values[4], 1))
 
 
 def _known_offset(offset: int) -> int | None:

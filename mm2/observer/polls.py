@@ -22,7 +22,7 @@ from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import LATEST, OffsetAndMetadata, OffsetInfo, TopicPartition
 from mm2.mirror.client.freshness import Freshness, FreshnessWatch
 from mm2.mirror.client.mirror_client import MirrorClient
-from mm2.mirror.clients import Kind, MirrorClients, Side
+from mm2.mirror.clients import ClientKind, MirrorClients, Side
 from mm2.mirror.discovery import vanished
 from mm2.mirror.formats import Checkpoint, FormatError
 from mm2.mirror.group_offsets import SHARE, GroupOffsets
@@ -49,7 +49,7 @@ class FlowClients:
 
     def settings(self, side: Side) -> ClientSettings:
         """Client settings with deadlines of a few seconds. Raises ConfigException."""
-        found = self._clients.settings(side, Kind.ADMIN, f"observer-{side.value}")
+        found = self._clients.settings(side, ClientKind.ADMIN, f"observer-{side.value}")
         limit_ms = int(ANSWER_S * 1000)
         return dataclasses.replace(
             found,
@@ -68,7 +68,7 @@ class FlowClients:
 
     def mirror_client(self) -> MirrorClient:
         """A MirrorClient of the target; the caller closes it."""
-        props = {**self.props, **self._clients.client_props(Side.TARGET, Kind.ADMIN, "observer-heartbeats")}
+        props = {**self.props, **self._clients.client_props(Side.TARGET, ClientKind.ADMIN, "observer-heartbeats")}
         for key in [key for key in props if key.startswith(("admin.", "consumer."))]:
             del props[key]
         limit_ms = int(ANSWER_S * 1000)

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
-from mm2.copy.states import WELL, State
+from mm2.copy.states import WELL, PartitionState
 from mm2.observer.views import FlowState, LossView, Risk
 
 #: States of a partition that are not an error: it makes progress, or a user has paused or throttled it.
-_ON_ITS_WAY: Final = WELL | {State.THROTTLED, State.PAUSED}
+_ON_ITS_WAY: Final = WELL | {PartitionState.THROTTLED, PartitionState.PAUSED}
 #: How long a loss is reported. It cannot be undone, so the report must end: a daily script sees each loss, and a flow
 #: does not stay red forever. The ledger, `mm2 gaps` and the metrics keep it.
 LOSSES_TOLD_MS: Final = 24 * 3_600_000
@@ -42,7 +42,7 @@ class Standing:
     target: str
     seen: bool
     risk: Risk
-    states: Mapping[State, int]
+    states: Mapping[PartitionState, int]
     source_error: str = ""
     source_error_since_ms: int | None = None
     target_error: str = ""
@@ -70,7 +70,7 @@ def state_of(standing: Standing) -> FlowState:
         return FlowState.PAUSED
     states = standing.states
     copied = sum(states.values())
-    if copied and states.get(State.PAUSED, 0) == copied:
+    if copied and states.get(PartitionState.PAUSED, 0) == copied:
         return FlowState.PAUSED
     if (
         standing.failed
@@ -79,7 +79,7 @@ def state_of(standing: Standing) -> FlowState:
         or any(states[state] for state in states if state not in _ON_ITS_WAY)
     ):
         return FlowState.DEGRADED
-    behind = states.get(State.CATCHING_UP, 0) + states.get(State.THROTTLED, 0)
+    behind = states.get(PartitionState.CATCHING_UP, 0) + states.get(PartitionState.THROTTLED, 0)
     return FlowState.CATCHING_UP if behind else FlowState.RUNNING
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from mm2.copy.states import State
+from mm2.copy.states import PartitionState
 from mm2.copy.tally import STAGES
 from mm2.reasons import OffsetReasonCode
 
@@ -20,6 +20,7 @@ __all__ = [
     "ConnectorView",
     "FlowState",
     "FlowView",
+    "GroupProcess",
     "GroupView",
     "HeartbeatView",
     "LaneView",
@@ -29,9 +30,8 @@ __all__ = [
     "Risk",
     "Snapshot",
     "SparkView",
-    "Spread",
     "TaskView",
-    "WorkerView",
+    "ValueRange",
 ]
 
 
@@ -73,7 +73,7 @@ class Latency:
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class ValueRange:
     """Values of the record batches of one partition in about the last minute, in milliseconds."""
 
     last: int
@@ -111,7 +111,7 @@ class PartitionView:
     topic: str
     partition: int
     remote_topic: str
-    state: State
+    state: PartitionState
     reason: str = ""
     since_ms: int | None = None
     position: int | None = None
@@ -131,8 +131,8 @@ class PartitionView:
     note: str = ""
     records: int = 0
     bytes: int = 0
-    age_ms: Spread | None = None
-    latency_ms: Spread | None = None
+    age_ms: ValueRange | None = None
+    latency_ms: ValueRange | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +197,7 @@ class ConnectorView:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerView:
+class GroupProcess:
     """A process in the flow's group, by its ``host:port`` in the group."""
 
     worker_id: str
@@ -275,7 +275,7 @@ class FlowView:
     bytes: int = 0
     records_per_s: float | None = None
     bytes_per_s: float | None = None
-    states: Mapping[State, int] = field(default_factory=dict)
+    states: Mapping[PartitionState, int] = field(default_factory=dict)
     gaps: Mapping[str, int] = field(default_factory=dict)
     lost_ranges: int = 0
     foreign_records: int = 0
@@ -286,7 +286,7 @@ class FlowView:
     groups: Sequence[GroupView] = ()
     heartbeats: Sequence[HeartbeatView] = ()
     connectors: Sequence[ConnectorView] = ()
-    workers: Sequence[WorkerView] = ()
+    workers: Sequence[GroupProcess] = ()
     micro_batches: Mapping[int, int] = field(default_factory=dict)
     lost_micro_batches: int = 0
     metric_formats: frozenset[str] = frozenset({"legacy"})

@@ -16,7 +16,7 @@ log = structlog.get_logger(__name__)
 _JOIN_S: Final = 2.0
 
 
-class Watch:
+class PeriodicPoll:
     """Calls ``ask`` every ``interval_s`` seconds from `start` to `stop`; ``ask`` stores its results.
 
     ``error`` is a message while ``ask`` fails, ``since_s`` when that started, ``answered_s`` when it last succeeded

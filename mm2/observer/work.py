@@ -20,7 +20,7 @@ from mm2.kafka.structs import TopicPartition
 from mm2.mirror.assigned_partitions import ASSIGNED_PARTITIONS_KEY, decode_partitions
 from mm2.mirror.discovery import vanished
 from mm2.observer.traces import reason_of
-from mm2.observer.views import ConnectorView, TaskView, WorkerView
+from mm2.observer.views import ConnectorView, GroupProcess, TaskView
 
 SOURCE_NAME: Final = SOURCE_CONNECTOR.rpartition(".")[2]
 _ON: Final = State.RUNNING.value
@@ -37,7 +37,7 @@ class Work:
     """
 
     connectors: tuple[ConnectorView, ...] = ()
-    workers: tuple[WorkerView, ...] = ()
+    workers: tuple[GroupProcess, ...] = ()
     tasks: Mapping[TopicPartition, int] | None = None
     failed: Mapping[int, str] = field(default_factory=dict)
     held: str = ""
@@ -213,14 +213,14 @@ def _connector(
     )
 
 
-def _workers(connectors: tuple[ConnectorView, ...], here: str | None, leader: str | None) -> tuple[WorkerView, ...]:
+def _workers(connectors: tuple[ConnectorView, ...], here: str | None, leader: str | None) -> tuple[GroupProcess, ...]:
     """Workers by their assignment; an idle worker is known only if it is this one."""
     names = {one.worker_id for one in connectors if one.state != State.UNASSIGNED}
     names |= {task.worker_id for one in connectors for task in one.tasks if task.state != State.UNASSIGNED}
     if here is not None:
         names.add(here)
     return tuple(
-        WorkerView(
+        GroupProcess(
             name,
             name == leader,
             name == here,

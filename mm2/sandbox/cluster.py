@@ -13,7 +13,7 @@ from kafka.protocol.admin import ElectLeadersRequest
 
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.settings import ClientSettings
-from mm2.sandbox.kafka import LocalKafka, Place, new_id, start_all, stop_all
+from mm2.sandbox.kafka import LocalKafka, NodeRole, new_id, start_all, stop_all
 
 _CONTROLLER_ID = 100
 
@@ -45,7 +45,7 @@ class LocalCluster:
             data_dir / "controller",
             heap="192m",
             jvm_options=jvm_options,
-            place=Place(_CONTROLLER_ID, is_broker=False, cluster_id=self.cluster_id),
+            place=NodeRole(_CONTROLLER_ID, is_broker=False, cluster_id=self.cluster_id),
             overrides=overrides,
         )
         voters = f"{_CONTROLLER_ID}@{self.controller.address('CONTROLLER')}"
@@ -65,7 +65,7 @@ class LocalCluster:
                 jvm_options=jvm_options,
                 listeners=listeners,
                 proxied=proxied,
-                place=Place(number, is_controller=False, cluster_id=self.cluster_id, voters=voters),
+                place=NodeRole(number, is_controller=False, cluster_id=self.cluster_id, voters=voters),
                 overrides={**replicas, "replica.lag.time.max.ms": "1500", **(overrides or {})},
             )
             for number in range(1, size + 1)

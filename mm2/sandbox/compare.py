@@ -19,7 +19,7 @@ _SHOWN_BYTES = 60
 
 
 @dataclass(frozen=True)
-class Difference:
+class FirstDifference:
     """The first difference of a partition. `source` and `target` show the two records, shortened."""
 
     partition: int
@@ -35,7 +35,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class TopicComparison:
     """`records` and `payload_bytes` (keys and values) count what was equal before the first difference."""
 
     source_topic: str
@@ -43,23 +43,23 @@ class Comparison:
     partitions: int
     records: int
     payload_bytes: int
-    difference: Difference | None
+    difference: FirstDifference | None
 
     @property
     def equal(self) -> bool:
         return self.difference is None
 
 
-def compare_topics(source: Cluster, target: Cluster, source_topic: str, target_topic: str) -> Comparison:
+def compare_topics(source: Cluster, target: Cluster, source_topic: str, target_topic: str) -> TopicComparison:
     """Compare both topics up to their current end offsets. Raises KafkaFailure when one of them cannot be read."""
     left, right = _describe(source, source_topic), _describe(target, target_topic)
     left_range, right_range = _ranges(source, left), _ranges(target, right)
     records = payload_bytes = 0
-    difference: Difference | None = None
+    difference: FirstDifference | None = None
     for partition in sorted(left_range.keys() | right_range.keys()):
         if partition not in left_range or partition not in right_range:
             there = ("there", "not there") if partition in left_range else ("not there", "there")
-            difference = Difference(partition, -1, "the partition", *there)
+            difference = FirstDifference(partition, -1, "the partition", *there)
             break
         pairs = zip_longest(
             _read(source, left, partition, left_range[partition]),
@@ -73,21 +73,21 @@ def compare_topics(source: Cluster, target: Cluster, source_topic: str, target_t
             payload_bytes += len(ours.key or b"") + len(ours.value or b"") if ours else 0
         if difference is not None:
             break
-    return Comparison(source_topic, target_topic, len(left_range), records, payload_bytes, difference)
+    return TopicComparison(source_topic, target_topic, len(left_range), records, payload_bytes, difference)
 
 
-def differ(partition: int, index: int, source: Record | None, target: Record | None) -> Difference | None:
+def differ(partition: int, index: int, source: Record | None, target: Record | None) -> FirstDifference | None:
     """The difference of two records that should be equal; None means that the partition has no more records."""
     if source is None or target is None:
         shown = [
             "missing" if record is None else f"offset {record.offset}, key {_shown(record.key)}"
             for record in (source, target)
         ]
-        return None if source is target else Difference(partition, index, "the record", *shown)
+        return None if source is target else FirstDifference(partition, index, "the record", *shown)
     for what in ("key", "value", "headers", "timestamp"):
         ours, theirs = getattr(source, what), getattr(target, what)
         if ours != theirs:
-            return Difference(partition, index, f"the {what}", _shown(ours), _shown(theirs))
+            return FirstDifference(partition, index, f"the {what}", _shown(ours), _shown(theirs))
     return None
 
 

@@ -60,7 +60,7 @@ _DEFAULTS = {
 
 
 @dataclass(frozen=True)
-class Place:
+class NodeRole:
     """Role of a node in its cluster; by default it is the only node. `cluster_id` is the same for all nodes."""
 
     node_id: int = 1
@@ -108,11 +108,11 @@ class LocalKafka:
         segment_bytes: int | None = None,
         jvm_options: Sequence[str] = (),
         proxied: Collection[str] = (),
-        place: Place | None = None,
+        place: NodeRole | None = None,
     ) -> None:
         self.name = name
         self.folder = Path(data_dir)
-        self.place = place or Place()
+        self.place = place or NodeRole()
         self.cluster_id = self.place.cluster_id or new_id()
         self.log_file = self.folder / "broker.log"
         self._listeners = dict(listeners or {"PLAINTEXT": "PLAINTEXT"}) if self.place.is_broker else {}

@@ -12,7 +12,7 @@ from typing import Self
 from mm2.sandbox.errors import SandboxError
 from mm2.sandbox.jars import fetch, old_kafka
 from mm2.sandbox.java import java_executable
-from mm2.sandbox.kafka import LocalKafka, Place
+from mm2.sandbox.kafka import LocalKafka, NodeRole
 from mm2.sandbox.ports import free_ports
 from mm2.sandbox.process import end, spawn
 
@@ -105,7 +105,7 @@ class OldKafka(LocalKafka):
         overrides: Mapping[str, str] | None = None,
         heap: str = "256m",
     ) -> None:
-        super().__init__(name, data_dir, overrides=overrides, heap=heap, place=Place(node_id, is_controller=False))
+        super().__init__(name, data_dir, overrides=overrides, heap=heap, place=NodeRole(node_id, is_controller=False))
         self.version = version
         self._own = zookeeper is None
         self._zookeeper = zookeeper or OldZooKeeper(version, self.folder / "zookeeper")

@@ -30,7 +30,7 @@ class Arrival:
 
 
 @dataclass(frozen=True)
-class Sight:
+class ArrivalRates:
     """Measurements of the last seconds; None without any."""
 
     records: int
@@ -43,7 +43,7 @@ class Sight:
     heartbeat_age_s: float | None
 
 
-class Watch:
+class TopicReader:
     """Reads `topics` of one broker from their beginning; topics that do not exist yet are added once they do."""
 
     def __init__(self, cluster: Cluster, topics: Iterable[str]) -> None:
@@ -64,7 +64,7 @@ class Watch:
         self._stopping.set()
         self._thread.join(5)
 
-    def sight(self) -> Sight:
+    def sight(self) -> ArrivalRates:
         """The current measurements; thread-safe."""
         now = time.monotonic()
         with self._lock:
@@ -74,7 +74,7 @@ class Watch:
             records, heartbeat_ms = self._records, self._heartbeat_ms
         # All records of a batch arrive at the same time, and each counts.
         latencies = sorted((arrival.latency_ms, arrival.records) for arrival in recent)
-        return Sight(
+        return ArrivalRates(
             records=records,
             records_per_s=sum(arrival.records for arrival in recent) / _WINDOW_S,
             bytes_per_s=sum(arrival.size_bytes for arrival in recent) / _WINDOW_S,

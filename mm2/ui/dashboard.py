@@ -11,7 +11,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from mm2.ui.source import Source
+from mm2.ui.source import PageData
 
 log = structlog.get_logger(__name__)
 
@@ -32,7 +32,7 @@ _FOR_EVER: Final = "public, max-age=31536000, immutable"
 class Dashboard:
     """ASGI application below `PATH`; ``rest`` is the REST application of the process, which the buttons call."""
 
-    def __init__(self, source: Source, rest: ASGIApp) -> None:
+    def __init__(self, source: PageData, rest: ASGIApp) -> None:
         self._source = source
         self._rest = rest
         self._app: ASGIApp | None = None

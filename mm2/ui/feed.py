@@ -12,7 +12,7 @@ from nicegui import Client
 
 from mm2.observer.views import Snapshot
 from mm2.ui.history import History
-from mm2.ui.source import Source
+from mm2.ui.source import PageData
 
 log = structlog.get_logger(__name__)
 
@@ -21,12 +21,12 @@ PERIOD_S: Final = 1.0
 IDLE_S: Final = 600.0
 
 
-class Feed:
+class UpdateStream:
     """Runs on the event loop of the REST server, from the first request until there was no client for a while."""
 
     snapshot: Snapshot
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: PageData) -> None:
         self.history = History()
         self._source = source
         self._viewers: dict[Client, Callable[[Snapshot], None]] = {}

@@ -10,7 +10,7 @@ from nicegui import ui
 from nicegui.elements.mixins.text_element import TextElement
 
 from mm2.copy.segments import INTENDED
-from mm2.copy.states import WELL, State
+from mm2.copy.states import WELL, PartitionState
 from mm2.observer.views import FlowState
 from mm2.ui.listing import Query, page_of
 from mm2.ui.wording import RANGE, UNKNOWN
@@ -26,12 +26,12 @@ TONES: Final[Mapping[str, str]] = {
     FlowState.DEGRADED: "bad",
     FlowState.STOPPED: "halt",
     FlowState.UNKNOWN: "unknown",
-    **dict.fromkeys(State, "bad"),
+    **dict.fromkeys(PartitionState, "bad"),
     **dict.fromkeys(WELL, "well"),
-    State.CATCHING_UP: "busy",
-    State.THROTTLED: "care",
-    State.BLOCKED_BY_OPEN_TXN: "care",
-    State.PAUSED: "held",
+    PartitionState.CATCHING_UP: "busy",
+    PartitionState.THROTTLED: "care",
+    PartitionState.BLOCKED_BY_OPEN_TXN: "care",
+    PartitionState.PAUSED: "held",
     # Of connectors and tasks: STOPPED is requested by a user, unlike for a flow (`connectors.py`)
     "RESTARTING": "busy",
     "UNASSIGNED": "care",
@@ -49,7 +49,7 @@ _FALLING: Final[Mapping[str, str]] = {"number": "largest first", "word": "worst 
 _TONES_BY_RANK: Final = ("halt", "bad", "unknown", "care", "held", "busy", "well")
 
 
-class Part(TextElement):
+class Element(TextElement):
     """An HTML element with a text, classes and attributes."""
 
     def __init__(self, tag: str, text: str = "", classes: str = "", **attributes: str | bool) -> None:
@@ -91,9 +91,9 @@ def rank_of(state: str) -> int:
     return _TONES_BY_RANK.index(TONES.get(state, "unknown"))
 
 
-def within(tag: str, classes: str = "", **attributes: str | bool) -> Part:
+def within(tag: str, classes: str = "", **attributes: str | bool) -> Element:
     """An element without text, as a container."""
-    return Part(tag, "", classes, **attributes)
+    return Element(tag, "", classes, **attributes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,23 +150,23 @@ class Table:
         ``action``: the label of a button in the last column, and its function.
         """
         self._columns = columns
-        self._rows: list[tuple[Part, list[Part]]] = []
+        self._rows: list[tuple[Element, list[Element]]] = []
         self._keys: list[Any] = []
         self._most = rows
         self._action = action
-        self._heads: dict[str, Part] = {}
-        self._nothing = Part("p", nothing, "nothing", role="status")
+        self._heads: dict[str, Element] = {}
+        self._nothing = Element("p", nothing, "nothing", role="status")
         with within("div", _room(columns)), within("table") as self._table:
-            Part("caption", caption, "unseen")
+            Element("caption", caption, "unseen")
             with within("thead"), within("tr"):
                 for column in columns:
                     if column.sort and on_sort is not None:
                         with within("th", column.kind, scope="col") as head:
-                            button = Part("button", column.title, type="button")
+                            button = Element("button", column.title, type="button")
                             button.on("click", lambda _, name=column.sort: on_sort(name), args=[])
                         self._heads[column.sort] = head
                     else:
-                        Part("th", column.title, column.kind, scope="col")
+                        Element("th", column.title, column.kind, scope="col")
             self._body = within("tbody")
 
     def show(self, rows: Sequence[Row]) -> None:
@@ -195,20 +195,20 @@ class Table:
         index = len(self._rows)
         with self._body, within("tr") as element:
             cells = [
-                Part("td", "", column.kind, data_label=column.title)
+                Element("td", "", column.kind, data_label=column.title)
                 for column in self._columns
                 if column.kind != "action"
             ]
             if self._action is not None:
                 word, do = self._action
                 with within("td", "action"):
-                    button = Part("button", word, "plain", type="button")
+                    button = Element("button", word, "plain", type="button")
                     button.on("click", lambda: do(self._keys[index]), args=[])
         self._rows.append((element, cells))
         self._keys.append(None)
 
 
-def _show(part: Part, column: Column, cell: Cell) -> None:
+def _show(part: Element, column: Column, cell: Cell) -> None:
     if cell.state:
         part.show_state(cell.text, column.kind)
         return
@@ -276,10 +276,10 @@ class Browser:
             orders = {column.sort: _order(column) for column in self._columns if column.sort}
             self._choice("Order", {"": "Usual order", **orders}, query.sort, "order", "narrow")
             with within("span", "pager"):
-                self._count = Part("span", "", "count", role="status")
-                self._before = Part("button", "Previous", "plain", type="button")
+                self._count = Element("span", "", "count", role="status")
+                self._before = Element("button", "Previous", "plain", type="button")
                 self._before.on("click", lambda: self._change(page=self.query.page - 1), args=[])
-                self._after = Part("button", "Next", "plain", type="button")
+                self._after = Element("button", "Next", "plain", type="button")
                 self._after.on("click", lambda: self._change(page=self.query.page + 1), args=[])
 
     def show(self) -> None:
@@ -309,7 +309,7 @@ class Browser:
         )
         with select:
             for value, words in choices.items():
-                Part("option", words, value=value, selected=value == chosen)
+                Element("option", words, value=value, selected=value == chosen)
 
     def _sort(self, column: str) -> None:
         self.query = self.query.sorted_by(column)
@@ -342,11 +342,11 @@ class Confirmation:
 
     def __init__(self) -> None:
         with ui.dialog() as self._dialog, within("div", "ask", role="alertdialog", aria_labelledby="question"):
-            self._question = Part("h2", id="question")
-            self._words = Part("p")
+            self._question = Element("h2", id="question")
+            self._words = Element("p")
             with within("div", "buttons"):
-                no = Part("button", "Cancel", "plain", type="button", data_autofocus=True)
-                self._yes = Part("button", "", "plain first", type="button")
+                no = Element("button", "Cancel", "plain", type="button", data_autofocus=True)
+                self._yes = Element("button", "", "plain first", type="button")
         no.on("click", self._dialog.close, args=[])
         self._yes.on("click", lambda: self._dialog.submit(True), args=[])
 

@@ -13,9 +13,9 @@ from starlette.types import ASGIApp
 from mm2.observer.views import Snapshot
 from mm2.ui.actions import Actions
 from mm2.ui.dashboard import PATH
-from mm2.ui.feed import Feed
-from mm2.ui.parts import Part, within
-from mm2.ui.source import Source
+from mm2.ui.feed import UpdateStream
+from mm2.ui.parts import Element, within
+from mm2.ui.source import PageData
 from mm2.ui.views import View
 from mm2.ui.views.configuration import ConfigurationView
 from mm2.ui.views.connectors import ConnectorsView
@@ -33,12 +33,12 @@ _NAME: Final = "MirrorMaker"
 _RECONNECT_S: Final = 20.0
 
 
-async def open_site(source: Source, rest: ASGIApp) -> ASGIApp:
+async def open_site(source: PageData, rest: ASGIApp) -> ASGIApp:
     """The application below `PATH`; called once per process, on the event loop it will use.
 
     Raises what the source raises.
     """
-    feed = Feed(source)
+    feed = UpdateStream(source)
     await feed.wake()
     actions = Actions(rest)
     views: dict[str, tuple[str, Callable[[Request], View]]] = {
@@ -75,21 +75,21 @@ async def open_site(source: Source, rest: ASGIApp) -> ASGIApp:
     return app
 
 
-def _page(path: str, title: str, make: Callable[[Request], View], feed: Feed, titles: dict[str, str]) -> None:
+def _page(path: str, title: str, make: Callable[[Request], View], feed: UpdateStream, titles: dict[str, str]) -> None:
     @ui.page(f"/{path}", title=f"{title} · {_NAME}")
     async def page(request: Request, client: Client) -> None:
         await feed.wake()
-        Part("a", "Skip to the content", "skip", href="#content")
+        Element("a", "Skip to the content", "skip", href="#content")
         within("div", "alarm", id="alarm", role="alert", hidden=True)
         with within("div", "frame"):
             with within("header", "top"):
-                Part("span", _NAME, "name")
-                as_of = Part("span", "", "as-of", id="as-of")
+                Element("span", _NAME, "name")
+                as_of = Element("span", "", "as-of", id="as-of")
                 within("button", "quiet", id="theme", type="button", title="Light or dark")
             with within("nav", aria_label="Views"):
                 for name, words in titles.items():
                     current = "page" if name == path else False
-                    Part("a", words, href=name or "./", aria_current=current)
+                    Element("a", words, href=name or "./", aria_current=current)
             with within("div", id="content", tabindex="-1"):  # inside the one main element of NiceGUI
                 view = make(request)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mm2.config.configdef import ConfigException
 from mm2.config.mirrormaker import MirrorMakerConfig
-from mm2.config.origins import Section, UnreadKey, flow_settings, process_settings, unread
+from mm2.config.origins import SettingsSection, UnreadKey, flow_settings, process_settings, unread
 from mm2.config.properties import UnreadableFile, parse_properties, property_lines, read_text
 from mm2.observer.views import Snapshot
 
@@ -21,7 +21,7 @@ class Settings:
     Sections are those of the process (name "") and of each flow (``A->B``).
     """
 
-    sections: Mapping[str, Sequence[Section]]
+    sections: Mapping[str, Sequence[SettingsSection]]
     unread: Sequence[UnreadKey] = ()
 
     @classmethod
@@ -42,7 +42,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Source:
+class PageData:
     """The functions that return the data. Both run on separate threads and may block for a moment."""
 
     snapshot: Callable[[], Snapshot]

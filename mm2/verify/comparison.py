@@ -21,7 +21,7 @@ from typing import Final, Protocol
 from mm2.copy.segments import Gap
 from mm2.kafka.records.batch import BatchView
 from mm2.verify.alignment import Alignment, align, liken
-from mm2.verify.findings import Difference, Explained, Findings, Kind
+from mm2.verify.findings import Difference, DifferenceKind, Explained, Findings
 from mm2.verify.passes import side_by_side
 from mm2.verify.records import Block, Item
 from mm2.verify.spans import Span
@@ -35,7 +35,7 @@ _HELD: Final = 50_000
 Originals = Mapping[Hashable, int]
 
 
-class Feed(Protocol):
+class BatchFeed(Protocol):
     """One side of a range. ``log_start`` and ``log_end`` are the offsets of its partition, as far as known."""
 
     @property
@@ -53,7 +53,7 @@ class Feed(Protocol):
 class _Side:
     """The records of a feed within a range, block by block."""
 
-    def __init__(self, feed: Feed, first: int, after: int) -> None:
+    def __init__(self, feed: BatchFeed, first: int, after: int) -> None:
         self.feed = feed
         self.records = 0
         self._first = first
@@ -120,7 +120,7 @@ class _Side:
 class Comparison:
     """The comparison of one range. Raises what the feeds raise, and CorruptBatch."""
 
-    def __init__(self, span: Span, source: Feed, target: Feed) -> None:
+    def __init__(self, span: Span, source: BatchFeed, target: BatchFeed) -> None:
         stretch = span.stretch
         self.findings = Findings()
         self._span = span
@@ -277,7 +277,7 @@ class Comparison:
         self._shift = target - expected
         if self._shift:
             detail = f"{self._shift:+,} from where the ledger has them"
-            self._note(Difference(Kind.DISPLACED, source, target, count, detail), source)
+            self._note(Difference(DifferenceKind.DISPLACED, source, target, count, detail), source)
 
     # -- explained records -------------------------------------------------------------------------------------------
 
@@ -414,13 +414,13 @@ class Comparison:
     def _altered(self, one: Item, other: Item) -> None:
         place = (one.offset, other.offset)
         if one.key != other.key:
-            self._differ(Kind.ALTERED_KEY, *place, f"{_told(one.key)} became {_told(other.key)}")
+            self._differ(DifferenceKind.ALTERED_KEY, *place, f"{_told(one.key)} became {_told(other.key)}")
         if one.value != other.value:
-            self._differ(Kind.ALTERED_VALUE, *place, f"{_told(one.value)} became {_told(other.value)}")
+            self._differ(DifferenceKind.ALTERED_VALUE, *place, f"{_told(one.value)} became {_told(other.value)}")
         if one.headers != other.headers:
-            self._differ(Kind.ALTERED_HEADERS, *place, _headers_told(one, other))
+            self._differ(DifferenceKind.ALTERED_HEADERS, *place, _headers_told(one, other))
         if one.stamp != other.stamp:
-            self._differ(Kind.ALTERED_TIMESTAMP, *place, f"{one.stamp} became {other.stamp}")
+            self._differ(DifferenceKind.ALTERED_TIMESTAMP, *place, f"{one.stamp} became {other.stamp}")
         self._passed_altered(*place)
 
     def _passed_altered(self, source: int, target: int) -> None:
@@ -431,7 +431,7 @@ class Comparison:
 
     def _swapped(self, one: Item, other: Item) -> None:
         self.findings.records += 1
-        self._differ(Kind.SWAPPED, one.offset, other.offset)
+        self._differ(DifferenceKind.SWAPPED, one.offset, other.offset)
 
     def _settle(self) -> None:
         """Match the records that have remained unmatched on both sides, then report the missing ones."""
@@ -445,14 +445,14 @@ class Comparison:
                 taken.add(places[-1])
                 self._swapped(item, self._extra[places.pop()][0])
             else:
-                self._differ(Kind.MISSING, item.offset, None)
+                self._differ(DifferenceKind.MISSING, item.offset, None)
         self._missing.clear()
         self._extra = [pair for place, pair in enumerate(self._extra) if place not in taken]
 
     def _give_up_extra(self, originals: Originals) -> None:
         for item, near in self._extra:
             original = originals.get(item.content)
-            kind = Kind.EXTRA if original is None else Kind.DOUBLED
+            kind = DifferenceKind.EXTRA if original is None else DifferenceKind.DOUBLED
             self._note(Difference(kind, original, item.offset), near)
         self._extra.clear()
 
@@ -485,7 +485,7 @@ class Comparison:
     def _near(self) -> int:
         return self._span.stretch.first if self._last_pair is None else self._last_pair[0] + 1
 
-    def _differ(self, kind: Kind, source: int | None, target: int | None, detail: str = "") -> None:
+    def _differ(self, kind: DifferenceKind, source: int | None, target: int | None, detail: str = "") -> None:
         self._note(Difference(kind, source, target, 1, detail), source)
 
     def _note(self, difference: Difference, near: int | None) -> None:
@@ -500,9 +500,9 @@ class Comparison:
         swaps = self._swaps()
         for difference, near in sorted(self._differences, key=lambda row: (row[0].place, row[0].target or 0)):
             kind, source, target, records, _ = difference
-            if kind is Kind.DISPLACED and _within(swaps, target or 0, (target or 0) + records):
+            if kind is DifferenceKind.DISPLACED and _within(swaps, target or 0, (target or 0) + records):
                 continue
-            if kind in (Kind.MISSING, Kind.EXTRA) and self._is_open(source, target, records):
+            if kind in (DifferenceKind.MISSING, DifferenceKind.EXTRA) and self._is_open(source, target, records):
                 continue
             self.findings.differ(difference, near)
         self._differences.clear()
@@ -513,7 +513,7 @@ class Comparison:
         ranges: list[tuple[int, int]] = []
         for difference, _ in self._differences:
             expected = None if difference.source is None else self._route.target_of(difference.source)
-            if difference.kind is Kind.SWAPPED and expected is not None and difference.target is not None:
+            if difference.kind is DifferenceKind.SWAPPED and expected is not None and difference.target is not None:
                 ranges.append(
                     (min(expected, difference.target) - abs(self._shift), max(expected, difference.target) + 1)
                 )
@@ -533,7 +533,7 @@ def _within(ranges: list[tuple[int, int]], first: int, after: int) -> bool:
 
 
 def originals(
-    feed: Feed, first: int, after: int, wanted: set[Hashable], heard: Callable[[], None]
+    feed: BatchFeed, first: int, after: int, wanted: set[Hashable], heard: Callable[[], None]
 ) -> dict[Hashable, int]:
     """The first source offset of each wanted content in a range; ``heard`` is called periodically."""
     found: dict[Hashable, int] = {}

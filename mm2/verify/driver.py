@@ -16,9 +16,9 @@ from typing import Any, Final
 import structlog
 
 from mm2.copy import channel
-from mm2.copy.driver.batch import Connection
+from mm2.copy.driver.batch import ExecutorConnection
 from mm2.copy.driver.engine import spark_props
-from mm2.copy.driver.identity import Identity
+from mm2.copy.driver.identity import DriverIdentity
 from mm2.copy.driver.jvm import SparkUnavailable, is_local
 from mm2.copy.driver.server import ChannelServer
 from mm2.copy.driver.spark import Spark, failure_of
@@ -37,7 +37,7 @@ _CHANNEL_PORT_KEY: Final = "spark.mm2.channel.port"
 Outcome = Findings | str
 
 
-class Task:
+class VerifyTask:
     """The driver's state of one Spark task, for `mm2.copy.driver.server.ChannelServer`. Thread-safe."""
 
     def __init__(self, name: str, spans: SpanSet, on_outcome: Callable[[int, Outcome], None]) -> None:
@@ -52,9 +52,9 @@ class Task:
         self.trouble = ""
         self._on_outcome = on_outcome
         self._lock = threading.Lock()
-        self._connection: Connection | None = None
+        self._connection: ExecutorConnection | None = None
 
-    def attach(self, connection: Connection) -> bool:
+    def attach(self, connection: ExecutorConnection) -> bool:
         """Accept the executor's connection; False for a second one, from another attempt of the same task."""
         with self._lock:
             if self._connection is not None or self.over.is_set():
@@ -141,7 +141,7 @@ class Verifier:
                 job.rate / len(shares),
                 job.patience_s,
             )
-            tasks.append(Task(f"verify {job.source_alias}->{job.target_alias} task {place}", work, on_outcome))
+            tasks.append(VerifyTask(f"verify {job.source_alias}->{job.target_alias} task {place}", work, on_outcome))
         for task in tasks:
             server.expect(task)
         group = f"verify {job.source_alias}->{job.target_alias} ({tasks[0].id})"
@@ -177,10 +177,10 @@ class Verifier:
                 self._host = conf.get("spark.driver.host")
                 bind = conf.get("spark.driver.bindAddress", self._host)
             port = int(self._props.get(_CHANNEL_PORT_KEY, "0"))
-            self._server = ChannelServer(bind, port, None if local else Identity.create())
+            self._server = ChannelServer(bind, port, None if local else DriverIdentity.create())
         return self._server
 
-    def _run(self, context: Any, server: ChannelServer, group: str, tasks: Sequence[Task]) -> None:
+    def _run(self, context: Any, server: ChannelServer, group: str, tasks: Sequence[VerifyTask]) -> None:
         from mm2.verify.executor import run  # noqa: PLC0415  (imported when Spark is)
 
         host, port = self._host, server.address[1]
@@ -201,7 +201,7 @@ class Verifier:
             task.over.wait(channel.LEASE_TIMEOUT_S)
             task.ended(reason)
 
-    def _watch(self, tasks: Sequence[Task], patience_s: float, tell: Callable[[], None]) -> None:
+    def _watch(self, tasks: Sequence[VerifyTask], patience_s: float, tell: Callable[[], None]) -> None:
         silence_s = patience_s + _GRACE_S
         while not all(task.over.wait(_LOOK_S) for task in tasks):
             tell()

@@ -28,7 +28,7 @@ from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure
 from mm2.verify.comparison import Comparison, originals
 from mm2.verify.findings import Findings
-from mm2.verify.pace import Pace
+from mm2.verify.pace import RateLimit
 from mm2.verify.reading import Lines, RangeReader
 from mm2.verify.spans import Span, SpanSet
 
@@ -105,7 +105,7 @@ class _Examiner:
         self._told_bytes = 0
         self._done_bytes = 0
         self._readers: list[RangeReader] = []
-        self._pace = Pace(self._job.rate, self._alive)
+        self._pace = RateLimit(self._job.rate, self._alive)
 
     def run(self) -> None:
         """Compare all ranges. Raises OSError if the connection to the driver is closed."""

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple, Self
 
 
-class Kind(StrEnum):
+class DifferenceKind(StrEnum):
     """The kinds of difference."""
 
     MISSING = "missing"  # on the source, not on the target
@@ -44,7 +44,7 @@ LISTED: Final = 1000
 class Difference(NamedTuple):
     """A difference of ``records`` consecutive records. The first has these offsets; None if it is not on that side."""
 
-    kind: Kind
+    kind: DifferenceKind
     source: int | None
     target: int | None
     records: int = 1
@@ -138,5 +138,5 @@ class Findings:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         """The inverse of `to_json`."""
-        differences = [Difference(Kind(kind), *rest) for kind, *rest in data["differences"]]
+        differences = [Difference(DifferenceKind(kind), *rest) for kind, *rest in data["differences"]]
         return cls(**{**data, "differences": differences})

@@ -11,7 +11,7 @@ _LEAST_BYTES: Final = 64 << 10
 _NAP_S: Final = 0.5
 
 
-class Pace:
+class RateLimit:
     """A rate limit; ``rate`` 0: none. Unused rate is not saved up: the limit protects other users of the network."""
 
     def __init__(self, rate: float, heard: Callable[[], None] = lambda: None) -> None:

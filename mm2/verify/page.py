@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Final
 
-from mm2.verify.report import PartitionReport, Report, Verdict, moment
+from mm2.verify.report import PartitionReport, Verdict, VerifyReport, moment
 
 _SENTENCES: Final = {
     Verdict.EQUAL: "Source and target are equal: whatever is not on both sides is explained.",
@@ -40,7 +40,7 @@ td.n, th.n { text-align: right; }
 """
 
 
-def page(report: Report) -> str:
+def page(report: VerifyReport) -> str:
     """The HTML of a report. All text from a cluster is escaped."""
     facts = {
         "Began": f"{moment(report.began_ms)}, took {report.seconds:,.1f} s",

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from mm2.copy.segments import Chunk, Gap, Segment
+from mm2.copy.segments import Gap, Segment, SegmentChunk
 from mm2.verify.findings import Explained
 
 #: Reasons for offsets without visible records on the source. A record that is visible there is missing on the target.
@@ -120,7 +120,7 @@ class Bounds:
         return self.target_first >= 0
 
 
-def plan_passes(chunks: Sequence[Chunk], bounds: Bounds) -> Plan:
+def plan_passes(chunks: Sequence[SegmentChunk], bounds: Bounds) -> Plan:
     """Plan the comparison of a range by the ledger.
 
     Offsets that were deleted or truncated on either side are explained.
@@ -286,7 +286,7 @@ def _mended(segments: Iterable[Segment]) -> tuple[Segment, ...]:
     return tuple(whole)
 
 
-def _uncut(chunks: Sequence[Chunk], plan: Plan, bounds: Bounds) -> list[Segment]:
+def _uncut(chunks: Sequence[SegmentChunk], plan: Plan, bounds: Bounds) -> list[Segment]:
     """All segments in the order of copying, without offsets that the source has since assigned to other records."""
     found: list[Segment] = []
     for chunk in chunks:

@@ -94,7 +94,7 @@ class PartitionPlan:
 
 
 @dataclass(frozen=True)
-class Side:
+class ClusterOffsets:
     """The state of one cluster: topics by name, offsets of partitions, and which topics are compacted."""
 
     topics: Mapping[str, TopicInfo | KafkaFailure]
@@ -103,7 +103,7 @@ class Side:
     compacted: Mapping[str, bool]
 
     @classmethod
-    def look(cls, admin: Admin, names: Iterable[str], isolation: str) -> Side:
+    def look(cls, admin: Admin, names: Iterable[str], isolation: str) -> ClusterOffsets:
         """Read the state.
 
         Raises KafkaFailure if the cluster does not answer; errors of single topics are in the result.
@@ -156,7 +156,7 @@ def plan_partition(
     plan: PartitionPlan,
     ledger: Ledger | None,
     syncs: Sequence[tuple[int, int]],
-    sides: tuple[Side, Side],
+    sides: tuple[ClusterOffsets, ClusterOffsets],
     wanted: tuple[int | None, int | None],
 ) -> None:
     """Compute a partition's ranges, not yet split.

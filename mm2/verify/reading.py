@@ -19,7 +19,7 @@ from mm2.kafka.structs import EARLIEST, TopicInfo, TopicPartition, topic_id_byte
 from mm2.kafka.wire import fetch
 from mm2.kafka.wire.channel import BufferPool
 from mm2.kafka.wire.fetch import Fetched, FetchSession, Position
-from mm2.verify.pace import Pace
+from mm2.verify.pace import RateLimit
 
 _MAX_WAIT_MS: Final = 500
 _FRAME_HEAD: Final = 64 << 10
@@ -58,7 +58,7 @@ class Lines:
 
 
 class RangeReader:
-    """The batches of a partition from offset ``first`` to before ``after``, as a `mm2.verify.comparison.Feed`.
+    """The batches of a partition from offset ``first`` to before ``after``, as a `mm2.verify.comparison.BatchFeed`.
 
     ``heard`` is called after each response. Raises KafkaFailure: a permanent error at once, any other after
     ``patience_s`` seconds without data.
@@ -72,7 +72,7 @@ class RangeReader:
         after: int,
         *,
         read_committed: bool,
-        pace: Pace,
+        pace: RateLimit,
         patience_s: float,
         heard: Callable[[], None],
     ) -> None:

@@ -18,14 +18,14 @@ from mm2.kafka.varint import varint
 _DIGEST_BYTES: Final = 16
 
 
-class Part(NamedTuple):
+class ValueDigest(NamedTuple):
     """A key, a value or a header's value: its size and a digest. The content is never displayed."""
 
     size: int
     digest: bytes
 
     @classmethod
-    def of(cls, data: bytes | None) -> Part | None:
+    def of(cls, data: bytes | None) -> ValueDigest | None:
         """The part of these bytes; None for null, which differs from empty."""
         return None if data is None else cls(len(data), hashlib.blake2b(data, digest_size=_DIGEST_BYTES).digest())
 
@@ -38,9 +38,9 @@ class Item(NamedTuple):
 
     offset: int
     stamp: int | None
-    key: Part | None
-    value: Part | None
-    headers: tuple[tuple[str, Part | None], ...] = ()
+    key: ValueDigest | None
+    value: ValueDigest | None
+    headers: tuple[tuple[str, ValueDigest | None], ...] = ()
 
     @property
     def content(self) -> tuple[object, ...]:
@@ -163,18 +163,18 @@ def item_of(offset: int, stamp: int, body: bytes) -> Item:
         key, at = _read(body, 0)
         value, at = _read(body, at)
         count, at = read_varint(body, at)
-        headers: list[tuple[str, Part | None]] = []
+        headers: list[tuple[str, ValueDigest | None]] = []
         for _ in range(count):
             name, at = _read(body, at)
             content, at = _read(body, at)
-            headers.append(((name or b"").decode("utf-8", "backslashreplace"), Part.of(content)))
+            headers.append(((name or b"").decode("utf-8", "backslashreplace"), ValueDigest.of(content)))
     except IndexError as error:
         message = f"the record at offset {offset} does not add up: its end is missing"
         raise CorruptBatch(message) from error
     if at != len(body):
         message = f"the record at offset {offset} does not add up: {len(body) - at} bytes follow its headers"
         raise CorruptBatch(message)
-    return Item(offset, stamp, Part.of(key), Part.of(value), tuple(headers))
+    return Item(offset, stamp, ValueDigest.of(key), ValueDigest.of(value), tuple(headers))
 
 
 def _sized(data: bytes | None) -> bytes:

@@ -136,7 +136,7 @@ class PartitionReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class VerifyReport:
     """The report of a flow ``A->B``. ``ranges`` is the number of pieces compared, times are ms since the epoch."""
 
     flow: str

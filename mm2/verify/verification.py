@@ -14,7 +14,7 @@ from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import CorruptBatch, KafkaFailure
 from mm2.kafka.reader import read_partition
 from mm2.kafka.structs import EARLIEST, LATEST, OffsetInfo, TopicInfo, TopicPartition
-from mm2.mirror.clients import Kind, MirrorClients, Side
+from mm2.mirror.clients import ClientKind, MirrorClients, Side
 from mm2.mirror.discovery import vanished
 from mm2.mirror.formats import FormatError, OffsetSync
 from mm2.mirror.ledgers import Ledgers
@@ -26,7 +26,7 @@ from mm2.verify.driver import Outcome, Verifier
 from mm2.verify.findings import Findings
 from mm2.verify.passes import joined
 from mm2.verify.planning import Asked, NotOfTheFlow, PartitionPlan, plan_partition, split_spans
-from mm2.verify.report import PartitionReport, Report
+from mm2.verify.report import PartitionReport, VerifyReport
 from mm2.verify.spans import Span, SpanSet
 
 _PREFLIGHT_S: Final = 5.0
@@ -51,12 +51,12 @@ class Verification:
         self._verifier = verifier
         self._rate = rate
         self._patience_s = patience_s
-        consumer = self._clients.client_props(Side.SOURCE, Kind.CONSUMER, "verify-source-consumer")
+        consumer = self._clients.client_props(Side.SOURCE, ClientKind.CONSUMER, "verify-source-consumer")
         self._read_committed = consumer.get("isolation.level", "").strip() == "read_committed"
 
     def run(
         self, asked: Asked, progress: Progress = lambda _bytes, _done, _all: None, *, goes_on: bool = False
-    ) -> Report:
+    ) -> VerifyReport:
         """Compare the requested part. ``goes_on``: only what was copied since the last comparison in the ledger.
 
         Raises KafkaFailure if a cluster does not answer, NotOfTheFlow for an unknown topic or partition (an empty
@@ -90,9 +90,11 @@ class Verification:
         for (plan, _), outcome in zip(again, closer, strict=True):
             _take(plan, found[id(plan)], outcome)
         reports = tuple(PartitionReport.of(plan, found[id(plan)]) for plan in plans)
-        return Report(self._clients.flow, began_ms, _now_ms(), len(flat), reports, is_everything=asked.is_everything)
+        return VerifyReport(
+            self._clients.flow, began_ms, _now_ms(), len(flat), reports, is_everything=asked.is_everything
+        )
 
-    def note(self, report: Report) -> None:
+    def note(self, report: VerifyReport) -> None:
         """Store in the ledger, if there is one, how far each partition was compared.
 
         Entries for topics that were recreated are deleted. Raises KafkaFailure.
@@ -128,7 +130,7 @@ class Verification:
             return None
         if isinstance(answer, KafkaFailure):
             raise answer
-        settings = self._clients.settings(Side.TARGET, Kind.CONSUMER, "ledger-consumer")
+        settings = self._clients.settings(Side.TARGET, ClientKind.CONSUMER, "ledger-consumer")
         following = LedgerLog(settings, topic, name=self._clients.target_alias)
         try:
             following.start(_READ_S)
@@ -142,8 +144,8 @@ class Verification:
         names = self._names(asked, ledger, source)
         isolation = "read_committed" if self._read_committed else "read_uncommitted"
         # The target first: records that are copied between the two reads are on the source already, and not expected.
-        there = planning.Side.look(target, names.values(), "read_committed")
-        here = planning.Side.look(source, names, isolation)
+        there = planning.ClusterOffsets.look(target, names.values(), "read_committed")
+        here = planning.ClusterOffsets.look(source, names, isolation)
         plans: list[PartitionPlan] = []
         for topic, remote in sorted(names.items()):
             info = here.topics[topic]
@@ -214,7 +216,7 @@ class Verification:
     def _syncs(self) -> dict[TopicPartition, list[tuple[int, int]]]:
         """The flow's offset syncs: (source, target) offsets by partition; empty if there is no such topic."""
         side, topic = syncs_side(self._props), syncs_topic(self._props)
-        cluster = self._clients.cluster(side, Kind.CONSUMER, "verify-syncs-consumer")
+        cluster = self._clients.cluster(side, ClientKind.CONSUMER, "verify-syncs-consumer")
         try:
             return _read_syncs(cluster, topic)
         finally:
@@ -223,8 +225,8 @@ class Verification:
     def _job(self) -> SpanSet:
         clients = self._clients
         return SpanSet(
-            clients.settings(Side.SOURCE, Kind.CONSUMER, "verify-source-consumer"),
-            clients.settings(Side.TARGET, Kind.CONSUMER, "verify-target-consumer"),
+            clients.settings(Side.SOURCE, ClientKind.CONSUMER, "verify-source-consumer"),
+            clients.settings(Side.TARGET, ClientKind.CONSUMER, "verify-target-consumer"),
             clients.source_alias,
             clients.target_alias,
             (),
@@ -234,7 +236,9 @@ class Verification:
         )
 
 
-def _known(ledger: Ledger, plan: PartitionPlan, source: planning.Side, target: planning.Side) -> Verified | None:
+def _known(
+    ledger: Ledger, plan: PartitionPlan, source: planning.ClusterOffsets, target: planning.ClusterOffsets
+) -> Verified | None:
     """How far a partition was compared before.
 
     None if it never was, or if the result is obsolete: one of its topics was recreated since, or the target has lost

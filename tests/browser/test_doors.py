@@ -14,13 +14,14 @@ from playwright.sync_api import expect
 from mm2.connect.rest.binding import Binding
 from mm2.connect.rest.server import RestServer
 from mm2.connect.rest.settings import RestSettings
-from mm2.copy.states import State
+from mm2.copy.states import PartitionState
 from mm2.mirror.flow_resources import FlowResources
 from mm2.observer.views import (
     CertificateView,
     ConnectorView,
     FlowState,
     FlowView,
+    GroupProcess,
     GroupView,
     LaneView,
     PartitionView,
@@ -28,11 +29,10 @@ from mm2.observer.views import (
     Snapshot,
     SparkView,
     TaskView,
-    WorkerView,
 )
 from mm2.sandbox.certificates import PASSWORD, issue
 from mm2.ui.dashboard import Dashboard
-from mm2.ui.source import Settings, Source
+from mm2.ui.source import PageData, Settings
 from tests.browser.chromium import chromium
 
 USER, WORD = "admin", "open-sesame"
@@ -53,13 +53,13 @@ def nasty() -> Snapshot:
         source_error=NASTY,
         troubles=(NASTY,),
         gaps={NASTY: 3},
-        states={State.FAILED: 1},
-        partitions=[PartitionView("t", 0, NASTY, State.FAILED, NASTY, gaps={NASTY: 3}, note=NASTY)],
+        states={PartitionState.FAILED: 1},
+        partitions=[PartitionView("t", 0, NASTY, PartitionState.FAILED, NASTY, gaps={NASTY: 3}, note=NASTY)],
         groups=[GroupView(NASTY, "t", 0, NASTY, reason=NASTY)],
         connectors=[
             ConnectorView(NASTY, "source", "FAILED", NASTY, NASTY, tasks=(TaskView(0, "FAILED", NASTY, NASTY),))
         ],
-        workers=[WorkerView(NASTY, is_leader=True, is_this=True, connectors=1, tasks=1)],
+        workers=[GroupProcess(NASTY, is_leader=True, is_this=True, connectors=1, tasks=1)],
     )
     spark = SparkView(False, NASTY, NASTY, NASTY, (LaneView(NASTY, 0, 1, None, 0, 1, NASTY),))
     certificate = CertificateView("A", "B", NASTY, NASTY, 1_795_327_951_000)
@@ -85,7 +85,7 @@ def door(tmp_path: Path) -> Iterator[str]:
             "java.security.auth.login.config": str(login),
         }
     )
-    source = Source(nasty, lambda: Settings({}))
+    source = PageData(nasty, lambda: Settings({}))
     binding = Binding(settings)
     server = RestServer(binding)
     resources = FlowResources({}, settings, internal=False, apps={"ui": lambda rest: Dashboard(source, rest)})

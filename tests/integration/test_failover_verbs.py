@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Consumer
 
 from mm2.copy.ledger import LEDGER_CONFIGS, chunk_record, entry_record, ledger_topic
-from mm2.copy.segments import Chunk, Segment
+from mm2.copy.segments import Segment, SegmentChunk
 from mm2.copy.session import LedgerEntry, Mark
 from mm2.failover.hold import hand_over
 from mm2.failover.sides import Sides
@@ -39,7 +39,7 @@ def left_behind(broker: LocalKafka, alias: str, remote: str, topic: str) -> None
     full = LedgerEntry(topic, 0, remote, Mark(1_200, 1_000, 1_000), 1_200, end=1_210)
     rows = [
         entry_record(full),
-        chunk_record(full.source, Chunk(0, [Segment(0, 0, 400), Segment(600, 400, 600)])),
+        chunk_record(full.source, SegmentChunk(0, [Segment(0, 0, 400), Segment(600, 400, 600)])),
         entry_record(LedgerEntry(topic, 1, remote, Mark(50, 0, 0), 50, end=50)),
     ]
     write(broker, ledger_topic(alias), [(row.key, row.value) for row in rows], 0)

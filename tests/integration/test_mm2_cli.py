@@ -11,7 +11,7 @@ import pytest
 from mm2.cli.gaps import merged
 from mm2.cli.mm2 import main
 from mm2.copy.ledger import LEDGER_CONFIGS, chunk_record, entry_record, ledger_topic
-from mm2.copy.segments import Chunk, Gap, Segment
+from mm2.copy.segments import Gap, Segment, SegmentChunk
 from mm2.copy.session import LedgerEntry, Lost, Mark, PartitionCondition, Session
 from mm2.kafka.structs import ProducerIdentity
 from mm2.mirror.formats import Checkpoint
@@ -34,7 +34,7 @@ def file(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, tmp_path: Path) 
     return write_config(tmp_path / "mm2.properties", props)
 
 
-def write_ledger(broker: LocalKafka, source_alias: str, entries: list[LedgerEntry], chunks: list[Chunk]) -> None:
+def write_ledger(broker: LocalKafka, source_alias: str, entries: list[LedgerEntry], chunks: list[SegmentChunk]) -> None:
     """Entries, and the chunks of the first of them."""
     topic = ledger_topic(source_alias)
     create(broker, topic, config=LEDGER_CONFIGS)
@@ -55,8 +55,10 @@ def orders(unique: str) -> list[LedgerEntry]:
 
 
 CHUNKS = [
-    Chunk(2, [Segment(0, 0, 3)], [Gap(3, 23, "compacted"), Gap(30, 31, "control")]),
-    Chunk(3, [Segment(31, 23, 9)], [Gap(40, 50, "compacted"), Gap(60, 61, "control"), Gap(100, 150, "retention")]),
+    SegmentChunk(2, [Segment(0, 0, 3)], [Gap(3, 23, "compacted"), Gap(30, 31, "control")]),
+    SegmentChunk(
+        3, [Segment(31, 23, 9)], [Gap(40, 50, "compacted"), Gap(60, 61, "control"), Gap(100, 150, "retention")]
+    ),
 ]
 
 

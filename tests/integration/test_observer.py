@@ -22,7 +22,7 @@ from mm2.config.mirrormaker import MirrorMakerConfig
 from mm2.config.properties import load_properties
 from mm2.metrics.connect import CONNECT_METRICS
 from mm2.metrics.flows import FLOW_METRICS
-from mm2.metrics.metric import Kind
+from mm2.metrics.metric import MetricType
 from mm2.metrics.mirror import MIRROR_METRICS
 from mm2.metrics.strimzi import PANELS
 from mm2.observer.observer import observe_once
@@ -177,7 +177,7 @@ def test_a_scrape_is_what_prometheus_takes_and_all_of_it_is_described(scene: Sce
     known = {
         name + suffix
         for name, metric in described.items()
-        for suffix in (("_bucket", "_count", "_sum") if metric.kind is Kind.HISTOGRAM else ("",))
+        for suffix in (("_bucket", "_count", "_sum") if metric.kind is MetricType.HISTOGRAM else ("",))
     }
     names = {name for name, _, _ in scene.samples()}
     assert {name for name in names if not name.startswith("process_")} - known == set()

@@ -13,7 +13,7 @@ from mm2.kafka.structs import TopicPartition
 from mm2.mirror.formats import OffsetSync
 from mm2.sandbox.kafka import LocalKafka
 from mm2.verify.driver import Verifier
-from mm2.verify.findings import Explained, Kind
+from mm2.verify.findings import DifferenceKind, Explained
 from mm2.verify.planning import Asked, Certainty, NotOfTheFlow
 from mm2.verify.report import Verdict
 from mm2.verify.verification import Verification
@@ -86,7 +86,7 @@ def test_without_a_ledger_content_tells_and_offset_syncs_say_where(
     assert (first.verdict, first.certainty, first.records) == (Verdict.EQUAL, Certainty.CONTENT, 160)
     assert first.explained == {Explained.BEFORE: 20, Explained.PENDING: 20}
     assert (second.verdict, second.certainty) == (Verdict.DIFFERENT, Certainty.SYNCS)
-    assert second.counts == {Kind.ALTERED_VALUE: 1}
+    assert second.counts == {DifferenceKind.ALTERED_VALUE: 1}
     assert (second.differences[0].source, second.differences[0].target) == (120, 100)
 
 

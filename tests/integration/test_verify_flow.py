@@ -20,7 +20,7 @@ import pytest
 from confluent_kafka.admin import ResourceType
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from mm2.cli.flow import CommandError, Flow
+from mm2.cli.flow import CommandError, ConfiguredFlow
 from mm2.copy.ledger import Ledger, Verified
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
@@ -32,9 +32,9 @@ from mm2.sandbox.kafka import LocalKafka
 from mm2.sandbox.ports import free_ports
 from mm2.sandbox.process import end, spawn
 from mm2.verify.driver import Verifier
-from mm2.verify.findings import Kind
+from mm2.verify.findings import DifferenceKind
 from mm2.verify.planning import Asked, Certainty
-from mm2.verify.report import Report, Verdict
+from mm2.verify.report import Verdict, VerifyReport
 from mm2.verify.verification import Verification
 from tests.integration.asking import asked
 from tests.integration.copy_flow import (
@@ -77,7 +77,7 @@ def command(file: Path, unique: str, *options: str) -> list[str]:
     return [sys.executable, "-P", "-m", "mm2.cli.mm2", "verify", str(file), flow, "--parallel", "1", *options]
 
 
-def ledger_of(flow: Flow) -> Ledger | None:
+def ledger_of(flow: ConfiguredFlow) -> Ledger | None:
     """None while it is not there."""
     with suppress(CommandError, KafkaFailure):
         return flow.ledger()
@@ -138,7 +138,7 @@ def fill(broker: LocalKafka, unique: str) -> None:
     eventually(has_holes, 60)
 
 
-def is_copied(flow: Flow, target: LocalKafka, ends: Mapping[TopicPartition, int]) -> bool:
+def is_copied(flow: ConfiguredFlow, target: LocalKafka, ends: Mapping[TopicPartition, int]) -> bool:
     """All of it can be read on the target: in exactly-once mode the ledger is written before its transaction ends."""
     ledger = ledger_of(flow)
     entries = {} if ledger is None else {place: ledger.entry(place) for place in ends}
@@ -207,7 +207,7 @@ def test_a_living_flow_is_equal_and_whoever_writes_to_its_target_is_found_out(
         later = verification.run(Asked(), goes_on=True)
         verification.note(later)
         found = one_of(later, codecs)
-        assert found.counts == {Kind.EXTRA: 1}, later.to_json()
+        assert found.counts == {DifferenceKind.EXTRA: 1}, later.to_json()
         assert found.first == noted.checked, "it goes on from where it was"
         assert found.records == last - noted.checked
         again = flow.ledger().verified(place)
@@ -260,7 +260,7 @@ def test_what_java_has_copied_is_compared_by_its_offset_syncs_and_content(
         write(kafka_a, topics["codecs"], numbered(3))
         process.eventually(lambda: end_offset(kafka_b, remote) == 305 + 1 + 3, 120)
         found = one_of(verification.run(Asked(topics=frozenset({topics["codecs"]}))), topics["codecs"])
-        assert (found.records, found.counts) == (308, {Kind.EXTRA: 1})
+        assert (found.records, found.counts) == (308, {DifferenceKind.EXTRA: 1})
         assert [one.target for one in found.differences] == [305]
     finally:
         process.clean_up()
@@ -483,7 +483,9 @@ def test_a_broker_that_hangs_midway_is_trouble_and_no_hang(
     threading.Thread(target=freeze, daemon=True).start()
     began = time.monotonic()
     try:
-        report: Report = verification.run(Asked(), lambda size, _done, _all: read.set() if size > 1_000_000 else None)
+        report: VerifyReport = verification.run(
+            Asked(), lambda size, _done, _all: read.set() if size > 1_000_000 else None
+        )
     finally:
         frail.resume()
     assert read.is_set()

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mm2.cli.flow import Flow
+from mm2.cli.flow import ConfiguredFlow
 from mm2.copy.ledger import LEDGER_CONFIGS, chunk_record, entry_record, ledger_topic
-from mm2.copy.segments import Chunk, Segment
+from mm2.copy.segments import Segment, SegmentChunk
 from mm2.copy.session import LedgerEntry, Mark
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.producer import Producer
@@ -17,8 +17,8 @@ from mm2.kafka.records.record import Record
 from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import TopicPartition
 from mm2.sandbox.kafka import LocalKafka
-from mm2.verify.findings import Kind
-from mm2.verify.report import PartitionReport, Report
+from mm2.verify.findings import DifferenceKind
+from mm2.verify.report import PartitionReport, VerifyReport
 from tests.integration.copy_flow import create
 from tests.integration.mirror_process import write_config
 
@@ -42,8 +42,8 @@ def file_of(a: LocalKafka, b: LocalKafka, unique: str, folder: Path, **more: str
     return write_config(folder / "mm2.properties", props)
 
 
-def flow_of(file: Path, unique: str) -> Flow:
-    return Flow.of(file, f"{unique}-a->{unique}-b")
+def flow_of(file: Path, unique: str) -> ConfiguredFlow:
+    return ConfiguredFlow.of(file, f"{unique}-a->{unique}-b")
 
 
 def write(
@@ -67,7 +67,7 @@ def numbered(count: int, size: int = 10) -> list[Record]:
     ]
 
 
-def one_of(report: Report, topic: str, partition: int = 0) -> PartitionReport:
+def one_of(report: VerifyReport, topic: str, partition: int = 0) -> PartitionReport:
     (found,) = [row for row in report.partitions if row.source == TopicPartition(topic, partition)]
     return found
 
@@ -127,7 +127,7 @@ def seed(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, partitions: Sequ
         # Other batches on the target: by turns as they were, and not.
         write(kafka_b, remote, target, partition, codec=CODECS[partition % 2] if size == 10 else "none")
         entry = LedgerEntry(topic, partition, remote, Mark(COUNT, max(COUNT, len(target)), COUNT), COUNT)
-        rows += [chunk_record(entry.source, Chunk(0, [Segment(0, 0, COUNT)])), entry_record(entry)]
+        rows += [chunk_record(entry.source, SegmentChunk(0, [Segment(0, 0, COUNT)])), entry_record(entry)]
     write(kafka_b, ledger_topic(f"{unique}-a"), rows)
     return topic
 
@@ -136,13 +136,13 @@ def check_named(report: dict[str, Any], topic: str) -> None:
     """Each difference in its partition, and nothing beside what it displaces."""
     rows = {row["partition"]: row for row in report["partitions"] if row["topic"] == topic}
     for partition, (kind, source, target, records) in NAMED.items():
-        listed = [one for one in rows[partition]["listed"] if one["kind"] != Kind.DISPLACED]
+        listed = [one for one in rows[partition]["listed"] if one["kind"] != DifferenceKind.DISPLACED]
         (found,) = listed
         assert found["kind"] == kind, (partition, listed)
         if kind == "swapped":
             assert (found["source_offset"], found["target_offset"]) in {(60, 61), (61, 60)}
         else:
             assert (found["source_offset"], found["target_offset"], found["records"]) == (source, target, records)
-        displaced = sum(one["records"] for one in rows[partition]["listed"] if one["kind"] == Kind.DISPLACED)
+        displaced = sum(one["records"] for one in rows[partition]["listed"] if one["kind"] == DifferenceKind.DISPLACED)
         assert displaced == {MISSING: COUNT - 53, DOUBLED: COUNT - 120, FOREIGN: COUNT - 100}.get(partition, 0)
     assert rows[MISSING]["differences"]["missing"] == 3

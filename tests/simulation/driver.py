@@ -1,4 +1,4 @@
-"""The driver: the product's own `Lane` and `Batch`, with copier processes in place of Spark jobs.
+"""The driver: the product's own `Lane` and `MicroBatch`, with copier processes in place of Spark jobs.
 
 Where partitions begin is read from the simulated ledger and offsets topics as `MirrorSourceTask` does.
 """
@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from mm2.copy import channel
-from mm2.copy.driver.batch import Batch
+from mm2.copy.driver.batch import MicroBatch
 from mm2.copy.driver.lane import Lane
 from mm2.copy.executor.copier import Copier
 from mm2.copy.ledger import Ledger
@@ -63,7 +63,7 @@ class _Peer:
         self._process = process
         self._protocol = protocol
         self._transport = _Transport(self)
-        self._batch: Batch | None = None
+        self._batch: MicroBatch | None = None
         self._buffer = bytearray()
         self._up_s = self._down_s = 0.0
         self._over = False
@@ -116,7 +116,7 @@ class _Peer:
             )
         )
 
-    # -- towards the executor (`mm2.copy.driver.batch.Connection`)
+    # -- towards the executor (`mm2.copy.driver.batch.ExecutorConnection`)
 
     def send(self, data: bytes) -> None:
         if b'"type":"lease"' in data and self._batch is not None:
@@ -158,14 +158,14 @@ class Driver:
         self.target = target
         self.spec = spec
         self.on_error = on_error
-        self.expected: dict[str, Batch] = {}
+        self.expected: dict[str, MicroBatch] = {}
         self.owner = Owner("driver")
         self.lane: Lane | None = None
         self.processes: list[Process] = []
         self.held_until = 0.0  # the progress channel
         self.kill_cancelled = 0.5  # chance that Spark kills a cancelled task's process
         self._grants: dict[str, int] = {}
-        self._batch_of: dict[Process, Batch] = {}
+        self._batch_of: dict[Process, MicroBatch] = {}
         self._specs: dict[str, str] = {}
         self._lanes = 0
         self._numbers = 0
@@ -241,7 +241,7 @@ class Driver:
     def last_grant(self) -> int:
         return self._numbers
 
-    def granted(self, batch: Batch) -> None:
+    def granted(self, batch: MicroBatch) -> None:
         self._numbers += 1
         self._grants[batch.id] = self._numbers
         self.world.say("lease", batch=batch.name, number=self._numbers)
@@ -249,17 +249,17 @@ class Driver:
     def delay_s(self) -> float:
         return max(0.0, self.held_until - self.world.now) + self.network.delay_s()
 
-    def spec_of(self, batch: Batch) -> str:
+    def spec_of(self, batch: MicroBatch) -> str:
         return self._specs[batch.id]
 
     # -- jobs
 
-    def _submit(self, batch: Batch) -> None:
+    def _submit(self, batch: MicroBatch) -> None:
         self.expected[batch.id] = batch
         self._specs[batch.id] = batch.spec.to_json()
         self.world.after(0.02 + self.world.random.random() * 0.2, self._launch, batch)
 
-    def _launch(self, batch: Batch) -> None:
+    def _launch(self, batch: MicroBatch) -> None:
         if batch.over.is_set() or self.owner.dead:
             return
         process = Process(self.world, self.network, batch.name, self._connect, self._process_ended)
@@ -285,7 +285,7 @@ class Driver:
             self.on_error(f"{process.name}: {error!r}")
         self.world.after(0.05, self.perform, lambda: batch.ended("the Spark job ended", dead=True))
 
-    def _cancel(self, batch: Batch) -> None:
+    def _cancel(self, batch: MicroBatch) -> None:
         self.expected.pop(batch.id, None)
         batch.ended("cancelled")
         for process, other in self._batch_of.items():

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from mm2.copy.states import State
+from mm2.copy.states import PartitionState
 from mm2.kafka.structs import TopicPartition
 from tests.simulation.cluster import Cluster
 from tests.simulation.storage import Batch, Replica
@@ -222,7 +222,7 @@ class Oracle:
             allowed = self.excuses.stops.get(index, set())
             state = stopped.get(index)
             if index in self.broken:
-                if state is None or state[0] != State.INCONSISTENT:
+                if state is None or state[0] != PartitionState.INCONSISTENT:
                     raise Violation("silent", f"{self.topic}-{index} is {state}: {self.broken[index]}")
                 continue
             if state is not None:

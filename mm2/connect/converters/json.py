@@ -151,7 +151,7 @@ class JsonConverter(Converter, HeaderConverter):
             _DecimalFormat(config.str(DECIMAL_FORMAT).upper()),
         )
         remember = lru_cache(maxsize=config.int(SCHEMAS_CACHE_SIZE))
-        writer, reader = _Writer(self._settings), _Reader(self._settings)
+        writer, reader = _Writer(self._settings), _SchemaReader(self._settings)
         self._write, self._read = writer.text, reader.value
         self._write_schema: Callable[[Schema | None], str] = remember(lambda schema: write_schema(schema, writer.text))
         self._read_schema: Callable[[_Node], Schema | None] = remember(
@@ -293,7 +293,7 @@ def _base64(data: bytes | bytearray | memoryview) -> str:
     return f'"{base64.b64encode(data).decode("ascii")}"'
 
 
-class _Reader:
+class _SchemaReader:
     """Converts JSON values to those of a schema; as in Jackson, a value of another kind becomes 0, false or null."""
 
     def __init__(self, settings: _Settings) -> None:

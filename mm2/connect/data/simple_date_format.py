@@ -30,7 +30,7 @@ _OFFSET: Final = re.compile(r"(?:GMT|UTC)?([+-])(\d{1,2}):?(\d{2})?")
 _NUMBER: Final = re.compile(r"-?\d+")
 
 
-class PatternError(ValueError):
+class DatePatternError(ValueError):
     """The pattern is not valid for SimpleDateFormat."""
 
 
@@ -59,7 +59,7 @@ def _compile(pattern: str) -> list[_Item]:
             while True:
                 close = pattern.find("'", end)
                 if close < 0:
-                    raise PatternError("Unterminated quote")
+                    raise DatePatternError("Unterminated quote")
                 literal += pattern[end:close]
                 end = close + 1
                 if pattern[end : end + 1] != "'":
@@ -68,13 +68,13 @@ def _compile(pattern: str) -> list[_Item]:
             at = end
         elif char.isascii() and char.isalpha():
             if char not in _LETTERS:
-                raise PatternError(f"Illegal pattern character '{char}'")
+                raise DatePatternError(f"Illegal pattern character '{char}'")
             if literal:
                 items.append(literal)
                 literal = ""
             count = len(pattern[at:]) - len(pattern[at:].lstrip(char))
             if char == "X" and count > 3:
-                raise PatternError(f"A zone in ISO 8601 has up to three letters X, not {count}")
+                raise DatePatternError(f"A zone in ISO 8601 has up to three letters X, not {count}")
             items.append(_Letters(char, count))
             at += count
         else:
@@ -280,7 +280,7 @@ def _set(fields: _Fields, item: _Letters, value: int, digits: str) -> None:
         case "S":
             fields.ms_of_second = value
         case letter:
-            raise PatternError(f"'{letter}' cannot be parsed")
+            raise DatePatternError(f"'{letter}' cannot be parsed")
 
 
 def _century(two_digits: int) -> int:

@@ -46,7 +46,7 @@ def parse_string(text: str | None) -> SchemaAndValue:
         return NULL
     if not text:
         return SchemaAndValue(STRING_SCHEMA, text)
-    return _Parser(text).parse(embedded=False)
+    return _ValuesParser(text).parse(embedded=False)
 
 
 class _Tokens:
@@ -142,7 +142,7 @@ def _wider(first: Schema, second: Schema) -> Schema | None:
     return None
 
 
-class _Parser:
+class _ValuesParser:
     def __init__(self, text: str) -> None:
         self._tokens = _Tokens(text)
 

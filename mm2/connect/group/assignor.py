@@ -16,8 +16,8 @@ from mm2.connect.group.protocol import (
     CONFIG_MISMATCH,
     NO_ERROR,
     URL_NOT_USED,
-    Assignment,
     ConnectorTaskId,
+    WorkerAssignment,
     WorkerState,
 )
 
@@ -27,7 +27,7 @@ T = TypeVar("T", str, ConnectorTaskId)
 _REVOCATION_BACKOFF_FACTOR = 40
 
 
-class Configured(Protocol):
+class ConfiguredConnectors(Protocol):
     """What the assignors need from the config topic."""
 
     @property
@@ -98,7 +98,7 @@ class _Work:
 class GroupAssignment:
     """Result of a round: assignments to encode, and the owners after the round (for redirects)."""
 
-    assignments: dict[str, Assignment]
+    assignments: dict[str, WorkerAssignment]
     owners: dict[str, Load]
 
 
@@ -112,11 +112,13 @@ def mismatch(members: Mapping[str, WorkerState], leader: str, max_offset: int, v
 
     Used when the leader's view is behind, or when work has to stop first.
     """
-    told = Assignment(CONFIG_MISMATCH, leader, members[leader].url, max_offset, version=version)
+    told = WorkerAssignment(CONFIG_MISMATCH, leader, members[leader].url, max_offset, version=version)
     return GroupAssignment(dict.fromkeys(members, told), {})
 
 
-def assign_eagerly(members: Mapping[str, WorkerState], leader: str, configured: Configured) -> GroupAssignment:
+def assign_eagerly(
+    members: Mapping[str, WorkerState], leader: str, configured: ConfiguredConnectors
+) -> GroupAssignment:
     """Assign everything round-robin: first all connectors, then each connector's tasks, over the sorted members.
 
     If no member has a URL, all connectors go to the leader instead, see :class:`CooperativeAssignor`.
@@ -132,7 +134,7 @@ def assign_eagerly(members: Mapping[str, WorkerState], leader: str, configured: 
             next(dealer).tasks.append(task)
     url = members[leader].url
     assignments = {
-        member: Assignment(
+        member: WorkerAssignment(
             NO_ERROR, leader, url, configured.offset, tuple(load.connectors), tuple(load.tasks), version=0
         )
         for member, load in loads.items()
@@ -168,7 +170,7 @@ class CooperativeAssignor:
         self,
         members: Mapping[str, WorkerState],
         leader: str,
-        configured: Configured,
+        configured: ConfiguredConnectors,
         *,
         generation: int,
         last_completed_generation: int,
@@ -189,12 +191,12 @@ class CooperativeAssignor:
         self._previous_generation = generation
         self._previous_members = set(current)
         url = members[leader].url
-        assignments: dict[str, Assignment] = {}
+        assignments: dict[str, WorkerAssignment] = {}
         owners: dict[str, Load] = {}
         for member, load in following.items():
             held = current[member]
             gone = revoked.get(member, Load())
-            assignments[member] = Assignment(
+            assignments[member] = WorkerAssignment(
                 NO_ERROR,
                 leader,
                 url,
@@ -213,7 +215,11 @@ class CooperativeAssignor:
         return GroupAssignment(assignments, owners)
 
     def _round(
-        self, current: dict[str, Load], configured: Configured, last_completed_generation: int, home: str | None
+        self,
+        current: dict[str, Load],
+        configured: ConfiguredConnectors,
+        last_completed_generation: int,
+        home: str | None,
     ) -> tuple[dict[str, Load], dict[str, Load]]:
         """The work of each member after this round, and the work that each member must revoke in it."""
         if self._previous_generation != last_completed_generation:

@@ -21,7 +21,7 @@ def now_s() -> float:
     return time.monotonic() if clock is None else time.clock_gettime(clock)
 
 
-class Lease:
+class GroupLease:
     """Thread-safe. A lost lease stays lost until `begin`."""
 
     def __init__(self, session_s: float, clock: Callable[[], float] = now_s) -> None:

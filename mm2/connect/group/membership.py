@@ -17,13 +17,13 @@ from typing import Any, Protocol
 
 from mm2.connect.api import ConnectError
 from mm2.connect.group.assignor import CooperativeAssignor, assign_eagerly, mismatch
-from mm2.connect.group.lease import Lease, now_s
+from mm2.connect.group.lease import GroupLease, now_s
 from mm2.connect.group.protocol import (
     EAGER,
     PROTOCOL_TYPE,
     SESSIONED,
-    Assignment,
     ConnectorTaskId,
+    WorkerAssignment,
     WorkerState,
     decode_assignment,
     decode_worker_state,
@@ -39,10 +39,10 @@ from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
 
 
-class RebalanceListener(Protocol):
+class WorkerRebalanceListener(Protocol):
     """Changes to this member's assignment. Called on the herder's thread only."""
 
-    def on_assigned(self, assignment: Assignment, generation: int) -> None:
+    def on_assigned(self, assignment: WorkerAssignment, generation: int) -> None:
         """The complete assignment after a rebalance; its revoked lists contain what was just revoked."""
 
     def on_revoked(self, leader: str, connectors: Sequence[str], tasks: Sequence[ConnectorTaskId]) -> None:
@@ -51,7 +51,7 @@ class RebalanceListener(Protocol):
 
 @dataclass(frozen=True)
 class _Rebalanced:
-    told: Assignment
+    told: WorkerAssignment
     generation: int
     protocol: str
 
@@ -81,7 +81,7 @@ class GroupMember(ClassicMember):
         url: str,
         assignor: CooperativeAssignor,
         configs: Callable[[], ClusterConfigState],
-        listener: RebalanceListener,
+        listener: WorkerRebalanceListener,
         stage: Callable[[], str],
     ) -> None:
         heartbeat_s = timings.heartbeat_interval_ms / 1000
@@ -101,13 +101,13 @@ class GroupMember(ClassicMember):
         self._configs = configs
         self._listener = listener
         self._stage = stage
-        self._lease = Lease(timings.session_timeout_ms / 1000)
+        self._lease = GroupLease(timings.session_timeout_ms / 1000)
 
         # Guarded by the condition.
         self._woken = False
         self._on_leave = False  # left the group; rejoin only after the herder polls
         self._event: _Rebalanced | _Dropped | _Fatal | None = None
-        self._allocation: Assignment | None = None
+        self._allocation: WorkerAssignment | None = None
         self._protocol = self._offered[0]
         self._herder_left_poll_s: float | None = None
         self._last_completed_generation = NO_GENERATION
@@ -271,7 +271,7 @@ class GroupMember(ClassicMember):
             raise ConnectError(event.reason)
         # The time that callbacks take counts as time outside of poll.
         self._leave_poll()
-        following: Assignment | None = None
+        following: WorkerAssignment | None = None
         try:
             if isinstance(event, _Dropped):
                 # Also after a failed round: the work kept during it is still running.
@@ -493,7 +493,7 @@ class _Presence:
         self._leave()
 
 
-def _merge(held: Assignment | None, told: Assignment) -> Assignment:
+def _merge(held: WorkerAssignment | None, told: WorkerAssignment) -> WorkerAssignment:
     """A cooperative member's work after a rebalance: what it kept, and what was added."""
     if held is None:
         return told

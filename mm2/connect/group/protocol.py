@@ -43,7 +43,7 @@ class ConnectorTaskId(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Assignment:
+class WorkerAssignment:
     """What the leader assigns to one member or, as allocation, what a member reports as running."""
 
     error: int
@@ -69,7 +69,7 @@ class WorkerState:
 
     url: str
     config_offset: int
-    allocation: Assignment | None = None
+    allocation: WorkerAssignment | None = None
 
 
 def version_of(protocol_name: str) -> int:
@@ -112,7 +112,7 @@ def encode_worker_state(state: WorkerState, protocol_name: str) -> bytes:
 
 def decode_worker_state(data: bytes) -> WorkerState:
     """Read a member's metadata. Raises ConnectError when malformed."""
-    reader = _Reader(data)
+    reader = _ProtocolReader(data)
     version = reader.version()
     url, offset = reader.string(), reader.int64()
     allocation = None
@@ -122,7 +122,7 @@ def decode_worker_state(data: bytes) -> WorkerState:
     return WorkerState(url, offset, allocation)
 
 
-def encode_assignment(assignment: Assignment, version: int) -> bytes:
+def encode_assignment(assignment: WorkerAssignment, version: int) -> bytes:
     """Bytes for SyncGroup (or for the allocation inside a worker state)."""
     out = bytearray(struct.pack(">hh", version, assignment.error))
     _put_string(out, assignment.leader)
@@ -135,9 +135,9 @@ def encode_assignment(assignment: Assignment, version: int) -> bytes:
     return bytes(out)
 
 
-def decode_assignment(data: bytes) -> Assignment:
+def decode_assignment(data: bytes) -> WorkerAssignment:
     """Read an assignment; fields that an older version lacks are empty. Raises ConnectError when malformed."""
-    reader = _Reader(data)
+    reader = _ProtocolReader(data)
     version = reader.version()
     error, leader, url, offset = reader.int16(), reader.string(), reader.string(), reader.int64()
     connectors, tasks = reader.work()
@@ -149,7 +149,9 @@ def decode_assignment(data: bytes) -> Assignment:
             revoked_connectors, revoked_tasks = reader.work()
         if reader.remaining:
             delay = reader.int32()
-    return Assignment(error, leader, url, offset, connectors, tasks, revoked_connectors, revoked_tasks, delay, version)
+    return WorkerAssignment(
+        error, leader, url, offset, connectors, tasks, revoked_connectors, revoked_tasks, delay, version
+    )
 
 
 def _put_string(out: bytearray, text: str) -> None:
@@ -170,7 +172,7 @@ def _put_work(out: bytearray, connectors: Iterable[str], tasks: Iterable[Connect
         out += struct.pack(f">i{len(numbers)}i", len(numbers), *numbers)
 
 
-class _Reader:
+class _ProtocolReader:
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._position = 0

@@ -8,7 +8,7 @@ from typing import Final
 
 import structlog
 
-from mm2.connect.group.protocol import Assignment, ConnectorTaskId
+from mm2.connect.group.protocol import ConnectorTaskId, WorkerAssignment
 from mm2.connect.herder.stages import StageTracker
 from mm2.connect.herder.starts import Starts
 from mm2.connect.runtime.worker import Worker
@@ -36,7 +36,7 @@ class AssignedWork:
             initializer=lambda: structlog.contextvars.bind_contextvars(**log_context),
         )
 
-    def start(self, assignment: Assignment, *, eager: bool) -> None:
+    def start(self, assignment: WorkerAssignment, *, eager: bool) -> None:
         """Start assigned work that is not running yet. ``eager``: all of it is revoked before the next assignment."""
         self.tasks -= self._to_restart
         self._to_restart.clear()

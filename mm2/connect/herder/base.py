@@ -39,7 +39,7 @@ from mm2.connect.herder.plugin_infos import PluginInfos
 from mm2.connect.herder.reconfiguration import TaskReconfiguration
 from mm2.connect.herder.reloads import Reloads
 from mm2.connect.herder.requests import RequestQueue
-from mm2.connect.herder.stages import Stage, StagedFuture, StageTracker, Steps, run_apart
+from mm2.connect.herder.stages import StagedFuture, StageTracker, Steps, WorkerStage, run_apart
 from mm2.connect.herder.starts import Starts
 from mm2.connect.herder.status_reports import StatusReports
 from mm2.connect.herder.validation import ConnectorValidation, require_valid
@@ -175,7 +175,7 @@ class AbstractHerder(Herder):
         return self._ready.is_set()
 
     @property
-    def stage(self) -> Stage:
+    def stage(self) -> WorkerStage:
         return self._stages.current
 
     @property

@@ -24,7 +24,7 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
-class Changes:
+class ChangeSet:
     """Changes to apply in one tick."""
 
     connectors: frozenset[str] = frozenset()
@@ -89,10 +89,10 @@ class PendingChanges:
             if other is None or request.impact > other.impact:
                 self._restarts[request.connector] = request
 
-    def take(self) -> Changes:
+    def take(self) -> ChangeSet:
         """Take all changes except restart requests; the caller must apply them."""
         with self._lock:
-            changes = Changes(
+            changes = ChangeSet(
                 frozenset(self._connectors), frozenset(self._tasks), frozenset(self._targets), self._rebalance
             )
             self._connectors, self._tasks, self._targets, self._rebalance = set(), set(), set(), False

@@ -25,7 +25,7 @@ from mm2.connect.api import ConnectError
 from mm2.connect.errors import BadRequest, NotAssigned, NotFound, NotLeader, RebalanceNeeded
 from mm2.connect.group.assignor import CooperativeAssignor
 from mm2.connect.group.membership import GroupMember
-from mm2.connect.group.protocol import URL_NOT_USED, Assignment, ConnectorTaskId
+from mm2.connect.group.protocol import URL_NOT_USED, ConnectorTaskId, WorkerAssignment
 from mm2.connect.herder.answers import ConnectorInfo, ConnectorStateInfo, ConnectorType, Created
 from mm2.connect.herder.assigned_work import AssignedWork
 from mm2.connect.herder.base import AbstractHerder
@@ -541,7 +541,7 @@ class DistributedHerder(AbstractHerder):
 
     # -- RebalanceListener
 
-    def on_assigned(self, assignment: Assignment, generation: int) -> None:
+    def on_assigned(self, assignment: WorkerAssignment, generation: int) -> None:
         """See RebalanceListener."""
         self._rebalances.on_assigned(assignment, generation)
 

@@ -34,7 +34,7 @@ from mm2.connect.herder.answers import (
     TaskInfo,
     TaskState,
 )
-from mm2.connect.herder.stages import Stage, StagedFuture
+from mm2.connect.herder.stages import StagedFuture, WorkerStage
 from mm2.connect.request_signing import RequestSignature
 from mm2.connect.stores.config_state import Props, RestartRequest, TargetState
 
@@ -83,7 +83,7 @@ class Herder(ABC):
 
     @property
     @abstractmethod
-    def stage(self) -> Stage:
+    def stage(self) -> WorkerStage:
         """The stage of the herder's thread: in progress, or completed last."""
 
     @property

@@ -9,7 +9,7 @@ from typing import Final
 import structlog
 
 from mm2.connect.group.membership import GroupMember
-from mm2.connect.group.protocol import URL_NOT_USED, Assignment, ConnectorTaskId
+from mm2.connect.group.protocol import URL_NOT_USED, ConnectorTaskId, WorkerAssignment
 from mm2.connect.herder.assigned_work import AssignedWork
 from mm2.connect.herder.config_view import ConfigView
 from mm2.connect.herder.privileges import LeaderPrivileges
@@ -54,7 +54,7 @@ class Rebalances:
         self._on_started = on_started
         self._on_leading = on_leading
 
-        self.assignment: Assignment | None = None
+        self.assignment: WorkerAssignment | None = None
         #: Generation of the group, -1 before the first rebalance.
         self.generation = -1
         #: Rebalances of this worker.
@@ -85,7 +85,7 @@ class Rebalances:
 
     # -- RebalanceListener
 
-    def on_assigned(self, assignment: Assignment, generation: int) -> None:
+    def on_assigned(self, assignment: WorkerAssignment, generation: int) -> None:
         """See RebalanceListener. Work starts later, in `complete`, because starting may take time."""
         log.info(
             "assigned",

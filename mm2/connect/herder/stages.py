@@ -17,7 +17,7 @@ S = TypeVar("S")
 
 
 @dataclass(frozen=True)
-class Stage:
+class WorkerStage:
     """One action that a thread performs or has performed; ``description`` continues "The worker is currently"."""
 
     description: str
@@ -37,7 +37,7 @@ class Stage:
 class StagedFuture(Future[T]):
     """The result of a request; ``stage()`` (thread-safe) reports what the request waits for."""
 
-    def __init__(self, stage: Callable[[], Stage]) -> None:
+    def __init__(self, stage: Callable[[], WorkerStage]) -> None:
         super().__init__()
         self.stage = stage
 
@@ -47,11 +47,11 @@ class StageTracker:
 
     def __init__(self, description: str) -> None:
         self._lock = threading.Lock()
-        self._stage = Stage(description, _now_ms())
+        self._stage = WorkerStage(description, _now_ms())
         self._detail: Callable[[], str] | None = None
 
     @property
-    def current(self) -> Stage:
+    def current(self) -> WorkerStage:
         """The current stage."""
         with self._lock:
             stage, detail = self._stage, self._detail
@@ -67,7 +67,7 @@ class StageTracker:
         """
         with self._lock:
             outer, outer_detail = self._stage, self._detail
-            mine = self._stage = Stage(description, _now_ms())
+            mine = self._stage = WorkerStage(description, _now_ms())
             self._detail = detail
         try:
             yield
@@ -87,8 +87,8 @@ class Steps(Generic[T]):
     """A request that several parties process in turn; ``outcome`` reports the stage of the current one."""
 
     def __init__(self, description: str) -> None:
-        first = Stage(description, _now_ms())
-        self._stage: Callable[[], Stage] = lambda: first
+        first = WorkerStage(description, _now_ms())
+        self._stage: Callable[[], WorkerStage] = lambda: first
         self.outcome: StagedFuture[T] = StagedFuture(self._present)
 
     def after(self, step: StagedFuture[S], then: Callable[[S], None]) -> None:
@@ -103,7 +103,7 @@ class Steps(Generic[T]):
 
         step.add_done_callback(on_done)
 
-    def _present(self) -> Stage:
+    def _present(self) -> WorkerStage:
         return self._stage()
 
     def end(self, result: T) -> None:
@@ -141,14 +141,14 @@ def run_apart(action: Callable[[StageTracker], T], name: str, waiting_for: str) 
     return future
 
 
-def done(result: T, stage: Callable[[], Stage]) -> StagedFuture[T]:
+def done(result: T, stage: Callable[[], WorkerStage]) -> StagedFuture[T]:
     """A completed future."""
     future: StagedFuture[T] = StagedFuture(stage)
     future.set_result(result)
     return future
 
 
-def failed(error: BaseException, stage: Callable[[], Stage]) -> StagedFuture[Any]:
+def failed(error: BaseException, stage: Callable[[], WorkerStage]) -> StagedFuture[Any]:
     """A failed future."""
     future: StagedFuture[Any] = StagedFuture(stage)
     future.set_exception(error)

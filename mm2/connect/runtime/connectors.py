@@ -21,7 +21,7 @@ OnTransition = Callable[[Exception | None], None]
 StoredTaskConfigs = Callable[[], Sequence[Mapping[str, str | None]]]
 
 
-class ConnectorState(Enum):
+class InstanceState(Enum):
     """State of the connector's instance."""
 
     INIT = auto()
@@ -84,7 +84,7 @@ class WorkerConnector:
         self._stopping = False
         self._cancelled = False
         self._ended = threading.Event()
-        self.state = ConnectorState.INIT
+        self.state = InstanceState.INIT
         self.connector = new_connector()
         self.version = self.connector.version()
         self._thread = threading.Thread(target=self._run, name=f"connector-thread-{name}", daemon=True)
@@ -96,7 +96,7 @@ class WorkerConnector:
     @property
     def is_running(self) -> bool:
         """Whether it is running, so that its task configs can be requested."""
-        return self.state is ConnectorState.STARTED and not self._stopping
+        return self.state is InstanceState.STARTED and not self._stopping
 
     def transition_to(self, state: TargetState, on_transition: OnTransition) -> None:
         """Request a transition to another state, in order with earlier requests."""
@@ -146,7 +146,7 @@ class WorkerConnector:
 
     def _transition(self, target: TargetState, on_transition: OnTransition) -> None:
         try:
-            if self.state is ConnectorState.FAILED and target is not TargetState.STOPPED:
+            if self.state is InstanceState.FAILED and target is not TargetState.STOPPED:
                 raise ConnectError(
                     f"Connector {self.name} cannot become {target.value} since it has failed; restart it first"
                 )
@@ -156,8 +156,8 @@ class WorkerConnector:
                 self._suspend(target)
         except Exception as error:
             log.exception("connector could not change its state", connector=self.name, target=target.value)
-            if self.state is not ConnectorState.FAILED:
-                self.state = ConnectorState.FAILED
+            if self.state is not InstanceState.FAILED:
+                self.state = InstanceState.FAILED
                 if not self._cancelled:
                     self._listener.on_failure(self.name, error, self.version)
             on_transition(error)
@@ -165,27 +165,27 @@ class WorkerConnector:
         on_transition(None)
 
     def _start_connector(self) -> None:
-        if self.state is ConnectorState.STARTED:
+        if self.state is InstanceState.STARTED:
             return
-        first = self.state is ConnectorState.INIT
+        first = self.state is InstanceState.INIT
         if not first:
             self.connector = self._new_connector()
         with self._as_plugin():
             self.connector.initialize(self._context)
             self.connector.start(dict(self.props))
-        self.state = ConnectorState.STARTED
+        self.state = InstanceState.STARTED
         if not self._cancelled:
             (self._listener.on_startup if first else self._listener.on_resume)(self.name, self.version)
 
     def _suspend(self, target: TargetState) -> None:
-        reached = ConnectorState.PAUSED if target is TargetState.PAUSED else ConnectorState.STOPPED
+        reached = InstanceState.PAUSED if target is TargetState.PAUSED else InstanceState.STOPPED
         if self.state is reached:
             return
-        if self.state is ConnectorState.STARTED:
+        if self.state is InstanceState.STARTED:
             try:
                 self._stop_connector()
             except Exception:
-                if reached is not ConnectorState.STOPPED:
+                if reached is not InstanceState.STOPPED:
                     raise
                 log.exception("connector failed to stop; it counts as stopped", connector=self.name)
         self.state = reached
@@ -204,13 +204,13 @@ class WorkerConnector:
         if replaced is not None:
             replaced[1](ConnectError(f"Connector {self.name} is being stopped and cannot become {replaced[0].value}"))
         try:
-            if self.state is ConnectorState.STARTED:
+            if self.state is InstanceState.STARTED:
                 self._stop_connector()
-            self.state = ConnectorState.STOPPED
+            self.state = InstanceState.STOPPED
             if not self._cancelled:
                 self._listener.on_shutdown(self.name, self.version)
         except Exception as error:
             log.exception("connector failed to stop", connector=self.name)
-            self.state = ConnectorState.FAILED
+            self.state = InstanceState.FAILED
             if not self._cancelled:
                 self._listener.on_failure(self.name, error, self.version)

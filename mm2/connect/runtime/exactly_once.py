@@ -48,7 +48,7 @@ class Boundary(StrEnum):
 
 
 @dataclass(frozen=True)
-class Transactions:
+class TransactionBoundaries:
     """How a task groups its records into transactions."""
 
     boundary: Boundary
@@ -68,12 +68,14 @@ def task_transactional_id(group_id: str, task: ConnectorTaskId) -> str:
     return f"{group_id}-{task.connector}-{task.task}"
 
 
-def transactions_of(config: AbstractConfig, worker: WorkerConfig, producer_props: Mapping[str, str]) -> Transactions:
+def transactions_of(
+    config: AbstractConfig, worker: WorkerConfig, producer_props: Mapping[str, str]
+) -> TransactionBoundaries:
     """The transaction settings in a connector's configuration."""
     boundary = config.str(BOUNDARY_KEY).lower()
     interval_ms = config.get(INTERVAL_KEY)
     timeout = producer_props.get("transaction.timeout.ms", "").strip()
-    return Transactions(
+    return TransactionBoundaries(
         Boundary(boundary),
         worker.int("offset.flush.interval.ms") if interval_ms is None else int(interval_ms),
         int(timeout) if timeout else _DEFAULT_TRANSACTION_TIMEOUT_MS,

@@ -31,7 +31,7 @@ from mm2.connect.runtime.counters import ErrorCounters, SinkCounters, SourceCoun
 from mm2.connect.runtime.errors.dead_letters import DeadLetterQueue, DeadLetterQueueReporter
 from mm2.connect.runtime.errors.reporters import LogReporter, of_consumer_record, of_source_record
 from mm2.connect.runtime.errors.tolerance import RetryWithToleranceOperator, Tolerance
-from mm2.connect.runtime.exactly_once import Boundary, Transactions, task_transactional_id, transactions_of
+from mm2.connect.runtime.exactly_once import Boundary, TransactionBoundaries, task_transactional_id, transactions_of
 from mm2.connect.runtime.lifecycle import StatusListener
 from mm2.connect.runtime.sending import RecordSender, SenderSettings
 from mm2.connect.runtime.tasks.base import Converters, Equipment, WorkerTask
@@ -370,7 +370,7 @@ class _Building:
         return cluster
 
     def _view(
-        self, store: OffsetStore, producer_props: Mapping[str, str], transactions: Transactions | None
+        self, store: OffsetStore, producer_props: Mapping[str, str], transactions: TransactionBoundaries | None
     ) -> WorkerView:
         view = WorkerView(
             worker_props=MappingProxyType(self._worker_props),
@@ -430,7 +430,7 @@ def _producer(cluster: Cluster, props: Mapping[str, str]) -> Producer:
 
 
 def _transactional_producer(
-    cluster: Cluster, props: Mapping[str, str], transactional_id: str, transactions: Transactions
+    cluster: Cluster, props: Mapping[str, str], transactional_id: str, transactions: TransactionBoundaries
 ) -> TransactionalProducer:
     codec, _ = codec_and_acks(props)
     return TransactionalProducer(

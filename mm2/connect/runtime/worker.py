@@ -18,7 +18,7 @@ from mm2.connect.override_policies import POLICY_KEY, ConnectorClientConfigOverr
 from mm2.connect.plugins import Plugins
 from mm2.connect.runtime.clients import ClientProps
 from mm2.connect.runtime.connector_settings import TooManyTasks, check_count, connector_config
-from mm2.connect.runtime.connectors import ConnectorState, OnTransition, StoredTaskConfigs, WorkerConnector
+from mm2.connect.runtime.connectors import InstanceState, OnTransition, StoredTaskConfigs, WorkerConnector
 from mm2.connect.runtime.counters import TaskCounters
 from mm2.connect.runtime.exactly_once import SUPPORT_KEY, ExactlyOnceSupport, task_transactional_id
 from mm2.connect.runtime.lifecycle import StatusListener
@@ -205,7 +205,7 @@ class Worker:
         with self._lock:
             return set(self._connectors)
 
-    def connector_state(self, name: str) -> ConnectorState | None:
+    def connector_state(self, name: str) -> InstanceState | None:
         """State of a connector's instance, None when it is not on this worker."""
         with self._lock:
             connector = self._connectors.get(name)

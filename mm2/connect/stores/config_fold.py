@@ -58,7 +58,7 @@ class _Refused(Exception):
 
 
 @dataclass
-class _Tables:
+class _ConfigTables:
     connector_configs: dict[str, Props] = field(default_factory=dict)
     task_counts: dict[str, int] = field(default_factory=dict)
     target_states: dict[str, TargetState] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class ConfigFold:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._tables = _Tables()
+        self._tables = _ConfigTables()
         self._session_key: SessionKey | None = None
         self._offset = -1
         self._listener: ConfigListener | None = None

@@ -39,7 +39,7 @@ class JavaFileError(ValueError):
 
 def load_map(data: bytes) -> dict[bytes | None, bytes | None]:
     """The map in a file. Raises JavaFileError for any other, truncated or overlong data."""
-    return _Reader(data).whole_map()
+    return _JavaStreamReader(data).whole_map()
 
 
 def dump_map(values: Mapping[bytes, bytes]) -> bytes:
@@ -63,7 +63,7 @@ def dump_map(values: Mapping[bytes, bytes]) -> bytes:
     return bytes(out)
 
 
-class _Reader:
+class _JavaStreamReader:
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._at = 0

@@ -121,7 +121,7 @@ class StatusEntry(Generic[V]):
 
 
 @dataclass
-class _Tables:
+class _StatusTables:
     connectors: dict[str, StatusEntry[Status]] = field(default_factory=dict)
     tasks: dict[ConnectorTaskId, StatusEntry[Status]] = field(default_factory=dict)
     topics: dict[str, dict[str, TopicStatus]] = field(default_factory=dict)
@@ -132,7 +132,7 @@ class StatusFold:
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        self._tables = _Tables()
+        self._tables = _StatusTables()
 
     def entry(self, key: str | ConnectorTaskId) -> StatusEntry[Status]:
         """The entry of a connector or task, created when missing. Hold the lock."""

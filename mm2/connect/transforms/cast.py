@@ -23,7 +23,7 @@ from mm2.connect.data.schema import Schema, Type
 from mm2.connect.data.struct import WIDTHS, Struct
 from mm2.connect.data.values import infer_schema, moment_text
 from mm2.connect.transforms.pairs import split_pair
-from mm2.connect.transforms.part import Part, PartTransformation, remembering, with_replace_null
+from mm2.connect.transforms.part import PartTransformation, RecordPart, remembering, with_replace_null
 from mm2.connect.transforms.requirements import require_map, require_struct
 
 SPEC: Final = "spec"
@@ -227,10 +227,10 @@ def _to_string(schema: Schema | None, value: Any) -> str:
 class CastKey(Cast):
     """Converts the key."""
 
-    part = Part.KEY
+    part = RecordPart.KEY
 
 
 class CastValue(Cast):
     """Converts the value."""
 
-    part = Part.VALUE
+    part = RecordPart.VALUE

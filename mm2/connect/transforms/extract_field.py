@@ -8,7 +8,7 @@ from mm2.config.configdef import AbstractConfig, ConfigDef, Importance, Type
 from mm2.connect.api.transformation import Record
 from mm2.connect.data.errors import DataError
 from mm2.connect.transforms.field_path import FIELD_SYNTAX_VERSION, FieldPath, with_field_syntax
-from mm2.connect.transforms.part import Part, PartTransformation, with_replace_null
+from mm2.connect.transforms.part import PartTransformation, RecordPart, with_replace_null
 from mm2.connect.transforms.requirements import require_map_or_none, require_struct_or_none
 
 FIELD: Final = "field"
@@ -42,10 +42,10 @@ class ExtractField(PartTransformation):
 class ExtractFieldKey(ExtractField):
     """Extracts from the key."""
 
-    part = Part.KEY
+    part = RecordPart.KEY
 
 
 class ExtractFieldValue(ExtractField):
     """Extracts from the value."""
 
-    part = Part.VALUE
+    part = RecordPart.VALUE

@@ -13,7 +13,7 @@ from mm2.connect.data.errors import DataError
 from mm2.connect.data.schema import Schema, Type
 from mm2.connect.data.struct import Struct
 from mm2.connect.data.values import infer_schema
-from mm2.connect.transforms.part import Part, PartTransformation, remembering
+from mm2.connect.transforms.part import PartTransformation, RecordPart, remembering
 from mm2.connect.transforms.requirements import require_map, require_struct
 
 DELIMITER: Final = "delimiter"
@@ -113,10 +113,10 @@ def _is_primitive(value: Any) -> bool:
 class FlattenKey(Flatten):
     """Flattens the key."""
 
-    part = Part.KEY
+    part = RecordPart.KEY
 
 
 class FlattenValue(Flatten):
     """Flattens the value."""
 
-    part = Part.VALUE
+    part = RecordPart.VALUE

@@ -16,8 +16,8 @@ from mm2.connect.data.struct import Struct
 from mm2.connect.data.values_parser import parse_string
 from mm2.connect.transforms.configured import Configured
 from mm2.connect.transforms.part import (
-    Part,
     PartTransformation,
+    RecordPart,
     remembering,
     with_replace_null,
 )
@@ -104,13 +104,13 @@ class HeaderFrom(PartTransformation):
 class HeaderFromKey(HeaderFrom):
     """Takes fields of the key."""
 
-    part = Part.KEY
+    part = RecordPart.KEY
 
 
 class HeaderFromValue(HeaderFrom):
     """Takes fields of the value."""
 
-    part = Part.VALUE
+    part = RecordPart.VALUE
 
 
 class InsertHeader(Configured, Transformation):

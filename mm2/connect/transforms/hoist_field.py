@@ -10,7 +10,7 @@ from mm2.connect.api.transformation import Record
 from mm2.connect.data.builder import SchemaBuilder
 from mm2.connect.data.schema import Schema
 from mm2.connect.data.struct import Struct
-from mm2.connect.transforms.part import Part, PartTransformation, remembering
+from mm2.connect.transforms.part import PartTransformation, RecordPart, remembering
 
 FIELD: Final = "field"
 
@@ -39,10 +39,10 @@ class HoistField(PartTransformation):
 class HoistFieldKey(HoistField):
     """Wraps the key."""
 
-    part = Part.KEY
+    part = RecordPart.KEY
 
 
 class HoistFieldValue(HoistField):
     """Wraps the value."""
 
-    part = Part.VALUE
+    part = RecordPart.VALUE

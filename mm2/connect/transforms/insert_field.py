@@ -14,7 +14,7 @@ from mm2.connect.data.record import ConnectRecord
 from mm2.connect.data.schema import INT32_SCHEMA, INT64_SCHEMA, STRING_SCHEMA, Schema
 from mm2.connect.data.schema import Type as SchemaType
 from mm2.connect.data.struct import Struct
-from mm2.connect.transforms.part import Part, PartTransformation, remembering, with_replace_null
+from mm2.connect.transforms.part import PartTransformation, RecordPart, remembering, with_replace_null
 from mm2.connect.transforms.requirements import require_map, require_sink_record, require_struct
 
 TOPIC_FIELD: Final = "topic.field"
@@ -144,10 +144,10 @@ class InsertField(PartTransformation):
 class InsertFieldKey(InsertField):
     """Inserts into the key."""
 
-    part = Part.KEY
+    part = RecordPart.KEY
 
 
 class InsertFieldValue(InsertField):
     """Inserts into the value."""
 
-    part = Part.VALUE
+    part = RecordPart.VALUE

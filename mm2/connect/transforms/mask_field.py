@@ -15,7 +15,7 @@ from mm2.connect.data.numbers import Float32
 from mm2.connect.data.schema import Schema, Type
 from mm2.connect.data.struct import WIDTHS, Struct
 from mm2.connect.data.values import big_decimal, convert_to_double, convert_to_float, convert_to_integer
-from mm2.connect.transforms.part import Part, PartTransformation, with_replace_null
+from mm2.connect.transforms.part import PartTransformation, RecordPart, with_replace_null
 from mm2.connect.transforms.requirements import require_map, require_struct
 
 FIELDS: Final = "fields"
@@ -117,10 +117,10 @@ def _replaced(schema: Schema | None, value: Any, replacement: str) -> Any:
 class MaskFieldKey(MaskField):
     """Masks fields of the key."""
 
-    part = Part.KEY
+    part = RecordPart.KEY
 
 
 class MaskFieldValue(MaskField):
     """Masks fields of the value."""
 
-    part = Part.VALUE
+    part = RecordPart.VALUE

@@ -24,7 +24,7 @@ _REMEMBERED: Final = 16
 _Made = TypeVar("_Made")
 
 
-class Part(Enum):
+class RecordPart(Enum):
     """The part of a record that a transformation changes."""
 
     KEY = "key"
@@ -50,7 +50,7 @@ def remembering(make: Callable[[Schema], _Made]) -> Callable[[Schema], _Made]:
 class PartTransformation(Configured, Transformation):
     """A transformation of a part of the record."""
 
-    part: ClassVar[Part]
+    part: ClassVar[RecordPart]
     _replace_null = True
 
     def configure(self, props: Mapping[str, Any]) -> None:
@@ -60,14 +60,14 @@ class PartTransformation(Configured, Transformation):
         self._configured(settings)
 
     def _schema_of(self, record: ConnectRecord) -> Schema | None:
-        return record.key_schema if self.part is Part.KEY else record.value_schema
+        return record.key_schema if self.part is RecordPart.KEY else record.value_schema
 
     def _value_of(self, record: ConnectRecord) -> Any:
-        return record.key if self.part is Part.KEY else record.value
+        return record.key if self.part is RecordPart.KEY else record.value
 
     def _changed(self, record: Record, schema: Schema | None, value: Any, **more: Any) -> Record:
         """The record with a new key or value."""
-        if self.part is Part.KEY:
+        if self.part is RecordPart.KEY:
             return record.new_record(key_schema=schema, key=value, **more)
         return record.new_record(value_schema=schema, value=value, **more)
 

@@ -13,7 +13,7 @@ from mm2.connect.data.builder import SchemaBuilder
 from mm2.connect.data.schema import Schema, Type
 from mm2.connect.data.struct import Struct
 from mm2.connect.transforms.pairs import split_pair
-from mm2.connect.transforms.part import Part, PartTransformation, remembering, with_replace_null
+from mm2.connect.transforms.part import PartTransformation, RecordPart, remembering, with_replace_null
 from mm2.connect.transforms.requirements import require_map, require_struct
 
 EXCLUDE: Final = "exclude"
@@ -104,10 +104,10 @@ class ReplaceField(PartTransformation):
 class ReplaceFieldKey(ReplaceField):
     """Changes fields of the key."""
 
-    part = Part.KEY
+    part = RecordPart.KEY
 
 
 class ReplaceFieldValue(ReplaceField):
     """Changes fields of the value."""
 
-    part = Part.VALUE
+    part = RecordPart.VALUE

@@ -10,7 +10,7 @@ from mm2.config.java_regex import compile_java
 from mm2.config.validators import regular_expression
 from mm2.connect.api.transformation import Record, Transformation
 from mm2.connect.data.errors import DataError
-from mm2.connect.data.simple_date_format import PatternError, SimpleDateFormat
+from mm2.connect.data.simple_date_format import DatePatternError, SimpleDateFormat
 from mm2.connect.transforms.configured import Configured
 
 REGEX: Final = "regex"
@@ -114,7 +114,7 @@ class TimestampRouter(Configured, Transformation):
         pattern = settings.str(TIMESTAMP_FORMAT)
         try:
             self._format = SimpleDateFormat(pattern)
-        except PatternError as error:
+        except DatePatternError as error:
             raise ConfigException(TIMESTAMP_FORMAT, pattern, str(error)) from error
 
     def apply(self, record: Record) -> Record | None:

@@ -9,7 +9,7 @@ from mm2.config.configdef import AbstractConfig, ConfigDef, ConfigException, Imp
 from mm2.connect.api.transformation import Record
 from mm2.connect.data.errors import DataError
 from mm2.connect.data.struct import Struct
-from mm2.connect.transforms.part import Part, PartTransformation, with_replace_null
+from mm2.connect.transforms.part import PartTransformation, RecordPart, with_replace_null
 
 SCHEMA_NAME: Final = "schema.name"
 SCHEMA_VERSION: Final = "schema.version"
@@ -52,10 +52,10 @@ class SetSchemaMetadata(PartTransformation):
 class SetSchemaMetadataKey(SetSchemaMetadata):
     """Changes the key's schema."""
 
-    part = Part.KEY
+    part = RecordPart.KEY
 
 
 class SetSchemaMetadataValue(SetSchemaMetadata):
     """Changes the value's schema."""
 
-    part = Part.VALUE
+    part = RecordPart.VALUE

@@ -14,9 +14,9 @@ from mm2.connect.data import logical, numbers
 from mm2.connect.data.builder import SchemaBuilder
 from mm2.connect.data.errors import ConnectError, DataError
 from mm2.connect.data.schema import INT64_SCHEMA, STRING_SCHEMA, Schema, Type
-from mm2.connect.data.simple_date_format import PatternError, SimpleDateFormat
+from mm2.connect.data.simple_date_format import DatePatternError, SimpleDateFormat
 from mm2.connect.data.struct import Struct
-from mm2.connect.transforms.part import Part, PartTransformation, remembering, with_replace_null
+from mm2.connect.transforms.part import PartTransformation, RecordPart, remembering, with_replace_null
 from mm2.connect.transforms.requirements import require_map, require_struct_or_none
 
 FIELD: Final = "field"
@@ -88,7 +88,7 @@ class TimestampConverter(PartTransformation):
             return None
         try:
             compiled = SimpleDateFormat(pattern)
-        except PatternError as error:
+        except DatePatternError as error:
             raise ConfigException(FORMAT, pattern, f"not a pattern of SimpleDateFormat: {error}") from error
         if self._target != "string" and not compiled.can_parse:
             raise ConfigException(FORMAT, pattern, "dates that are told by weeks cannot be read")
@@ -216,10 +216,10 @@ def _inferred(value: Any) -> str:
 class TimestampConverterKey(TimestampConverter):
     """Converts the key."""
 
-    part = Part.KEY
+    part = RecordPart.KEY
 
 
 class TimestampConverterValue(TimestampConverter):
     """Converts the value."""
 
-    part = Part.VALUE
+    part = RecordPart.VALUE

@@ -11,7 +11,7 @@ from mm2.connect.data.builder import SchemaBuilder
 from mm2.connect.data.errors import DataError
 from mm2.connect.data.schema import Schema
 from mm2.connect.data.struct import Struct
-from mm2.connect.transforms.part import Part, PartTransformation, remembering, with_replace_null
+from mm2.connect.transforms.part import PartTransformation, RecordPart, remembering, with_replace_null
 from mm2.connect.transforms.requirements import require_map, require_struct
 
 FIELDS: Final = "fields"
@@ -21,7 +21,7 @@ _PURPOSE: Final = "copying fields from value to key"
 class ValueToKey(PartTransformation):
     """Replaces the key by a struct or map of some fields of the value."""
 
-    part = Part.VALUE
+    part = RecordPart.VALUE
     CONFIG = with_replace_null(
         ConfigDef().define(
             FIELDS,

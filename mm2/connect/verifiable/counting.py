@@ -11,7 +11,7 @@ from mm2.connect.data.builder import SchemaBuilder
 from mm2.connect.data.schema import INT32_SCHEMA, INT64_SCHEMA, STRING_SCHEMA
 from mm2.connect.data.struct import Struct
 from mm2.connect.verifiable.connector import NumberingConnector, with_id
-from mm2.connect.verifiable.pace import Pace, now_ms, say
+from mm2.connect.verifiable.pace import Throttler, now_ms, say
 from mm2.kafka.producer import RecordMetadata
 
 _CONFIG: Final = (
@@ -65,7 +65,7 @@ class VerifiableSourceTask(SourceTask):
         self._partition = {"id": self._id}
         (offset,) = self.context.offset_reader.offsets([self._partition])
         self._next = self._first = 0 if offset is None else int(offset["seqno"]) + 1
-        self._pace = Pace(config.int("throughput"))
+        self._pace = Throttler(config.int("throughput"))
 
     def poll(self) -> list[SourceRecord] | None:
         sent = self._next - self._first

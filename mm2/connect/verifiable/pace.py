@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 
-class Pace:
+class Throttler:
     """Limits the records per second; negative: no limit, 0: none (ThroughputThrottler of Java)."""
 
     def __init__(self, per_second: int) -> None:

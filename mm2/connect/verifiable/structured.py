@@ -18,7 +18,7 @@ from mm2.connect.data.schema import (
 )
 from mm2.connect.data.struct import Struct
 from mm2.connect.verifiable.connector import NumberingConnector, with_id
-from mm2.connect.verifiable.pace import Pace, say
+from mm2.connect.verifiable.pace import Throttler, say
 
 _CONFIG: Final = (
     ConfigDef()
@@ -77,7 +77,7 @@ class SchemaSourceTask(SourceTask):
         (offset,) = self.context.offset_reader.offsets([self._partition])
         self._next = 0 if offset is None else int(offset["seqno"]) + 1
         self._made = 0
-        self._pace = Pace(config.int("throughput"))
+        self._pace = Throttler(config.int("throughput"))
 
     def poll(self) -> list[SourceRecord] | None:
         if self._made >= self._most:

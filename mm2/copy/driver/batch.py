@@ -20,7 +20,7 @@ from mm2.kafka.structs import TopicPartition
 _LEASE_MARGIN_S: Final = 0.5
 
 
-class Connection(Protocol):
+class ExecutorConnection(Protocol):
     """The way to a batch's executor. Neither call waits or fails: who reads from it sees its end, and says so."""
 
     def send(self, data: bytes) -> None:
@@ -30,7 +30,7 @@ class Connection(Protocol):
         """Hang up now."""
 
 
-class Batch:
+class MicroBatch:
     """Waits, reports and the final word of one micro-batch. Thread-safe; ``on_news`` runs on the channel's thread."""
 
     def __init__(self, name: str, spec: CopySpec, on_news: Callable[[], None]) -> None:
@@ -61,7 +61,7 @@ class Batch:
             flow=spec.flow, task=f"{spec.connector}-{spec.task_id}"
         )
         self._lock = threading.Lock()
-        self._connection: Connection | None = None
+        self._connection: ExecutorConnection | None = None
 
     @property
     def job_group(self) -> str:
@@ -72,7 +72,7 @@ class Batch:
         """What the executor has counted so far."""
         return Tally.from_json(self.tally)
 
-    def attach(self, connection: Connection) -> bool:
+    def attach(self, connection: ExecutorConnection) -> bool:
         """Take the executor's connection; False for a second one, which is another attempt of the same task."""
         with self._lock:
             if self._connection is not None or self.over.is_set():

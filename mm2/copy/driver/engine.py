@@ -17,8 +17,8 @@ from typing import Any, Final, Self
 
 import structlog
 
-from mm2.copy.driver.batch import Batch
-from mm2.copy.driver.identity import Identity
+from mm2.copy.driver.batch import MicroBatch
+from mm2.copy.driver.identity import DriverIdentity
 from mm2.copy.driver.jvm import SparkUnavailable, is_local
 from mm2.copy.driver.lane import Lane, Paused, Starts
 from mm2.copy.driver.server import ChannelServer
@@ -26,7 +26,7 @@ from mm2.copy.driver.sight import FlowSight, LaneSight, PartitionSight
 from mm2.copy.driver.slots import Slots
 from mm2.copy.driver.spark import Spark, failure_of
 from mm2.copy.spec import Assignment, CopySpec, PartitionProgress, PartitionSpec
-from mm2.copy.states import LASTING, WELL, State
+from mm2.copy.states import LASTING, WELL, PartitionState
 from mm2.copy.tally import Tally
 from mm2.kafka.structs import TopicPartition
 
@@ -107,7 +107,7 @@ class CopyEngine:
         self._jobs: set[CopyJob] = set()
         self._left: dict[str, _Left] = {}  # by flow
         self._submitters = ThreadPoolExecutor(512, thread_name_prefix="spark-job")
-        self._running: dict[str, Batch] = {}  # those whose Spark job has not returned, by id
+        self._running: dict[str, MicroBatch] = {}  # those whose Spark job has not returned, by id
         self._counted: Any = None  # the context whose slots are counted
         self._stopped = threading.Event()
         self._log = structlog.get_logger(__name__)
@@ -184,7 +184,7 @@ class CopyEngine:
 
     # -- for the lanes ---------------------------------------------------------------------------------------------
 
-    def submit(self, lane: str, batch: Batch) -> None:
+    def submit(self, lane: str, batch: MicroBatch) -> None:
         """Start a batch's Spark job in a thread of its own, once there is a slot for it."""
         with self._lock:
             if not self._stopped.is_set():
@@ -193,7 +193,7 @@ class CopyEngine:
                 return
         batch.ended("the copy engine is stopped")
 
-    def cancel(self, batch: Batch) -> None:
+    def cancel(self, batch: MicroBatch) -> None:
         """Make sure that a batch's task ends: by hanging up on it, then through Spark. Returns at once."""
         if self._server is not None:
             self._server.forget(batch)
@@ -227,7 +227,7 @@ class CopyEngine:
         # One slot is kept for whichever lane is handing over.
         return None if count is None else max(1, (count - 1) // max(1, len(self._jobs)))
 
-    def _run_job(self, lane: str, batch: Batch) -> None:
+    def _run_job(self, lane: str, batch: MicroBatch) -> None:
         def trouble(reason: str) -> None:
             batch.received({"type": "waiting", "reason": reason})
 
@@ -262,7 +262,7 @@ class CopyEngine:
             self.slots.leave(batch.id)
             self._running.pop(batch.id, None)
 
-    def _copied(self, context: Any, batch: Batch, server: ChannelServer) -> dict[str, str]:
+    def _copied(self, context: Any, batch: MicroBatch, server: ChannelServer) -> dict[str, str]:
         """Run the job; how its task ended."""
         from mm2.copy.executor.task import run  # noqa: PLC0415  (pulled in when Spark is)
 
@@ -281,7 +281,7 @@ class CopyEngine:
             if not self.is_local:
                 self._host = conf.get("spark.driver.host")
                 bind = conf.get("spark.driver.bindAddress", self._host)
-            identity = None if self.is_local else Identity.create()
+            identity = None if self.is_local else DriverIdentity.create()
             self._server = ChannelServer(bind, int(self._props.get(_CHANNEL_PORT_KEY, "0")), identity)
             if not (self.is_local or _is_encrypted(conf)):
                 self._log.warning(
@@ -349,7 +349,9 @@ class _Sight:
         stopped = [row for row in rows if row.stopped]
         lasting = [row for row in rows if row.stopped or row.state in LASTING]
         not_well = [_told(row) for row in rows if row.state not in WELL][:_NOT_WELL_SHOWN]
-        troubles = {row.reason for row in rows if row.reason and row.state not in WELL and row.state != State.PAUSED}
+        troubles = {
+            row.reason for row in rows if row.reason and row.state not in WELL and row.state != PartitionState.PAUSED
+        }
         notes = {row.reason for row in rows if row.reason and row.state in WELL}
         states = dict(Counter(row.state for row in rows))
         return cls(rows, stopped, lasting, totals, _sum_gaps(rows), states, not_well, troubles, notes)

@@ -18,7 +18,7 @@ from mm2.kafka.tls import memory_file
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class DriverIdentity:
     """``fingerprint`` (SHA-256, hex) is what executors are told to look for; the key exists in memory only."""
 
     fingerprint: str

@@ -16,7 +16,7 @@ from typing import Any, Final
 import structlog
 
 from mm2.copy.channel import LEASE_TIMEOUT_S
-from mm2.copy.driver.batch import Batch
+from mm2.copy.driver.batch import MicroBatch
 from mm2.copy.driver.sight import LaneSight
 from mm2.copy.driver.slots import Slots
 from mm2.copy.ledger import Pause, Pauses, paused
@@ -45,8 +45,8 @@ _IDLE_LENGTHS: Final = 10
 Starts = Callable[[Iterable[TopicPartition]], Mapping[TopicPartition, Start]]
 #: What is paused, as it is known right now: asked whenever a batch begins, so it holds before the first record is read.
 Paused = Callable[[], Pauses]
-Submit = Callable[[Batch], None]
-Cancel = Callable[[Batch], None]
+Submit = Callable[[MicroBatch], None]
+Cancel = Callable[[MicroBatch], None]
 
 
 class Lane:
@@ -84,7 +84,7 @@ class Lane:
         self._begun_ms: int | None = None
         self._news = threading.Event()
         self._stopping = threading.Event()
-        self._current: Batch | None = None
+        self._current: MicroBatch | None = None
         self._batches = 0
         self._losses = 0
         self._backoff = Backoff(200, 10_000)
@@ -182,7 +182,7 @@ class Lane:
 
     def _run(self) -> None:
         try:
-            standby: Batch | None = None
+            standby: MicroBatch | None = None
             while not self._stopping.is_set():
                 batch = standby if standby is not None and not standby.over.is_set() else self._launch()
                 standby = None
@@ -210,9 +210,9 @@ class Lane:
             self._current = None
             self._on_news()
 
-    def _launch(self) -> Batch:
+    def _launch(self) -> MicroBatch:
         self._batches += 1
-        batch = Batch(f"{self.name} batch {self._batches}", self._spec, self._heard)
+        batch = MicroBatch(f"{self.name} batch {self._batches}", self._spec, self._heard)
         self._submit(batch)
         return batch
 
@@ -220,7 +220,7 @@ class Lane:
         self._news.set()
         self._on_news()
 
-    def _await_ready(self, batch: Batch) -> bool:
+    def _await_ready(self, batch: MicroBatch) -> bool:
         deadline = time.monotonic() + READY_TIMEOUT_S
         while not batch.ready.is_set():
             if self._stopping.is_set() or batch.over.is_set():
@@ -236,7 +236,7 @@ class Lane:
         self._trouble = ""
         return True
 
-    def _begin(self, batch: Batch) -> bool:
+    def _begin(self, batch: MicroBatch) -> bool:
         """Give the lease, and when it has been taken up the places to start at; False when it is lost before."""
         self._begun_ms = None
         batch.grant()
@@ -291,13 +291,13 @@ class Lane:
         if current is not None:
             current.throttle(*self._limits)
 
-    def _attend(self, batch: Batch) -> Batch | None:
+    def _attend(self, batch: MicroBatch) -> MicroBatch | None:
         """Watch a running batch until its time is up, it is lost, or we stop; returns the batch standing by, if any."""
         began_at = time.monotonic()
         length_s = self._spec.batch_duration_ms / 1000
         ends_at = began_at + length_s
         standby_at = ends_at - min(STANDBY_S, length_s / 2)
-        standby: Batch | None = None
+        standby: MicroBatch | None = None
         while not self._stopping.is_set() and not batch.over.is_set():
             now = time.monotonic()
             if now - batch.heard_at > SILENCE_S:
@@ -325,7 +325,7 @@ class Lane:
                 self._sleep(0.2)
         return standby
 
-    def _finish(self, batch: Batch) -> None:
+    def _finish(self, batch: MicroBatch) -> None:
         early = (
             batch.over.is_set() and not self._stopping.is_set()
         )  # by itself: the next may do the same, so not at once
@@ -341,7 +341,7 @@ class Lane:
         else:
             self._lost(batch)
 
-    def _lost(self, batch: Batch) -> None:
+    def _lost(self, batch: MicroBatch) -> None:
         """A batch without a final report: go on from what it last reported, once it can no longer write."""
         reason = batch.failure or batch.reason  # before it is cancelled, which would be one too
         self._cancel(batch)
@@ -367,7 +367,7 @@ class Lane:
         self._idle_since = time.monotonic()
         self._current = None
 
-    def _keep(self, batch: Batch) -> None:
+    def _keep(self, batch: MicroBatch) -> None:
         for tp, row in batch.progress.items():
             self._progress[tp] = self._total(row)
         self._base = dict(self._progress)

@@ -14,8 +14,8 @@ from typing import Any, Final, Protocol
 import structlog
 
 from mm2.copy import channel
-from mm2.copy.driver.batch import Connection
-from mm2.copy.driver.identity import Identity
+from mm2.copy.driver.batch import ExecutorConnection
+from mm2.copy.driver.identity import DriverIdentity
 
 _HANDSHAKE_TIMEOUT_S: Final = 10.0
 _MAX_HANDSHAKE_BYTES: Final = 4096
@@ -31,8 +31,8 @@ class Job(Protocol):
         """Secrets included."""
 
 
-class Expected(Protocol):
-    """Whose executor is let in: a `mm2.copy.driver.batch.Batch`, or who else has Spark tasks. Called on the server's thread."""
+class ExpectedTasks(Protocol):
+    """Whose executor is let in: a `mm2.copy.driver.batch.MicroBatch`, or who else has Spark tasks. Called on the server's thread."""
 
     @property
     def id(self) -> str:
@@ -50,7 +50,7 @@ class Expected(Protocol):
     def spec(self) -> Job:
         """The job."""
 
-    def attach(self, connection: Connection) -> bool:
+    def attach(self, connection: ExecutorConnection) -> bool:
         """Take the executor's connection; False for a second one."""
 
     def received(self, message: dict[str, Any]) -> None:
@@ -67,9 +67,9 @@ class ChannelServer:
     ``identity`` None: no TLS, for loopback. Raises OSError when nobody can listen at that address.
     """
 
-    def __init__(self, host: str, port: int = 0, identity: Identity | None = None) -> None:
+    def __init__(self, host: str, port: int = 0, identity: DriverIdentity | None = None) -> None:
         self.fingerprint = "" if identity is None else identity.fingerprint
-        self._batches: dict[str, Expected] = {}
+        self._batches: dict[str, ExpectedTasks] = {}
         self._forgotten: deque[str] = deque(maxlen=_FORGOTTEN_KEPT)
         self._peers: set[_Peer] = set()
         self._lock = threading.Lock()
@@ -96,12 +96,12 @@ class ChannelServer:
         host, port = self._address
         return str(host), int(port)
 
-    def expect(self, batch: Expected) -> None:
+    def expect(self, batch: ExpectedTasks) -> None:
         """Let the executor of this batch in."""
         with self._lock:
             self._batches[batch.id] = batch
 
-    def forget(self, batch: Expected) -> None:
+    def forget(self, batch: ExpectedTasks) -> None:
         """Let it in no more."""
         with self._lock:
             if self._batches.pop(batch.id, None) is not None:
@@ -113,7 +113,7 @@ class ChannelServer:
             self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_CLOSE_TIMEOUT_S)
 
-    def known(self, hello: dict[str, Any], challenge: str, peer: str) -> Expected | None:
+    def known(self, hello: dict[str, Any], challenge: str, peer: str) -> ExpectedTasks | None:
         """Whose executor it is that answered the challenge so; None when it proves nothing."""
         with self._lock:
             batch = self._batches.get(str(hello.get("batch")))
@@ -164,7 +164,7 @@ class _Peer(asyncio.Protocol):
         self._server = server
         self._loop = asyncio.get_running_loop()
         self._challenge = channel.nonce()
-        self._batch: Expected | None = None
+        self._batch: ExpectedTasks | None = None
         self._buffer = bytearray()
         self._closing = False  # by this side
         self._searched = 0  # so much of the buffer is known to hold no end of a line

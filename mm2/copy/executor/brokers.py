@@ -34,7 +34,7 @@ _ONE_OF_MANY_S: Final = 3.0
 _WARN_AT: Final = 2  # a connection lost once is no news: brokers close idle ones
 
 
-class Place(NamedTuple):
+class BrokerAddress(NamedTuple):
     """One of our connections to a broker."""
 
     node: int
@@ -54,9 +54,9 @@ class Link:
     not_before: float = 0.0  # monotonic seconds; no new connection earlier
 
     @property
-    def place(self) -> Place:
+    def place(self) -> BrokerAddress:
         """Which connection this is."""
-        return Place(self.node, self.number)
+        return BrokerAddress(self.node, self.number)
 
 
 L = TypeVar("L", bound=Link)

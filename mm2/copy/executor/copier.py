@@ -31,11 +31,11 @@ from mm2.copy.executor.sink import Sink
 from mm2.copy.executor.source import FetchLimits, Source
 from mm2.copy.executor.syncs import Syncs
 from mm2.copy.executor.throttle import Throttle
-from mm2.copy.executor.transaction import Transactions
-from mm2.copy.segments import Chunk
+from mm2.copy.executor.transaction import TaskTransactions
+from mm2.copy.segments import SegmentChunk
 from mm2.copy.session import Lease, LedgerEntry, Mark, PartitionCondition, PreviousCommit, SourceState, Start
 from mm2.copy.spec import Assignment
-from mm2.copy.states import State
+from mm2.copy.states import PartitionState
 from mm2.copy.tally import Tally
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
@@ -85,7 +85,7 @@ class Copier:
         self._after_transaction: list[tuple[Cursor, Callable[[], None]]] = []
         self._before: dict[TopicPartition, PreviousCommit] = {}  # what the last committed transaction left
         self._moved = False
-        self._transactions: Transactions | None = None
+        self._transactions: TaskTransactions | None = None
         self._outdone = False  # a transaction could not be committed: others may have gone on
         self._syncs: Syncs | None = None
         self._dead_letters: DeadLetters | None = None
@@ -231,7 +231,7 @@ class Copier:
             outbox.on_refused = cursor.refused
             outbox.on_recreated = functools.partial(self._target_recreated, cursor)
             outbox.on_truncated = functools.partial(self._target_truncated, cursor)
-            outbox.on_inconsistent = functools.partial(cursor.fail, State.INCONSISTENT)
+            outbox.on_inconsistent = functools.partial(cursor.fail, PartitionState.INCONSISTENT)
             outbox.on_uncertain = functools.partial(setattr, cursor, "note")
         since = time.monotonic()
         while not self._link.stop.is_set():
@@ -343,7 +343,7 @@ class Copier:
         """Take over what must be taken over, and start every partition at its place; False at stop."""
         spec, link = self._spec, self._link
         while spec.transactions is not None and self._transactions is None:
-            transactions = Transactions(
+            transactions = TaskTransactions(
                 self._target_cluster,
                 spec.transactions,
                 self._sink,
@@ -1030,7 +1030,7 @@ def _state(mark: Mark, lost: int, foreign: int, trouble: PartitionCondition | No
 
 def _before(start: Start) -> PreviousCommit:
     """What the ledger says where a partition's copying begins."""
-    entry, chunk = start.entry, start.chunk or Chunk(0)
+    entry, chunk = start.entry, start.chunk or SegmentChunk(0)
     if entry is None:
         return PreviousCommit(Mark(start.position or 0, -1, 0), {}, chunk.number, chunk.extent(), 0)
     state = None

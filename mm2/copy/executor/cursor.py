@@ -29,8 +29,8 @@ from mm2.copy.executor.target_progress import fingerprint
 from mm2.copy.segments import Trail
 from mm2.copy.session import LOST_KEPT, Lost, Mark, PartitionCondition
 from mm2.copy.spec import PartitionProgress, PartitionSpec
-from mm2.copy.states import State, state_of
-from mm2.copy.tally import PASSTHROUGH, Spread, Tally
+from mm2.copy.states import PartitionState, state_of
+from mm2.copy.tally import PASSTHROUGH, Summary, Tally
 from mm2.kafka.errors import BrokerFailure, CorruptBatch
 from mm2.kafka.records.batch import BatchHeader, BatchView, check_crc, iter_batches, read_header
 from mm2.kafka.records.merge import Merged, coalesce
@@ -149,7 +149,7 @@ class SourceRange:
 
 @dataclass(slots=True, eq=False)
 class Cursor:
-    """A partition's receiver for the source (`Feed`) and sender for the sink.
+    """A partition's receiver for the source (`PartitionReceiver`) and sender for the sink.
 
     ``records`` of the session are on the target and acknowledged; ``skip`` more are there and still to be read past;
     ``target`` is the target offset behind the last one, -1 while unknown. ``held`` keeps it from being read, and so does
@@ -191,8 +191,8 @@ class Cursor:
     letters: Outbox | None = None  # of the dead letters, while something of this partition has to be put away there
     copied: int = 0
     bytes: int = 0
-    ages_ms: Spread = field(default_factory=Spread)  # of live batches, when they were fetched
-    latencies_ms: Spread = field(default_factory=Spread)  # and when they were on the target
+    ages_ms: Summary = field(default_factory=Summary)  # of live batches, when they were fetched
+    latencies_ms: Summary = field(default_factory=Summary)  # and when they were on the target
     backlog_end: int = 0  # what lies before it was there before the first copy began
     waiting_bytes: int = 0
     rate: float = 0.0
@@ -273,7 +273,7 @@ class Cursor:
             self._corrupt(error)
         except Exception as error:
             log.exception("an error of ours stops a partition", partition=str(self.partition))
-            self.fail(State.FAILED, f"{self.partition} cannot be read: {type(error).__name__}: {error}")
+            self.fail(PartitionState.FAILED, f"{self.partition} cannot be read: {type(error).__name__}: {error}")
 
     def failed(self, failure: BrokerFailure) -> None:
         """The source's word that this partition cannot be read right now."""
@@ -308,15 +308,15 @@ class Cursor:
 
     # -- what happens to it ------------------------------------------------------------------------------------------
 
-    def say(self, state: State, reason: str) -> None:
+    def say(self, state: PartitionState, reason: str) -> None:
         """Something keeps it from being read, for now."""
         self.read_trouble = self._trouble(self.read_trouble, state, reason, max(self.offset, self.position))
 
     def pause(self, reason: str, since_ms: int) -> None:
         """Read nothing more; what has been read is still brought to its end."""
-        self.paused = PartitionCondition(State.PAUSED, reason, max(self.offset, self.position), since_ms)
+        self.paused = PartitionCondition(PartitionState.PAUSED, reason, max(self.offset, self.position), since_ms)
 
-    def fail(self, state: State, reason: str) -> None:
+    def fail(self, state: PartitionState, reason: str) -> None:
         """Stop this partition; the others go on."""
         self.stop_with(PartitionCondition(state, reason, max(self.offset, self.position), _now_ms()))
 
@@ -390,9 +390,9 @@ class Cursor:
         state = state_of(failure)
         self._malformed = None
         if outgoing is not None and entry is not None:
-            if state is State.TOO_LARGE and self.owner.too_large(self, entry, outgoing):
+            if state is PartitionState.TOO_LARGE and self.owner.too_large(self, entry, outgoing):
                 return
-            if state is State.REFUSED:
+            if state is PartitionState.REFUSED:
                 self._malformed = _wrong_inside(outgoing)
                 if self._malformed is not None and self.owner.malformed(self, entry, outgoing, self._malformed):
                     return
@@ -401,8 +401,8 @@ class Cursor:
     def _complain(self, failure: Exception) -> None:
         """The target's word on what is to be written, and ours where we know why."""
         state, reason = state_of(failure), str(failure)
-        if state is State.REFUSED and self._malformed is not None:
-            state, reason = State.CORRUPT, f"{self.partition}: {self._malformed}, and {reason}"
+        if state is PartitionState.REFUSED and self._malformed is not None:
+            state, reason = PartitionState.CORRUPT, f"{self.partition}: {self._malformed}, and {reason}"
         self.write_trouble = self._trouble(self.write_trouble, state, reason, self.position)
 
     def put_away(self) -> None:
@@ -496,7 +496,9 @@ class Cursor:
         return self.write_trouble or self.read_trouble
 
     @staticmethod
-    def _trouble(known: PartitionCondition | None, state: State, reason: str, offset: int) -> PartitionCondition:
+    def _trouble(
+        known: PartitionCondition | None, state: PartitionState, reason: str, offset: int
+    ) -> PartitionCondition:
         """The same state keeps its time."""
         if known is None or known.state != state:
             return PartitionCondition(state, reason, offset, _now_ms())
@@ -507,7 +509,9 @@ class Cursor:
         held = self.current_trouble() or self._held_back()
         if held is not None:
             return held
-        return PartitionCondition(State.CATCHING_UP if self.behind else State.RUNNING, self.note, -1, -1)
+        return PartitionCondition(
+            PartitionState.CATCHING_UP if self.behind else PartitionState.RUNNING, self.note, -1, -1
+        )
 
     def _held_back(self) -> PartitionCondition | None:
         """What it waits for although nothing is wrong."""
@@ -520,14 +524,14 @@ class Cursor:
                 f"a transaction that began at source offset {self.last_stable} is neither committed nor aborted, "
                 "and with read_committed nothing passes it"
             )
-            self._hold(State.BLOCKED_BY_OPEN_TXN, reason, self.last_stable)
+            self._hold(PartitionState.BLOCKED_BY_OPEN_TXN, reason, self.last_stable)
         elif now - self._throttled_s < _THROTTLED_FOR_S and self.high_watermark > self.offset:
-            self._hold(State.THROTTLED, "copy.throttle.bytes.per.sec allows no more", self.offset)
+            self._hold(PartitionState.THROTTLED, "copy.throttle.bytes.per.sec allows no more", self.offset)
         else:
             self._held = None
         return self._held
 
-    def _hold(self, state: State, reason: str, offset: int) -> None:
+    def _hold(self, state: PartitionState, reason: str, offset: int) -> None:
         if self._held is None or (self._held.state, self._held.reason) != (state, reason):
             self._held = PartitionCondition(state, reason, offset, _now_ms())
 
@@ -550,7 +554,7 @@ class Cursor:
         if self._corrupt_at != self.offset:
             self._corrupt_at = self.offset  # a wire may lie once; what is bad on the disk stays bad
             return
-        self.fail(State.CORRUPT, f"{self.partition}: {error}")
+        self.fail(PartitionState.CORRUPT, f"{self.partition}: {error}")
 
     def _take_checked(self, view: BatchView, aborted: AbortedTransactions) -> bool:
         """Take a batch; False when what follows it has to wait."""

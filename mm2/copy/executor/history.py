@@ -13,7 +13,7 @@ from typing import NamedTuple
 from mm2.kafka.structs import EpochEnd
 
 
-class Verdict(Enum):
+class HistoryVerdict(Enum):
     """What became of the log."""
 
     SAME = auto()
@@ -30,7 +30,7 @@ class Finding(NamedTuple):
     """``offset``: from here on the log has other records than those that were read, or none. ``epoch`` is the leader epoch before
     it (-1: unknown)."""
 
-    verdict: Verdict
+    verdict: HistoryVerdict
     offset: int
     epoch: int = -1
 
@@ -46,15 +46,17 @@ def examine(ask: Callable[[int], EpochEnd], epoch: int, offset: int) -> Finding:
     if not found.is_defined:
         latest = _latest(ask, epoch)
         return (
-            Finding(Verdict.UNKNOWN, offset) if latest < 0 else Finding(Verdict.REWOUND, _start_of(ask, latest, offset))
+            Finding(HistoryVerdict.UNKNOWN, offset)
+            if latest < 0
+            else Finding(HistoryVerdict.REWOUND, _start_of(ask, latest, offset))
         )
     if found.leader_epoch < epoch:
-        return Finding(Verdict.TRUNCATED, min(found.end_offset, offset), found.leader_epoch)
+        return Finding(HistoryVerdict.TRUNCATED, min(found.end_offset, offset), found.leader_epoch)
     if found.end_offset >= offset:
-        return Finding(Verdict.SAME, offset)
+        return Finding(HistoryVerdict.SAME, offset)
     if ask(epoch + 1).is_defined:
-        return Finding(Verdict.TRUNCATED, found.end_offset, epoch)
-    return Finding(Verdict.REWOUND, _start_of(ask, epoch, offset))
+        return Finding(HistoryVerdict.TRUNCATED, found.end_offset, epoch)
+    return Finding(HistoryVerdict.REWOUND, _start_of(ask, epoch, offset))
 
 
 def _latest(ask: Callable[[int], EpochEnd], above: int) -> int:

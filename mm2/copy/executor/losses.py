@@ -14,13 +14,13 @@ from typing import Any, Final
 import structlog
 
 from mm2.copy.executor.cursor import Cursor
-from mm2.copy.executor.history import Verdict, examine
+from mm2.copy.executor.history import HistoryVerdict, examine
 from mm2.copy.executor.opening import Opening, truncated
 from mm2.copy.executor.source import Source
 from mm2.copy.executor.topic_ids import retire
 from mm2.copy.session import Mark
 from mm2.copy.spec import CopySpec
-from mm2.copy.states import State
+from mm2.copy.states import PartitionState
 from mm2.kafka.admin import Admin
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
@@ -87,7 +87,7 @@ class Losses:
         tp = cursor.partition
         what = f"{tp} of {self._spec.source_alias} was deleted and created anew (topic id {topic_id or 'unknown'})"
         if self._stops:
-            cursor.fail(State.RECREATED, f"{what}; source.data.loss is stop")
+            cursor.fail(PartitionState.RECREATED, f"{what}; source.data.loss is stop")
             return
         if cursor.held:
             return  # it is said again
@@ -114,7 +114,7 @@ class Losses:
             f"not there any more; other records begin at offset {first}"
         )
         if self._stops:
-            cursor.fail(State.LOST_RANGE, f"{what}; source.data.loss is stop")
+            cursor.fail(PartitionState.LOST_RANGE, f"{what}; source.data.loss is stop")
             return
         self._log.error("a source log was cut off", partition=str(cursor.partition), records=records, reason=what)
         if exact:
@@ -139,7 +139,7 @@ class Losses:
             end=end,
         )
         if source is None or session is None or cursor.foreign:
-            cursor.fail(State.LOST_RANGE, truncated(cursor.spec.target, self._spec.target_alias, lost, end))
+            cursor.fail(PartitionState.LOST_RANGE, truncated(cursor.spec.target, self._spec.target_alias, lost, end))
             return
         cursor.trail.target_cut(end)
         cursor.outbox.queue.clear()
@@ -154,12 +154,12 @@ class Losses:
 
     def target_recreated(self, cursor: Cursor) -> None:
         """The remote topic was deleted and created anew while we wrote to it."""
-        cursor.fail(State.RECREATED, self._opening.recreated(cursor.spec.target, cursor.records))
+        cursor.fail(PartitionState.RECREATED, self._opening.recreated(cursor.spec.target, cursor.records))
 
     def target_went_back(self, cursor: Cursor, base_offset: int) -> None:
         """The target gave an offset twice: its log was cut off, or it is another topic now."""
         cursor.fail(
-            State.INCONSISTENT,
+            PartitionState.INCONSISTENT,
             f"{cursor.spec.target} of {self._spec.target_alias} took a batch at offset {base_offset}, although it had "
             f"taken one before {cursor.target}: it was truncated or created anew, and records in between are gone; reset "
             "the position of this partition to copy them again",
@@ -210,7 +210,7 @@ class Losses:
         tp, alias = cursor.partition, self._spec.source_alias
         if self._stops:
             what = f"offsets {first}..{after - 1} of {tp} were deleted on {alias} before they were copied"
-            cursor.fail(State.LOST_RANGE, f"{what}; source.data.loss is stop")
+            cursor.fail(PartitionState.LOST_RANGE, f"{what}; source.data.loss is stop")
             return
         self._log.error("records lost to retention", partition=str(tp), first=first, last=after - 1)
         cursor.lose(first, after, "retention")
@@ -245,9 +245,9 @@ class Losses:
         found = await self._call(examine, ask, epoch, offset)
         if cursor.stopped or cursor.held or (cursor.leader_epoch, cursor.offset) != (epoch, offset):
             return True  # overtaken by something else
-        if found.verdict is Verdict.SAME:
+        if found.verdict is HistoryVerdict.SAME:
             return False
-        if found.verdict is Verdict.TRUNCATED:
+        if found.verdict is HistoryVerdict.TRUNCATED:
             self._go_back(cursor, found.offset, found.epoch)
         elif not cursor.topic_id:
             # Brokers before 2.8 have no topic ids; what tells a re-created topic is that its epochs begin again. A broker
@@ -258,7 +258,7 @@ class Losses:
                 )
             if not (cursor.stopped or cursor.held) and (cursor.leader_epoch, cursor.offset) == (epoch, offset):
                 self.renewed(cursor, "")
-        elif found.verdict is Verdict.REWOUND:
+        elif found.verdict is HistoryVerdict.REWOUND:
             start = await self._offset(tp, EARLIEST, leader_epoch)
             if not (cursor.stopped or cursor.held):
                 self._go_back(cursor, min(max(found.offset, start), offset))
@@ -302,7 +302,7 @@ class Losses:
         self._contradictions[cursor.partition] = first, now
         if now - first > CONTRADICTED_S:
             cursor.fail(
-                State.LOST_RANGE,
+                PartitionState.LOST_RANGE,
                 f"{self._spec.source_alias} refuses offset {cursor.offset} of {cursor.partition} (leader epoch "
                 f"{cursor.leader_epoch}) as out of range although its log has {start}..{end}; check the leader epochs of this "
                 "partition, or reset its position",
@@ -318,7 +318,7 @@ class Losses:
         )
         if self._stops or self._spec.auto_offset_reset == "none":
             policy = "source.data.loss is stop" if self._stops else "auto.offset.reset is none"
-            cursor.fail(State.LOST_RANGE, f"{what}; {policy}")
+            cursor.fail(PartitionState.LOST_RANGE, f"{what}; {policy}")
             return
         self._log.error("a source log was cut off", partition=str(cursor.partition), reason=what)
         if end_offset < cursor.offset:

@@ -37,7 +37,7 @@ from mm2.copy.executor.topic_ids import retire
 from mm2.copy.segments import Trail
 from mm2.copy.session import RULES, LedgerEntry, Mark, Session, Start, rules_of
 from mm2.copy.spec import CopySpec
-from mm2.copy.states import LASTS_UNTIL_RESET, State
+from mm2.copy.states import LASTS_UNTIL_RESET, PartitionState
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.error_codes import ErrorCode
@@ -123,7 +123,7 @@ class Opening:
                 cursor.stop_with(entry.trouble)
                 continue
             if entry is not None and not start.moved and self._has_another_target(entry):
-                cursor.fail(State.RECREATED, self.recreated(entry.target, entry.mark.records))
+                cursor.fail(PartitionState.RECREATED, self.recreated(entry.target, entry.mark.records))
                 continue
             if entry is None and start.committed is None and start.position is not None:
                 named[tp] = start.position
@@ -305,7 +305,7 @@ class Opening:
                         self._go_on_from(cursor, entry, answer)
                 elif isinstance(answer, InconsistentTarget):
                     del waiting[tp]
-                    cursor.fail(State.INCONSISTENT, str(answer))
+                    cursor.fail(PartitionState.INCONSISTENT, str(answer))
                 elif (
                     not answer.is_final
                     or time.monotonic() - refused_since.setdefault(tp, time.monotonic()) < LOOK_UP_REFUSED_S
@@ -360,7 +360,7 @@ class Opening:
         lost, end = entry.mark.records - progress.records, progress.end
         last = cursor.trail.source_of(end - 1) if end > 0 else None
         if last is None or cursor.foreign:
-            cursor.fail(State.LOST_RANGE, truncated(cursor.spec.target, self._spec.target_alias, lost, end))
+            cursor.fail(PartitionState.LOST_RANGE, truncated(cursor.spec.target, self._spec.target_alias, lost, end))
             return
         self._log.error(
             "the target lost records that it had acknowledged; they are sent again",
@@ -421,7 +421,7 @@ class Opening:
                 await self._link.pause(_AGAIN_S)
         if own:
             cursor.fail(
-                State.INCONSISTENT,
+                PartitionState.INCONSISTENT,
                 f"{cursor.spec.target} of cluster {self._spec.target_alias} has {own} records of the copy session at offsets "
                 f"{first} to {end - 1} that were not acknowledged there: they were appended twice",
             )
@@ -494,7 +494,7 @@ class Opening:
         if reset == "none" and spec.start_timestamp_ms is None:
             for tp in missing:
                 self._cursors[tp].fail(
-                    State.LOST_RANGE, f"{tp} has no committed position and auto.offset.reset is none"
+                    PartitionState.LOST_RANGE, f"{tp} has no committed position and auto.offset.reset is none"
                 )
             return
         when = dict.fromkeys(missing, LATEST if reset == "latest" else EARLIEST)
@@ -531,7 +531,7 @@ class Opening:
                 elif isinstance(result, BrokerFailure):
                     self._cursors[tp].failed(result)
                 else:
-                    self._cursors[tp].say(State.UNREACHABLE, str(result))
+                    self._cursors[tp].say(PartitionState.UNREACHABLE, str(result))
             if found:
                 self._spawn(self._open_at(found))
             if when:

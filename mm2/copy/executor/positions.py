@@ -14,7 +14,7 @@ from typing import Final
 
 from mm2.copy.executor.outbox import Outbox, OutgoingBatch, outgoing_of
 from mm2.copy.ledger import chunk_record, chunk_tombstone, entry_record
-from mm2.copy.segments import Chunk
+from mm2.copy.segments import SegmentChunk
 from mm2.copy.session import POSITION_HEADER, Lease, LedgerEntry, PositionHeader
 from mm2.kafka.partitioner import partition_for
 from mm2.kafka.records.record import Record
@@ -43,7 +43,7 @@ class Commit:
     """A partition's entry with ``previous`` still to be filled in, and the chunks of its trail that changed."""
 
     entry: LedgerEntry
-    chunks: tuple[Chunk, ...] = ()
+    chunks: tuple[SegmentChunk, ...] = ()
     forgotten: tuple[int, ...] = ()
 
 

@@ -29,7 +29,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from mm2.copy.executor.brokers import SILENT_S, WATCH_S, Brokers, Link, Place
+from mm2.copy.executor.brokers import SILENT_S, WATCH_S, BrokerAddress, Brokers, Link
 from mm2.copy.executor.outbox import MAX_IN_FLIGHT, Outbox, OutgoingBatch
 from mm2.copy.executor.target_progress import (
     LOOK_UP_REFUSED_S,
@@ -104,7 +104,7 @@ class _UnderWay(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class _Broker(Link):
+class _TargetBroker(Link):
     """One connection to a broker: its ready outboxes and the requests it has not answered."""
 
     ready: deque[Outbox] = field(default_factory=deque)
@@ -112,7 +112,7 @@ class _Broker(Link):
     scheduled: bool = False
 
 
-class Sink(Brokers[_Broker]):
+class Sink(Brokers[_TargetBroker]):
     """All outboxes into one cluster. ``acks`` is always all; ``request_timeout_s`` bounds every answer.
 
     ``look_up`` None: there are no copy sessions, so what is unanswered is simply sent again. ``on_lost(outbox,
@@ -248,19 +248,19 @@ class Sink(Brokers[_Broker]):
     def _may_write(self) -> bool:
         return self._may_send()
 
-    def _broker_at(self, place: tuple[int, int]) -> _Broker:
+    def _broker_at(self, place: tuple[int, int]) -> _TargetBroker:
         broker = self._brokers.get(place)
         if broker is None:
-            broker = self._brokers[place] = _Broker(*place)
+            broker = self._brokers[place] = _TargetBroker(*place)
         return broker
 
-    def _schedule(self, broker: _Broker) -> None:
+    def _schedule(self, broker: _TargetBroker) -> None:
         # One turn of the loop later, so that all that one Fetch answer brought goes into one request.
         if not broker.scheduled:
             broker.scheduled = True
             self._loop.call_soon(self._pump, broker)
 
-    def _pump(self, broker: _Broker) -> None:
+    def _pump(self, broker: _TargetBroker) -> None:
         broker.scheduled = False
         if self._over or not broker.ready or not self._may_send():
             return
@@ -273,7 +273,7 @@ class Sink(Brokers[_Broker]):
         while broker.ready and len(broker.under_way) < MAX_IN_FLIGHT and not channel.lost and self._may_send():
             self._send_request(broker, channel)
 
-    def _send_request(self, broker: _Broker, channel: Channel) -> None:
+    def _send_request(self, broker: _TargetBroker, channel: Channel) -> None:
         batches: dict[TopicPartition, memoryview] = {}
         outgoing_batches: list[tuple[Outbox, OutgoingBatch]] = []
         again: list[Outbox] = []
@@ -332,7 +332,7 @@ class Sink(Brokers[_Broker]):
 
     # -- answers ---------------------------------------------------------------------------------------------------
 
-    def _answered(self, broker: _Broker, frame: memoryview) -> None:
+    def _answered(self, broker: _TargetBroker, frame: memoryview) -> None:
         channel = broker.channel
         if channel is None or not broker.under_way:
             return
@@ -607,10 +607,10 @@ class Sink(Brokers[_Broker]):
     def _choose_version(self, connection: Connection) -> int:
         return connection.version_of(produce.REQUEST, self._max_version)
 
-    def _opened(self, broker: _Broker) -> None:
+    def _opened(self, broker: _TargetBroker) -> None:
         self._pump(broker)
 
-    def _dropped(self, broker: _Broker) -> None:
+    def _dropped(self, broker: _TargetBroker) -> None:
         unanswered = list(broker.under_way)
         broker.under_way.clear()
         for outbox in self._outboxes.values():
@@ -626,7 +626,7 @@ class Sink(Brokers[_Broker]):
         for outbox in touched.values():
             self._settle(outbox)
 
-    def _try_again(self, broker: _Broker) -> None:
+    def _try_again(self, broker: _TargetBroker) -> None:
         if self._over:
             return
         for outbox in list(broker.ready):
@@ -708,7 +708,7 @@ class Sink(Brokers[_Broker]):
             self._ids[name], self._names[data] = data, name
 
     def _move(self, outbox: Outbox, leader: int | None, leader_epoch: int = -1) -> None:
-        place = None if leader is None else Place(leader, outbox.slot % self._connections)
+        place = None if leader is None else BrokerAddress(leader, outbox.slot % self._connections)
         if place != outbox.place or leader_epoch != outbox.leader_epoch:
             outbox.known = False
         outbox.leader_epoch = leader_epoch if leader is not None else outbox.leader_epoch

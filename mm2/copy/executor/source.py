@@ -1,7 +1,7 @@
 """The reading side: one Fetch after another per source broker, each answer handed to the partitions' receivers.
 
 A source keeps one request under way per broker and sends the next before the answer's batches are worked on. Where to
-read on is the receiver's word (`Feed.offset`), so nothing is fetched twice and nothing skipped. A feed that says it is
+read on is the receiver's word (`PartitionReceiver.offset`), so nothing is fetched twice and nothing skipped. A feed that says it is
 full is left out of the next request.
 
 All methods and callbacks run on the loop's thread; blocking calls go to ``background``.
@@ -16,7 +16,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from mm2.copy.executor.brokers import SILENT_S, WATCH_S, Brokers, Link, Place
+from mm2.copy.executor.brokers import SILENT_S, WATCH_S, BrokerAddress, Brokers, Link
 from mm2.copy.executor.leaders import agreed_leader, are_complete, newest_leaders
 from mm2.copy.executor.throttle import Throttle
 from mm2.copy.executor.topic_ids import Belief
@@ -47,7 +47,7 @@ _PREPARED_S: Final = 30.0
 _SET_BACK_AFTER_S: Final = 3.0
 
 
-class Feed(Protocol):
+class PartitionReceiver(Protocol):
     """What a partition's receiver offers."""
 
     offset: int  # next source offset to fetch
@@ -106,10 +106,10 @@ class Feed(Protocol):
 class _Intake:
     """A feed with what the source knows about it."""
 
-    feed: Feed
+    feed: PartitionReceiver
     max_bytes: int
     slot: int = 0
-    place: Place | None = None
+    place: BrokerAddress | None = None
     leader_epoch: int = -1
     paused_until: float = 0.0
     asked_for: int = -1  # the offset that the request under way names
@@ -124,7 +124,7 @@ class _Intake:
 
 
 @dataclass(slots=True, eq=False)
-class _Broker(Link):
+class _SourceBroker(Link):
     """One connection to a broker: its fetch session and partitions that the broker leads."""
 
     session: FetchSession = field(default_factory=lambda: FetchSession({}))
@@ -152,7 +152,7 @@ class FetchLimits:
     min_bytes: int = 1
 
 
-class Source(Brokers[_Broker]):
+class Source(Brokers[_SourceBroker]):
     """All feeds from one cluster."""
 
     role = "source"
@@ -184,7 +184,7 @@ class Source(Brokers[_Broker]):
         self._placing = False
         self._watch()
 
-    def add(self, feeds: Iterable[Feed]) -> None:
+    def add(self, feeds: Iterable[PartitionReceiver]) -> None:
         """Start fetching for these partitions."""
         for feed in feeds:
             if feed.partition not in self._intakes:
@@ -203,13 +203,13 @@ class Source(Brokers[_Broker]):
         """
         names = sorted({tp.topic for tp in partitions})
         metadata: Metadata = await self._in_background(self._cluster.metadata, names)
-        places: set[Place] = set()
+        places: set[BrokerAddress] = set()
         for slot, tp in enumerate(partitions):
             info = metadata.topics.get(tp.topic)
             partition = None if info is None else info.partitions.get(tp.partition)
             if partition is None or partition.leader < 0:
                 return
-            places.add(Place(partition.leader, slot % self._connections))
+            places.add(BrokerAddress(partition.leader, slot % self._connections))
         self._identify(await self._believed(metadata))
         self._prepared = time.monotonic(), metadata
         for place in places - self._brokers.keys():
@@ -300,7 +300,7 @@ class Source(Brokers[_Broker]):
 
     # -- asking ----------------------------------------------------------------------------------------------------
 
-    def _ask(self, broker: _Broker) -> None:
+    def _ask(self, broker: _SourceBroker) -> None:
         channel = broker.channel
         if self._over or broker.asked_at is not None:
             return
@@ -382,11 +382,11 @@ class Source(Brokers[_Broker]):
         broker.asked_at = now
         channel.send([frame], correlation_id)
 
-    def _recess_over(self, broker: _Broker) -> None:
+    def _recess_over(self, broker: _SourceBroker) -> None:
         broker.recess = False
         self._ask(broker)
 
-    def _answered(self, broker: _Broker, frame: memoryview) -> None:
+    def _answered(self, broker: _SourceBroker, frame: memoryview) -> None:
         broker.asked_at = None
         self._heard(broker)
         if self._over:
@@ -432,7 +432,7 @@ class Source(Brokers[_Broker]):
                 intake.max_bytes = min(intake.max_bytes * 4, _MAX_PARTITION_BYTES)
         self._ask(broker)
 
-    def _partition_failed(self, broker: _Broker, intake: _Intake, fetched: Fetched) -> None:
+    def _partition_failed(self, broker: _SourceBroker, intake: _Intake, fetched: Fetched) -> None:
         failure = BrokerFailure.of(fetched.error_code, subject=self._reading(fetched.topic_partition))
         if failure.stale_metadata or failure.retriable:
             broker.leave(intake.feed.partition)
@@ -451,14 +451,14 @@ class Source(Brokers[_Broker]):
         with_ids = all(any(topic_id) for topic_id in self._topic_ids.values())
         return connection.version_of(fetch.REQUEST, fetch.MAX_VERSION if with_ids else fetch.TOPIC_IDS_FROM - 1)
 
-    def _opened(self, broker: _Broker) -> None:
+    def _opened(self, broker: _SourceBroker) -> None:
         broker.session.reset()
         self._ask(broker)
 
-    def _dropped(self, broker: _Broker) -> None:
+    def _dropped(self, broker: _SourceBroker) -> None:
         broker.asked_at = None
 
-    def _try_again(self, broker: _Broker) -> None:
+    def _try_again(self, broker: _SourceBroker) -> None:
         self._ask(broker)
 
     async def _find_leaders_now(self) -> float | None:
@@ -535,7 +535,7 @@ class Source(Brokers[_Broker]):
         """
         complete = True
         self._identify(believed)
-        touched: set[Place] = set()
+        touched: set[BrokerAddress] = set()
         for tp, intake in list(self._intakes.items()):
             if tp.topic not in asked:
                 continue
@@ -566,7 +566,7 @@ class Source(Brokers[_Broker]):
             intake.strange = self._is_strange(intake)
             if tp not in self._intakes:
                 continue
-            place = Place(partition.leader, intake.slot % self._connections)
+            place = BrokerAddress(partition.leader, intake.slot % self._connections)
             if intake.place != place or intake.leader_epoch != partition.leader_epoch:
                 intake.unchecked = True
             intake.leader_epoch = partition.leader_epoch
@@ -580,13 +580,13 @@ class Source(Brokers[_Broker]):
             self._ask(self._brokers[place])
         return complete
 
-    def _broker_at(self, place: Place) -> _Broker:
+    def _broker_at(self, place: BrokerAddress) -> _SourceBroker:
         if place not in self._brokers:
-            self._brokers[place] = _Broker(*place, session=FetchSession(self._topic_ids))
+            self._brokers[place] = _SourceBroker(*place, session=FetchSession(self._topic_ids))
         return self._brokers[place]
 
     @staticmethod
-    def _must_be_checked(broker: _Broker, intake: _Intake) -> bool:
+    def _must_be_checked(broker: _SourceBroker, intake: _Intake) -> bool:
         """From Fetch 12 on the leader itself compares the epoch of the last batch that was read (KIP-595)."""
         return intake.unchecked and broker.version < fetch.FLEXIBLE_FROM and intake.feed.leader_epoch >= 0
 

@@ -28,7 +28,7 @@ CATCHING_UP_S: Final = 1.0
 _ROUND_TRIPS: Final = 10
 
 
-class Transactions:
+class TaskTransactions:
     """One after another, under the task's transactional id.
 
     ``call`` runs a blocking function on a background thread, ``on_failure`` hears what ends the micro-batch.

@@ -15,9 +15,9 @@ from mm2.kafka.cluster import CoordinatorKind
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, ConnectFailure, KafkaFailure
 from mm2.kafka.structs import (
+    DescribedMember,
     GroupDescription,
     GroupListing,
-    GroupMember,
     OffsetAndMetadata,
     ProducerIdentity,
     TopicPartition,
@@ -368,7 +368,7 @@ def _description(group: Any) -> GroupDescription:
         state=group.group_state,
         group_type="classic",
         members=tuple(
-            GroupMember(
+            DescribedMember(
                 member_id=member.member_id,
                 group_instance_id=member.group_instance_id,
                 client_id=member.client_id,

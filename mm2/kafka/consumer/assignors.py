@@ -90,7 +90,7 @@ class Assignor(ABC):
         return None
 
 
-class Range(Assignor):
+class RangeAssignor(Assignor):
     """Assign consecutive partitions of each topic to the same member."""
 
     name = "range"
@@ -131,7 +131,7 @@ class CooperativeSticky(Assignor):
 
 #: By the simple names of Java's classes.
 BUILT_IN: Final[Mapping[str, type[Assignor]]] = {
-    "RangeAssignor": Range,
+    "RangeAssignor": RangeAssignor,
     "RoundRobinAssignor": RoundRobin,
     "StickyAssignor": Sticky,
     "CooperativeStickyAssignor": CooperativeSticky,

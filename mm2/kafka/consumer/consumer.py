@@ -22,7 +22,7 @@ from mm2.kafka.admin.calls import COORDINATOR_MOVED
 from mm2.kafka.backoff import Backoff
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.consumer.fetching import Fetcher
-from mm2.kafka.consumer.membership import Assigned, Identity, Membership, Topics
+from mm2.kafka.consumer.membership import Assigned, MemberIdentity, Membership, Topics
 from mm2.kafka.consumer.records import ConsumerRecord
 from mm2.kafka.consumer.settings import ConsumerSettings
 from mm2.kafka.error_codes import ErrorCode
@@ -43,7 +43,7 @@ _LEAVE_AGAIN_S: Final = 0.5
 _FINAL: Final = {ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 
 
-class RebalanceListener(Protocol):
+class ConsumerRebalanceListener(Protocol):
     """Receives partition changes; called in `Consumer.poll`, on the user's thread (ConsumerRebalanceListener)."""
 
     def on_partitions_assigned(self, partitions: frozenset[TopicPartition]) -> None:
@@ -69,7 +69,7 @@ class Consumer:
         self._admin = Admin(self._cluster)
         self._changed = threading.Condition()
         self._membership: Membership | None = None
-        self._listener: RebalanceListener | None = None
+        self._listener: ConsumerRebalanceListener | None = None
         self._fetcher = Fetcher(self._cluster, settings, self._changed, on_gone=self._look_at_topics)
         self._commits = ThreadPoolExecutor(1, thread_name_prefix=f"consumer-commits-{settings.client.client_id}")
         self._committed: deque[tuple[OnCommit, KafkaFailure | None]] = deque()
@@ -80,7 +80,7 @@ class Consumer:
         self._backoff = Backoff(settings.client.retry_backoff_ms, settings.client.retry_backoff_max_ms)
         self._log = log.bind(group=settings.group_id, cluster=name)
 
-    def subscribe(self, topics: Topics, listener: RebalanceListener) -> None:
+    def subscribe(self, topics: Topics, listener: ConsumerRebalanceListener) -> None:
         """Subscribe and start to join the group. May be called once."""
         if self._membership is not None:
             raise RuntimeError("subscribe() of a consumer that has subscribed already")
@@ -418,7 +418,7 @@ class Consumer:
                 raise BrokerFailure.of(code, subject=f"Committing the offset of {where} for group {group}")
 
 
-def _commit_request(group: str, identity: Identity, offsets: Offsets) -> Any:
+def _commit_request(group: str, identity: MemberIdentity, offsets: Offsets) -> Any:
     request: Any = OffsetCommitRequest
     topics: dict[str, list[Any]] = {}
     for tp, offset in offsets.items():

@@ -74,7 +74,7 @@ class _Place:
 
 
 @dataclass(slots=True)
-class _Broker:
+class _Leader:
     """A leader: its connection and its outstanding Fetch request."""
 
     connection: Connection
@@ -102,7 +102,7 @@ class Fetcher:
         self.failure: KafkaFailure | None = None
         self._stopping = False
         self._turn = 0
-        self._brokers: dict[int, _Broker] = {}
+        self._brokers: dict[int, _Leader] = {}
         self._backoff = Backoff(cluster.settings.retry_backoff_ms, cluster.settings.retry_backoff_max_ms)
         self._log = log.bind(group=settings.group_id, cluster=cluster.name)
         self._wake_read, self._wake_write = socket.socketpair()
@@ -328,7 +328,7 @@ class Fetcher:
         try:
             broker = self._brokers.get(node)
             if broker is None:
-                broker = self._brokers[node] = _Broker(self._cluster.open_connection(node), FetchSession(topic_ids))
+                broker = self._brokers[node] = _Leader(self._cluster.open_connection(node), FetchSession(topic_ids))
             broker.connection.maybe_reauthenticate()
             # The session still knows removed topics by their old id, which has to be used to forget them.
             kept = {name: old for name, old in broker.session.topic_ids.items() if topic_ids.get(name, old) == old}

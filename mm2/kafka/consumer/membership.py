@@ -52,7 +52,7 @@ class Assigned:
 
 
 @dataclass(frozen=True)
-class Identity:
+class MemberIdentity:
     """Member id and generation for commits."""
 
     member_id: str
@@ -126,7 +126,7 @@ class Membership(ClassicMember):
         self._rejoin = self._rejoin or rejoin
         self._changed.notify_all()
 
-    def identity(self) -> Identity:
+    def identity(self) -> MemberIdentity:
         """Member id and generation. Raises BrokerFailure when this consumer is currently not a member."""
         if self._generation == NO_GENERATION:
             raise BrokerFailure.of(
@@ -134,9 +134,9 @@ class Membership(ClassicMember):
                 "this consumer is no member of the group at the moment",
                 subject=f"Group {self._group_id} on cluster {self._cluster.name}",
             )
-        return Identity(self._member_id, self._generation, self._settings.group_instance_id)
+        return MemberIdentity(self._member_id, self._generation, self._settings.group_instance_id)
 
-    def heard(self, code: int, identity: Identity) -> None:
+    def heard(self, code: int, identity: MemberIdentity) -> None:
         """Handle the error code of a commit sent with ``identity``; it may require a rejoin."""
         if identity.generation != self._generation or identity.member_id != self._member_id:
             return

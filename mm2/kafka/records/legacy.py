@@ -27,7 +27,7 @@ _TIMESTAMP: Final = struct.Struct(">q")
 _LENGTH: Final = struct.Struct(">i")
 
 
-class Message(NamedTuple):
+class LegacyMessage(NamedTuple):
     """One message. ``timestamp`` in ms, -1 for magic 0."""
 
     offset: int
@@ -38,7 +38,7 @@ class Message(NamedTuple):
     value: bytes | None
 
 
-def read_message_set(view: BatchView) -> list[Message]:
+def read_message_set(view: BatchView) -> list[LegacyMessage]:
     """The messages of one fetched message, more than one when it is compressed, with absolute offsets and timestamps.
 
     Raises CorruptBatch when a CRC is wrong, or for anything else that does not add up.
@@ -52,7 +52,7 @@ def read_message_set(view: BatchView) -> list[Message]:
         raise CorruptBatch(message) from error
 
 
-def _messages(data: bytes, where: str) -> Iterator[Message]:
+def _messages(data: bytes, where: str) -> Iterator[LegacyMessage]:
     at = 0
     while at < len(data):
         offset, size, crc, magic, attributes = _HEAD.unpack_from(data, at)
@@ -73,7 +73,7 @@ def _messages(data: bytes, where: str) -> Iterator[Message]:
         if at != stop:
             message = f"{where} does not parse: {stop - at} bytes follow a value"
             raise CorruptBatch(message)
-        yield Message(offset, timestamp, attributes, magic, key, value)
+        yield LegacyMessage(offset, timestamp, attributes, magic, key, value)
 
 
 def _read_bytes(data: bytes, at: int, stop: int) -> tuple[bytes | None, int]:
@@ -87,7 +87,7 @@ def _read_bytes(data: bytes, at: int, stop: int) -> tuple[bytes | None, int]:
     return data[at : at + length], at + length
 
 
-def _unwrapped(wrapper: Message, where: str) -> list[Message]:
+def _unwrapped(wrapper: LegacyMessage, where: str) -> list[LegacyMessage]:
     codec = wrapper.attributes & CODEC_MASK
     if wrapper.value is None or codec >= ZSTD:
         message = f"{where} does not parse: codec {codec} of a value of {wrapper.value and len(wrapper.value)} bytes"

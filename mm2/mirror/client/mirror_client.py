@@ -21,7 +21,7 @@ from mm2.kafka.records.record import Record
 from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import EARLIEST, LATEST, OffsetAndMetadata, TopicPartition
 from mm2.mirror.client.routes import replication_hops, upstream_clusters
-from mm2.mirror.clients import Kind, with_prefix
+from mm2.mirror.clients import ClientKind, with_prefix
 from mm2.mirror.formats import Checkpoint, FormatError
 from mm2.mirror.plugins import admin_class, replication_policy
 from mm2.mirror.policy import ReplicationPolicy
@@ -41,9 +41,9 @@ class MirrorClient:
     def __init__(self, props: Mapping[str, str]) -> None:
         self._props = dict(props)
         self._policy = replication_policy(self._props)
-        self._admin_cluster = Cluster(_settings(self._props, Kind.ADMIN), name=self._name)
+        self._admin_cluster = Cluster(_settings(self._props, ClientKind.ADMIN), name=self._name)
         self._admin = admin_class(self._props)(self._admin_cluster)
-        self._consumer_cluster = Cluster(_settings(self._props, Kind.CONSUMER), name=self._name)
+        self._consumer_cluster = Cluster(_settings(self._props, ClientKind.CONSUMER), name=self._name)
         self._consumer = admin_class(self._props)(self._consumer_cluster)
 
     def __enter__(self) -> Self:
@@ -170,6 +170,6 @@ class MirrorClient:
         return f"at {self._props.get('bootstrap.servers', 'no address')}"
 
 
-def _settings(props: Mapping[str, str], kind: Kind) -> ClientSettings:
+def _settings(props: Mapping[str, str], kind: ClientKind) -> ClientSettings:
     merged = {"client.id": "mm2-mirror-client", **props, **with_prefix(props, f"{kind.value}.")}
     return ClientSettings.from_props(merged)

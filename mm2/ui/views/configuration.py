@@ -12,7 +12,7 @@ from nicegui import ui
 from mm2.config.origins import Level, Setting
 from mm2.observer.views import Snapshot
 from mm2.ui.listing import Listing, Query
-from mm2.ui.parts import Browser, Column, Part, Row
+from mm2.ui.parts import Browser, Column, Element, Row
 from mm2.ui.source import Settings
 
 _PROCESS: Final = "process"
@@ -33,7 +33,7 @@ _AGAIN_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
+class _Setting:
     flow: str
     part: str
     setting: Setting
@@ -48,7 +48,7 @@ class _Entry:
         return f"{line}{setting.origin}{over}"
 
 
-_LISTING: Final = Listing[_Entry](
+_LISTING: Final = Listing[_Setting](
     flow=lambda entry: entry.flow,
     text=lambda entry: f"{entry.setting.key} {entry.setting.value} {entry.setting.origin} {entry.part}",
     kind=lambda entry, _: entry.setting.level is not Level.DEFAULT,
@@ -66,10 +66,10 @@ class ConfigurationView:
     def __init__(self, settings: Callable[[], Settings], wanted: Mapping[str, str]) -> None:
         self._settings = settings
         self._wanted = wanted
-        self._entries: Sequence[_Entry] = ()
-        Part("h1", "Configuration")
-        self._lead = Part("p", "Reading …", "lead", role="status")
-        self._unread = Part("p", "", "said bad")
+        self._entries: Sequence[_Setting] = ()
+        Element("h1", "Configuration")
+        self._lead = Element("p", "Reading …", "lead", role="status")
+        self._unread = Element("p", "", "said bad")
         self._place = ui.element("div")
         self._browser: Browser | None = None
         ui.timer(_AGAIN_S, self._read)
@@ -80,7 +80,7 @@ class ConfigurationView:
     async def _read(self) -> None:
         settings = await asyncio.to_thread(self._settings)
         self._entries = [
-            _Entry(flow or _PROCESS, section.name, setting)
+            _Setting(flow or _PROCESS, section.name, setting)
             for flow, sections in settings.sections.items()
             for section in sections
             for setting in section.settings
@@ -121,5 +121,5 @@ class ConfigurationView:
         )
 
 
-def _row(entry: _Entry) -> Row:
+def _row(entry: _Setting) -> Row:
     return Row((entry.setting.key, entry.setting.value, entry.origin, entry.part))

@@ -12,7 +12,7 @@ from mm2.config.mirrormaker import SourceAndTarget
 from mm2.observer.traces import reason_of
 from mm2.observer.views import ConnectorView, FlowView, Snapshot
 from mm2.ui.actions import RESTART_TASK, VERBS, Actions, Subject, Verb
-from mm2.ui.parts import Cell, Column, Confirmation, Part, Row, Table, within
+from mm2.ui.parts import Cell, Column, Confirmation, Element, Row, Table, within
 
 _TASKS: Final = (
     Column("Task", "head"),
@@ -31,8 +31,8 @@ class ConnectorsView:
     def __init__(self, actions: Actions) -> None:
         self._actions = actions
         self._blocks: dict[tuple[str, str], _ConnectorBlock] = {}
-        Part("h1", "Connectors")
-        Part(
+        Element("h1", "Connectors")
+        Element(
             "p",
             "Each flow is three connectors: the source connector copies, the checkpoint connector translates the positions of "
             "groups, the heartbeat connector writes signs of life.",
@@ -40,9 +40,9 @@ class ConnectorsView:
         )
         self._failed = within("ul", "troubles gone", aria_label="What has failed")
         self._failures: Sequence[tuple[str, str]] = ()
-        self._said = Part("p", "", "said", role="status")
+        self._said = Element("p", "", "said", role="status")
         self._confirmation = Confirmation()
-        self._nothing = Part("p", "No connector is configured yet.", "nothing", role="status")
+        self._nothing = Element("p", "No connector is configured yet.", "nothing", role="status")
         self._place = within("div")
 
     def show(self, snapshot: Snapshot) -> None:
@@ -74,7 +74,7 @@ class ConnectorsView:
             with self._failed:
                 for anchor, sentence in found:
                     with within("li"):
-                        Part("a", sentence, href=f"#{anchor}")
+                        Element("a", sentence, href=f"#{anchor}")
         self._failed.show_classes("troubles" if found else "troubles gone")
 
     async def _ask(self, verb: Verb, subject: Subject) -> None:
@@ -96,13 +96,13 @@ class _ConnectorBlock:
         self._subject = Subject(pair, connector.name)
         with within("section", "connector", aria_label=str(self._subject), id=_anchor(flow, connector)) as self.element:
             with within("div", "line"):
-                Part("h3", connector.name)
-                Part("span", flow.name, "soft")
-                self._state = Part("span", role="status")
-                self._wanted = Part("span", "", "soft")
+                Element("h3", connector.name)
+                Element("span", flow.name, "soft")
+                self._state = Element("span", role="status")
+                self._wanted = Element("span", "", "soft")
                 with within("span", "buttons"):
                     for verb in VERBS:
-                        button = Part(
+                        button = Element(
                             "button",
                             verb.name,
                             "plain grave" if verb.is_grave else "plain",
@@ -160,8 +160,8 @@ class _Trace:
 
     def __init__(self, title: str) -> None:
         with within("details", "trace") as self.element:
-            Part("summary", title)
-            self._text = Part("pre", tabindex="0")
+            Element("summary", title)
+            self._text = Element("pre", tabindex="0")
         self.element.set_visibility(False)
 
     def show(self, trace: str) -> None:

@@ -9,11 +9,11 @@ from urllib.parse import quote
 
 from nicegui import ui
 
-from mm2.copy.states import State
+from mm2.copy.states import PartitionState
 from mm2.observer.traces import reason_of
 from mm2.observer.views import FlowState, FlowView, Snapshot
 from mm2.ui.history import BEAT_STEP_MS, Beat, FlowHistory, History, Point, heartbeat_of
-from mm2.ui.parts import TONES, Part, rank_of, within
+from mm2.ui.parts import TONES, Element, rank_of, within
 from mm2.ui.wording import UNKNOWN, clock, count, plural, rate, seconds, size
 
 _CURVES: Final = (("50 %", "solid", 2.4), ("95 %", "dashed", 1.8), ("99 %", "dotted", 1.8))
@@ -33,8 +33,8 @@ class FlowsView:
     def __init__(self, history: History) -> None:
         self._history = history
         self._blocks: dict[str, _FlowBlock] = {}
-        Part("h1", "Flows", "unseen")
-        self._nothing = Part("p", "This process has no flows yet.", "nothing", role="status")
+        Element("h1", "Flows", "unseen")
+        self._nothing = Element("p", "This process has no flows yet.", "nothing", role="status")
         self._index = within("ul", "index gone", aria_label="All flows, the worst first")
         self._lines: list[_Line] = []
         self._place = within("div")
@@ -67,9 +67,9 @@ class _Line:
 
     def __init__(self) -> None:
         with within("li") as self.element:
-            self._name = Part("a")
-            self._state = Part("span")
-            self._sentence = Part("span")
+            self._name = Element("a")
+            self._state = Element("span")
+            self._sentence = Element("span")
 
     def show(self, flow: FlowView) -> None:
         self.element.show_classes("")
@@ -85,10 +85,10 @@ class _FlowBlock:
         heading = _anchor(flow)
         with within("section", "flow", aria_labelledby=heading) as self.element:
             with within("div", "which"):
-                Part("h2", flow.name, id=heading)
-                self._state = Part("span", role="status")
-                self._observed = Part("span", "", "soft")
-            self._sentence = Part("p", "", "sentence")
+                Element("h2", flow.name, id=heading)
+                self._state = Element("span", role="status")
+                self._observed = Element("span", "", "soft")
+            self._sentence = Element("p", "", "sentence")
             self._troubles = within("ul", "troubles")
             self._said: Sequence[str] = ()
             with within("dl", "figures"):
@@ -103,19 +103,19 @@ class _FlowBlock:
                 self._beat = _figure("Newest heartbeat")
             with within("div", "curves"):
                 with within("figure"):
-                    Part("figcaption", "Records per second")
+                    Element("figcaption", "Records per second")
                     self._rates = ui.echart(_rate_options(), renderer="svg")
                 with within("figure"):
                     with within("figcaption"):
-                        Part("span", "Seconds until batches were visible on the target:")
+                        Element("span", "Seconds until batches were visible on the target:")
                         # Not at the ends of the curves, which overlap near zero.
                         for index, (name, _, _) in enumerate(_CURVES):
-                            Part("span", name, f"key curve-{index + 1}")
+                            Element("span", name, f"key curve-{index + 1}")
                     self._latencies = ui.echart(_latency_options(), renderer="svg")
-                    self._no_latency = Part("p", "Nothing was copied by this process in this time.", "empty")
+                    self._no_latency = Element("p", "Nothing was copied by this process in this time.", "empty")
                     self._no_latency.set_visibility(False)
             with within("div", "beats"):
-                self._beats_said = Part("span", "", "soft")
+                self._beats_said = Element("span", "", "soft")
                 self._strip = ui.html("", sanitize=False, tag="div").classes("strip").props("aria-hidden=true")
         self._drawn: int | None = None
         self._marks: tuple[bool | None, ...] = ()
@@ -150,7 +150,7 @@ class _FlowBlock:
             self._troubles.clear()
             with self._troubles:
                 for sentence in said:
-                    Part("li", sentence)
+                    Element("li", sentence)
         self._troubles.set_visibility(bool(said))
 
     def _show_beats(self, at_ms: int, flow: FlowView, history: FlowHistory) -> None:
@@ -218,17 +218,17 @@ def rate_of_bytes(value: float | None) -> str:
     return UNKNOWN if value is None else f"{size(value)}/s"
 
 
-def _figure(title: str) -> Part:
+def _figure(title: str) -> Element:
     with within("div"):
-        Part("dt", title)
-        return Part("dd", UNKNOWN)
+        Element("dt", title)
+        return Element("dd", UNKNOWN)
 
 
-def _link(title: str, href: str) -> Part:
+def _link(title: str, href: str) -> Element:
     with within("div"):
-        Part("dt", title)
+        Element("dt", title)
         with within("dd"):
-            return Part("a", UNKNOWN, href=href)
+            return Element("a", UNKNOWN, href=href)
 
 
 def troubles(flow: FlowView) -> tuple[str, ...]:
@@ -259,20 +259,20 @@ class _Partitions:
         self._href = href
         self._said: Sequence[tuple[str, int]] = ()
         with within("div"):
-            Part("dt", "Partitions")
+            Element("dt", "Partitions")
             with within("dd"):
-                self._total = Part("a", UNKNOWN, href=href)
+                self._total = Element("a", UNKNOWN, href=href)
             self._others = within("dd", "others")
 
     def show(self, flow: FlowView) -> None:
         self._total.show(count(sum(flow.states.values()) or None))
-        said = [(state, number) for state, number in flow.states.items() if number and state != State.RUNNING]
+        said = [(state, number) for state, number in flow.states.items() if number and state != PartitionState.RUNNING]
         if said != self._said:
             self._said = said
             self._others.clear()
             with self._others:
                 for state, number in sorted(said, key=lambda one: rank_of(one[0])):
-                    Part("a", f"{number:,} {state}", f"state {TONES[state]}", href=f"{self._href}&state={state}")
+                    Element("a", f"{number:,} {state}", f"state {TONES[state]}", href=f"{self._href}&state={state}")
         self._others.set_visibility(bool(said))
 
 

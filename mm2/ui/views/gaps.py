@@ -8,7 +8,7 @@ from typing import Final
 from mm2.copy.segments import INTENDED
 from mm2.observer.views import PartitionView, Snapshot
 from mm2.ui.listing import Listing, Query, Shared
-from mm2.ui.parts import Browser, Cell, Column, Part, Row, Table, rank_of
+from mm2.ui.parts import Browser, Cell, Column, Element, Row, Table, rank_of
 from mm2.ui.wording import count, plural
 
 Entry = tuple[str, PartitionView]
@@ -78,13 +78,13 @@ class GapsView:
     def __init__(self, snapshot: Snapshot, wanted: Mapping[str, str]) -> None:
         flows = [flow.name for flow in snapshot.flows]
         self._snapshot = snapshot
-        Part("h1", "Gaps")
-        self._lead = Part("p", "", "lead")
-        Part("h2", "By reason")
+        Element("h1", "Gaps")
+        self._lead = Element("p", "", "lead")
+        Element("h2", "By reason")
         self._reasons = Table(
             _REASONS, caption="Missing offsets by reason", nothing="Every source offset has a record on the target."
         )
-        Part("h2", "By partition")
+        Element("h2", "By partition")
         kinds = sorted({reason for flow in snapshot.flows for reason in flow.gaps})
         self._browser = Browser(
             _COLUMNS,

@@ -7,7 +7,7 @@ from typing import Final
 
 from mm2.observer.views import GroupView, Snapshot
 from mm2.ui.listing import Listing, Query, Shared
-from mm2.ui.parts import Browser, Cell, Column, Part, Row
+from mm2.ui.parts import Browser, Cell, Column, Element, Row
 from mm2.ui.wording import count, plural
 
 Entry = tuple[str, GroupView]
@@ -50,8 +50,8 @@ class GroupsView:
     def __init__(self, snapshot: Snapshot, wanted: Mapping[str, str]) -> None:
         flows = [flow.name for flow in snapshot.flows]
         self._snapshot = snapshot
-        Part("h1", "Groups")
-        self._lead = Part("p", "", "lead")
+        Element("h1", "Groups")
+        self._lead = Element("p", "", "lead")
         self._browser = Browser(
             _COLUMNS,
             lambda query: GROUPS.select(self._snapshot, query),

@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from mm2.copy.states import WELL, State
+from mm2.copy.states import WELL, PartitionState
 from mm2.observer.views import FlowView, PartitionView, Snapshot
 from mm2.ui.listing import Listing, Query, Shared
-from mm2.ui.parts import Browser, Cell, Column, Part, Row, rank_of
+from mm2.ui.parts import Browser, Cell, Column, Element, Row, rank_of
 from mm2.ui.wording import UNKNOWN, count, moment, plural, rate, seconds, size
 
 #: A flow's name and one of its partitions.
 Entry = tuple[str, PartitionView]
 _NOT_WELL: Final = "not-well"
-_KINDS: Final = {"": "All states", _NOT_WELL: "Whatever is not well", **{state.value: state.value for state in State}}
+_KINDS: Final = {
+    "": "All states",
+    _NOT_WELL: "Whatever is not well",
+    **{state.value: state.value for state in PartitionState},
+}
 
 
 def _is_kind(entry: Entry, kind: str) -> bool:
@@ -39,7 +43,7 @@ _LISTING: Final = Listing[Entry](
         "verified": lambda entry: entry[1].verified_offset,
     },
 )
-_RANKS: Final[Mapping[str, int]] = {state: rank_of(state) for state in State}
+_RANKS: Final[Mapping[str, int]] = {state: rank_of(state) for state in PartitionState}
 
 
 def _gather(snapshot: Snapshot) -> Sequence[Entry]:
@@ -67,8 +71,8 @@ class PartitionsView:
 
     def __init__(self, snapshot: Snapshot, wanted: Mapping[str, str]) -> None:
         flows = [flow.name for flow in snapshot.flows]
-        Part("h1", "Partitions")
-        self._lead = Part("p", "", "lead")
+        Element("h1", "Partitions")
+        self._lead = Element("p", "", "lead")
         self._snapshot = snapshot
         query = Query(wanted.get("flow", ""), wanted.get("state", ""), wanted.get("search", ""))
         self._browser = Browser(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from mm2.observer.views import LaneView, Snapshot
-from mm2.ui.parts import Cell, Column, Part, Row, Table, within
+from mm2.ui.parts import Cell, Column, Element, Row, Table, within
 from mm2.ui.wording import UNKNOWN, count, seconds
 
 _COLUMNS: Final = (
@@ -24,8 +24,8 @@ class SparkPage:
     """The Spark of this process."""
 
     def __init__(self) -> None:
-        Part("h1", "Spark")
-        Part(
+        Element("h1", "Spark")
+        Element(
             "p",
             "Copying is done in lanes. Each is a Spark job of one task after another; the next stands by before the last one ends. "
             "Shown are the lanes of this process; others have their own page.",
@@ -37,7 +37,7 @@ class SparkPage:
             self._application = _figure("Application")
             self._lanes = _figure("Lanes")
             self._lost = _figure("Micro-batches lost")
-        self._trouble = Part("p", "", "said bad", role="status")
+        self._trouble = Element("p", "", "said bad", role="status")
         self._table = Table(
             _COLUMNS, caption="Lanes and their micro-batches", nothing="Nothing is copied by this process.", rows=_MOST
         )
@@ -80,7 +80,7 @@ def held_up_first(lanes: Sequence[LaneView]) -> Sequence[LaneView]:
     return sorted(lanes, key=lambda lane: not lane.trouble)
 
 
-def _figure(title: str) -> Part:
+def _figure(title: str) -> Element:
     with within("div"):
-        Part("dt", title)
-        return Part("dd", UNKNOWN)
+        Element("dt", title)
+        return Element("dd", UNKNOWN)

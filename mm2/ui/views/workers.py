@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from mm2.observer.views import Snapshot
-from mm2.ui.parts import Column, Part, Row, Table
+from mm2.ui.parts import Column, Element, Row, Table
 from mm2.ui.wording import count, moment, seconds
 
 _COLUMNS: Final = (
@@ -31,8 +31,8 @@ class WorkersView:
     """One row per worker and flow."""
 
     def __init__(self) -> None:
-        Part("h1", "Workers")
-        Part(
+        Element("h1", "Workers")
+        Element(
             "p",
             "Processes that share the work of a flow. One leads: it deals the work out. When one goes, the others take over what it had.",
             "lead",
@@ -40,7 +40,7 @@ class WorkersView:
         self._table = Table(
             _COLUMNS, caption="Workers of all flows", nothing="No worker is in a group yet.", rows=_MOST
         )
-        Part("h2", "Certificates")
+        Element("h2", "Certificates")
         self._certificates = Table(
             _CERTIFICATES,
             caption="Certificates that this process uses",

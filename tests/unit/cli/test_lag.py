@@ -6,14 +6,16 @@ import pytest
 
 from mm2.cli.flow import CommandError
 from mm2.cli.lag import Threshold, worst_first
-from mm2.copy.states import State
+from mm2.copy.states import PartitionState
 from mm2.observer.views import PartitionView
 
 
 def partition(
     number: int, records: int | None = None, seconds: float | None = None, size: int | None = None
 ) -> PartitionView:
-    return PartitionView("t", number, "A.t", State.RUNNING, lag_records=records, lag_seconds=seconds, lag_bytes=size)
+    return PartitionView(
+        "t", number, "A.t", PartitionState.RUNNING, lag_records=records, lag_seconds=seconds, lag_bytes=size
+    )
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from mm2.cli.status import document, exit_code, print_json, tell
-from mm2.copy.states import State
+from mm2.copy.states import PartitionState
 from mm2.observer.views import ConnectorView, FlowState, FlowView, LossView, PartitionView, Risk, Snapshot, TaskView
 
 WELL = PartitionView(
     "orders",
     0,
     "A.orders",
-    State.RUNNING,
+    PartitionState.RUNNING,
     position=1200,
     source_end=1200,
     target_offset=1190,
@@ -26,10 +26,10 @@ WELL = PartitionView(
     verified_offset=1100,
 )
 TOO_LARGE = PartitionView(
-    "orders", 1, "A.orders", State.TOO_LARGE, "A record is too large.", 1_700_000_000_000, position=9
+    "orders", 1, "A.orders", PartitionState.TOO_LARGE, "A record is too large.", 1_700_000_000_000, position=9
 )
 LOST = LossView("orders", 0, 300, 899, "retention", 1_700_000_000_000)
-NOTED = PartitionView("orders", 2, "A.orders", State.RUNNING, note="at least once")
+NOTED = PartitionView("orders", 2, "A.orders", PartitionState.RUNNING, note="at least once")
 
 
 def flow(state: FlowState = FlowState.RUNNING, **changes: Any) -> FlowView:
@@ -115,7 +115,7 @@ def test_the_exit_code_is_that_of_the_worst_flow(flows: list[FlowView], code: in
 
 def test_json_has_every_field_of_the_snapshot() -> None:
     out = io.StringIO()
-    print_json(document(snapshot(flow(states={State.RUNNING: 1}, losses=(LOST,)))), out)
+    print_json(document(snapshot(flow(states={PartitionState.RUNNING: 1}, losses=(LOST,)))), out)
     told = json.loads(out.getvalue())
     (one,) = told["flows"]
     assert (told["at_ms"], one["name"], one["state"], one["states"]) == (

@@ -14,10 +14,10 @@ from mm2.cli.flow import CommandError
 from mm2.cli.verify import _tell, asked_for, bytes_of
 from mm2.copy.ledger import Verified
 from mm2.kafka.structs import TopicPartition
-from mm2.verify.findings import Difference, Findings, Kind
+from mm2.verify.findings import Difference, DifferenceKind, Findings
 from mm2.verify.page import page
 from mm2.verify.planning import Certainty, PartitionPlan
-from mm2.verify.report import PartitionReport, Report, Verdict
+from mm2.verify.report import PartitionReport, Verdict, VerifyReport
 
 
 def options(**given: object) -> argparse.Namespace:
@@ -64,25 +64,28 @@ def test_limits_are_numbers_with_a_unit() -> None:
             bytes_of(text)
 
 
-def report_of(*differences: Difference, trouble: str = "") -> Report:
+def report_of(*differences: Difference, trouble: str = "") -> VerifyReport:
     findings = Findings(records=10, source_records=11, target_records=10, bytes=2_000_000, explained={"control": 2})
     for difference in differences:
         findings.differ(difference)
     plan = PartitionPlan("<script>", 0, "A.<script>", 0, 13, trouble=trouble, notes=["a & b"])
-    return Report("A->B", 1_000, 2_000, 1, (PartitionReport.of(plan, findings),))
+    return VerifyReport("A->B", 1_000, 2_000, 1, (PartitionReport.of(plan, findings),))
 
 
 def test_the_worst_decides() -> None:
-    missing = Difference(Kind.MISSING, 3, None)
+    missing = Difference(DifferenceKind.MISSING, 3, None)
     assert report_of().verdict is Verdict.EQUAL
     assert report_of(trouble="no answer").verdict is Verdict.TROUBLE
     assert report_of(missing, trouble="no answer").verdict is Verdict.DIFFERENT
 
 
 def test_neighbours_are_one_stretch() -> None:
-    rows = [Difference(Kind.MISSING, offset, None) for offset in (3, 4, 5, 7)]
+    rows = [Difference(DifferenceKind.MISSING, offset, None) for offset in (3, 4, 5, 7)]
     (partition,) = report_of(*rows).partitions
-    assert partition.differences == (Difference(Kind.MISSING, 3, None, 3), Difference(Kind.MISSING, 7, None))
+    assert partition.differences == (
+        Difference(DifferenceKind.MISSING, 3, None, 3),
+        Difference(DifferenceKind.MISSING, 7, None),
+    )
     assert partition.counts == {"missing": 4}
     assert json.loads(json.dumps(partition.to_json()))["listed"][0] == {
         "kind": "missing",
@@ -95,7 +98,11 @@ def test_neighbours_are_one_stretch() -> None:
 
 def test_people_are_told_the_same_as_programs() -> None:
     out = StringIO()
-    _tell(out, report_of(Difference(Kind.MISSING, 3, None, 2), Difference(Kind.EXTRA, None, 9)), brief=False)
+    _tell(
+        out,
+        report_of(Difference(DifferenceKind.MISSING, 3, None, 2), Difference(DifferenceKind.EXTRA, None, 9)),
+        brief=False,
+    )
     assert out.getvalue().splitlines() == [
         "PARTITION   SOURCE OFFSETS  RECORDS  DIFFERENCES  VERDICT",
         "<script>-0            0-12       10            3  different",
@@ -110,7 +117,7 @@ def test_people_are_told_the_same_as_programs() -> None:
 
 
 def test_a_page_shows_what_clusters_say_as_text_and_needs_nothing_else() -> None:
-    shown = page(report_of(Difference(Kind.ALTERED_HEADERS, 3, 3, 1, "<b> is new")))
+    shown = page(report_of(Difference(DifferenceKind.ALTERED_HEADERS, 3, 3, 1, "<b> is new")))
     assert "<script" not in shown
     assert "&lt;script&gt;-0" in shown
     assert "&lt;b&gt; is new" in shown
@@ -121,7 +128,7 @@ def test_a_page_shows_what_clusters_say_as_text_and_needs_nothing_else() -> None
 
 
 def test_a_page_begins_with_what_differs() -> None:
-    equal, different = report_of(), report_of(Difference(Kind.MISSING, 3, None))
+    equal, different = report_of(), report_of(Difference(DifferenceKind.MISSING, 3, None))
     shown = page(replace(equal, partitions=(*equal.partitions, *different.partitions)))
     assert re.findall(r'<td class="(equal|different)">', shown) == ["different", "equal"]
 
@@ -131,7 +138,7 @@ def test_behind_a_difference_nothing_counts_as_verified() -> None:
     first = clean.verified(5)
     assert first is not None
     assert (first.first, first.offset, first.checked, first.at_ms, first.records) == (0, 13, 13, 5, 10)
-    (spoiled,) = report_of(Difference(Kind.MISSING, 3, None)).partitions
+    (spoiled,) = report_of(Difference(DifferenceKind.MISSING, 3, None)).partitions
     later = replace(spoiled, before=first._replace(checked=2, offset=2)).verified(6)
     assert later is not None
     assert (later.offset, later.checked, later.records, later.differences) == (3, 13, 20, {"missing": 1})

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from mm2.metrics import flows
 from mm2.metrics.connect import CONNECT_METRICS
 from mm2.metrics.connect import FLOW_LABELS as OF_FLOW
-from mm2.metrics.metric import Kind, Metric
+from mm2.metrics.metric import Metric, MetricType
 from mm2.metrics.mirror import MIRROR_METRICS
 from tests.unit.conf.promtool import metrics_in, rules
 from tests.unit.conf.test_grafana import BOARDS, queries
@@ -29,7 +29,7 @@ def known() -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for metric in (*described.values(), *MIRROR_METRICS):
         labels = {*metric.labels, *_SCRAPED}
-        if metric.kind is Kind.HISTOGRAM:
+        if metric.kind is MetricType.HISTOGRAM:
             found |= {
                 f"{metric.name}_bucket": labels | {"le"},
                 f"{metric.name}_sum": labels,

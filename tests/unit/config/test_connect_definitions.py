@@ -18,7 +18,7 @@ from mm2.config.connector_keys import (
     SOURCE_CONNECTOR_CONFIG,
     source_connector_config,
 )
-from mm2.config.values import Type
+from mm2.config.values import ConfigType
 from mm2.config.worker_keys import DISTRIBUTED_CONFIG, STANDALONE_CONFIG
 from tests.unit.config.key_columns import columns, rows
 
@@ -89,7 +89,7 @@ def test_bad_values_are_refused_in_kafka_s_words(name: str) -> None:
     base = SOURCE_CONNECTOR_CONFIG if name == "SinkConnectorConfig" else ConfigDef()
     for key in definition.keys.values():
         tls_or_sasl = key.name.startswith(("ssl.", "sasl.")) and key.name != "ssl.client.auth"
-        if key.name in OURS | NOT_TRIED or tls_or_sasl or key.type is Type.CLASS or key.name in base:
+        if key.name in OURS | NOT_TRIED or tls_or_sasl or key.type is ConfigType.CLASS or key.name in base:
             continue
         for given in TRIES:
             props = {} if given is None else {key.name: given}

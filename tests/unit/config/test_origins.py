@@ -10,8 +10,8 @@ from mm2.config.origins import (
     PROCESS,
     WORKER,
     Level,
-    Section,
     Setting,
+    SettingsSection,
     flow_settings,
     matching,
     process_settings,
@@ -136,4 +136,6 @@ def test_keys_that_nothing_reads_are_told_with_line_and_nearest() -> None:
 
 def test_matching_leaves_out_parts_without_such_a_key() -> None:
     one, other = Setting("a.b", "1", Level.TOP), Setting("c", "2", Level.TOP)
-    assert matching([Section("x", (one, other)), Section("y", (other,))], "b") == [Section("x", (one,))]
+    assert matching([SettingsSection("x", (one, other)), SettingsSection("y", (other,))], "b") == [
+        SettingsSection("x", (one,))
+    ]

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from mm2.connect.group.assignor import CooperativeAssignor, GroupAssignment, assign_eagerly, mismatch
-from mm2.connect.group.protocol import CONFIG_MISMATCH, URL_NOT_USED, Assignment, ConnectorTaskId, WorkerState
+from mm2.connect.group.protocol import CONFIG_MISMATCH, URL_NOT_USED, ConnectorTaskId, WorkerAssignment, WorkerState
 
 
 @dataclass
@@ -38,7 +38,7 @@ class Group:
     def round(self, *members: str, leader: str | None = None) -> GroupAssignment:
         self.held = {member: self.held.get(member, ([], [])) for member in members}
         states = {
-            member: WorkerState(self.url, 7, Assignment(0, "L", self.url, 7, tuple(cs), tuple(ts)))
+            member: WorkerState(self.url, 7, WorkerAssignment(0, "L", self.url, 7, tuple(cs), tuple(ts)))
             for member, (cs, ts) in self.held.items()
         }
         outcome = self.assignor.assign(

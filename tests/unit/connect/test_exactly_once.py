@@ -15,7 +15,7 @@ from mm2.connect.plugins import Plugins
 from mm2.connect.runtime.exactly_once import (
     Boundary,
     ExactlyOnceSupport,
-    Transactions,
+    TransactionBoundaries,
     leader_transactional_id,
     preflight,
     task_transactional_id,
@@ -127,9 +127,9 @@ def connector_config(**settings: str) -> AbstractConfig:
 def test_an_interval_is_that_of_offset_commits_unless_it_is_given() -> None:
     worker_settings = worker_config(offset__flush__interval__ms="7000")
     by_default = transactions_of(connector_config(), worker_settings, {})
-    assert by_default == Transactions(Boundary.POLL, 7000, 60_000)
+    assert by_default == TransactionBoundaries(Boundary.POLL, 7000, 60_000)
     given = connector_config(transaction__boundary="INTERVAL", transaction__boundary__interval__ms="0")
-    assert transactions_of(given, worker_settings, {"transaction.timeout.ms": "9000"}) == Transactions(
+    assert transactions_of(given, worker_settings, {"transaction.timeout.ms": "9000"}) == TransactionBoundaries(
         Boundary.INTERVAL, 0, 9000
     )
     by_connector = connector_config(transaction__boundary="Connector")

@@ -12,7 +12,7 @@ import structlog
 from mm2.config.worker_keys import WorkerConfig
 from mm2.connect.api import ConnectError
 from mm2.connect.errors import BadRequest, NotFound, NotLeader
-from mm2.connect.group.protocol import NO_ERROR, URL_NOT_USED, Assignment, ConnectorTaskId
+from mm2.connect.group.protocol import NO_ERROR, URL_NOT_USED, ConnectorTaskId, WorkerAssignment
 from mm2.connect.herder import base as base_module
 from mm2.connect.herder import config_view as view_module
 from mm2.connect.herder import ownership as ownership_module
@@ -56,7 +56,7 @@ def run_requests(instance: DistributedHerder) -> float:
 
 def hold(instance: DistributedHerder) -> None:
     """Let it have a task, as after a rebalance."""
-    held = Assignment(NO_ERROR, "m", URL_NOT_USED, 1, (), (TASK,), version=2)
+    held = WorkerAssignment(NO_ERROR, "m", URL_NOT_USED, 1, (), (TASK,), version=2)
     instance._member._allocation = held
     instance._work.tasks = {TASK}
 
@@ -89,10 +89,10 @@ def test_leading_again_as_another_member_is_a_new_leadership() -> None:
     instance._on_leader_ready = lambda leader: announced.append(leader._member.member_id)
     for member_id in ("m1", "m1", "m2"):
         instance._member._member_id = member_id
-        instance._rebalances.assignment = Assignment(NO_ERROR, member_id, URL_NOT_USED, 1, version=2)
+        instance._rebalances.assignment = WorkerAssignment(NO_ERROR, member_id, URL_NOT_USED, 1, version=2)
         instance._rebalances.announce_leadership()
     assert announced == ["m1", "m2"]
-    instance._rebalances.assignment = Assignment(NO_ERROR, "other", URL_NOT_USED, 1, version=2)
+    instance._rebalances.assignment = WorkerAssignment(NO_ERROR, "other", URL_NOT_USED, 1, version=2)
     instance._rebalances.announce_leadership()
     assert announced == ["m1", "m2"]
 
@@ -143,7 +143,7 @@ KEY = SessionKey(bytes(32), "HmacSHA256", 0)
 def follower(monkeypatch: pytest.MonkeyPatch, leader_url: str, **answers: object) -> DistributedHerder:
     """Of a leader that has REST; `answers` are what it says to one request after another, None when it has fenced."""
     instance = herder(**{"exactly.once.source.support": "enabled"})
-    instance._rebalances.assignment = Assignment(NO_ERROR, "leader", leader_url, 1, (), (TASK,), version=2)
+    instance._rebalances.assignment = WorkerAssignment(NO_ERROR, "leader", leader_url, 1, (), (TASK,), version=2)
     instance._session_keys.accept(KEY)
     left = list(answers.values())
     pending = [True]
@@ -201,7 +201,7 @@ def test_a_task_is_ours_while_it_is_assigned_and_its_configs_are_the_newest(
     state = ClusterConfigState(task_config_generations={"c": 3})
     monkeypatch.setattr(instance._config_store, "refresh", lambda _timeout_s: None)
     monkeypatch.setattr(instance._config_store, "snapshot", lambda: state)
-    instance._rebalances.assignment = Assignment(NO_ERROR, "m", URL_NOT_USED, 1, (), tasks, version=2)
+    instance._rebalances.assignment = WorkerAssignment(NO_ERROR, "m", URL_NOT_USED, 1, (), tasks, version=2)
     with ThreadPoolExecutor(1) as pool:
         asking = pool.submit(instance._ownership.confirm, TASK, generation, never)
         while not asking.done():
@@ -223,7 +223,7 @@ def test_only_sources_have_older_tasks_to_fence(monkeypatch: pytest.MonkeyPatch)
     state = ClusterConfigState(connector_configs={"c": {"connector.class": sink}})
     monkeypatch.setattr(instance._config_store, "snapshot", lambda: state)
     instance._member._member_id = "m"
-    instance._rebalances.assignment = Assignment(NO_ERROR, "m", URL_NOT_USED, 1, version=2)
+    instance._rebalances.assignment = WorkerAssignment(NO_ERROR, "m", URL_NOT_USED, 1, version=2)
     sink_future, unknown = instance.begin_fencing("c"), instance.begin_fencing("nobody")
     run_requests(instance)
     with pytest.raises(BadRequest, match="Connector c is not a source connector"):
@@ -261,7 +261,7 @@ def test_a_follower_says_who_leads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         instance._config_store, "snapshot", lambda: ClusterConfigState(connector_configs={"c": {"name": "c"}})
     )
-    instance._rebalances.assignment = Assignment(NO_ERROR, "other", "http://leader:1/", 1, version=2)
+    instance._rebalances.assignment = WorkerAssignment(NO_ERROR, "other", "http://leader:1/", 1, version=2)
     requests: list[Future[Any]] = [
         instance.delete_connector_config("c"),
         instance.stop_connector("c"),

@@ -9,15 +9,15 @@ import pytest
 
 from mm2.connect.group.assignor import CooperativeAssignor
 from mm2.connect.group.membership import GroupMember, _Dropped, _merge, _Rebalanced
-from mm2.connect.group.protocol import CONFIG_MISMATCH, NO_ERROR, URL_NOT_USED, Assignment, ConnectorTaskId
+from mm2.connect.group.protocol import CONFIG_MISMATCH, NO_ERROR, URL_NOT_USED, ConnectorTaskId, WorkerAssignment
 from mm2.connect.stores.config_state import ClusterConfigState
 from mm2.kafka.classic_member import GroupTimings
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.settings import ClientSettings
 
 TASK = ConnectorTaskId("c", 0)
-HELD = Assignment(NO_ERROR, "m", URL_NOT_USED, 1, ("c",), (TASK,), version=2)
-MISMATCH = Assignment(CONFIG_MISMATCH, "m", URL_NOT_USED, 2, version=2)
+HELD = WorkerAssignment(NO_ERROR, "m", URL_NOT_USED, 1, ("c",), (TASK,), version=2)
+MISMATCH = WorkerAssignment(CONFIG_MISMATCH, "m", URL_NOT_USED, 2, version=2)
 
 
 class Revoked:
@@ -27,7 +27,7 @@ class Revoked:
         self.connectors: list[str] = []
         self.tasks: list[ConnectorTaskId] = []
 
-    def on_assigned(self, assignment: Assignment, generation: int) -> None:
+    def on_assigned(self, assignment: WorkerAssignment, generation: int) -> None:
         raise AssertionError("nothing is assigned here")
 
     def on_revoked(self, leader: str, connectors: Sequence[str], tasks: Sequence[ConnectorTaskId]) -> None:
@@ -35,7 +35,7 @@ class Revoked:
         self.tasks.extend(tasks)
 
 
-def member(listener: Revoked, held: Assignment) -> GroupMember:
+def member(listener: Revoked, held: WorkerAssignment) -> GroupMember:
     made = GroupMember(
         Cluster(ClientSettings.from_props({"bootstrap.servers": "127.0.0.1:1"}), name="T"),
         group_id="g",
@@ -53,7 +53,7 @@ def member(listener: Revoked, held: Assignment) -> GroupMember:
 
 @pytest.mark.parametrize("held", [HELD, _merge(HELD, MISMATCH)], ids=["assigned", "kept over a failed round"])
 @pytest.mark.parametrize("way", ["revoke_all", "dropped"])
-def test_whatever_runs_is_given_up(held: Assignment, way: str) -> None:
+def test_whatever_runs_is_given_up(held: WorkerAssignment, way: str) -> None:
     listener = Revoked()
     lost = member(listener, held)
     if way == "revoke_all":

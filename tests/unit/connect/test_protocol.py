@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from mm2.connect.api import ConnectError
 from mm2.connect.group.protocol import (
-    Assignment,
     ConnectorTaskId,
+    WorkerAssignment,
     WorkerState,
     decode_assignment,
     decode_worker_state,
@@ -28,7 +28,7 @@ ASSIGN_V2 = bytes.fromhex(
     "0001 64 00000001 00000001 00000001 0001 64 00000002 ffffffff 00000000 00000007"
 )
 EMPTY_V2 = bytes.fromhex("0002 0000 0001 4c 000b 687474703a2f2f683a312f 0000000000000005 00000000 00000000 00000000")
-FULL = Assignment(
+FULL = WorkerAssignment(
     0,
     "L",
     URL,
@@ -61,7 +61,7 @@ def test_worker_state_with_allocation() -> None:
 def test_assignments() -> None:
     assert encode_assignment(FULL, 0) == ASSIGN_V0
     assert encode_assignment(FULL, 2) == ASSIGN_V2
-    assert encode_assignment(Assignment(0, "L", URL, 5), 2) == EMPTY_V2
+    assert encode_assignment(WorkerAssignment(0, "L", URL, 5), 2) == EMPTY_V2
     assert decode_assignment(ASSIGN_V2) == FULL
     assert decode_assignment(ASSIGN_V0).revoked_connectors == ()
 
@@ -84,7 +84,7 @@ work = st.lists(
 
 @given(work, work, st.integers(0, 2**31 - 1))
 def test_round_trip(tasks: list[ConnectorTaskId], gone: list[ConnectorTaskId], delay: int) -> None:
-    told = Assignment(0, "m", "ü", 2**40, (), tuple(sorted(tasks)), ("x",), tuple(sorted(gone)), delay)
+    told = WorkerAssignment(0, "m", "ü", 2**40, (), tuple(sorted(tasks)), ("x",), tuple(sorted(gone)), delay)
     back = decode_assignment(encode_assignment(told, 2))
     assert (set(back.tasks), set(back.revoked_tasks), back.delay_ms) == (set(tasks), set(gone), delay)
 

@@ -15,8 +15,8 @@ from mm2.connect.runtime.errors.tolerance import (
     Failed,
     Interrupted,
     ProcessingContext,
+    ProcessingStage,
     RetryWithToleranceOperator,
-    Stage,
     Tolerance,
 )
 
@@ -51,7 +51,7 @@ class Bench:
         )
         self.operator.add_reporter(self.noted)
 
-    def run(self, step: Callable[[], object], stage: Stage = Stage.VALUE_CONVERTER) -> object:
+    def run(self, step: Callable[[], object], stage: ProcessingStage = ProcessingStage.VALUE_CONVERTER) -> object:
         return self.operator.execute(ProcessingContext("record"), stage, "Some", step)
 
 
@@ -79,21 +79,21 @@ def test_the_first_failure_is_reported_and_final_when_nothing_is_tolerated() -> 
 def test_any_exception_of_a_converter_is_tolerated_but_elsewhere_only_retriable_ones() -> None:
     bench = Bench(tolerates_all=True)
     assert bench.run(Flaky(1, ValueError("odd"))) is None
-    assert bench.run(Flaky(1, RetriableError("soon")), Stage.KAFKA_CONSUME) is None
+    assert bench.run(Flaky(1, RetriableError("soon")), ProcessingStage.KAFKA_CONSUME) is None
     assert bench.counters.records_skipped == 2
     with pytest.raises(ConnectError, match="Unhandled exception in error handler"):
-        bench.run(Flaky(1, ValueError("odd")), Stage.TASK_PUT)
+        bench.run(Flaky(1, ValueError("odd")), ProcessingStage.TASK_PUT)
 
 
 def test_a_record_that_has_failed_is_not_worked_on_any_more() -> None:
     bench = Bench(tolerates_all=True)
     context = ProcessingContext("record")
     step = Flaky(9, ValueError("odd"))
-    for stage in (Stage.KEY_CONVERTER, Stage.VALUE_CONVERTER):
+    for stage in (ProcessingStage.KEY_CONVERTER, ProcessingStage.VALUE_CONVERTER):
         assert bench.operator.execute(context, stage, "Some", step) is None
     assert step.calls == 1
     assert len(bench.noted.seen) == 1
-    assert context.stage is Stage.KEY_CONVERTER
+    assert context.stage is ProcessingStage.KEY_CONVERTER
 
 
 def test_retriable_errors_are_repeated_within_the_time_and_others_are_not() -> None:
@@ -130,12 +130,12 @@ def test_what_failed_outside_is_reported_and_done_when_the_report_is() -> None:
     bench = Bench(tolerates_all=True)
     under_way: Future[None] = Future()
     bench.noted.outcome = under_way
-    told = bench.operator.execute_failed(ProcessingContext("r"), Stage.TASK_PUT, "SinkTask", ValueError("no"))
+    told = bench.operator.execute_failed(ProcessingContext("r"), ProcessingStage.TASK_PUT, "SinkTask", ValueError("no"))
     assert not told.done()
     under_way.set_result(None)
     assert told.done()
     with pytest.raises(ConnectError):
-        Bench().operator.execute_failed(ProcessingContext("r"), Stage.TASK_PUT, "SinkTask", ValueError("no"))
+        Bench().operator.execute_failed(ProcessingContext("r"), ProcessingStage.TASK_PUT, "SinkTask", ValueError("no"))
 
 
 def test_reporters_are_closed_even_when_one_cannot_be() -> None:
@@ -156,11 +156,11 @@ def test_reporters_are_closed_even_when_one_cannot_be() -> None:
 def test_a_first_attempt_that_was_made_elsewhere_counts_as_one() -> None:
     bench = Bench(retry_timeout_ms=5000)
     flaky = Flaky(0, RetriableError("again"))
-    failed = Failed(Stage.VALUE_CONVERTER, RetriableError("at first"))
+    failed = Failed(ProcessingStage.VALUE_CONVERTER, RetriableError("at first"))
     assert bench.run(failed.before(flaky)) == bench.run(flaky)
     assert (flaky.calls, bench.counters.record_failures, bench.counters.retries) == (2, 1, 1)
 
     strict = Bench()
     with pytest.raises(ConnectError, match="Tolerance exceeded"):
-        strict.run(Failed(Stage.VALUE_CONVERTER, DataError("bad")).before(flaky))
+        strict.run(Failed(ProcessingStage.VALUE_CONVERTER, DataError("bad")).before(flaky))
     assert flaky.calls == 2

@@ -12,7 +12,7 @@ from mm2.copy.executor.cursor import Cursor, SourceRange
 from mm2.copy.executor.outbox import Outbox, OutgoingBatch
 from mm2.copy.session import Mark
 from mm2.copy.spec import PartitionSpec
-from mm2.copy.states import State
+from mm2.copy.states import PartitionState
 from mm2.copy.tally import Tally
 from mm2.kafka.errors import BrokerFailure, CorruptBatch
 from mm2.kafka.records.batch import CONTROL, TRANSACTIONAL, BatchView, iter_batches
@@ -67,12 +67,12 @@ class Owner:
     def replaced(self, cursor: Cursor, first: int, records: int, *, exact: bool) -> None:
         self.told.append(("replaced", first, records, exact))
         if self.stops:
-            cursor.fail(State.LOST_RANGE, "")
+            cursor.fail(PartitionState.LOST_RANGE, "")
 
     def deleted(self, cursor: Cursor, first: int, after: int) -> None:
         self.told.append(("deleted", first, after))
         if self.stops:
-            cursor.fail(State.LOST_RANGE, "")
+            cursor.fail(PartitionState.LOST_RANGE, "")
         else:
             cursor.lose(first, after, "retention")
 

@@ -14,7 +14,7 @@ from mm2.copy.executor.cursor import BEHIND_OFFSETS, MANY_BATCHES, MISSING, QUEU
 from mm2.copy.executor.outbox import OutgoingBatch
 from mm2.copy.segments import Gap, Segment
 from mm2.copy.session import LOST_KEPT, Mark
-from mm2.copy.states import State
+from mm2.copy.states import PartitionState
 from mm2.kafka.errors import BrokerFailure, DisconnectedFailure
 from mm2.kafka.records.batch import LOG_APPEND_TIME, TRANSACTIONAL, read_header
 from mm2.kafka.records.record import Record, decode_batch, encode_batch
@@ -158,9 +158,9 @@ def test_a_corrupt_batch_is_fetched_once_more_and_then_stops_the_partition_behin
     assert (bench.cursor.stopped, bench.cursor.offset) == (False, 2)
     bench.fetch(spoiled(batch(2, 2)), batch(4, 2))
     progress = bench.cursor.progress()
-    assert (progress.state, progress.stopped, progress.offset) == (State.CORRUPT, True, 2)
+    assert (progress.state, progress.stopped, progress.offset) == (PartitionState.CORRUPT, True, 2)
     assert progress.reason.startswith("t-0: the record batch at offsets 2..3 has CRC-32C")
-    assert bench.owner.told == [("corrupt", 2), ("stopped", State.CORRUPT)]
+    assert bench.owner.told == [("corrupt", 2), ("stopped", PartitionState.CORRUPT)]
     bench.outgoing_batches[0].acked(0)
     assert (len(bench.outgoing_batches), bench.cursor.position) == (1, 2)
 
@@ -193,7 +193,7 @@ def test_an_error_of_ours_stops_the_partition_and_not_the_process(monkeypatch: p
     bench = Bench()
     monkeypatch.setattr(bench.owner, "put", lambda *_: 1 // 0)
     bench.fetch(batch(0, 1))
-    assert bench.cursor.progress().state == State.FAILED
+    assert bench.cursor.progress().state == PartitionState.FAILED
     assert "ZeroDivisionError" in bench.cursor.progress().reason
 
 
@@ -202,62 +202,62 @@ def test_an_error_of_ours_stops_the_partition_and_not_the_process(monkeypatch: p
 
 def test_a_failed_partition_stays_failed() -> None:
     bench = Bench()
-    bench.cursor.fail(State.RECREATED, "over")
-    bench.cursor.fail(State.CORRUPT, "again")
+    bench.cursor.fail(PartitionState.RECREATED, "over")
+    bench.cursor.fail(PartitionState.CORRUPT, "again")
     bench.cursor.refused(None)
     bench.cursor.failed(BrokerFailure.of(6))
     bench.fetch(batch(0, 1))
     progress = bench.cursor.progress()
-    assert (progress.state, progress.reason, progress.stopped) == (State.RECREATED, "over", True)
-    assert bench.owner.told.count(("stopped", State.RECREATED)) == 1
+    assert (progress.state, progress.reason, progress.stopped) == (PartitionState.RECREATED, "over", True)
+    assert bench.owner.told.count(("stopped", PartitionState.RECREATED)) == 1
 
 
 def test_the_sources_trouble_is_shown_until_it_answers() -> None:
     bench, failure = Bench(40), BrokerFailure.of(6, subject="reading t-0")
     bench.cursor.failed(failure)
     before = bench.cursor.progress()
-    assert (before.state, before.reason, before.offset) == (State.UNREACHABLE, str(failure), 40)
+    assert (before.state, before.reason, before.offset) == (PartitionState.UNREACHABLE, str(failure), 40)
     assert bench.owner.told == [("unreadable", 6)]
     bench.fetch()
     after = bench.cursor.progress()
-    assert (after.state, after.reason, after.offset, after.since_ms) == (State.RUNNING, "", -1, -1)
+    assert (after.state, after.reason, after.offset, after.since_ms) == (PartitionState.RUNNING, "", -1, -1)
 
 
 def test_the_same_trouble_keeps_its_time() -> None:
     bench = Bench()
-    bench.cursor.say(State.UNREACHABLE, "one")
+    bench.cursor.say(PartitionState.UNREACHABLE, "one")
     assert bench.cursor.read_trouble is not None
     bench.cursor.read_trouble = bench.cursor.read_trouble._replace(since_ms=5)
-    bench.cursor.say(State.UNREACHABLE, "two")
+    bench.cursor.say(PartitionState.UNREACHABLE, "two")
     assert (bench.cursor.read_trouble.since_ms, bench.cursor.read_trouble.reason) == (5, "two")
-    bench.cursor.say(State.UNAUTHORIZED, "three")
+    bench.cursor.say(PartitionState.UNAUTHORIZED, "three")
     assert bench.cursor.read_trouble.since_ms > 5
 
 
 @pytest.mark.parametrize(
     ("code", "state"),
     [
-        (29, State.UNAUTHORIZED),
-        (31, State.UNAUTHORIZED),
-        (56, State.TARGET_FULL),
-        (3, State.DELETED),
-        (6, State.UNREACHABLE),
-        (19, State.UNREACHABLE),
-        (87, State.REFUSED),
+        (29, PartitionState.UNAUTHORIZED),
+        (31, PartitionState.UNAUTHORIZED),
+        (56, PartitionState.TARGET_FULL),
+        (3, PartitionState.DELETED),
+        (6, PartitionState.UNREACHABLE),
+        (19, PartitionState.UNREACHABLE),
+        (87, PartitionState.REFUSED),
     ],
 )
-def test_a_brokers_word_becomes_a_state(code: int, state: State) -> None:
+def test_a_brokers_word_becomes_a_state(code: int, state: PartitionState) -> None:
     bench = Bench()
     bench.outbox.complaint = BrokerFailure.of(code, subject="writing to A.t-0")
     assert bench.state == state
     bench.outbox.complaint = None
-    assert bench.state == State.RUNNING
+    assert bench.state == PartitionState.RUNNING
 
 
 def test_a_broker_that_is_gone_is_unreachable() -> None:
     bench = Bench()
     bench.outbox.complaint = DisconnectedFailure("gone")
-    assert bench.state == State.UNREACHABLE
+    assert bench.state == PartitionState.UNREACHABLE
 
 
 def test_the_targets_refusal_is_shown_until_it_accepts() -> None:
@@ -266,14 +266,14 @@ def test_the_targets_refusal_is_shown_until_it_accepts() -> None:
     bench.outbox.refused = True
     bench.cursor.refused(BrokerFailure.of(10, subject="writing to A.t-0"))
     assert bench.cursor.stuck
-    assert bench.state == State.TOO_LARGE
+    assert bench.state == PartitionState.TOO_LARGE
     assert bench.cursor.progress().reason.startswith("writing to A.t-0: MESSAGE_TOO_LARGE")
     assert bench.owner.told == [("too large", 0, 1)]
     bench.fetch()
-    assert bench.state == State.TOO_LARGE
+    assert bench.state == PartitionState.TOO_LARGE
     bench.outbox.refused = False
     bench.cursor.refused(None)
-    assert (bench.state, bench.cursor.stuck) == (State.RUNNING, False)
+    assert (bench.state, bench.cursor.stuck) == (PartitionState.RUNNING, False)
 
 
 def test_a_record_that_the_owner_has_put_away_is_no_trouble() -> None:
@@ -281,21 +281,21 @@ def test_a_record_that_the_owner_has_put_away_is_no_trouble() -> None:
     bench.owner.takes_large = True
     bench.fetch(batch(0, 1))
     bench.cursor.refused(BrokerFailure.of(10))
-    assert bench.state == State.RUNNING
+    assert bench.state == PartitionState.RUNNING
 
 
 def test_behind_an_open_transaction_for_a_while_is_blocked_by_it() -> None:
     bench = Bench(900, read_committed=True)
     bench.fetch(end=1000, stable=900)
-    assert bench.state == State.RUNNING
+    assert bench.state == PartitionState.RUNNING
     bench.cursor._behind_lso_s -= 2
-    assert bench.state == State.BLOCKED_BY_OPEN_TXN
+    assert bench.state == PartitionState.BLOCKED_BY_OPEN_TXN
     told = bench.cursor.progress()
     assert "began at source offset 900 " in told.reason
     assert told.offset == 900
     assert bench.cursor.progress().since_ms == told.since_ms > 0
     bench.fetch(batch(900, 1), end=1000, stable=950)
-    assert bench.state == State.RUNNING
+    assert bench.state == PartitionState.RUNNING
 
 
 def test_only_a_reader_of_what_is_committed_is_blocked() -> None:
@@ -308,30 +308,30 @@ def test_a_limit_of_ours_is_shown_while_it_holds_something_up() -> None:
     bench = Bench(90)
     bench.fetch(end=100)
     bench.cursor.throttled()
-    assert bench.state == State.THROTTLED
+    assert bench.state == PartitionState.THROTTLED
     told = bench.cursor.progress()
     assert (told.reason, told.offset) == ("copy.throttle.bytes.per.sec allows no more", 90)
     assert told.since_ms > 0
     bench.fetch(batch(90, 10), end=100)
-    assert bench.state == State.RUNNING, "there is nothing left to read"
+    assert bench.state == PartitionState.RUNNING, "there is nothing left to read"
     bench.fetch(end=200)
     bench.cursor._throttled_s -= 5
-    assert bench.state == State.RUNNING
+    assert bench.state == PartitionState.RUNNING
 
 
 def test_far_behind_is_catching_up() -> None:
     bench = Bench(10)
     bench.fetch(end=10 + BEHIND_OFFSETS)
-    assert bench.state == State.RUNNING
+    assert bench.state == PartitionState.RUNNING
     bench.fetch(end=11 + BEHIND_OFFSETS)
-    assert bench.state == State.CATCHING_UP
+    assert bench.state == PartitionState.CATCHING_UP
 
 
 def test_a_note_is_shown_where_nothing_else_is_to_be_said() -> None:
     bench = Bench()
     bench.cursor.note = "at least once"
     assert bench.cursor.progress().reason == "at least once"
-    bench.cursor.say(State.UNREACHABLE, "away")
+    bench.cursor.say(PartitionState.UNREACHABLE, "away")
     assert bench.cursor.progress().reason == "away"
 
 

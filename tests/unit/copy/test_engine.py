@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mm2.copy.driver.batch import Batch
+from mm2.copy.driver.batch import MicroBatch
 from mm2.copy.driver.engine import CopyEngine
 from tests.unit.copy.test_lane import spec_of
 
@@ -29,7 +29,7 @@ def test_a_job_that_ends_with_a_second_attempt_does_not_end_the_lease_of_the_fir
     engine.spark = SimpleNamespace(context=lambda **_: None, doubt=lambda: None)
     engine._server = SimpleNamespace(expect=lambda _: None, forget=lambda _: None)
     engine._copied = lambda *_: end
-    batch = Batch("b", spec_of(1), lambda: None)
+    batch = MicroBatch("b", spec_of(1), lambda: None)
     batch.grant()
     engine._run_job("lane", batch)
     assert batch.over.is_set()

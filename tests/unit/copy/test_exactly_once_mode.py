@@ -19,11 +19,11 @@ from mm2.copy.executor.copier import Copier
 from mm2.copy.executor.losses import Losses
 from mm2.copy.executor.outbox import Outbox
 from mm2.copy.executor.source import Source, _Intake
-from mm2.copy.executor.transaction import Transactions
+from mm2.copy.executor.transaction import TaskTransactions
 from mm2.copy.ledger import Ledger, entry_record
 from mm2.copy.session import Lease, LedgerEntry, Mark, PreviousCommit, Session, SourceState, Start
 from mm2.copy.spec import Assignment, TransactionsSpec
-from mm2.copy.states import State
+from mm2.copy.states import PartitionState
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.log import KafkaBasedLog
 from mm2.kafka.reader import BatchReader
@@ -121,7 +121,7 @@ class Scene:
         self.cursor.owner.acked = copier.acked  # type: ignore[method-assign]
         self.sent: list[int] = []
         sink = SimpleNamespace(hold=lambda **_: None, put=self._put, outbox=self._outbox)
-        self.transactions = Transactions(
+        self.transactions = TaskTransactions(
             cast(Any, None), EXACTLY_ONCE, cast(Any, sink), "offsets", self._call, lambda _error: None
         )
         self.transactions._client = cast(Any, self.coordinator)
@@ -333,7 +333,7 @@ def test_a_transaction_that_can_never_be_committed_is_given_up() -> None:
     scene.bench.fetch(batch(105, 1))
     outbox = scene.bench.outbox
     outbox.stamp(outbox.queue[0])
-    scene.cursor.fail(State.RECREATED, "another topic")
+    scene.cursor.fail(PartitionState.RECREATED, "another topic")
 
     async def run() -> None:
         async with asyncio.timeout(3):  # before the lease ends, which the driver renews
@@ -432,7 +432,7 @@ def test_nothing_is_sent_between_the_positions_and_the_end_of_a_transaction(monk
         async def call(work: Any, *args: Any) -> Any:
             return work(*args)
 
-        transactions = Transactions(scene.cluster, EXACTLY_ONCE, scene.sink, "offsets", call, lambda _error: None)
+        transactions = TaskTransactions(scene.cluster, EXACTLY_ONCE, scene.sink, "offsets", call, lambda _error: None)
         transactions._identity = ProducerIdentity(7, 0)
         transactions._data, transactions._offsets = [box], {0: offsets}
 
@@ -476,7 +476,7 @@ def test_a_batch_that_may_be_in_the_transaction_is_sent_again_before_it_counts_a
         async def call(work: Any, *args: Any) -> Any:
             return work(*args)
 
-        transactions = Transactions(scene.cluster, EXACTLY_ONCE, scene.sink, "offsets", call, lambda _error: None)
+        transactions = TaskTransactions(scene.cluster, EXACTLY_ONCE, scene.sink, "offsets", call, lambda _error: None)
         transactions._identity = ProducerIdentity(7, 0)
         transactions._data, transactions._offsets = [box], {0: offsets}
 
@@ -540,7 +540,7 @@ def test_a_partition_that_was_added_to_one_transaction_is_added_to_the_next_one_
                 await late.wait()  # the thread that has the answer is kept from telling
             return found
 
-        transactions = Transactions(scene.cluster, EXACTLY_ONCE, scene.sink, "offsets", call, lambda _error: None)
+        transactions = TaskTransactions(scene.cluster, EXACTLY_ONCE, scene.sink, "offsets", call, lambda _error: None)
         transactions._identity = ProducerIdentity(7, 0)
         transactions._data, transactions._offsets = [box], {0: offsets}
         transactions._client = cast(Any, SimpleNamespace(end=end, add_partitions=add, implicit_partitions=False))

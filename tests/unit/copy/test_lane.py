@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from mm2.copy.driver.batch import Batch
+from mm2.copy.driver.batch import MicroBatch
 from mm2.copy.driver.lane import Lane
 from mm2.copy.driver.slots import Slots
 from mm2.copy.ledger import Pause
@@ -57,8 +57,8 @@ class Stage:
         self.positions: dict[TopicPartition, int] = {}  # what ledger and offsets topic say
         self.read: list[list[TopicPartition]] = []
         self.failures: list[Exception] = []  # of the next readings
-        self.submitted: queue.Queue[Batch] = queue.Queue()
-        self.cancelled: list[Batch] = []
+        self.submitted: queue.Queue[MicroBatch] = queue.Queue()
+        self.cancelled: list[MicroBatch] = []
         self.sent: dict[str, list[dict[str, Any]]] = {}
         self.pauses: dict[tuple[str, int | None], Pause] = {}
         self.lane = Lane(
@@ -79,22 +79,22 @@ class Stage:
             raise self.failures.pop(0)
         return {tp: Start(self.positions.get(tp)) for tp in wanted}
 
-    def _submit(self, batch: Batch) -> None:
+    def _submit(self, batch: MicroBatch) -> None:
         told = self.sent.setdefault(batch.id, [])
         batch._send = told.append  # type: ignore[assignment, method-assign]
         self.submitted.put(batch)
 
-    def _cancel(self, batch: Batch) -> None:
+    def _cancel(self, batch: MicroBatch) -> None:
         self.cancelled.append(batch)
         batch.ended("cancelled")
 
-    def next(self) -> Batch:
+    def next(self) -> MicroBatch:
         return self.submitted.get(timeout=10)
 
-    def told(self, batch: Batch, kind: str) -> list[dict[str, Any]]:
+    def told(self, batch: MicroBatch, kind: str) -> list[dict[str, Any]]:
         return [message for message in self.sent[batch.id] if message["type"] == kind]
 
-    def begun(self, batch: Batch) -> dict[TopicPartition, int | None]:
+    def begun(self, batch: MicroBatch) -> dict[TopicPartition, int | None]:
         """Play an executor up to its start; where it is to begin."""
         batch.received({"type": "ready"})
         wait(lambda: self.told(batch, "lease"))
@@ -103,12 +103,16 @@ class Stage:
         (message,) = self.told(batch, "start")
         return {TopicPartition(topic, part): Start.from_json(row).position for topic, part, row in message["starts"]}
 
-    def final(self, batch: Batch, *rows: PartitionProgress, starts: dict[TopicPartition, Start] | None = None) -> None:
+    def final(
+        self, batch: MicroBatch, *rows: PartitionProgress, starts: dict[TopicPartition, Start] | None = None
+    ) -> None:
         wait(lambda: self.told(batch, "stop"))
         end(batch, *rows, starts=starts)
 
 
-def end(batch: Batch, *rows: PartitionProgress, starts: dict[TopicPartition, Start] | None = None, **more: str) -> None:
+def end(
+    batch: MicroBatch, *rows: PartitionProgress, starts: dict[TopicPartition, Start] | None = None, **more: str
+) -> None:
     batch.received(
         {
             "type": "final",
@@ -126,7 +130,7 @@ def wait(condition: Callable[[], object]) -> None:
         time.sleep(0.005)
 
 
-def report(batch: Batch, *rows: PartitionProgress) -> None:
+def report(batch: MicroBatch, *rows: PartitionProgress) -> None:
     batch.received({"type": "progress", "partitions": [item.to_row() for item in rows]})
 
 
@@ -404,7 +408,7 @@ def test_a_next_batch_that_spark_is_still_starting_does_not_hold_up_the_stop() -
 
 @pytest.mark.parametrize("kind", ["progress", "waiting"])
 def test_every_report_is_answered_so_that_the_lease_lives(kind: str) -> None:
-    batch = Batch("b", spec_of(1), lambda: None)
+    batch = MicroBatch("b", spec_of(1), lambda: None)
     told: list[dict[str, Any]] = []
     batch._send = told.append  # type: ignore[assignment, method-assign]
     batch.received({"type": kind, "partitions": [], "reason": "r"})
@@ -430,14 +434,14 @@ def test_a_lease_that_was_renewed_while_it_was_given_up_is_waited_for(monkeypatc
     slept: list[float] = []
     monkeypatch.setattr("mm2.copy.driver.lane.time.sleep", slept.append)
     stage = Stage(60_000)
-    batch = Batch("b", spec_of(1), lambda: None)
+    batch = MicroBatch("b", spec_of(1), lambda: None)
     told = stage.sent[batch.id] = []
     batch._send = told.append  # type: ignore[assignment, method-assign]
     batch.grant()
     batch.heard_at = time.monotonic() - 3
     hang_up = stage.lane._cancel
 
-    def cancel(given_up: Batch) -> None:
+    def cancel(given_up: MicroBatch) -> None:
         report(given_up, row(T0, 1))
         hang_up(given_up)
 

@@ -17,7 +17,7 @@ from mm2.copy.ledger import (
     paused,
     verified_record,
 )
-from mm2.copy.segments import Chunk, Segment, Trail
+from mm2.copy.segments import Segment, SegmentChunk, Trail
 from mm2.copy.session import LedgerEntry, Mark, PreviousCommit
 from mm2.kafka.structs import TopicPartition
 from mm2.reasons import OffsetReason, OffsetReasonCode
@@ -165,7 +165,9 @@ def test_full_chunks_are_kept_compressed_and_read_as_they_were_written() -> None
     ledger, source = Ledger(), TopicPartition("t", 0)
     written = []
     for number in range(3):
-        chunk = Chunk(number, [Segment(1000 * number + 10 * row, 900 * number + 9 * row, 9) for row in range(100)])
+        chunk = SegmentChunk(
+            number, [Segment(1000 * number + 10 * row, 900 * number + 9 * row, 9) for row in range(100)]
+        )
         record = chunk_record(source, chunk)
         ledger.apply(record.key, record.value)
         written.append(chunk)

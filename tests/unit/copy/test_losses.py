@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mm2.copy.executor.cursor import Cursor
-from mm2.copy.executor.history import Verdict, examine
+from mm2.copy.executor.history import HistoryVerdict, examine
 from mm2.copy.executor.losses import CONTRADICTED_S, Losses
 from mm2.copy.executor.source import Source, _Intake
 from mm2.copy.executor.target_progress import fingerprint
 from mm2.copy.session import Mark, Session
 from mm2.copy.spec import CopySpec
-from mm2.copy.states import State
+from mm2.copy.states import PartitionState
 from mm2.kafka.errors import BrokerFailure, DisconnectedFailure, KafkaFailure
 from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import EARLIEST, EpochEnd, OffsetInfo, ProducerIdentity, TopicPartition
@@ -136,7 +136,7 @@ def test_or_it_stops_the_partition() -> None:
     scene = Scene(source_data_loss="stop")
     scene.range = (30, 50)
     scene.unreadable()
-    assert (stopped(scene), scene.cursor.position, scene.cursor.lost) == (State.LOST_RANGE, 10, [])
+    assert (stopped(scene), scene.cursor.position, scene.cursor.lost) == (PartitionState.LOST_RANGE, 10, [])
     trouble = scene.cursor.stop_trouble
     assert trouble is not None
     assert trouble.reason.startswith("offsets 10..29 of t-0 were deleted on A")
@@ -219,23 +219,23 @@ def end_of(epochs: list[tuple[int, int]], end: int, epoch: int) -> EpochEnd:
 @pytest.mark.parametrize(
     ("epochs", "end", "read", "finding"),
     [
-        ([(0, 0)], 50, (0, 50), (Verdict.SAME, 50)),
-        ([(0, 0), (3, 20)], 60, (3, 50), (Verdict.SAME, 50)),
-        ([(0, 0), (3, 20), (4, 50)], 60, (3, 50), (Verdict.SAME, 50)),
-        ([(0, 0), (3, 20), (4, 40)], 60, (3, 50), (Verdict.TRUNCATED, 40)),
-        ([(0, 0), (4, 30)], 60, (3, 50), (Verdict.TRUNCATED, 30)),
-        ([(0, 0), (4, 70)], 80, (3, 50), (Verdict.TRUNCATED, 50)),  # longer, and not the same
-        ([(4, 30)], 80, (3, 50), (Verdict.TRUNCATED, 30)),  # retention took everything older
-        ([(0, 0), (3, 20)], 40, (3, 50), (Verdict.REWOUND, 20)),  # written to since it was set back
-        ([(0, 0), (2, 20)], 80, (3, 50), (Verdict.REWOUND, 20)),
-        ([(0, 0), (1, 60)], 80, (9, 50), (Verdict.REWOUND, 50)),
-        ([(0, 0)], 80, (9, 50), (Verdict.REWOUND, 0)),
-        ([(0, 0)], 40, (0, 50), (Verdict.REWOUND, 0)),
-        ([], 40, (3, 50), (Verdict.UNKNOWN, 50)),
+        ([(0, 0)], 50, (0, 50), (HistoryVerdict.SAME, 50)),
+        ([(0, 0), (3, 20)], 60, (3, 50), (HistoryVerdict.SAME, 50)),
+        ([(0, 0), (3, 20), (4, 50)], 60, (3, 50), (HistoryVerdict.SAME, 50)),
+        ([(0, 0), (3, 20), (4, 40)], 60, (3, 50), (HistoryVerdict.TRUNCATED, 40)),
+        ([(0, 0), (4, 30)], 60, (3, 50), (HistoryVerdict.TRUNCATED, 30)),
+        ([(0, 0), (4, 70)], 80, (3, 50), (HistoryVerdict.TRUNCATED, 50)),  # longer, and not the same
+        ([(4, 30)], 80, (3, 50), (HistoryVerdict.TRUNCATED, 30)),  # retention took everything older
+        ([(0, 0), (3, 20)], 40, (3, 50), (HistoryVerdict.REWOUND, 20)),  # written to since it was set back
+        ([(0, 0), (2, 20)], 80, (3, 50), (HistoryVerdict.REWOUND, 20)),
+        ([(0, 0), (1, 60)], 80, (9, 50), (HistoryVerdict.REWOUND, 50)),
+        ([(0, 0)], 80, (9, 50), (HistoryVerdict.REWOUND, 0)),
+        ([(0, 0)], 40, (0, 50), (HistoryVerdict.REWOUND, 0)),
+        ([], 40, (3, 50), (HistoryVerdict.UNKNOWN, 50)),
     ],
 )
 def test_what_leader_epochs_tell(
-    epochs: list[tuple[int, int]], end: int, read: tuple[int, int], finding: tuple[Verdict, int]
+    epochs: list[tuple[int, int]], end: int, read: tuple[int, int], finding: tuple[HistoryVerdict, int]
 ) -> None:
     found = examine(lambda epoch: end_of(epochs, end, epoch), *read)
     assert (found.verdict, found.offset) == finding
@@ -270,9 +270,9 @@ def test_after_elections_the_histories_part_where_the_logs_do(data: st.DataObjec
         return
     same = next((i for i in range(offset) if i >= len(log) or log[i] != old[i]), offset)
     found = examine(lambda epoch: end_of(started, len(log), epoch), old[offset - 1], offset)
-    assert (found.verdict is Verdict.SAME) == (same == offset)
+    assert (found.verdict is HistoryVerdict.SAME) == (same == offset)
     assert same <= found.offset <= offset
-    if found.verdict is Verdict.TRUNCATED and found.offset < offset:
+    if found.verdict is HistoryVerdict.TRUNCATED and found.offset < offset:
         assert same == found.offset or old[same] < old[offset - 1]
 
 
@@ -338,7 +338,7 @@ def test_an_offset_that_is_refused_although_it_is_there_stops_the_partition_afte
         assert stopped(scene) is None
         clock[0] += CONTRADICTED_S + 1
         scene.unreadable()
-        assert (stopped(scene), scene.committed) == (State.LOST_RANGE, [])
+        assert (stopped(scene), scene.committed) == (PartitionState.LOST_RANGE, [])
         trouble = scene.cursor.stop_trouble
         assert trouble is not None
         assert "offset 10 of t-0 (leader epoch 7) as out of range although its log has 0..50" in trouble.reason
@@ -447,7 +447,7 @@ def test_what_is_under_way_is_waited_for() -> None:
 def test_a_new_topic_stops_the_partition_if_that_is_wanted() -> None:
     scene = Scene(source_data_loss="stop")
     scene.losses.renewed(scene.cursor, "new")
-    assert (stopped(scene), scene.committed) == (State.RECREATED, [])
+    assert (stopped(scene), scene.committed) == (PartitionState.RECREATED, [])
 
 
 @pytest.mark.parametrize("changes", [{"source_data_loss": "stop"}, {"auto_offset_reset": "none"}])
@@ -455,7 +455,7 @@ def test_a_source_that_was_cut_off_stops_the_partition_where_that_is_wanted(chan
     scene = Scene(**changes)
     scene.cursor.leader_epoch = 3
     scene.losses.diverged(scene.cursor, 2, 4)
-    assert (stopped(scene), scene.committed) == (State.LOST_RANGE, [])
+    assert (stopped(scene), scene.committed) == (PartitionState.LOST_RANGE, [])
     trouble = scene.cursor.stop_trouble
     assert trouble is not None
     (key, value), *_ = changes.items()
@@ -527,10 +527,10 @@ def test_where_it_is_not_known_which_they_were_the_partition_stops(case: str) ->
     copied(scene, 8)
     scene.cursor.foreign = 1 if case == "foreign" else 0
     scene.losses.target_truncated(scene.cursor, 3, 103 if case == "out of sight" else 115)
-    assert (stopped(scene), scene.committed) == (State.LOST_RANGE, [])
+    assert (stopped(scene), scene.committed) == (PartitionState.LOST_RANGE, [])
 
 
 def test_a_target_that_gives_an_offset_twice_stops_the_partition() -> None:
     scene = Scene()
     scene.losses.target_went_back(scene.cursor, 3)
-    assert stopped(scene) == State.INCONSISTENT
+    assert stopped(scene) == PartitionState.INCONSISTENT

@@ -16,10 +16,10 @@ from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.opening import Opening, duration_ms
 from mm2.copy.executor.outbox import Outbox
 from mm2.copy.executor.target_progress import FoundBatch, InconsistentTarget, Prints, TargetProgress, fingerprint
-from mm2.copy.segments import Chunk, Segment
+from mm2.copy.segments import Segment, SegmentChunk
 from mm2.copy.session import LedgerEntry, Lost, Mark, Session, Start, rules_of
 from mm2.copy.spec import Assignment, CopySpec, TransactionsSpec
-from mm2.copy.states import State
+from mm2.copy.states import PartitionState
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import AuthenticationFailure, BrokerFailure, DisconnectedFailure, KafkaFailure, TlsFailure
 from mm2.kafka.settings import ClientSettings
@@ -153,7 +153,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_was_handed_over_cleanly_goes_on_at_once() -> None:
-    scene, chunk = Scene(), Chunk(6, [Segment(40, 140, 10)])
+    scene, chunk = Scene(), SegmentChunk(6, [Segment(40, 140, 10)])
     play(scene, lambda: scene.begin(Start(50, 50, ENTRY.replace(lost_before=7), chunk, clean=True)))
     cursor, outbox = scene.cursor, scene.outbox
     assert (cursor.mark, cursor.offset, cursor.held, scene.reading) == (Mark(50, 150, 50), 50, False, [cursor])
@@ -255,7 +255,7 @@ def test_another_target_topic_of_the_same_name_stops_the_partition() -> None:
     play(scene, lambda: scene.begin(Start(50, 50, ENTRY, clean=True)))
     trouble = scene.cursor.stop_trouble
     assert trouble is not None
-    assert (trouble.state, scene.reading) == (State.RECREATED, [])
+    assert (trouble.state, scene.reading) == (PartitionState.RECREATED, [])
     assert "50 records" in trouble.reason
 
 
@@ -272,12 +272,12 @@ def test_one_stale_answer_about_the_remote_topic_stops_nothing() -> None:
 def test_when_it_is_copied_once_more_to_another_target_nothing_is_known_of_places_on_the_first() -> None:
     scene, moved = Scene(), ENTRY.replace(session=None)
     scene.topic_ids, scene.offsets[LATEST] = {"A.t": "other"}, [0]
-    play(scene, lambda: scene.begin(Start(30, 30, moved, Chunk(6, [Segment(0, 100, 50)]), moved=True)))
+    play(scene, lambda: scene.begin(Start(30, 30, moved, SegmentChunk(6, [Segment(0, 100, 50)]), moved=True)))
     trail = scene.cursor.trail
-    assert (trail.newest, trail.gaps, scene.cursor.mark) == (Chunk(7), {"control": 2}, Mark(30, 0, 0))
-    assert trail.take_changed() == ([Chunk(7)], list(range(7)))
+    assert (trail.newest, trail.gaps, scene.cursor.mark) == (SegmentChunk(7), {"control": 2}, Mark(30, 0, 0))
+    assert trail.take_changed() == ([SegmentChunk(7)], list(range(7)))
     same = Scene()
-    play(same, lambda: same.begin(Start(30, 30, moved, Chunk(6, [Segment(0, 100, 50)]), moved=True)))
+    play(same, lambda: same.begin(Start(30, 30, moved, SegmentChunk(6, [Segment(0, 100, 50)]), moved=True)))
     assert same.cursor.trail.newest.segments == [Segment(0, 100, 50)], "sent back on the same one, all of it holds"
 
 
@@ -295,7 +295,7 @@ def test_a_target_that_contradicts_the_count_stops_the_partition() -> None:
     play(scene, lambda: scene.begin(Start(50, 40, ENTRY)))
     trouble = scene.cursor.stop_trouble
     assert trouble is not None
-    assert (trouble.state, scene.reading) == (State.INCONSISTENT, [])
+    assert (trouble.state, scene.reading) == (PartitionState.INCONSISTENT, [])
     assert "40 offsets" in trouble.reason
 
 
@@ -411,7 +411,7 @@ def test_transactions_begin_where_the_session_ends_now_if_the_target_lost_its_en
     scene = Scene(transactions=TransactionsSpec("id"))
     scene.standings = [TargetProgress(45, 145, 0)]
     entry = ENTRY.replace(foreign=0)
-    play(scene, lambda: scene.begin(Start(50, 40, entry, Chunk(9, [Segment(0, 100, 50)]))))
+    play(scene, lambda: scene.begin(Start(50, 40, entry, SegmentChunk(9, [Segment(0, 100, 50)]))))
     assert (scene.cursor.position, scene.cursor.stop_trouble, scene.truncated) == (45, None, [])
 
 
@@ -420,7 +420,7 @@ def test_transactions_do_not_begin_where_it_is_not_known_what_the_target_lost() 
     scene.standings = [TargetProgress(45, 145, 0)]
     play(scene, lambda: scene.begin(Start(50, 40, ENTRY)))
     assert scene.cursor.stop_trouble is not None
-    assert (scene.cursor.stop_trouble.state, scene.reading) == (State.LOST_RANGE, [])
+    assert (scene.cursor.stop_trouble.state, scene.reading) == (PartitionState.LOST_RANGE, [])
 
 
 def test_a_session_that_cannot_go_on_is_followed_by_another() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mm2.copy.executor.outbox import Outbox, OutgoingBatch, outgoing_of
 from mm2.copy.executor.positions import Commit, PendingRecords, Positions, offset_key, offset_value
 from mm2.copy.ledger import Ledger, entry_record
-from mm2.copy.segments import Chunk, Segment
+from mm2.copy.segments import Segment, SegmentChunk
 from mm2.copy.session import (
     POSITION_HEADER,
     Lease,
@@ -157,7 +157,7 @@ def test_what_comes_meanwhile_goes_together() -> None:
 def test_chunks_and_what_is_forgotten_go_with_the_entry() -> None:
     desk = Desk()
     positions = desk.positions()
-    positions.commit(Commit(entry_of(5), (Chunk(66, [Segment(0, 0, 5)]),), (2,)))
+    positions.commit(Commit(entry_of(5), (SegmentChunk(66, [Segment(0, 0, 5)]),), (2,)))
     positions.flush()
     desk.ack()
     keys = [json.loads(record.key or b"").get("chunk") for _, _, record in desk.log]

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from mm2.copy import channel
-from mm2.copy.driver.batch import Batch
-from mm2.copy.driver.identity import Identity
+from mm2.copy.driver.batch import MicroBatch
+from mm2.copy.driver.identity import DriverIdentity
 from mm2.copy.driver.server import ChannelServer
 from mm2.copy.spec import CopySpec, PartitionSpec
 from mm2.kafka.settings import ClientSettings
@@ -24,7 +24,7 @@ SPEC = CopySpec("A->B", "C", 0, "A", "B", SETTINGS, SETTINGS, (PartitionSpec("t"
 
 @pytest.fixture(params=["plain", "tls"])
 def server(request: pytest.FixtureRequest) -> Iterator[ChannelServer]:
-    server = ChannelServer("127.0.0.1", identity=Identity.create() if request.param == "tls" else None)
+    server = ChannelServer("127.0.0.1", identity=DriverIdentity.create() if request.param == "tls" else None)
     yield server
     server.close()
 
@@ -46,7 +46,7 @@ class Executor:
     def say(self, message: dict[str, Any]) -> None:
         self.socket.sendall(channel.encode(message))
 
-    def hello(self, batch: Batch, *, secret: str | None = None, attempt: int = 0) -> str:
+    def hello(self, batch: MicroBatch, *, secret: str | None = None, attempt: int = 0) -> str:
         own = channel.nonce()
         mac = channel.proof(secret or batch.secret, "executor", self.challenge, batch.id, attempt)
         self.say({"batch": batch.id, "attempt": attempt, "nonce": own, "mac": mac})
@@ -61,8 +61,8 @@ class Executor:
             return True
 
 
-def batch_of(server: ChannelServer) -> Batch:
-    batch = Batch("b", SPEC, lambda: None)
+def batch_of(server: ChannelServer) -> MicroBatch:
+    batch = MicroBatch("b", SPEC, lambda: None)
     server.expect(batch)
     return batch
 
@@ -176,7 +176,7 @@ def test_lines_come_whole_however_they_were_cut(server: ChannelServer) -> None:
 
 
 def test_an_error_of_ours_ends_the_batch_and_not_the_server(server: ChannelServer) -> None:
-    broken = Batch("b", SPEC, lambda: 1 // 0)  # type: ignore[arg-type]
+    broken = MicroBatch("b", SPEC, lambda: 1 // 0)  # type: ignore[arg-type]
     server.expect(broken)
     executor = Executor(server)
     executor.hello(broken)
@@ -203,7 +203,7 @@ def test_closing_ends_listening_connections_and_the_thread(server: ChannelServer
 
 
 def test_without_tls_nobody_learns_anything_where_tls_is_asked_for() -> None:
-    server = ChannelServer("127.0.0.1", identity=Identity.create())
+    server = ChannelServer("127.0.0.1", identity=DriverIdentity.create())
     try:
         with socket.create_connection(server.address, 5) as stranger:
             stranger.sendall(b"{}\n" * 2000)
@@ -214,11 +214,11 @@ def test_without_tls_nobody_learns_anything_where_tls_is_asked_for() -> None:
 
 
 def test_another_drivers_certificate_is_refused() -> None:
-    server = ChannelServer("127.0.0.1", identity=Identity.create())
+    server = ChannelServer("127.0.0.1", identity=DriverIdentity.create())
     try:
         with socket.create_connection(server.address, 5) as plain, channel.client_tls().wrap_socket(plain) as tls:
             with pytest.raises(ValueError, match="does not have our driver's certificate"):
-                channel.verify_pin(tls, Identity.create().fingerprint)
+                channel.verify_pin(tls, DriverIdentity.create().fingerprint)
             channel.verify_pin(tls, server.fingerprint)
     finally:
         server.close()

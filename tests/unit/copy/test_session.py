@@ -3,7 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mm2.copy.ledger import Key, Ledger, chunk_record, chunk_tombstone, entry_record, key_bytes, parse_key
-from mm2.copy.segments import CHUNK_SIZE, CHUNKS_KEPT, Chunk, Gap, Segment, Trail
+from mm2.copy.segments import CHUNK_SIZE, CHUNKS_KEPT, Gap, Segment, SegmentChunk, Trail
 from mm2.copy.session import SEQUENCES, LedgerEntry, Lost, Mark, Session, Start, count_after, sequence_of, start_of
 from mm2.kafka.structs import ProducerIdentity, TopicPartition
 
@@ -48,7 +48,7 @@ def test_start_survives_the_channel() -> None:
     for start in (
         Start(None),
         Start(5),
-        Start(120, 120, ENTRY, Chunk(3, [Segment(1, 2, 3)]), True),
+        Start(120, 120, ENTRY, SegmentChunk(3, [Segment(1, 2, 3)]), True),
         Start(7, 7, ENTRY.replace(session=None), moved=True),
     ):
         assert Start.from_json(start.to_json()) == start
@@ -137,13 +137,13 @@ def test_old_chunks_are_forgotten_by_a_tombstone() -> None:
     st.lists(st.tuples(st.integers(0, 1 << 40), st.integers(1, 100), st.sampled_from(["control", "aborted"]))),
 )
 def test_chunks_survive_the_ledger(segments: list[tuple[int, int, int]], gaps: list[tuple[int, int, str]]) -> None:
-    chunk = Chunk(4, [Segment(*row) for row in segments], [Gap(first, first + n, why) for first, n, why in gaps])
-    assert Chunk.from_json(4, chunk.to_json()) == chunk
+    chunk = SegmentChunk(4, [Segment(*row) for row in segments], [Gap(first, first + n, why) for first, n, why in gaps])
+    assert SegmentChunk.from_json(4, chunk.to_json()) == chunk
 
 
 def test_the_newest_segment_reaches_to_the_mark() -> None:
     ledger = Ledger()
-    ledger.apply(*_pair(chunk_record(TP, Chunk(2, [Segment(100, 200, 1)]))))
+    ledger.apply(*_pair(chunk_record(TP, SegmentChunk(2, [Segment(100, 200, 1)]))))
     ledger.apply(*_pair(entry_record(ENTRY)))
     assert ledger.chunks(TP)[0].segments == [Segment(100, 200, 20)]
     assert ledger.entry(TP) == ENTRY
@@ -201,6 +201,6 @@ def test_a_successor_goes_on_in_the_chunk_of_the_entry_or_in_the_next() -> None:
     ledger = Ledger()
     assert ledger.newest_chunk(TP) is None
     ledger.apply(*_pair(entry_record(ENTRY)))
-    assert ledger.newest_chunk(TP) == Chunk(3)
-    ledger.apply(*_pair(chunk_record(TP, Chunk(2, [Segment(100, 200, 1)]))))
-    assert ledger.newest_chunk(TP) == Chunk(2, [Segment(100, 200, 20)])
+    assert ledger.newest_chunk(TP) == SegmentChunk(3)
+    ledger.apply(*_pair(chunk_record(TP, SegmentChunk(2, [Segment(100, 200, 1)]))))
+    assert ledger.newest_chunk(TP) == SegmentChunk(2, [Segment(100, 200, 20)])

@@ -12,9 +12,9 @@ from typing import Any, cast
 
 import pytest
 
-from mm2.copy.executor.brokers import SILENT_S, Place
+from mm2.copy.executor.brokers import SILENT_S, BrokerAddress
 from mm2.copy.executor.outbox import Outbox, OutgoingBatch
-from mm2.copy.executor.sink import Sink, _Broker, _UnderWay
+from mm2.copy.executor.sink import Sink, _TargetBroker, _UnderWay
 from mm2.copy.executor.target_progress import FoundBatch, ProgressQuestion, TargetProgress
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import BrokerFailure, DisconnectedFailure, KafkaFailure
@@ -43,7 +43,7 @@ class Line:
             next_correlation_id=lambda: 1, client_id="c", maybe_reauthenticate=lambda: None, session_is_over=False
         )
         self._sink = sink
-        self.broker = sink._brokers.setdefault(Place(node, 0), _Broker(node, 0))
+        self.broker = sink._brokers.setdefault(BrokerAddress(node, 0), _TargetBroker(node, 0))
         self.broker.version = VERSION
         self.broker.channel = cast(Any, self)
 
@@ -106,7 +106,7 @@ class Scene:
         if options["idempotent"]:
             box.begin(ProducerIdentity(7, 0), 0, known=known)
             box.acked_ms = int(time.time() * 1000)
-        box.place = Place(1, 0)
+        box.place = BrokerAddress(1, 0)
         box.leader_epoch = 1
         box.looked_up = looked_up
         box.on_inconsistent = self.inconsistent.append
@@ -298,7 +298,7 @@ def test_a_produce_request_that_times_out_looks_up_the_leader() -> None:
         await turn()
         scene.leaders(t=2)
         line.answer((TP, 7, -1))
-        await until(lambda: box.place == Place(2, 0))
+        await until(lambda: box.place == BrokerAddress(2, 0))
 
     play(scenario)
 
@@ -725,7 +725,7 @@ def test_one_batch_of_a_partition_is_in_a_request() -> None:
 def test_nothing_is_sent_for_a_producer_without_a_name() -> None:
     async def scenario(scene: Scene) -> None:
         line, box = Line(scene.sink, 1), scene.sink.outbox(TP, idempotent=True)
-        box.place = Place(1, 0)
+        box.place = BrokerAddress(1, 0)
         scene.put(box, "a")
         await turn()
         assert line.requests == []

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from mm2.copy.executor.brokers import Place
+from mm2.copy.executor.brokers import BrokerAddress
 from mm2.copy.executor.sink import Sink
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.settings import ClientSettings
@@ -77,7 +77,7 @@ def test_one_answer_with_another_id_changes_nothing() -> None:
         await scene.look()
         scene.say(NEW)
         await scene.look()
-        assert (scene.recreated, scene.outbox.place, scene.sink.topic_ids) == (0, Place(1, 0), {"t": NEW})
+        assert (scene.recreated, scene.outbox.place, scene.sink.topic_ids) == (0, BrokerAddress(1, 0), {"t": NEW})
 
     play(scenario)
 

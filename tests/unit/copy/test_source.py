@@ -11,8 +11,8 @@ from typing import Any, cast
 
 import pytest
 
-from mm2.copy.executor.brokers import Place
-from mm2.copy.executor.source import FetchLimits, Source, _Broker, _Intake
+from mm2.copy.executor.brokers import BrokerAddress
+from mm2.copy.executor.source import FetchLimits, Source, _Intake, _SourceBroker
 from mm2.copy.executor.throttle import Throttle
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import BrokerFailure, DisconnectedFailure
@@ -78,7 +78,7 @@ class Line:
         self.answers: list[list[Fetched]] = []
         self.connection = SimpleNamespace(next_correlation_id=lambda: 1, client_id="c", session_is_over=False)
         session = SimpleNamespace(request=self._request, response=lambda *_: self.answers.pop(0))
-        self.broker = source._brokers[Place(1, 0)] = _Broker(1, 0, session=cast(Any, session))
+        self.broker = source._brokers[BrokerAddress(1, 0)] = _SourceBroker(1, 0, session=cast(Any, session))
         self.broker.channel = cast(Any, self)
         self.broker.version = version
         self.broker.intakes = {feed.partition: source._intakes[feed.partition] for feed in feeds}
@@ -187,7 +187,7 @@ def test_what_was_prepared_is_connected_to_before_anything_is_read_and_not_looke
         scene.say(2)  # nobody asks: a broker that leads no more says so itself
         scene.source.add([Feed(tp) for tp in partitions])
         await asyncio.sleep(0)
-        assert {intake.place for intake in scene.source._intakes.values()} == {Place(1, 0)}
+        assert {intake.place for intake in scene.source._intakes.values()} == {BrokerAddress(1, 0)}
         await asyncio.sleep(0.1)
         assert scene.opened[0] == 1
 
@@ -266,11 +266,11 @@ def test_metadata_that_name_a_replaced_topic_change_nothing(prepared: bool) -> N
         await asyncio.sleep(0.5)
         assert (feed.renewals, scene.source._intakes[feed.partition].place) == ([], None)
         scene.say(2, NEW)
-        await until(lambda: scene.source._intakes[feed.partition].place == Place(2, 0))
+        await until(lambda: scene.source._intakes[feed.partition].place == BrokerAddress(2, 0))
         scene.say(1, OLD)
         scene.source.look_again()
         await asyncio.sleep(0.5)
-        assert scene.source._intakes[feed.partition].place == Place(2, 0)
+        assert scene.source._intakes[feed.partition].place == BrokerAddress(2, 0)
         assert (feed.renewals, feed.offset, feed.topic_id) == ([], 40, NEW)
         assert scene.source._topic_ids["t"] == topic_id_bytes(NEW)
 
@@ -326,10 +326,10 @@ def test_a_deposed_leader_that_does_not_know_it_is_not_read_from() -> None:
         _leaders(scene, {1: (1, 4), 2: (2, 5)})
         scene.source.add([feed])
         intake = scene.source._intakes[feed.partition]
-        await until(lambda: intake.place == Place(2, 0))
+        await until(lambda: intake.place == BrokerAddress(2, 0))
         scene.source.look_again()
         await asyncio.sleep(0.5)
-        assert (intake.place, intake.leader_epoch, feed.failures) == (Place(2, 0), 5, [])
+        assert (intake.place, intake.leader_epoch, feed.failures) == (BrokerAddress(2, 0), 5, [])
 
     play(scenario)
 
@@ -348,7 +348,7 @@ def test_an_older_leader_epoch_is_believed_when_all_brokers_name_it_for_a_while(
         assert intake.place is None
         assert feed.failures, "and the partition has a reason"
         _leaders(scene, {1: (1, 4), 2: (1, 4)})
-        await until(lambda: intake.place == Place(1, 0))
+        await until(lambda: intake.place == BrokerAddress(1, 0))
         assert intake.leader_epoch == 4
 
     play(scenario)
@@ -363,8 +363,8 @@ def test_leaders_are_looked_up_again_when_metadata_are_old() -> None:
         scene.source._max_age_s = 1.0
         scene.source.add([feed])
         intake = scene.source._intakes[feed.partition]
-        await until(lambda: intake.place == Place(1, 0))
-        await until(lambda: intake.place == Place(2, 0))
+        await until(lambda: intake.place == BrokerAddress(1, 0))
+        await until(lambda: intake.place == BrokerAddress(2, 0))
 
     play(scenario)
 
@@ -455,7 +455,7 @@ def test_a_partition_that_was_given_up_is_asked_for_no_more() -> None:
         one, two = Feed(TopicPartition("t", 0)), Feed(TopicPartition("t", 1))
         line = scene.line(one, two)
         for intake in line.broker.intakes.values():
-            intake.place = Place(1, 0)
+            intake.place = BrokerAddress(1, 0)
         line.ask()
         scene.source.remove(one.partition)
         line.answer(fetched(one.partition, 5), fetched(two.partition, 6))

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from mm2.copy.tally import BOUNDS_S, STAGES, Histogram, Spread, Tally
+from mm2.copy.tally import BOUNDS_S, STAGES, Histogram, Summary, Tally
 
 
 def test_a_value_falls_into_the_bucket_whose_end_it_does_not_pass() -> None:
@@ -63,7 +63,7 @@ def test_a_copy_goes_on_by_itself() -> None:
 
 
 def test_a_spread_knows_the_last_the_ends_and_the_sum() -> None:
-    spread = Spread()
+    spread = Summary()
     for value in (5, 2, 9, 4):
         spread.add(value)
     assert spread == [4, 2, 9, 20, 4]

@@ -7,56 +7,56 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mm2.copy.ledger import Ledger, chunk_record, chunk_tombstone, entry_record
-from mm2.copy.segments import CHUNK_SIZE, Chunk, Cut, Gap, Segment, Trail
+from mm2.copy.segments import CHUNK_SIZE, Cut, Gap, Segment, SegmentChunk, Trail
 from mm2.copy.session import LedgerEntry, Mark, Session
-from mm2.copy.translation import Place, Translation
+from mm2.copy.translation import TranslatedOffset, Translation
 from mm2.kafka.structs import ProducerIdentity, TopicPartition
 
 TP = TopicPartition("t", 0)
 
 
-def exactly(offset: int) -> Place:
-    return Place(offset, is_exact=True, at_most=offset)
+def exactly(offset: int) -> TranslatedOffset:
+    return TranslatedOffset(offset, is_exact=True, at_most=offset)
 
 
 def test_within_a_segment_each_offset_has_its_place_and_back() -> None:
-    known = Translation([Chunk(0, [Segment(100, 57, 1_000_000)])], Mark(1_000_100, 1_000_057, 0))
+    known = Translation([SegmentChunk(0, [Segment(100, 57, 1_000_000)])], Mark(1_000_100, 1_000_057, 0))
     for offset in (100, 101, 500_000, 1_000_099):
         assert known.to_target(offset) == exactly(offset - 43)
         assert known.to_source(offset - 43) == exactly(offset)
-    assert known.to_target(1_000_100) == Place(1_000_057, is_exact=True, at_most=None)
+    assert known.to_target(1_000_100) == TranslatedOffset(1_000_057, is_exact=True, at_most=None)
     assert known.to_target(99) is None
     assert known.to_source(56) is None
 
 
 def test_a_group_ahead_of_the_copy_goes_on_where_the_copy_ends() -> None:
-    known = Translation([Chunk(0, [Segment(0, 0, 10)])], Mark(10, 10, 10))
-    assert known.to_target(15) == Place(10, is_exact=False, at_most=None)
+    known = Translation([SegmentChunk(0, [Segment(0, 0, 10)])], Mark(10, 10, 10))
+    assert known.to_target(15) == TranslatedOffset(10, is_exact=False, at_most=None)
 
 
 def test_a_group_in_a_hole_reads_nothing_again() -> None:
-    chunk = Chunk(0, [Segment(0, 0, 10), Segment(20, 11, 10)], [Gap(10, 19, "aborted"), Gap(19, 20, "control")])
+    chunk = SegmentChunk(0, [Segment(0, 0, 10), Segment(20, 11, 10)], [Gap(10, 19, "aborted"), Gap(19, 20, "control")])
     known = Translation([chunk], Mark(30, 21, 0))
-    assert known.to_target(10) == Place(10, is_exact=True, at_most=11)
+    assert known.to_target(10) == TranslatedOffset(10, is_exact=True, at_most=11)
     assert known.to_target(20) == exactly(11)
-    assert known.to_target(15) == Place(10, is_exact=True, at_most=11)
+    assert known.to_target(15) == TranslatedOffset(10, is_exact=True, at_most=11)
 
 
 def test_before_the_first_record_of_an_empty_target_there_is_nothing_to_skip() -> None:
-    known = Translation([Chunk(0, [Segment(50, 0, 10)])], Mark(60, 10, 10))
+    known = Translation([SegmentChunk(0, [Segment(50, 0, 10)])], Mark(60, 10, 10))
     assert known.to_target(20) == exactly(0)
 
 
 def test_while_a_rewound_copy_is_under_way_older_copies_count() -> None:
     first, second = Segment(0, 0, 100), Segment(0, 100, 60)
-    known = Translation([Chunk(0, [first, second])], Mark(60, 160, 60))
+    known = Translation([SegmentChunk(0, [first, second])], Mark(60, 160, 60))
     assert known.to_target(50) == exactly(50), "60 to 99 are nowhere else yet"
-    done = Translation([Chunk(0, [first, Segment(0, 100, 100)])], Mark(100, 200, 100))
+    done = Translation([SegmentChunk(0, [first, Segment(0, 100, 100)])], Mark(100, 200, 100))
     assert done.to_target(50) == exactly(150)
 
 
 def test_records_that_the_source_no_longer_has_do_not_count() -> None:
-    chunk = Chunk(0, [Segment(0, 0, 100), Segment(40, 100, 10)], cuts=[Cut(1, 40)])
+    chunk = SegmentChunk(0, [Segment(0, 0, 100), Segment(40, 100, 10)], cuts=[Cut(1, 40)])
     known = Translation([chunk], Mark(50, 110, 0))
     assert known.to_target(45) == exactly(105)
     assert known.to_target(39) == exactly(39)
@@ -64,14 +64,14 @@ def test_records_that_the_source_no_longer_has_do_not_count() -> None:
 
 
 def test_what_the_target_lost_does_not_count() -> None:
-    known = Translation([Chunk(0, [Segment(0, 0, 100), Segment(80, 80, 5)])], Mark(85, 85, 85))
+    known = Translation([SegmentChunk(0, [Segment(0, 0, 100), Segment(80, 80, 5)])], Mark(85, 85, 85))
     assert known.to_target(82) == exactly(82)
-    assert known.to_target(95) == Place(85, is_exact=False, at_most=None)
+    assert known.to_target(95) == TranslatedOffset(85, is_exact=False, at_most=None)
 
 
 def test_cuts_survive_the_ledger() -> None:
-    chunk = Chunk(3, [Segment(5, 6, 7)], [Gap(1, 2, "control")], [Cut(0, 4), Cut(1, 9)])
-    assert Chunk.from_json(3, chunk.to_json()) == chunk
+    chunk = SegmentChunk(3, [Segment(5, 6, 7)], [Gap(1, 2, "control")], [Cut(0, 4), Cut(1, 9)])
+    assert SegmentChunk.from_json(3, chunk.to_json()) == chunk
 
 
 def test_nothing_grows_over_a_cut() -> None:
@@ -86,7 +86,7 @@ def test_a_segment_does_not_grow_over_records_that_somebody_else_has_put_there()
     # Ours up to 100; then Java copied 100..299, of which half were compacted, to 100..199; now ours again.
     ledger = Ledger()
     for row in (
-        chunk_record(TP, Chunk(0, [Segment(0, 0, 100)])),
+        chunk_record(TP, SegmentChunk(0, [Segment(0, 0, 100)])),
         entry_record(_entry(Mark(300, 200, 0), Mark(300, 200, 0))),
     ):
         ledger.apply(row.key, row.value)

@@ -8,10 +8,10 @@ import io
 import pytest
 
 from mm2.cli.evidence import tell
-from mm2.failover.evidence import Found, GroupEvidence, Outcome, PartitionEvidence, Report
+from mm2.failover.evidence import FailoverReport, Found, GroupEvidence, Outcome, PartitionEvidence
 
 P0 = PartitionEvidence("t", 0, "A.t", 90, 80, 100, None, 85)
-REPORT = Report("failover", "A->B", False, 20_000, "connection refused", 5_000, [P0])
+REPORT = FailoverReport("failover", "A->B", False, 20_000, "connection refused", 5_000, [P0])
 
 
 def test_what_is_missing_and_what_others_wrote() -> None:

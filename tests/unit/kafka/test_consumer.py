@@ -9,7 +9,7 @@ from mm2.kafka.consumer.assignors import (
     BUILT_IN,
     CooperativeSticky,
     Member,
-    Range,
+    RangeAssignor,
     RoundRobin,
     Sticky,
     Subscription,
@@ -29,7 +29,7 @@ def settings(**props: str) -> ConsumerSettings:
 
 def test_defaults_are_those_of_java() -> None:
     made = settings()
-    assert made.assignors == (Range, CooperativeSticky)
+    assert made.assignors == (RangeAssignor, CooperativeSticky)
     assert not made.is_cooperative
     assert (made.session_timeout_ms, made.heartbeat_interval_ms, made.max_poll_interval_ms) == (45_000, 3_000, 300_000)
     assert (made.max_poll_records, made.fetch_max_wait_ms, made.max_partition_fetch_bytes) == (500, 500, 1_048_576)
@@ -39,7 +39,7 @@ def test_defaults_are_those_of_java() -> None:
 def test_partitions_are_kept_over_a_rebalance_only_when_every_assignor_can() -> None:
     assert settings(partition__assignment__strategy=f"{CLIENTS}.CooperativeStickyAssignor").is_cooperative
     mixed = settings(partition__assignment__strategy=f"{CLIENTS}.CooperativeStickyAssignor, {CLIENTS}.RangeAssignor")
-    assert mixed.assignors == (CooperativeSticky, Range)
+    assert mixed.assignors == (CooperativeSticky, RangeAssignor)
     assert not mixed.is_cooperative
 
 
@@ -75,13 +75,13 @@ SUBSCRIPTION = "000300000002000174000175ffffffff00000001000174000000020000000000
 
 def test_a_subscription_is_told_in_the_newest_version() -> None:
     owned = frozenset({TopicPartition("t", 1), TopicPartition("t", 0)})
-    data = Range.metadata(Subscription(frozenset({"u", "t"}), owned, owned, generation=5))
+    data = RangeAssignor.metadata(Subscription(frozenset({"u", "t"}), owned, owned, generation=5))
     assert data.hex() == SUBSCRIPTION + "00000005" + "ffff"
     assert topics_of(data) == {"t", "u"}
 
 
 @pytest.mark.parametrize("assignor", BUILT_IN.values(), ids=lambda assignor: assignor.name)
-def test_every_partition_is_dealt_once(assignor: type[Range]) -> None:
+def test_every_partition_is_dealt_once(assignor: type[RangeAssignor]) -> None:
     both, one = frozenset({"t", "u"}), frozenset({"t"})
     members = [
         Member("b", None, assignor.metadata(Subscription(both))),

@@ -12,13 +12,13 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 from mm2.metrics.connect import CONNECT_METRICS
 from mm2.metrics.exposition import Exposition
 from mm2.metrics.flows import FLOW_METRICS
-from mm2.metrics.metric import Kind, Metric, Sheet, by_name
+from mm2.metrics.metric import Metric, MetricType, Sheet, by_name
 from mm2.metrics.mirror import MIRROR_METRICS
 
 ALL = (*FLOW_METRICS, *MIRROR_METRICS, *CONNECT_METRICS)
-COUNT = Metric("things_total", Kind.COUNTER, "Things.", ("kind",))
-SIZE = Metric("size_bytes", Kind.GAUGE, "Size.", ("kind",))
-TIME = Metric("time_seconds", Kind.HISTOGRAM, "Time.", ("kind",))
+COUNT = Metric("things_total", MetricType.COUNTER, "Things.", ("kind",))
+SIZE = Metric("size_bytes", MetricType.GAUGE, "Size.", ("kind",))
+TIME = Metric("time_seconds", MetricType.HISTOGRAM, "Time.", ("kind",))
 
 
 def told(write: object, accept: str = "") -> str:
@@ -79,6 +79,6 @@ def test_names_are_unique_and_as_prometheus_wants_them() -> None:
 
 def test_a_counter_is_called_one() -> None:
     with pytest.raises(ValueError, match="ends in _total"):
-        Metric("things", Kind.COUNTER, "Things.")
+        Metric("things", MetricType.COUNTER, "Things.")
     with pytest.raises(ValueError, match="ends in _total"):
-        Metric("things_total", Kind.GAUGE, "Things.")
+        Metric("things_total", MetricType.GAUGE, "Things.")

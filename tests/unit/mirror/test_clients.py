@@ -1,4 +1,4 @@
-from mm2.mirror.clients import Kind, MirrorClients, Side
+from mm2.mirror.clients import ClientKind, MirrorClients, Side
 
 PROPS = {
     "name": "MirrorSourceConnector",
@@ -18,7 +18,7 @@ PROPS = {
 
 
 def test_keys_reach_a_client_by_side_and_kind() -> None:
-    consumer = MirrorClients(PROPS).client_props(Side.SOURCE, Kind.CONSUMER, "replication-consumer")
+    consumer = MirrorClients(PROPS).client_props(Side.SOURCE, ClientKind.CONSUMER, "replication-consumer")
     assert consumer == {
         "bootstrap.servers": "a:9092",
         "security.protocol": "PLAINTEXT",
@@ -31,7 +31,7 @@ def test_keys_reach_a_client_by_side_and_kind() -> None:
 
 
 def test_the_clusters_own_settings_are_beaten_by_those_of_the_kind() -> None:
-    admin = MirrorClients(PROPS).client_props(Side.TARGET, Kind.ADMIN, "replication-target-admin")
+    admin = MirrorClients(PROPS).client_props(Side.TARGET, ClientKind.ADMIN, "replication-target-admin")
     assert admin["security.protocol"] == "SSL"
     assert admin["bootstrap.servers"] == "b:9092"
 
@@ -40,16 +40,16 @@ def test_client_ids() -> None:
     clients = MirrorClients({**PROPS, "task.index": "3"}, task=True)
     assert clients.client_id("replication-consumer") == "A->B|MirrorSourceConnector-3|replication-consumer"
     assert MirrorClients(PROPS, task=True).client_id("r") == "A->B|MirrorSourceConnector-?|r"
-    admin = MirrorClients(PROPS).client_props(Side.TARGET, Kind.ADMIN, "replication-target-admin")
+    admin = MirrorClients(PROPS).client_props(Side.TARGET, ClientKind.ADMIN, "replication-target-admin")
     assert admin["client.id"] == "mine|A->B|MirrorSourceConnector|replication-target-admin"
 
 
 def test_prefixes_are_stripped_naively_as_in_java() -> None:
-    producer = MirrorClients(PROPS).client_props(Side.SOURCE, Kind.PRODUCER, "offset-syncs-source-producer")
+    producer = MirrorClients(PROPS).client_props(Side.SOURCE, ClientKind.PRODUCER, "offset-syncs-source-producer")
     assert producer["override.batch.size"] == "1"
 
 
 def test_settings_come_out_typed() -> None:
-    settings = MirrorClients(PROPS).settings(Side.SOURCE, Kind.CONSUMER, "replication-consumer")
+    settings = MirrorClients(PROPS).settings(Side.SOURCE, ClientKind.CONSUMER, "replication-consumer")
     assert settings.bootstrap == (("a", 9092),)
     assert settings.request_timeout_ms == 30_000, "not a client key, so the cluster's own key does not count"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mm2.copy.ledger import Ledger, chunk_record, entry_record
-from mm2.copy.segments import Chunk, Gap, Segment
+from mm2.copy.segments import Gap, Segment, SegmentChunk
 from mm2.copy.session import LedgerEntry, Mark
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror.formats import OffsetSync
@@ -21,7 +21,7 @@ def ledger(
     found = Ledger()
     source = TopicPartition(topic, 0)
     entry = LedgerEntry(topic, 0, remote, mark, source_id="source-1", target_id="target-1")
-    for row in (chunk_record(source, Chunk(0, segments, list(gaps))), entry_record(entry)):
+    for row in (chunk_record(source, SegmentChunk(0, segments, list(gaps))), entry_record(entry)):
         found.apply(row.key, row.value)
     return found
 

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from mm2.copy.states import State
+from mm2.copy.states import PartitionState
 from mm2.metrics.connect import CONNECT_METRICS
 from mm2.metrics.flows import FLOW_METRICS
 from mm2.metrics.metric import Cardinality, Sheet
@@ -26,15 +26,15 @@ from mm2.observer.views import (
     Risk,
     Snapshot,
     SparkView,
-    Spread,
     TaskView,
+    ValueRange,
 )
 from mm2.reasons import OffsetReasonCode
 
 KNOWN = {metric.name for metric in (*FLOW_METRICS, *MIRROR_METRICS, *CONNECT_METRICS)}
 
 
-def partition(topic: str, number: int, state: State = State.RUNNING, **more: object) -> PartitionView:
+def partition(topic: str, number: int, state: PartitionState = PartitionState.RUNNING, **more: object) -> PartitionView:
     fields = {
         "position": 90,
         "source_end": 100,
@@ -47,7 +47,7 @@ def partition(topic: str, number: int, state: State = State.RUNNING, **more: obj
         "records": 7,
         "bytes": 700,
         "task": number,
-        "latency_ms": Spread(5 + number, 1, 9, 4.0),
+        "latency_ms": ValueRange(5 + number, 1, 9, 4.0),
         **more,
     }
     return PartitionView(topic, number, f"A.{topic}", state, **fields)  # type: ignore[arg-type]
@@ -61,14 +61,14 @@ FLOW = FlowView(
     Risk(4.0, 30, None),
     observed_ms=1_700_000_000_000,
     target_error="B does not answer",
-    states={State.RUNNING: 2, State.CORRUPT: 1},
+    states={PartitionState.RUNNING: 2, PartitionState.CORRUPT: 1},
     gaps={"compacted": 12},
     lost_ranges=1,
     batches={"passthrough": 9, "compacted": 1},
     latency={"visible": Latency((0.1, 1.0), (2, 1, 0), 0.7)},
     partitions=(
         partition("t", 0),
-        partition("t", 1, State.CORRUPT),
+        partition("t", 1, PartitionState.CORRUPT),
         partition("u", 0, lag_records=None, lag_seconds=None),
     ),
     groups=(

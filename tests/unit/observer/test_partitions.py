@@ -12,7 +12,7 @@ from mm2.copy.driver.sight import PartitionSight
 from mm2.copy.ledger import Ledger, Pause, Verified, entry_record, pause_record
 from mm2.copy.session import LedgerEntry, Lost, Mark, PartitionCondition
 from mm2.copy.spec import PartitionProgress
-from mm2.copy.states import State
+from mm2.copy.states import PartitionState
 from mm2.kafka.errors import BrokerFailure
 from mm2.kafka.structs import TopicPartition
 from mm2.observer.partitions import BEHIND_OFFSETS, STALLED_S, Look, PartitionBook, Partitions
@@ -103,7 +103,7 @@ def scene() -> Scene:
 def test_nothing_missing_is_nothing_at_risk(scene: Scene) -> None:
     seen = scene.look()
     assert (seen.risk.seconds, seen.risk.records, seen.risk.bytes) == (0.0, 0, 0)
-    assert seen.states == {State.RUNNING: 2}
+    assert seen.states == {PartitionState.RUNNING: 2}
 
 
 def test_a_backlog_ages_from_the_look_that_first_saw_it(scene: Scene) -> None:
@@ -183,17 +183,17 @@ def test_an_older_answer_does_not_take_back_what_the_copier_was_told(scene: Scen
 @pytest.mark.parametrize(
     ("more", "state", "reason"),
     [
-        ({"failed_tasks": {1: "ConnectError: no"}}, State.FAILED, "task 1 has failed: ConnectError: no"),
-        ({"held": "paused"}, State.PAUSED, "copying is paused"),
-        ({"tasks": {T0: 0}}, State.PAUSED, "no task copies it any more: its topic is not selected"),
+        ({"failed_tasks": {1: "ConnectError: no"}}, PartitionState.FAILED, "task 1 has failed: ConnectError: no"),
+        ({"held": "paused"}, PartitionState.PAUSED, "copying is paused"),
+        ({"tasks": {T0: 0}}, PartitionState.PAUSED, "no task copies it any more: its topic is not selected"),
         (
             {"tasks": {T0: 0}, "missing": {T1: BrokerFailure.of(3, subject="t-1")}},
-            State.DELETED,
+            PartitionState.DELETED,
             str(BrokerFailure.of(3, subject="t-1")),
         ),
     ],
 )
-def test_a_state_comes_with_its_reason(scene: Scene, more: dict[str, Any], state: State, reason: str) -> None:
+def test_a_state_comes_with_its_reason(scene: Scene, more: dict[str, Any], state: PartitionState, reason: str) -> None:
     view = scene.look(**more).views[1]
     assert (view.state, view.reason) == (state, reason)
 
@@ -202,16 +202,16 @@ def test_troubles_pauses_and_distance_of_what_others_copy_are_told(scene: Scene)
     scene.entry(T0, 10, 10, trouble=PartitionCondition("CORRUPT", "bad bytes", 10, 77))
     scene.ends[T1] = 20 + BEHIND_OFFSETS + 1
     first, second = scene.look().views
-    assert (first.state, first.reason, first.since_ms) == (State.CORRUPT, "bad bytes", 77)
-    assert second.state is State.CATCHING_UP
+    assert (first.state, first.reason, first.since_ms) == (PartitionState.CORRUPT, "bad bytes", 77)
+    assert second.state is PartitionState.CATCHING_UP
     pauses = {("t", None): Pause("ann", 5)}
-    assert {view.state for view in scene.look(pauses=pauses).views} == {State.PAUSED}
+    assert {view.state for view in scene.look(pauses=pauses).views} == {PartitionState.PAUSED}
 
 
 def test_what_no_task_copies_counts_in_no_figure(scene: Scene) -> None:
     scene.ends[T1] = 99
     seen = scene.look(tasks={T0: 0})
-    assert (seen.risk.records, len(seen.views), seen.states) == (0, 2, {State.RUNNING: 1})
+    assert (seen.risk.records, len(seen.views), seen.states) == (0, 2, {PartitionState.RUNNING: 1})
 
 
 def test_one_that_has_work_and_does_not_move_is_stalled(scene: Scene) -> None:

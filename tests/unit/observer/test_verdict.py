@@ -6,12 +6,12 @@ import dataclasses
 
 import pytest
 
-from mm2.copy.states import State
+from mm2.copy.states import PartitionState
 from mm2.observer.verdict import Standing, duration, sentence_of, state_of
 from mm2.observer.views import FlowState, LossView, Risk
 
 NOON_MS = 1_700_000_000_000  # 22:13:20 UTC
-WELL = Standing("A", "B", seen=True, risk=Risk(0.0, 0, 0), states={State.RUNNING: 3})
+WELL = Standing("A", "B", seen=True, risk=Risk(0.0, 0, 0), states={PartitionState.RUNNING: 3})
 BEHIND = dataclasses.replace(WELL, risk=Risk(4.2, 3400, 9))
 RETENTION = LossView("t", 0, 300, 899, "retention", NOON_MS)
 
@@ -104,11 +104,11 @@ def test_what_is_said(standing: Standing, state: FlowState, sentence: str) -> No
 @pytest.mark.parametrize(
     ("standing", "state"),
     [
-        (like(states={State.RUNNING: 9, State.UNAUTHORIZED: 1}), FlowState.DEGRADED),
-        (like(states={State.RUNNING: 9, State.PAUSED: 1}), FlowState.RUNNING),
-        (like(states={State.PAUSED: 2}), FlowState.PAUSED),
-        (like(states={State.RUNNING: 9, State.CATCHING_UP: 1}), FlowState.CATCHING_UP),
-        (like(states={State.RUNNING: 9, State.THROTTLED: 1}), FlowState.CATCHING_UP),
+        (like(states={PartitionState.RUNNING: 9, PartitionState.UNAUTHORIZED: 1}), FlowState.DEGRADED),
+        (like(states={PartitionState.RUNNING: 9, PartitionState.PAUSED: 1}), FlowState.RUNNING),
+        (like(states={PartitionState.PAUSED: 2}), FlowState.PAUSED),
+        (like(states={PartitionState.RUNNING: 9, PartitionState.CATCHING_UP: 1}), FlowState.CATCHING_UP),
+        (like(states={PartitionState.RUNNING: 9, PartitionState.THROTTLED: 1}), FlowState.CATCHING_UP),
         (like(failed=1), FlowState.DEGRADED),
         (like(troubles=("t-0 has something to copy and does not go on",)), FlowState.DEGRADED),
         (like(held="stopped", failed=1), FlowState.PAUSED),

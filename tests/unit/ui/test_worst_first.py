@@ -8,7 +8,7 @@ from importlib.resources import files
 import pytest
 
 from mm2.copy.segments import INTENDED
-from mm2.copy.states import WELL, State
+from mm2.copy.states import WELL, PartitionState
 from mm2.observer.views import (
     CertificateView,
     ConnectorView,
@@ -36,7 +36,7 @@ def flow(state: FlowState = FlowState.RUNNING, **more: object) -> FlowView:
     return FlowView("A", "B", state, "", Risk(), **more)  # type: ignore[arg-type]
 
 
-def partition(number: int, state: State = State.RUNNING, **more: object) -> PartitionView:
+def partition(number: int, state: PartitionState = PartitionState.RUNNING, **more: object) -> PartitionView:
     return PartitionView("t", number, "A.t", state, **more)  # type: ignore[arg-type]
 
 
@@ -45,17 +45,24 @@ def shown(snapshot: Snapshot, query: Query | None = None) -> list[int]:
 
 
 def test_partitions_that_are_broken_come_first_and_the_others_stay_where_they_were() -> None:
-    states = (State.RUNNING, State.CATCHING_UP, State.PAUSED, State.RUNNING, State.TOO_LARGE, State.THROTTLED)
+    states = (
+        PartitionState.RUNNING,
+        PartitionState.CATCHING_UP,
+        PartitionState.PAUSED,
+        PartitionState.RUNNING,
+        PartitionState.TOO_LARGE,
+        PartitionState.THROTTLED,
+    )
     snapshot = Snapshot(0, "1", (flow(partitions=[partition(n, state) for n, state in enumerate(states)]),))
     assert shown(snapshot) == [4, 5, 2, 1, 0, 3]
     assert shown(snapshot, Query().sorted_by("state"))[:3] == [4, 5, 2]  # as the head of the column has it at first
 
 
 def test_what_is_told_of_a_cluster_that_is_silent_is_told_to_be_old() -> None:
-    here = flow(states={State.RUNNING: 2, State.TOO_LARGE: 1}, source_error="it cannot be reached")
+    here = flow(states={PartitionState.RUNNING: 2, PartitionState.TOO_LARGE: 1}, source_error="it cannot be reached")
     said = "A does not answer: what stands here of A->B is as it was."
-    assert lead([here, flow(states={State.RUNNING: 4})]) == f"7 partitions, 1 of them not well. {said}"
-    assert lead([flow(states={State.RUNNING: 4})]) == "4 partitions, all of them well."
+    assert lead([here, flow(states={PartitionState.RUNNING: 4})]) == f"7 partitions, 1 of them not well. {said}"
+    assert lead([flow(states={PartitionState.RUNNING: 4})]) == "4 partitions, all of them well."
 
 
 def test_groups_without_a_place_come_first() -> None:
@@ -125,11 +132,11 @@ def test_the_certificate_that_ends_first_is_the_first_one() -> None:
     ]
 
 
-@pytest.mark.parametrize("state", [*FlowState, *State, *MEANINGS])
+@pytest.mark.parametrize("state", [*FlowState, *PartitionState, *MEANINGS])
 def test_every_state_and_reason_has_a_tone(state: str) -> None:
     assert state in TONES
     assert (rank_of(state) > rank_of("CATCHING_UP")) == (state in {"RUNNING", *INTENDED})
-    if isinstance(state, State):
+    if isinstance(state, PartitionState):
         assert (TONES[state] in {"well", "busy"}) == (state in WELL)
 
 

@@ -15,7 +15,7 @@ from mm2.kafka.records.batch import LOG_APPEND_TIME, BatchView, iter_batches
 from mm2.kafka.records.record import Record, encode_batch
 from mm2.verify import comparison
 from mm2.verify.comparison import Comparison, originals
-from mm2.verify.findings import Explained, Findings, Kind
+from mm2.verify.findings import DifferenceKind, Explained, Findings
 from mm2.verify.passes import Pass, Route
 from mm2.verify.spans import Span
 
@@ -86,12 +86,12 @@ def compare(one: Span, source: ListFeed, target: ListFeed) -> Findings:
     return compared.findings
 
 
-def named(findings: Findings, *, displaced: bool = False) -> Counter[tuple[Kind, int | None]]:
+def named(findings: Findings, *, displaced: bool = False) -> Counter[tuple[DifferenceKind, int | None]]:
     """Each record that is named, by kind and source offset."""
-    found: Counter[tuple[Kind, int | None]] = Counter()
+    found: Counter[tuple[DifferenceKind, int | None]] = Counter()
     for difference in findings.differences:
         for step in range(difference.records):
-            if displaced or difference.kind is not Kind.DISPLACED:
+            if displaced or difference.kind is not DifferenceKind.DISPLACED:
                 source = difference.source
                 found[difference.kind, None if source is None else source + step] += 1
     return found
@@ -150,20 +150,20 @@ def histories(draw: st.DrawFn) -> History:
 
 def told_of(findings: Findings) -> Counter[tuple[str, int]]:
     words = {
-        Kind.MISSING: "delete",
-        Kind.DOUBLED: "double",
-        Kind.EXTRA: "insert",
-        Kind.SWAPPED: "swap",
-        Kind.ALTERED_KEY: "key",
-        Kind.ALTERED_VALUE: "value",
-        Kind.ALTERED_HEADERS: "headers",
-        Kind.ALTERED_TIMESTAMP: "timestamp",
+        DifferenceKind.MISSING: "delete",
+        DifferenceKind.DOUBLED: "double",
+        DifferenceKind.EXTRA: "insert",
+        DifferenceKind.SWAPPED: "swap",
+        DifferenceKind.ALTERED_KEY: "key",
+        DifferenceKind.ALTERED_VALUE: "value",
+        DifferenceKind.ALTERED_HEADERS: "headers",
+        DifferenceKind.ALTERED_TIMESTAMP: "timestamp",
     }
     told: Counter[tuple[str, int]] = Counter()
     for (kind, source), count in named(findings).items():
         place = -1 if source is None else source
         # Of two records in each other's place either one may be called the one that moved.
-        told[words[kind], place - place % 3 if kind is Kind.SWAPPED else place] += count
+        told[words[kind], place - place % 3 if kind is DifferenceKind.SWAPPED else place] += count
     return told
 
 
@@ -212,10 +212,10 @@ def test_any_records_may_be_missing_and_any_may_be_new(count: int, data: st.Data
     findings = compare(
         span(count, len(target), [Segment(0, 0, count)]), ListFeed(offsets(source)), ListFeed(offsets(target))
     )
-    expected: Counter[tuple[Kind, int | None]] = Counter()
-    expected.update((Kind.MISSING, number) for number in range(count) if number not in kept)
+    expected: Counter[tuple[DifferenceKind, int | None]] = Counter()
+    expected.update((DifferenceKind.MISSING, number) for number in range(count) if number not in kept)
     if foreign:
-        expected[Kind.EXTRA, None] = len(foreign)
+        expected[DifferenceKind.EXTRA, None] = len(foreign)
     assert named(findings) == expected
 
 
@@ -224,9 +224,9 @@ def test_counts_add_up_when_records_are_all_alike(mine: list[int], theirs: list[
     source, target = ([Record(b"k", b"%d" % number, (), 5) for number in numbers] for numbers in (mine, theirs))
     findings = compare(span(len(mine), len(theirs), []), ListFeed(offsets(source)), ListFeed(offsets(target)))
     counts = findings.counts
-    altered = counts.get(Kind.ALTERED_VALUE, 0)
-    assert findings.records + counts.get(Kind.MISSING, 0) + altered == len(mine)
-    more = counts.get(Kind.EXTRA, 0) + counts.get(Kind.DOUBLED, 0)
+    altered = counts.get(DifferenceKind.ALTERED_VALUE, 0)
+    assert findings.records + counts.get(DifferenceKind.MISSING, 0) + altered == len(mine)
+    more = counts.get(DifferenceKind.EXTRA, 0) + counts.get(DifferenceKind.DOUBLED, 0)
     assert findings.records + more + altered == len(theirs)
     assert findings.is_equal == (mine == theirs)
 
@@ -250,7 +250,7 @@ def test_what_cleaners_and_retention_take_is_explained_and_nothing_else(count: i
     assert explained.explained.get(Explained.SOURCE_COMPACTED, 0) == len(gone - gone_there)
     assert explained.explained.get(Explained.TARGET_COMPACTED, 0) == len(gone_there - gone)
     assert compare(span(count, count, route, source_compacted=True), ListFeed(source), ListFeed(target)).counts.get(
-        Kind.MISSING, 0
+        DifferenceKind.MISSING, 0
     ) == len(gone_there - gone), "a topic without a cleaner has no reason for holes"
     late = max(gone_there, default=-1) + 1
     deleted = compare(
@@ -268,9 +268,14 @@ def test_a_record_of_a_batch_that_was_sent_twice_is_a_double_of_its_original_far
     one = span(5_000, 5_100, [Segment(0, 0, 5_000)])
     findings = compare(one, ListFeed(offsets(source), [100]), ListFeed(offsets(target), [100]))
     doubled, displaced = findings.differences
-    assert (doubled.kind, doubled.source, doubled.target, doubled.records) == (Kind.DOUBLED, 1_000, 4_000, 100)
+    assert (doubled.kind, doubled.source, doubled.target, doubled.records) == (
+        DifferenceKind.DOUBLED,
+        1_000,
+        4_000,
+        100,
+    )
     assert (displaced.kind, displaced.source, displaced.target, displaced.records) == (
-        Kind.DISPLACED,
+        DifferenceKind.DISPLACED,
         4_000,
         4_100,
         1_000,
@@ -284,8 +289,8 @@ def test_a_record_that_comes_much_later_is_out_of_order_and_not_missing() -> Non
     findings = compare(
         span(5_000, 5_000, [Segment(0, 0, 5_000)]), ListFeed(offsets(source), [50]), ListFeed(offsets(target), [50])
     )
-    assert named(findings) == {(Kind.SWAPPED, 10): 1}
-    assert findings.counts == {Kind.SWAPPED: 1}, "those between are not told as displaced"
+    assert named(findings) == {(DifferenceKind.SWAPPED, 10): 1}
+    assert findings.counts == {DifferenceKind.SWAPPED: 1}, "those between are not told as displaced"
 
 
 def test_records_that_the_ledger_leaves_out_or_another_pass_has_copied_are_not_looked_for() -> None:
@@ -296,7 +301,7 @@ def test_records_that_the_ledger_leaves_out_or_another_pass_has_copied_are_not_l
     assert compare(span(30, 15, route, hidden=hidden, closely=False), ListFeed(source), ListFeed(target)).is_equal
     findings = compare(span(30, 15, route, hidden=hidden[:1]), ListFeed(source), ListFeed(target))
     (missing,) = findings.differences
-    assert (missing.kind, missing.source, missing.records) == (Kind.MISSING, 20, 10)
+    assert (missing.kind, missing.source, missing.records) == (DifferenceKind.MISSING, 20, 10)
 
 
 def test_timestamps_that_the_target_gives_are_not_compared_and_that_is_said() -> None:
@@ -305,7 +310,7 @@ def test_timestamps_that_the_target_gives_are_not_compared_and_that_is_said() ->
     target[7] = replace(target[7], value=b"another")
     feeds = ListFeed(offsets(source)), ListFeed(offsets(target), attributes=LOG_APPEND_TIME)
     findings = compare(span(20, 20, [Segment(0, 0, 20)]), *feeds)
-    assert named(findings) == {(Kind.ALTERED_VALUE, 7): 1}
+    assert named(findings) == {(DifferenceKind.ALTERED_VALUE, 7): 1}
     assert findings.explained == {Explained.UNTIMED: 19}
 
 
@@ -318,7 +323,7 @@ def test_without_a_ledger_the_ends_are_open_but_nothing_in_common_is_a_differenc
     assert findings.explained == {Explained.BEFORE: 10, Explained.PENDING: 10}
     foreign = [(place, Record(b"x", b"%d" % place, (), place)) for place in range(20)]
     findings = compare(one, ListFeed(source), ListFeed(foreign))
-    assert findings.counts == {Kind.MISSING: 40, Kind.EXTRA: 20}
+    assert findings.counts == {DifferenceKind.MISSING: 40, DifferenceKind.EXTRA: 20}
     empty = compare(one, ListFeed(source), ListFeed([]))
     assert empty.is_equal
     assert empty.explained == {Explained.PENDING: 40}
@@ -329,7 +334,7 @@ def test_what_is_told_of_a_header_names_it_and_nothing_of_what_it_says() -> None
     other = replace(one, headers=(("a", b"1"), ("b", b"secret"), ("d", b"3")))
     findings = compare(span(1, 1, [Segment(0, 0, 1)]), ListFeed(offsets([one])), ListFeed(offsets([other])))
     (difference,) = findings.differences
-    assert difference.kind is Kind.ALTERED_HEADERS
+    assert difference.kind is DifferenceKind.ALTERED_HEADERS
     assert difference.detail.startswith("c is missing; d is new; b: 1 bytes (")
     assert "secret" not in difference.detail
 

@@ -8,9 +8,9 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mm2.copy.segments import Chunk, Cut, Gap, Segment, Trail
+from mm2.copy.segments import Cut, Gap, Segment, SegmentChunk, Trail
 from mm2.kafka.records.record import Record
-from mm2.verify.findings import Explained, Findings, Kind
+from mm2.verify.findings import DifferenceKind, Explained, Findings
 from mm2.verify.passes import UNSEEN, Bounds, Pass, Plan, Route, elsewhere, joined, plan_passes, split
 from mm2.verify.spans import Span
 from tests.unit.verify.test_comparison import ListFeed, compare, record
@@ -61,12 +61,14 @@ class Flow:
     def source(self) -> list[tuple[int, Record]]:
         return [(offset, record(offset)) for offset in range(self.length) if offset not in self.holes]
 
-    def all_chunks(self) -> list[Chunk]:
+    def all_chunks(self) -> list[SegmentChunk]:
         """As the ledger has them at this moment."""
-        return [Chunk(one.number, list(one.segments), list(one.gaps), list(one.cuts)) for one in self.trail._chunks]
+        return [
+            SegmentChunk(one.number, list(one.segments), list(one.gaps), list(one.cuts)) for one in self.trail._chunks
+        ]
 
     @property
-    def chunks(self) -> list[Chunk]:
+    def chunks(self) -> list[SegmentChunk]:
         self.trail.settle()
         return sorted(self.trail.take_changed()[0], key=lambda chunk: chunk.number)
 
@@ -75,7 +77,7 @@ class Flow:
         return Bounds(**{**whole, "target_start": 0, "target_end": self.end, **changes})  # type: ignore[arg-type]
 
 
-def spans_of(plan: Plan, chunks: list[Chunk], size: int | None = None) -> list[Span]:
+def spans_of(plan: Plan, chunks: list[SegmentChunk], size: int | None = None) -> list[Span]:
     gaps = [gap for chunk in chunks for gap in chunk.gaps if gap.reason not in UNSEEN]
     spans = []
     for one in plan.passes:
@@ -105,7 +107,7 @@ def test_any_history_of_copying_is_found_equal_but_for_foreign_records(
     total = Findings()
     for span in spans_of(plan, chunks):
         total.add(compare(span, ListFeed(flow.source), ListFeed(flow.target)))
-    assert total.counts == ({Kind.EXTRA: flow.foreign} if flow.foreign and plan.passes else {})
+    assert total.counts == ({DifferenceKind.EXTRA: flow.foreign} if flow.foreign and plan.passes else {})
     assert total.records == len(flow.target) - flow.foreign if plan.passes else not flow.target or flow.foreign
     if not flow.foreign:
         pieces = [compare(span, ListFeed(flow.source), ListFeed(flow.target)) for span in spans_of(plan, chunks, size)]
@@ -131,12 +133,12 @@ def test_a_record_that_another_has_replaced_is_found_in_whatever_pass(
     for span in spans_of(plan_passes(chunks, flow.bounds()), chunks):
         total.add(compare(span, ListFeed(flow.source), ListFeed(flow.target)))
     (difference,) = total.differences
-    assert (difference.kind, difference.target, difference.records) == (Kind.ALTERED_VALUE, offset, 1)
+    assert (difference.kind, difference.target, difference.records) == (DifferenceKind.ALTERED_VALUE, offset, 1)
     assert record(difference.source or 0).key == one.key
 
 
 def test_a_range_in_the_midst_reads_no_more_than_that() -> None:
-    chunks = [Chunk(0, [Segment(0, 0, 100), Segment(110, 101, 90)], [Gap(100, 110, "compacted")])]
+    chunks = [SegmentChunk(0, [Segment(0, 0, 100), Segment(110, 101, 90)], [Gap(100, 110, "compacted")])]
     bounds = Bounds(30, 60, 0, 200, 0, 191, whole=False)
     assert plan_passes(chunks, bounds).passes == [Pass(30, 60, 30, 60, Route((Segment(30, 30, 30),)))]
     wider = plan_passes(chunks, Bounds(50, 105, 0, 200, 0, 191, whole=False)).passes
@@ -144,7 +146,7 @@ def test_a_range_in_the_midst_reads_no_more_than_that() -> None:
 
 
 def test_what_is_deleted_on_either_side_is_explained_and_not_looked_for() -> None:
-    chunks = [Chunk(0, [Segment(0, 0, 100)])]
+    chunks = [SegmentChunk(0, [Segment(0, 0, 100)])]
     plan = plan_passes(chunks, Bounds(0, 100, 30, 100, 50, 100))
     (one,) = plan.passes
     assert (one.first, one.target_first) == (50, 50)
@@ -154,14 +156,14 @@ def test_what_is_deleted_on_either_side_is_explained_and_not_looked_for() -> Non
 
 
 def test_what_a_cut_has_taken_from_the_source_is_explained() -> None:
-    chunks = [Chunk(0, [Segment(0, 0, 100), Segment(80, 100, 20)], [], [Cut(1, 80)])]
+    chunks = [SegmentChunk(0, [Segment(0, 0, 100), Segment(80, 100, 20)], [], [Cut(1, 80)])]
     plan = plan_passes(chunks, Bounds(0, 100, 0, 100, 0, 120))
     assert plan.explained == {Explained.SOURCE_CUT: 20}
     assert [one.route.segments for one in plan.passes] == [(Segment(0, 0, 80), Segment(80, 100, 20))]
 
 
 def test_records_of_others_behind_what_was_compared_before_are_seen_when_it_goes_on() -> None:
-    chunks = [Chunk(0, [Segment(0, 0, 100), Segment(100, 103, 50)])]
+    chunks = [SegmentChunk(0, [Segment(0, 0, 100), Segment(100, 103, 50)])]
     (one,) = plan_passes(chunks, Bounds(100, 150, 0, 150, 0, 153, whole=True, target_first=100)).passes
     assert (one.first, one.target_first, one.target_after) == (100, 100, 153)
 
@@ -188,13 +190,16 @@ def test_in_rounds_each_record_of_the_target_is_compared_once_wherever_the_flow_
             for span in spans_of(plan, chunks):
                 total.add(compare(span, ListFeed(flow.source), ListFeed(flow.target)))
             checked, compared = flow.position, flow.end
-    expected = {Kind.EXTRA: flow.foreign, Kind.ALTERED_VALUE: int(altered is not None and altered < len(flow.target))}
+    expected = {
+        DifferenceKind.EXTRA: flow.foreign,
+        DifferenceKind.ALTERED_VALUE: int(altered is not None and altered < len(flow.target)),
+    }
     assert total.counts == {kind: count for kind, count in expected.items() if count}
     assert total.records == len(flow.target) - sum(expected.values())
 
 
 def test_a_flow_that_was_sent_back_is_compared_where_it_has_copied_once_more() -> None:
-    chunks = [Chunk(0, [Segment(0, 0, 100), Segment(30, 100, 20)])]
+    chunks = [SegmentChunk(0, [Segment(0, 0, 100), Segment(30, 100, 20)])]
     plan = plan_passes(chunks, Bounds(100, 50, 0, 50, 0, 120, target_first=100))
     assert plan.passes == [Pass(30, 50, 100, 120, Route((Segment(30, 100, 20),)))]
     assert elsewhere(plan.passes[0], plan) == [Gap(0, 100, "copied in another pass")]
@@ -204,7 +209,7 @@ def test_a_flow_that_was_sent_back_is_compared_where_it_has_copied_once_more() -
 
 
 def test_what_was_not_copied_since_the_last_round_is_looked_at_although_nothing_was() -> None:
-    chunks = [Chunk(0, [Segment(0, 0, 100)], [Gap(100, 103, "control")])]
+    chunks = [SegmentChunk(0, [Segment(0, 0, 100)], [Gap(100, 103, "control")])]
     plan = plan_passes(chunks, Bounds(100, 103, 0, 103, 0, 100, target_first=100))
     assert plan.passes == [Pass(100, 103, 100, 100, Route())]
     strangers = plan_passes(chunks, Bounds(103, 103, 0, 103, 0, 105, target_first=100))

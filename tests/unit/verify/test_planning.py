@@ -5,25 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mm2.copy.ledger import Ledger, Verified, chunk_record, entry_record
-from mm2.copy.segments import Chunk, Gap, Segment
+from mm2.copy.segments import Gap, Segment, SegmentChunk
 from mm2.copy.session import LedgerEntry, Mark, PreviousCommit
 from mm2.kafka.errors import BrokerFailure
 from mm2.kafka.structs import PartitionInfo, TopicInfo, TopicPartition
 from mm2.verify.passes import Pass
-from mm2.verify.planning import Certainty, PartitionPlan, Side, plan_partition, split_spans
+from mm2.verify.planning import Certainty, ClusterOffsets, PartitionPlan, plan_partition, split_spans
 
 LEADER = PartitionInfo(1, 0, (1,), (1,))
 ENTRY = LedgerEntry("t", 0, "A.t", Mark(100, 98, 98), 100, "s", "r")
-CHUNK = Chunk(0, [Segment(0, 0, 50), Segment(52, 50, 48)], [Gap(50, 52, "control")])
+CHUNK = SegmentChunk(0, [Segment(0, 0, 50), Segment(52, 50, 48)], [Gap(50, 52, "control")])
 
 
-def side(topic: str, topic_id: str, start: int, end: int, *, compacted: bool = False) -> Side:
+def side(topic: str, topic_id: str, start: int, end: int, *, compacted: bool = False) -> ClusterOffsets:
     place = TopicPartition(topic, 0)
     info = TopicInfo(topic, topic_id, internal=False, partitions={0: LEADER})
-    return Side({topic: info}, {place: start}, {place: end}, {topic: compacted})
+    return ClusterOffsets({topic: info}, {place: start}, {place: end}, {topic: compacted})
 
 
-def ledger_of(entry: LedgerEntry, *chunks: Chunk) -> Ledger:
+def ledger_of(entry: LedgerEntry, *chunks: SegmentChunk) -> Ledger:
     ledger = Ledger()
     for row in (*(chunk_record(entry.source, chunk) for chunk in chunks), entry_record(entry)):
         ledger.apply(row.key, row.value)
@@ -32,8 +32,8 @@ def ledger_of(entry: LedgerEntry, *chunks: Chunk) -> Ledger:
 
 def planned(
     ledger: Ledger | None,
-    source: Side,
-    target: Side,
+    source: ClusterOffsets,
+    target: ClusterOffsets,
     *,
     first: int | None = None,
     after: int | None = None,
@@ -82,7 +82,7 @@ def test_what_a_ledger_says_of_another_topic_of_that_name_counts_nothing() -> No
 
 
 def test_what_was_copied_once_more_since_the_last_time_is_compared_and_said() -> None:
-    trail = Chunk(0, [Segment(0, 0, 100), Segment(30, 100, 20)])
+    trail = SegmentChunk(0, [Segment(0, 0, 100), Segment(30, 100, 20)])
     ledger = ledger_of(ENTRY.replace(mark=Mark(50, 120, 20)), trail)
     sides = side("t", "s", 0, 500), side("A.t", "r", 0, 120)
     plan = PartitionPlan("t", 0, "A.t", before=Verified(0, 100, 100, 1, 100, {}, "s", "r", 100))
@@ -110,11 +110,11 @@ def test_without_a_ledger_offset_syncs_hold_the_sides_together_as_far_as_they_ag
 
 def test_a_topic_that_cannot_be_seen_is_trouble_for_its_partitions() -> None:
     there = side("t", "s", 0, 500)
-    gone = Side({"A.t": BrokerFailure.of(3, subject="Topic A.t of cluster B")}, {}, {}, {})
+    gone = ClusterOffsets({"A.t": BrokerFailure.of(3, subject="Topic A.t of cluster B")}, {}, {}, {})
     plan = planned(ledger_of(ENTRY, CHUNK), there, gone)
     assert plan.trouble.startswith("Topic A.t of cluster B: UNKNOWN_TOPIC_OR_PARTITION")
     assert not plan.spans
-    fewer = Side({"A.t": TopicInfo("A.t", "r", internal=False, partitions={1: LEADER})}, {}, {}, {})
+    fewer = ClusterOffsets({"A.t": TopicInfo("A.t", "r", internal=False, partitions={1: LEADER})}, {}, {}, {})
     assert planned(ledger_of(ENTRY, CHUNK), there, fewer).trouble.startswith("Partition A.t-0: UNKNOWN_TOPIC")
     other = ENTRY.replace(partition=7)
     new = planned(ledger_of(other), side("t", "s", 100, 500), gone)
@@ -125,7 +125,7 @@ def test_a_topic_that_cannot_be_seen_is_trouble_for_its_partitions() -> None:
 def test_large_ranges_become_pieces_and_what_nobody_knows_stays_whole() -> None:
     entry = ENTRY.replace(mark=Mark(1_000_000, 1_000_000, 1_000_000))
     sides = side("t", "s", 0, 1_000_000), side("A.t", "r", 0, 1_000_000)
-    known = planned(ledger_of(entry, Chunk(0, [Segment(0, 0, 1_000_000)])), *sides)
+    known = planned(ledger_of(entry, SegmentChunk(0, [Segment(0, 0, 1_000_000)])), *sides)
     guessed = planned(None, *sides)
     split_spans([known, guessed], 2)
     assert len(known.spans) == 8

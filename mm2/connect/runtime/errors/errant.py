@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from typing import Final
 
 from mm2.connect.api import ConnectError, SinkRecord
-from mm2.connect.runtime.errors.tolerance import ProcessingContext, RetryWithToleranceOperator, Stage
+from mm2.connect.runtime.errors.tolerance import ProcessingContext, ProcessingStage, RetryWithToleranceOperator
 from mm2.connect.runtime.errors.under_way import ReportsUnderWay
 from mm2.kafka.consumer.records import ConsumerRecord
 
@@ -41,7 +41,7 @@ class WorkerErrantRecordReporter:
         read = self._original(record) or self._rebuild(record)
         with self._lock:
             self._first_error = self._first_error or error
-        future = self._operator.execute_failed(ProcessingContext(read), Stage.TASK_PUT, _SINK_TASK, error)
+        future = self._operator.execute_failed(ProcessingContext(read), ProcessingStage.TASK_PUT, _SINK_TASK, error)
         if not future.done():
             self._under_way.add(read.topic_partition, future)
         return future

@@ -25,7 +25,7 @@ Result = TypeVar("Result")
 _LEAST_DELAY_MS: Final = 300
 
 
-class Stage(StrEnum):
+class ProcessingStage(StrEnum):
     """The step that processes a record (org.apache.kafka.connect.runtime.errors.Stage)."""
 
     TASK_POLL = "TASK_POLL"
@@ -40,7 +40,12 @@ class Stage(StrEnum):
 
 #: In these stages any exception can be tolerated; in all others only a RetriableError.
 _TOLERABLE: Final = frozenset(
-    {Stage.TRANSFORMATION, Stage.KEY_CONVERTER, Stage.VALUE_CONVERTER, Stage.HEADER_CONVERTER}
+    {
+        ProcessingStage.TRANSFORMATION,
+        ProcessingStage.KEY_CONVERTER,
+        ProcessingStage.VALUE_CONVERTER,
+        ProcessingStage.HEADER_CONVERTER,
+    }
 )
 
 
@@ -55,7 +60,7 @@ class ProcessingContext(Generic[T]):
 
     def __init__(self, original: T) -> None:
         self.original = original
-        self.stage = Stage.TASK_POLL
+        self.stage = ProcessingStage.TASK_POLL
         #: Name of the class that processes it, the Java name if it has one.
         self.executing_class = ""
         self.attempt = 0
@@ -68,7 +73,7 @@ class ProcessingContext(Generic[T]):
 class Failed:
     """A step whose first attempt was made outside of the operator and failed."""
 
-    stage: Stage
+    stage: ProcessingStage
     error: Exception
 
     def before(self, operation: Callable[[], Result]) -> Callable[[], Result]:
@@ -154,7 +159,7 @@ class RetryWithToleranceOperator(Generic[T]):
     def execute(
         self,
         context: ProcessingContext[T],
-        stage: Stage,
+        stage: ProcessingStage,
         executing_class: str,
         operation: Callable[[], Result],
     ) -> Result | None:
@@ -177,7 +182,7 @@ class RetryWithToleranceOperator(Generic[T]):
         return self._repeat(context, operation)
 
     def execute_failed(
-        self, context: ProcessingContext[T], stage: Stage, executing_class: str, error: BaseException
+        self, context: ProcessingContext[T], stage: ProcessingStage, executing_class: str, error: BaseException
     ) -> Future[None]:
         """Report a failure outside of the operator; completes with all reports.
 

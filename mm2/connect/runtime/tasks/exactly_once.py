@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from mm2.connect.api import ConnectError, SourceRecord
 from mm2.connect.runtime.errors.tolerance import ProcessingContext
-from mm2.connect.runtime.exactly_once import Boundary, Transactions
+from mm2.connect.runtime.exactly_once import Boundary, TransactionBoundaries
 from mm2.connect.runtime.sending import Sent
 from mm2.connect.runtime.tasks.base import Equipment
 from mm2.connect.runtime.tasks.source import AbstractWorkerSourceTask, SourceSetup
@@ -42,7 +42,7 @@ class ExactlyOnceWorkerSourceTask(AbstractWorkerSourceTask):
         equipment: Equipment,
         setup: SourceSetup,
         producer: TransactionalProducer,
-        transactions: Transactions,
+        transactions: TransactionBoundaries,
         boundaries: WorkerTransactionContext | None = None,
         *,
         flush_timeout_s: float,

@@ -27,7 +27,7 @@ from mm2.connect.api import (
 from mm2.connect.data.headers import NO_HEADERS, Header
 from mm2.connect.data.schema import SchemaAndValue
 from mm2.connect.runtime.errors.errant import WorkerErrantRecordReporter
-from mm2.connect.runtime.errors.tolerance import Failed, Interrupted, ProcessingContext, Stage
+from mm2.connect.runtime.errors.tolerance import Failed, Interrupted, ProcessingContext, ProcessingStage
 from mm2.connect.runtime.errors.under_way import ReportsUnderWay
 from mm2.connect.runtime.tasks.base import Equipment, WorkerTask
 from mm2.connect.runtime.tasks.sink_context import WorkerSinkTaskContext
@@ -268,12 +268,12 @@ class WorkerSinkTask(WorkerTask):
     def _convert(self, record: ConsumerRecord) -> SinkRecord | None:
         """The record for the task; None when it is filtered, or its conversion failed and that is tolerated."""
         topic, converters = record.topic_partition.topic, self._converters
-        stage = Stage.KEY_CONVERTER
+        stage = ProcessingStage.KEY_CONVERTER
         try:
             key = converters.key.to_connect_data(topic, record.headers, record.key)
-            stage = Stage.VALUE_CONVERTER
+            stage = ProcessingStage.VALUE_CONVERTER
             value = converters.value.to_connect_data(topic, record.headers, record.value)
-            stage = Stage.HEADER_CONVERTER
+            stage = ProcessingStage.HEADER_CONVERTER
             headers = self._headers(topic, record) if record.headers else NO_HEADERS
         except Exception as error:  # noqa: BLE001 - plugins may raise any exception
             return self._convert_again(record, Failed(stage, error))
@@ -288,23 +288,23 @@ class WorkerSinkTask(WorkerTask):
         topic, converters = record.topic_partition.topic, self._converters
         context = ProcessingContext(record)
 
-        def execute(stage: Stage, executing_class: str, operation: Callable[[], T]) -> T | None:
+        def execute(stage: ProcessingStage, executing_class: str, operation: Callable[[], T]) -> T | None:
             if failed.stage is stage:
                 operation = failed.before(operation)
             return self._operator.execute(context, stage, executing_class, operation)
 
         key = execute(
-            Stage.KEY_CONVERTER,
+            ProcessingStage.KEY_CONVERTER,
             converters.key_class,
             lambda: converters.key.to_connect_data(topic, record.headers, record.key),
         )
         value = execute(
-            Stage.VALUE_CONVERTER,
+            ProcessingStage.VALUE_CONVERTER,
             converters.value_class,
             lambda: converters.value.to_connect_data(topic, record.headers, record.value),
         )
         headers = execute(
-            Stage.HEADER_CONVERTER,
+            ProcessingStage.HEADER_CONVERTER,
             converters.header_class,
             lambda: self._headers(topic, record) if record.headers else NO_HEADERS,
         )
@@ -390,7 +390,7 @@ class WorkerSinkTask(WorkerTask):
     # -- rebalances, within the consumer's poll
 
     def on_partitions_assigned(self, partitions: frozenset[TopicPartition]) -> None:
-        """See `mm2.kafka.consumer.consumer.RebalanceListener`."""
+        """See `mm2.kafka.consumer.consumer.ConsumerRebalanceListener`."""
         for tp in sorted(partitions):
             self._last_committed[tp] = self._current[tp] = OffsetAndMetadata(self._position(tp))
         was_paused, assignment = self._paused_for_redelivery, self._consumer.assignment()
@@ -417,11 +417,11 @@ class WorkerSinkTask(WorkerTask):
                     raise _Stopping from None
 
     def on_partitions_revoked(self, partitions: frozenset[TopicPartition]) -> None:
-        """See `mm2.kafka.consumer.consumer.RebalanceListener`."""
+        """See `mm2.kafka.consumer.consumer.ConsumerRebalanceListener`."""
         self._give_up(partitions, lost=False)
 
     def on_partitions_lost(self, partitions: frozenset[TopicPartition]) -> None:
-        """See `mm2.kafka.consumer.consumer.RebalanceListener`."""
+        """See `mm2.kafka.consumer.consumer.ConsumerRebalanceListener`."""
         self._give_up(partitions, lost=True)
 
     def _give_up(self, partitions: frozenset[TopicPartition], *, lost: bool) -> None:

@@ -21,7 +21,13 @@ from mm2.connect.api import (
     SourceTask,
     SourceTaskContext,
 )
-from mm2.connect.runtime.errors.tolerance import ConversionFailed, Failed, Interrupted, ProcessingContext, Stage
+from mm2.connect.runtime.errors.tolerance import (
+    ConversionFailed,
+    Failed,
+    Interrupted,
+    ProcessingContext,
+    ProcessingStage,
+)
 from mm2.connect.runtime.sending import Outgoing, RecordSender, Sent, size_of
 from mm2.connect.runtime.tasks.base import Equipment, WorkerTask
 from mm2.connect.runtime.tasks.submitted import Committable, PartitionKey, Submitted, SubmittedRecords, key_of
@@ -422,14 +428,14 @@ class AbstractWorkerSourceTask(WorkerTask):
         """The record as bytes. Raises ConversionFailed after the first attempt, and ConnectError."""
         topic, converters = record.topic, self._converters
         headers: list[tuple[str, bytes | None]] = []
-        stage = Stage.HEADER_CONVERTER
+        stage = ProcessingStage.HEADER_CONVERTER
         try:
             for header in record.headers:
                 data = converters.header.from_connect_header(topic, header.key, header.schema, header.value)
                 headers.append((header.key, data))
-            stage = Stage.KEY_CONVERTER
+            stage = ProcessingStage.KEY_CONVERTER
             key = converters.key.from_connect_data(topic, headers, record.key_schema, record.key)
-            stage = Stage.VALUE_CONVERTER
+            stage = ProcessingStage.VALUE_CONVERTER
             value = converters.value.from_connect_data(topic, headers, record.value_schema, record.value)
         except Exception as error:
             raise ConversionFailed(Failed(stage, error)) from error
@@ -444,14 +450,14 @@ class AbstractWorkerSourceTask(WorkerTask):
         """
         topic, converters = record.topic, self._converters
 
-        def execute(stage: Stage, executing_class: str, operation: Callable[[], T]) -> T | None:
+        def execute(stage: ProcessingStage, executing_class: str, operation: Callable[[], T]) -> T | None:
             if failed is not None and failed.stage is stage:
                 operation = failed.before(operation)
             return self._operator.execute(context, stage, executing_class, operation)
 
         headers: list[tuple[str, bytes | None]] = (
             execute(
-                Stage.HEADER_CONVERTER,
+                ProcessingStage.HEADER_CONVERTER,
                 converters.header_class,
                 lambda: [
                     (header.key, converters.header.from_connect_header(topic, header.key, header.schema, header.value))
@@ -461,12 +467,12 @@ class AbstractWorkerSourceTask(WorkerTask):
             or []
         )
         key = execute(
-            Stage.KEY_CONVERTER,
+            ProcessingStage.KEY_CONVERTER,
             converters.key_class,
             lambda: converters.key.from_connect_data(topic, headers, record.key_schema, record.key),
         )
         value = execute(
-            Stage.VALUE_CONVERTER,
+            ProcessingStage.VALUE_CONVERTER,
             converters.value_class,
             lambda: converters.value.from_connect_data(topic, headers, record.value_schema, record.value),
         )
@@ -639,7 +645,7 @@ class WorkerSourceTask(AbstractWorkerSourceTask):
         on_own_thread = threading.current_thread() is self._thread
         if self._operator.tolerance.tolerates_all:
             # Report and skip the record, and count its offset; the next record may succeed.
-            self._operator.execute_failed(context, Stage.KAFKA_PRODUCE, _PRODUCER, failure)
+            self._operator.execute_failed(context, ProcessingStage.KAFKA_PRODUCE, _PRODUCER, failure)
             self._tell(record, None)
             if submitted is not None:
                 self._submitted.ack(submitted)

@@ -2,7 +2,7 @@ import datetime as dt
 
 import pytest
 
-from mm2.connect.data.simple_date_format import PatternError, SimpleDateFormat
+from mm2.connect.data.simple_date_format import DatePatternError, SimpleDateFormat
 
 MS = 1_582_945_445_006  # 2020-02-29T03:04:05.006Z, a Saturday
 
@@ -59,7 +59,7 @@ def test_the_calendar_was_julian_once() -> None:
 
 @pytest.mark.parametrize("pattern", ["b", "yyyy-mm-ddT", "'open", "XXXX"])
 def test_a_wrong_pattern_is_refused(pattern: str) -> None:
-    with pytest.raises(PatternError):
+    with pytest.raises(DatePatternError):
         SimpleDateFormat(pattern)
 
 

@@ -24,7 +24,7 @@ from mm2.connect.herder.answers import (
     WorkState,
 )
 from mm2.connect.herder.interface import Herder
-from mm2.connect.herder.stages import Stage, StagedFuture
+from mm2.connect.herder.stages import StagedFuture, WorkerStage
 from mm2.connect.request_signing import RequestSignature
 from mm2.connect.stores.config_state import Props, RestartRequest, TargetState
 
@@ -64,8 +64,8 @@ class ToyHerder(Herder):
         return self.ready
 
     @property
-    def stage(self) -> Stage:
-        return Stage("counting sheep", 0)
+    def stage(self) -> WorkerStage:
+        return WorkerStage("counting sheep", 0)
 
     @property
     def kafka_cluster_id(self) -> str:
