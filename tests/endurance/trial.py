@@ -14,6 +14,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -140,18 +141,23 @@ class Trial:
         number = len(self.outcome.steps) + 1
         say(f"{number}: " + " + ".join(str(fault) for fault in faults))
         begun: list[Fault] = []
-        try:
-            for fault in faults:
-                begun.append(fault)
-                fault.begin()
-            while begun:
-                begun.sort(key=lambda fault: fault.lasts_s)
-                time.sleep(max(0.0, began_s + begun[0].lasts_s - time.monotonic()))
-                begun.pop(0).end()
-        finally:
-            for fault in begun:
-                with suppress(Exception):  # something else is raised already
-                    fault.end()
+        # Each fault ends in a thread of its own: a broker that starts again waits for a controller whose fault ends later.
+        with ThreadPoolExecutor(len(faults)) as ends:
+            ending: list[Future[object]] = []
+            try:
+                for fault in faults:
+                    begun.append(fault)
+                    fault.begin()
+                while begun:
+                    begun.sort(key=lambda fault: fault.lasts_s)
+                    time.sleep(max(0.0, began_s + begun[0].lasts_s - time.monotonic()))
+                    ending.append(ends.submit(begun.pop(0).end))
+            finally:
+                for fault in begun:
+                    with suppress(Exception):  # something else is raised already
+                        fault.end()
+        for end in ending:
+            end.result()
         ended_s = time.monotonic()
         for mirror in self.mirrors:
             self._watch_memory(mirror)
