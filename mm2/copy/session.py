@@ -64,6 +64,13 @@ class Mark(NamedTuple):
     records: int
 
 
+class EpochStart(NamedTuple):
+    """The source offset from which on batches of a leader epoch were read."""
+
+    epoch: int
+    start: int
+
+
 class Lost(NamedTuple):
     """Source offsets that nobody will ever copy, when that was found out (ms), and why."""
 
@@ -214,6 +221,8 @@ class LedgerEntry:
     an entry of a version before is 0. ``seen`` is that of `PositionHeader`. ``known_epoch`` is the highest source leader epoch of
     which a batch can have been copied without a newer election (-1 unknown): a successor counts past no batch of a higher one.
     ``retired`` are topic ids, of either side, that were replaced by newer ones: metadata that name one of them are stale.
+    ``source_epochs`` are the newest leader epochs of what was read before the mark, oldest first; nothing is known of what lies
+    before the first one.
     """
 
     topic: str
@@ -240,6 +249,7 @@ class LedgerEntry:
     known_epoch: int = -1
     seen: int = -1
     retired: tuple[str, ...] = ()
+    source_epochs: tuple[EpochStart, ...] = ()
 
     @property
     def lost_ranges(self) -> int:
@@ -266,7 +276,10 @@ class LedgerEntry:
         if before is None:
             return self
         lost = self.lost[: len(self.lost) - before.lost]
-        entry = self.replace(mark=before.mark, gaps=before.gaps, chunk=before.chunk, lost=lost, before=None)
+        # Epochs of the log as it is now say nothing about an earlier mark if the log was cut off between the two.
+        entry = self.replace(
+            mark=before.mark, gaps=before.gaps, chunk=before.chunk, lost=lost, before=None, source_epochs=()
+        )
         if before.state is None:
             return entry
         # The position is that of the topic, and of the log, as they were then.
@@ -302,6 +315,8 @@ class LedgerEntry:
             data["lost_before"] = self.lost_before
         if self.known_epoch != self.source_epoch:
             data["source"]["known"] = self.known_epoch
+        if self.source_epochs:
+            data["source"]["epochs"] = [list(one) for one in self.source_epochs]
         if self.retired:
             data["retired"] = list(self.retired)
         if self.before is not None:
@@ -342,6 +357,7 @@ class LedgerEntry:
             int(data["source"].get("known", data["source"]["epoch"])),
             int(data.get("seen", -1)),
             tuple(map(str, data.get("retired", ()))),
+            tuple(EpochStart(int(epoch), int(start)) for epoch, start in data["source"].get("epochs", ())),
         )
 
 
@@ -458,7 +474,9 @@ def written_start(
     if written.foreign_at >= max(seen, 0):
         return Start(written.foreign, written.foreign, entry.replace(session=None), chunk, moved=True)
     if header is not None and header.lease > entry.lease and header.session is not None:
-        entry = entry.replace(mark=header.mark, session=header.session, lease=header.lease, seen=header.seen)
+        entry = entry.replace(
+            mark=header.mark, session=header.session, lease=header.lease, seen=header.seen, source_epochs=()
+        )
         if header.epochs is not None:
             # Of the mark, or a clean election between the two would be taken for a truncation.
             source, known, target = header.epochs

@@ -105,12 +105,13 @@ NEEDED_BY_READING: dict[str, reading.Bounds] = {
     "r3": reading.Bounds(3, 1, 0, 1, aborted=True),
     "r4": reading.Bounds(3, 0, 1),
     "r4_epoch": reading.Bounds(4, 0, 2),
+    "r4_starts": reading.Bounds(3, 0, 2, fork=True),
 }
 
 #: Assumptions of reading, each with a bound in which the protocol fails without it.
 ASSUMED: dict[str, reading.Bounds] = {
     "stale": reading.Bounds(2, 1, 1, stale=True),
-    "fork": reading.Bounds(3, 0, 2, fork=True),
+    "fork and a crash": reading.Bounds(3, 1, 2, fork=True),
 }
 
 HOLDS: list[Model] = [
@@ -123,6 +124,7 @@ HOLDS: list[Model] = [
     Sending(sending.Bounds((OLD, OLD), faults=0, breaks=1, late_requests=True)),
     Sending(sending.Bounds((OLD, OLD), faults=0, takeovers=1, slow_send=True)),
     Reading(reading.Bounds(3, 1, 2)),
+    Reading(reading.Bounds(4, 0, 3, fork=True)),
     Reading(reading.Bounds(3, 2, 0, 1, aborted=True)),
     Committing(committing.Bounds(2, 3, 1)),
     Committing(committing.Bounds(1, 4, 1, reopens=1, clean=True)),

@@ -11,7 +11,7 @@ finds how many records of the session are on the target, and a holder begins wit
 * Counting and comparing by content as the page says. Records differ from each other.
 * A crash loses everything but ledger and target. The isolation level may be another one afterwards.
 
-``stale`` and ``fork`` withdraw assumptions, see `Bounds`. Not modelled: holes by compaction or retention, batches of more than
+``stale`` withdraws an assumption, see `Bounds`. Not modelled: holes by compaction or retention, batches of more than
 one record, control batches, re-created topics (they have another topic id).
 """
 
@@ -32,6 +32,7 @@ class Rules:
     current ones. ``r2``: no record of a later epoch than the ledger knows is counted, it is compared. ``r3``: a session ends when
     its rules are not the current ones. ``r4``: after each change of the source's leader epoch nothing is taken until the log is
     known to have what was read. ``r4_epoch``: a session that begins where a log was cut off knows the epoch before that offset.
+    ``r4_starts``: a holder and the ledger know at which offset each epoch of what was read began.
     """
 
     r1: bool = True
@@ -40,18 +41,22 @@ class Rules:
     r3: bool = True
     r4: bool = True
     r4_epoch: bool = True
+    r4_starts: bool = True
 
 
 #: The commit that the findings are of, with a source that tells of no diverging epoch.
-OLD = Rules(r1_rules=False, r2=False, r3=False, r4=False, r4_epoch=False)
+OLD = Rules(r1_rules=False, r2=False, r3=False, r4=False, r4_epoch=False, r4_starts=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
     """``aborted``: records may belong to aborted transactions. ``changes`` of the isolation level.
 
-    Assumptions: ``stale``: a new holder may begin with a source leader that was deposed before its predecessor ended. ``fork``:
-    the log of a deposed leader may be elected again, with records that are older than those which were read meanwhile."""
+    ``fork``: the log of a deposed leader may be elected again, with records that are older than those which were read meanwhile;
+    only then does the state contain where epochs began.
+
+    Assumptions: ``stale``: a new holder may begin with a source leader that was deposed before its predecessor ended. ``fork``
+    together with a crash: what a holder copied after its last commit may be of such an epoch."""
 
     records: int = 4
     crashes: int = 1
@@ -95,6 +100,7 @@ class Mark(NamedTuple):
     records: int
     epoch: int
     committed: bool
+    epochs: tuple[tuple[int, int], ...] = ()
 
 
 class Holder(NamedTuple):
@@ -110,10 +116,11 @@ class Holder(NamedTuple):
     match: tuple[int, ...]
     committed: bool
     named: bool
+    epochs: tuple[tuple[int, int], ...] = ()
 
 
 class World(NamedTuple):
-    """``old``: log of a deposed leader. ``committed``: `read_committed` is configured. ``spent``: records, crashes, elections, changes."""
+    """``old``: log of a deposed leader. ``returned``: records that were cut off and are there again. ``committed``: `read_committed` is configured. ``spent``: records, crashes, elections, changes."""
 
     log: Log
     old: Log | None
@@ -123,6 +130,7 @@ class World(NamedTuple):
     committed: bool
     bad: str
     spent: tuple[int, int, int, int]
+    returned: frozenset[int] = frozenset()
 
 
 RECORDS, CRASHES, ELECTIONS, CHANGES = range(4)
@@ -218,7 +226,11 @@ class Reading:
         if self.bounds.fork and state.old is not None:
             yield (
                 f"elect e{epoch}, log of e{state.old.epoch}",
-                after._replace(log=_led(state.old, len(state.old.records), epoch)),
+                after._replace(
+                    log=_led(state.old, len(state.old.records), epoch),
+                    returned=state.returned
+                    | ({r.number for r in state.old.records} - {r.number for r in state.log.records}),
+                ),
             )
 
     # -- the holder ------------------------------------------------------------------------------------------------------
@@ -229,7 +241,18 @@ class Reading:
         mark = state.ledger
         skip = len(state.target) - mark.records if self.rules.r1 else 0
         committed = mark.committed if self.rules.r1_rules else state.committed
-        begun = Holder(mark.offset, state.log.epoch, False, mark.epoch, mark.epoch, skip, (), committed, mark.committed)
+        begun = Holder(
+            mark.offset,
+            state.log.epoch,
+            False,
+            mark.epoch,
+            mark.epoch,
+            skip,
+            (),
+            committed,
+            mark.committed,
+            mark.epochs,
+        )
         yield f"begin at {mark.offset}", self._concluded(state, begun)
         if self.bounds.stale and state.old is not None and state.old.epoch >= mark.epoch:
             yield f"begin-stale at {mark.offset}", self._concluded(state, begun._replace(leader=state.old.epoch))
@@ -245,7 +268,7 @@ class Reading:
     @staticmethod
     def _open(state: World, holder: Holder) -> World:
         """A session is in the ledger before its first batch (C5)."""
-        mark = Mark(holder.offset, len(state.target), holder.epoch, state.committed)
+        mark = Mark(holder.offset, len(state.target), holder.epoch, state.committed, holder.epochs)
         opened = holder._replace(known=holder.epoch, skip=0, match=(), committed=state.committed, named=state.committed)
         return state._replace(ledger=mark, holder=opened)
 
@@ -264,13 +287,20 @@ class Reading:
             return
         checked = holder._replace(checked=True)
         epoch, end = log.end_of(holder.epoch)
+        if epoch < holder.epoch:
+            epoch, end = _common_end(holder.epochs, epoch, end)
         if holder.epoch < 0 or (epoch == holder.epoch and end >= holder.offset):
             yield "source-same", state._replace(holder=checked)
         elif holder.skip and end >= holder.offset:
             yield "source-cut, compare", state._replace(holder=self._comparing(state, checked)._replace(epoch=epoch))
         else:
             offset = min(end, holder.offset)
-            cut = checked._replace(offset=offset, epoch=epoch if self.rules.r4_epoch and offset else -1)
+            # The new position is checked again: the log may not have all of the epoch before it either.
+            cut = holder._replace(
+                offset=offset,
+                epoch=epoch if self.rules.r4_epoch and offset else -1,
+                epochs=tuple(row for row in holder.epochs if row[1] < offset),
+            )
             yield f"source-cut at {offset}", self._open(state, cut)
 
     @staticmethod
@@ -294,6 +324,8 @@ class Reading:
         record = log.records[holder.offset]
         is_current = log is state.log
         past = holder._replace(offset=holder.offset + 1, epoch=record.epoch)
+        if self.bounds.fork and self.rules.r4_starts and (not past.epochs or past.epochs[-1][0] < record.epoch):
+            past = past._replace(epochs=(*past.epochs, (record.epoch, holder.offset)))
         if holder.skip and not holder.match and self.rules.r2 and record.epoch > holder.known:
             yield "compare", state._replace(holder=self._comparing(state, holder))
         elif record.aborted and holder.committed:
@@ -314,7 +346,7 @@ class Reading:
             yield f"count record {record.number}", after._replace(bad=bad)
         else:
             bad = ""
-            if record.number in state.target:
+            if record.number in state.target and record.number not in state.returned:
                 bad = f"I1: record {record.number} is there twice"
             elif is_current and (left := _left_out(state, holder.offset)):
                 bad = f"I1: record {left[0]} is left out"
@@ -330,7 +362,7 @@ class Reading:
         holder = state.holder
         if holder is None or holder.skip:
             return
-        mark = Mark(holder.offset, len(state.target), holder.epoch, holder.named)
+        mark = Mark(holder.offset, len(state.target), holder.epoch, holder.named, holder.epochs)
         if mark != state.ledger:
             yield f"commit {mark.offset}", state._replace(ledger=mark)
 
@@ -347,6 +379,12 @@ class Reading:
 def _left_out(state: World, offset: int) -> list[int]:
     """Records below an offset that every rule selects and that are not on the target."""
     return [r.number for r in state.log.records[:offset] if not r.aborted and r.number not in state.target]
+
+
+def _common_end(starts: tuple[tuple[int, int], ...], epoch: int, end: int) -> tuple[int, int]:
+    """(epoch, offset) up to which a log has what was read, if ``epoch`` is the newest one of both and ends there at ``end``."""
+    end = min([end, *(start for known, start in starts if known > epoch)])
+    return next((known for known, start in reversed(starts) if start < end), epoch), end
 
 
 def _led(log: Log, end: int, epoch: int) -> Log:

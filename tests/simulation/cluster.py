@@ -741,6 +741,7 @@ class Cluster:
         self.decisions: list[tuple[Place, Leadership, uuid.UUID]] = []
         self.ids: dict[str, uuid.UUID] = {}
         self.on_high_watermark: Callable[[int, Replica], None] = lambda _node, _replica: None
+        self.on_elected: Callable[[Replica, int], None] = lambda _replica, _epoch: None
         self.on_produce: Callable[[int, Place, int, int, memoryview], None] = lambda *_: None
         self.brokers: dict[int, Broker] = {}
         self._fenced: set[int] = set()
@@ -785,6 +786,8 @@ class Cluster:
         part.state = Leadership(leader, epoch, isr, state.version + 1)
         self.world.say("controller", cluster=self.name, place=part.place, leader=leader, epoch=epoch, isr=isr)
         self.decisions.append((part.place, part.state, self.ids[part.place[0]]))
+        if new_epoch and leader in part.replicas:
+            self.on_elected(part.replicas[leader], epoch)
         self._tell()
 
     def _tell(self) -> None:

@@ -151,6 +151,31 @@ def two_elections(scenario: Scenario) -> None:
         world.run(world.now + 0.1)
 
 
+def deposed_log(scenario: Scenario) -> None:
+    """A source replica that lags is elected, and after its records have been copied the former leader with records that have not."""
+    world, source = scenario.world, scenario.source
+    place = (TOPIC, 0)
+    part = source.partitions[place]
+    world.run(2.0)
+    former = part.state.leader
+    other = next(node for node in (1, 2, 3) if node != former)
+    source.brokers[other].slow_fetch_s[place] = 1000.0
+    world.run(8.0)
+    holder = scenario.driver.holder()
+    if holder is None:
+        raise Violation("simulation", "no process copies")
+    holder.freeze(1.5)
+    world.run(9.0)
+    scenario.oracle.excuses.source_cut.add(0)
+    source.brokers[former].slow_fetch_s[place] = 1000.0
+    source.brokers[other].slow_fetch_s.pop(place, None)
+    source.decide(part, other, (other,), new_epoch=True)
+    world.run(world.now + 10.0)  # until its log is the longer one
+    source.brokers[former].slow_fetch_s.pop(place, None)
+    source.decide(part, former, (former,), new_epoch=True)
+    world.run(world.now + 5.0)
+
+
 def written_past_the_cut(scenario: Scenario) -> None:
     """The source loses its end and gets more records than it lost before its holder, which is frozen, looks at it again."""
     world, source = scenario.world, scenario.source
@@ -349,6 +374,7 @@ def retention_after_crash_stops(scenario: Scenario) -> None:
 
 
 TWO_ELECTIONS = Schedule(two_elections)
+DEPOSED_LOG = Schedule(deposed_log)
 WRITTEN_PAST_THE_CUT = Schedule(written_past_the_cut, _old_source)
 STALE_OFFSETS_LEADER = Schedule(stale_offsets_leader)
 LATE_POSITION = Schedule(late_position, lambda profile: setattr(profile, "commit_ms", 200))
@@ -366,6 +392,7 @@ RETENTION_AFTER_CRASH_STOPS = Schedule(retention_after_crash_stops, _seldom)
 
 DIRECTED: tuple[Schedule, ...] = (
     TWO_ELECTIONS,
+    DEPOSED_LOG,
     WRITTEN_PAST_THE_CUT,
     STALE_OFFSETS_LEADER,
     LATE_POSITION,

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from mm2.copy.executor import history
 from mm2.copy.executor.copier import Copier
 from mm2.copy.executor.cursor import Cursor
 from mm2.copy.executor.link import DriverLink
@@ -27,6 +28,7 @@ from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.structs import LATEST, TopicPartition
 from mm2.mirror.source_task import MirrorSourceTask
 from tests.simulation.directed import (
+    DEPOSED_LOG,
     LATE_FIRST_ENTRY,
     LATE_POSITION,
     LATE_SECOND_SESSION,
@@ -319,6 +321,12 @@ MUTATIONS: tuple[Mutation, ...] = (
         "a session is continued under other rules",
         ((Opening, "_has_other_rules", lambda *_: False),),
         ("rules", "crash"),
+    ),
+    Mutation(
+        "R4",
+        "only the newest leader epoch that was read is known",
+        ((history, "common_end", lambda _epochs, epoch, end_offset: (end_offset, epoch)),),
+        schedule=DEPOSED_LOG,
     ),
     Mutation(
         "R2",

@@ -54,6 +54,8 @@ class Excuses:
 
     resets: dict[int, list[int]] = field(default_factory=dict)  # partition -> positions a user has set, in order
     source_cut: set[int] = field(default_factory=set)  # partitions of which the source lost the end
+    #: (epoch, serials in the log of its leader at the beginning) of each leader of a source partition
+    source_leaders: dict[int, list[tuple[int, set[int]]]] = field(default_factory=dict)
     target_cut: set[int] = field(default_factory=set)  # and the target
     aborted: bool = False  # records of aborted transactions may be there, once each
     stops: dict[int, set[str]] = field(default_factory=dict)  # states that a partition may stop in
@@ -112,6 +114,23 @@ class Oracle:
                 break
             visible.update(serials)
 
+    def source_elected(self, replica: Replica, epoch: int) -> None:
+        """The source has another leader for a partition."""
+        serials = {parse(record.value)[0] for batch in replica.log if batch.control is None for record in batch.records}
+        self.excuses.source_leaders.setdefault(replica.partition, []).append((epoch, serials))
+
+    def _has_returned(self, index: int, serial: int) -> bool:
+        """Whether an earlier leader of the source lost a record that is there again: that of an older log was elected."""
+        leader = self.source.leader_replica((self.topic, index))
+        epochs = [
+            batch.epoch
+            for batch in (leader.log if leader is not None else ())
+            if batch.control is None and any(parse(record.value)[0] == serial for record in batch.records)
+        ]
+        return bool(epochs) and any(
+            epoch > epochs[0] and serial not in serials for epoch, serials in self.excuses.source_leaders.get(index, ())
+        )
+
     # -- the target
 
     def target_advanced(self, _node: int, replica: Replica) -> None:
@@ -142,6 +161,9 @@ class Oracle:
             return
         where = f"{self.remote}-{index} at target offset {seen.offset}"
         if index in self.broken:
+            return
+        if seen.counts[serial] > 1 and self._has_returned(index, serial):
+            seen.serials.remove(serial)  # that was part of a history of the source that does not count any more
             return
         if seen.counts[serial] > 1:
             self._break(index, Violation("duplicate", f"{where}: record {serial} is there {seen.counts[serial]} times"))
@@ -264,7 +286,7 @@ class Oracle:
             return
         if found != wanted:
             missing = [serial for serial in wanted if serial not in set(found)]
-            doubled = sorted({serial for serial in found if seen.counts[serial] > 1})
+            doubled = sorted({serial for serial in found if found.count(serial) > 1})
             place = next(
                 (at for at, (one, two) in enumerate(zip(found, wanted, strict=False)) if one != two),
                 min(len(found), len(wanted)),

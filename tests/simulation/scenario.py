@@ -152,6 +152,7 @@ class Scenario:
         self.oracle = Oracle(self.source, self.target, TOPIC, REMOTE, profile.partitions)
         self.oracle.read_committed = profile.read_committed
         self.source.on_high_watermark = self.oracle.source_advanced
+        self.source.on_elected = self._elected
         self.target.on_high_watermark = self.oracle.target_advanced
         self.target.on_produce = self._produced
         self._serial = 0
@@ -539,6 +540,10 @@ class Scenario:
 
     # -- faults of the source
 
+    def _elected(self, replica: Replica, epoch: int) -> None:
+        if replica.topic == TOPIC:
+            self.oracle.source_elected(replica, epoch)
+
     def move_source(self) -> None:
         """Clean elections."""
         for place in self.source.partitions:
@@ -664,7 +669,7 @@ class Scenario:
     def _is_complete(self, index: int) -> bool:
         leader = self.source.leader_replica((TOPIC, index))
         row = next((row for row in self.driver.progress() if row.partition == index), None)
-        return leader is not None and row is not None and row.position >= leader.high_watermark == leader.end
+        return leader is not None and row is not None and row.position == leader.high_watermark == leader.end
 
     def _stopped(self) -> dict[int, tuple[str, str]]:
         return {row.partition: (row.state, row.reason) for row in self.driver.progress() if row.stopped}

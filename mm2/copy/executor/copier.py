@@ -20,6 +20,7 @@ from typing import Any, Final
 import structlog
 
 from mm2.copy import channel
+from mm2.copy.executor import history
 from mm2.copy.executor.cursor import MISSING, QUARANTINED, Cursor, SourceRange
 from mm2.copy.executor.dead_letters import DeadLetters
 from mm2.copy.executor.link import DriverLink
@@ -759,6 +760,7 @@ class Copier:
             lease=self._positions.lease(part.source),
             known_epoch=cursor.known_epoch,
             retired=cursor.retired,
+            source_epochs=history.before(cursor.epochs, cursor.mark.source),
         )
 
     def _stand(self, cursor: Cursor) -> PreviousCommit:

@@ -24,10 +24,11 @@ from typing import Any, Final, Protocol
 
 import structlog
 
+from mm2.copy.executor import history
 from mm2.copy.executor.outbox import Outbox, OutgoingBatch
 from mm2.copy.executor.target_progress import fingerprint
 from mm2.copy.segments import Trail
-from mm2.copy.session import LOST_KEPT, Lost, Mark, PartitionCondition
+from mm2.copy.session import LOST_KEPT, EpochStart, Lost, Mark, PartitionCondition
 from mm2.copy.spec import PartitionProgress, PartitionSpec
 from mm2.copy.states import PartitionState, state_of
 from mm2.copy.tally import PASSTHROUGH, Summary, Tally
@@ -131,7 +132,7 @@ class SourceRange:
     there: bool = False  # on the target before we came
     target_base: int = -1
     newest_ms: int = -1
-    since: float = field(default_factory=time.monotonic)
+    since: float = field(default_factory=lambda: time.monotonic())  # noqa: PLW0108  (the simulation replaces `time`)
 
     def runs(self) -> Iterator[tuple[int, int]]:
         """(first source offset, count) of each stretch of records without a hole."""
@@ -173,6 +174,7 @@ class Cursor:
     paused: PartitionCondition | None = None
     leader_epoch: int = -1
     hole_reason: str = COMPACTED  # of source offsets without a record
+    epochs: tuple[EpochStart, ...] = ()  # that were read, see `LedgerEntry.source_epochs`
     known_epoch: int = -1  # no batch of a higher leader epoch is counted as copied by a predecessor
     topic_id: str = ""
     retired: tuple[str, ...] = ()  # topic ids, of either side, that were replaced by newer ones
@@ -286,6 +288,8 @@ class Cursor:
 
     def diverged(self, epoch: int, end_offset: int) -> None:
         """The source log was truncated to this leader epoch and offset (KIP-595, diverging epoch)."""
+        if epoch < self.leader_epoch:
+            end_offset, epoch = history.common_end(self.epochs, epoch, end_offset)
         if self.skip and end_offset >= self.offset:
             self.compare(epoch)
         else:
@@ -333,6 +337,7 @@ class Cursor:
         """
         self.backlog_end = 0 if mark.records or skip else -1
         self.offset = self.position = mark.source
+        self.epochs = history.before(self.epochs, mark.source)
         self.target, self.records = mark.target, mark.records
         self.skip, self.skip_base, self.match = skip, skip_base, None
         self._has_holes = False
@@ -348,6 +353,7 @@ class Cursor:
         self._conclude()
         self.trail.cut(offset)
         self.offset = self.position = offset
+        self.epochs = history.before(self.epochs, offset)
         self.leader_epoch = self.known_epoch = -1
 
     def when_idle(self, then: Callable[[], None]) -> None:
@@ -578,6 +584,7 @@ class Cursor:
         if merged.first > self.offset:
             self._drop(self.offset, merged.first, self.hole_reason)
         self.leader_epoch = self.known_epoch = merged.leader_epoch
+        self.epochs = history.read(self.epochs, merged.leader_epoch, merged.first)
         self.owner.tally.count("merged", merged.batches)
         self._send(memoryview(merged.data), merged.header, merged.first, merged.after)
         self.offset = merged.after
@@ -602,6 +609,7 @@ class Cursor:
             self.offset = header.base_offset
         after = header.last_offset + 1
         self.leader_epoch = header.leader_epoch
+        self.epochs = history.read(self.epochs, header.leader_epoch, self.offset)
         if not self.skip:
             self.known_epoch = header.leader_epoch
         if header.is_control:

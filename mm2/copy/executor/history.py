@@ -6,11 +6,15 @@ end of the newest epoch that both have. `EpochEnd` answers come from `LeaderEpoc
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum, auto
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from mm2.copy.session import EpochStart
 from mm2.kafka.structs import EpochEnd
+
+#: How many leader epochs of a partition are remembered, the newest.
+EPOCHS_KEPT: Final = 32
 
 
 class HistoryVerdict(Enum):
@@ -35,7 +39,30 @@ class Finding(NamedTuple):
     epoch: int = -1
 
 
-def examine(ask: Callable[[int], EpochEnd], epoch: int, offset: int) -> Finding:
+def read(epochs: tuple[EpochStart, ...], epoch: int, offset: int) -> tuple[EpochStart, ...]:
+    """The epochs with that of a batch that was read from ``offset`` on; ``epoch`` -1 is that of a format without epochs."""
+    if epochs and epochs[-1].epoch == epoch:
+        return epochs
+    return (*(one for one in epochs if one.epoch < epoch), EpochStart(epoch, offset))[-EPOCHS_KEPT:]
+
+
+def before(epochs: tuple[EpochStart, ...], offset: int) -> tuple[EpochStart, ...]:
+    """The epochs of what was read before ``offset``."""
+    return tuple(one for one in epochs if one.start < offset)
+
+
+def common_end(epochs: Sequence[EpochStart], epoch: int, end_offset: int) -> tuple[int, int]:
+    """(offset, epoch before it) where a log and what was read from another part, if ``epoch`` is the newest one that the log has of
+    those up to ours, and ends there at ``end_offset``.
+
+    Records of later epochs that were read are not in the log. If a deposed leader is elected again, ``epoch`` ends there behind
+    the offset at which the reader met the epoch after it (`ReplicaFetcherThread` truncates to the smaller of both as well).
+    """
+    end_offset = min([end_offset, *(one.start for one in epochs if one.epoch > epoch)])
+    return end_offset, next((one.epoch for one in reversed(epochs) if one.start < end_offset), epoch)
+
+
+def examine(ask: Callable[[int], EpochEnd], epoch: int, offset: int, epochs: Sequence[EpochStart] = ()) -> Finding:
     """Compare a log with what was read from it: up to ``offset``, the last batch of leader epoch ``epoch``.
 
     ``ask`` answers an OffsetForLeaderEpoch question. A leader's own epoch has no successor in its log, so its end is only the
@@ -51,7 +78,7 @@ def examine(ask: Callable[[int], EpochEnd], epoch: int, offset: int) -> Finding:
             else Finding(HistoryVerdict.REWOUND, _start_of(ask, latest, offset))
         )
     if found.leader_epoch < epoch:
-        return Finding(HistoryVerdict.TRUNCATED, min(found.end_offset, offset), found.leader_epoch)
+        return Finding(HistoryVerdict.TRUNCATED, *common_end(epochs, found.leader_epoch, min(found.end_offset, offset)))
     if found.end_offset >= offset:
         return Finding(HistoryVerdict.SAME, offset)
     if ask(epoch + 1).is_defined:

@@ -242,7 +242,7 @@ class Losses:
                 raise answer
             return answer
 
-        found = await self._call(examine, ask, epoch, offset)
+        found = await self._call(examine, ask, epoch, offset, cursor.epochs)
         if cursor.stopped or cursor.held or (cursor.leader_epoch, cursor.offset) != (epoch, offset):
             return True  # overtaken by something else
         if found.verdict is HistoryVerdict.SAME:

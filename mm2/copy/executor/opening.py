@@ -218,6 +218,7 @@ class Opening:
         if not start.moved:
             cursor.leader_epoch = entry.source_epoch
             cursor.known_epoch = entry.known_epoch
+            cursor.epochs = entry.source_epochs
             cursor.topic_id = entry.source_id
             cursor.known_end = entry.end
             self._marks[cursor.partition] = entry.mark

@@ -40,8 +40,8 @@ from mm2.kafka.varint import varint
 TINY_BYTES: Final = 4096
 MAX_MERGED_BYTES: Final = 512 << 10
 
-# base offset, length, magic, CRC, attributes, last offset delta, base timestamp, records count
-_LEAN: Final = struct.Struct(">qi4xbIhiq22xi")
+# base offset, length, leader epoch, magic, CRC, attributes, last offset delta, base timestamp, records count
+_LEAN: Final = struct.Struct(">qiibIhiq22xi")
 _INT32: Final = struct.Struct(">i")
 _LEAST_LENGTH: Final = HEADER_BYTES - LOG_OVERHEAD
 _MAX_INFLATED_BYTES: Final = 16 << 20  # highly compressed tiny batches must not become a batch of gigabytes
@@ -61,7 +61,7 @@ def worth_merging(batches: int, size: int) -> bool:
 class Merged:
     """One batch made of several. It covers the source offsets from ``first`` to before ``after``.
 
-    ``leader_epoch`` is that of the last of them, for the next Fetch (`Position.last_fetched_epoch`).
+    All of them are of one ``leader_epoch``, so that the reader knows where each epoch begins (KIP-101).
     """
 
     data: bytearray
@@ -115,7 +115,7 @@ def coalesce(
 ) -> Iterator[BatchView | Merged]:
     """As `iter_batches`, but merges consecutive tiny batches.
 
-    Merges ``least`` or more plain batches of one codec, from ``offset`` on, without gaps between them, with valid CRCs
+    Merges ``least`` or more plain batches of one codec and leader epoch, from ``offset`` on, without gaps between them, with valid CRCs
     and records. ``compressed``: also merges compressed batches, which costs decompression and compression.
     ``transactional``: also merges transactional batches, which is correct only if none of them can be aborted. All
     other batches, including corrupt ones, are returned as views, in order; the caller detects corrupt ones.
@@ -224,12 +224,15 @@ class _Run:
         codec, attributes_mask, base = self.codec, ~ignored, self._base_timestamp
         pieces, number = self._pieces, self._count
         expected, begin, last = self._first + number, at, end - HEADER_BYTES
-        newest_at = -1
+        leader_epoch = self._leader_epoch
         while at <= last and self._inflated <= _MAX_INFLATED_BYTES:
-            offset, length, magic, crc, attributes, last_delta, base_timestamp, count = _LEAN.unpack_from(data, at)
+            offset, length, epoch, magic, crc, attributes, last_delta, base_timestamp, count = _LEAN.unpack_from(
+                data, at
+            )
             stop = at + LOG_OVERHEAD + length
             if (
                 offset != expected
+                or epoch != leader_epoch
                 or attributes & attributes_mask != codec
                 or last_delta + 1 != count
                 or magic != 2
@@ -265,12 +268,10 @@ class _Run:
                 break
             expected += count
             number += count
-            newest_at, at = at, stop
+            at = stop
             self.batches += 1
         self.size += at - begin
         self._count = number
-        if newest_at >= 0:
-            (self._leader_epoch,) = _INT32.unpack_from(data, newest_at + 12)
 
     def inflate(self, batch: bytes) -> bytes:
         """The records block of a whole batch."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
 from collections import deque
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -13,12 +14,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mm2.copy.executor import history
 from mm2.copy.executor.cursor import Cursor
 from mm2.copy.executor.history import HistoryVerdict, examine
 from mm2.copy.executor.losses import CONTRADICTED_S, Losses
 from mm2.copy.executor.source import Source, _Intake
 from mm2.copy.executor.target_progress import fingerprint
-from mm2.copy.session import Mark, Session
+from mm2.copy.session import EpochStart, Mark, Session
 from mm2.copy.spec import CopySpec
 from mm2.copy.states import PartitionState
 from mm2.kafka.errors import BrokerFailure, DisconnectedFailure, KafkaFailure
@@ -274,6 +276,52 @@ def test_after_elections_the_histories_part_where_the_logs_do(data: st.DataObjec
     assert same <= found.offset <= offset
     if found.verdict is HistoryVerdict.TRUNCATED and found.offset < offset:
         assert same == found.offset or old[same] < old[offset - 1]
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_nothing_is_left_out_although_logs_of_deposed_leaders_are_elected_again(data: st.DataObject) -> None:
+    """Each leader begins with part of the log of any leader before it. A reader that knows where the epochs began reads all of it."""
+    logs: list[list[tuple[int, int]]] = [[]]  # (epoch, number) of each record, by leader
+    numbers = itertools.count()
+    copied: list[tuple[int, int]] = []  # as the reader has them, by offset
+    epochs: tuple[EpochStart, ...] = ()
+    for epoch in range(data.draw(st.integers(1, 8))):
+        log = list(data.draw(st.sampled_from(logs)))
+        del log[data.draw(st.integers(0, len(log))) :]
+        started = [(one, at) for at, (one, _) in enumerate(log) if at == 0 or log[at - 1][0] != one]
+        started.append((epoch, len(log)))
+        log += [(epoch, next(numbers)) for _ in range(data.draw(st.integers(0, 5)))]
+        logs.append(log)
+        while copied:
+            found = examine(
+                lambda asked, started=started, log=log: end_of(started, len(log), asked),
+                copied[-1][0],
+                len(copied),
+                epochs,
+            )
+            if found.verdict is HistoryVerdict.SAME:
+                break
+            assert found.verdict is HistoryVerdict.TRUNCATED
+            assert found.offset < len(copied) or found.epoch < copied[-1][0]
+            del copied[found.offset :]
+            epochs = history.before(epochs, found.offset)
+            assert not copied or found.epoch == copied[-1][0]
+        assert log[: len(copied)] == copied
+        for offset in range(len(copied), data.draw(st.integers(len(copied), max(len(copied), len(log))))):
+            copied.append(log[offset])
+            epochs = history.read(epochs, log[offset][0], offset)
+
+
+def test_the_newest_leader_epochs_are_remembered() -> None:
+    epochs: tuple[EpochStart, ...] = ()
+    for epoch in range(100):
+        epochs = history.read(epochs, epoch, 10 * epoch)
+        epochs = history.read(epochs, epoch, 10 * epoch + 5)
+    assert epochs == tuple(EpochStart(epoch, 10 * epoch) for epoch in range(100 - history.EPOCHS_KEPT, 100))
+    assert history.common_end(epochs, 3, 2_000) == (680, 3)  # nothing is known of offsets below
+    assert history.common_end(epochs, 98, 2_000) == (990, 98)
+    assert history.common_end(epochs, 98, 975) == (975, 97)
 
 
 def test_a_log_that_was_set_back_and_written_to_is_copied_from_where_its_epoch_began() -> None:

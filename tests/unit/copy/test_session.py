@@ -4,7 +4,18 @@ from hypothesis import strategies as st
 
 from mm2.copy.ledger import Key, Ledger, chunk_record, chunk_tombstone, entry_record, key_bytes, parse_key
 from mm2.copy.segments import CHUNK_SIZE, CHUNKS_KEPT, Gap, Segment, SegmentChunk, Trail
-from mm2.copy.session import SEQUENCES, LedgerEntry, Lost, Mark, Session, Start, count_after, sequence_of, start_of
+from mm2.copy.session import (
+    SEQUENCES,
+    EpochStart,
+    LedgerEntry,
+    Lost,
+    Mark,
+    Session,
+    Start,
+    count_after,
+    sequence_of,
+    start_of,
+)
 from mm2.kafka.structs import ProducerIdentity, TopicPartition
 
 TP = TopicPartition("orders", 0)
@@ -34,7 +45,7 @@ def test_entry_survives_the_ledger() -> None:
     assert (ENTRY.lost_ranges, many.lost_ranges) == (1, 8)
     ruled = ENTRY.replace(session=Session(ProducerIdentity(7, 0), Mark(1, 2, 0), "isolation=read_committed"))
     assert LedgerEntry.from_json("orders", 0, ruled.to_json()) == ruled
-    ahead = ENTRY.replace(known_epoch=5, retired=("src0", "dst0"))
+    ahead = ENTRY.replace(known_epoch=5, retired=("src0", "dst0"), source_epochs=(EpochStart(2, 7), EpochStart(3, 40)))
     assert LedgerEntry.from_json("orders", 0, ahead.to_json()) == ahead
 
 

@@ -214,11 +214,11 @@ def test_what_is_worth_merging(batches: int, size: int, worth: bool) -> None:
     assert worth_merging(batches, size) is worth
 
 
-def test_the_leader_epoch_is_that_of_the_last_batch() -> None:
-    data = edited(lone(1), leader_epoch=4) + edited(lone(1, base=1), leader_epoch=6)
-    assert [one.leader_epoch for one in merge(views_of(data))] == [6]
-    cut = data + edited(lone(1, base=9), leader_epoch=7)
-    assert [item.leader_epoch for item in coalesce(memoryview(cut), 0) if isinstance(item, Merged)] == [6]
+def test_batches_of_different_leader_epochs_are_not_merged() -> None:
+    epochs = [4, 4, 6, 6, 6, 7]
+    data = b"".join(edited(lone(1, base=base), leader_epoch=epoch) for base, epoch in enumerate(epochs))
+    merged = [item for item in coalesce(memoryview(data), 0) if isinstance(item, Merged)]
+    assert [(item.leader_epoch, item.first, item.after) for item in merged] == [(4, 0, 2), (6, 2, 5)]
 
 
 # -- coalesce -----------------------------------------------------------------------------------------------------------
