@@ -7,6 +7,7 @@ import dataclasses
 import itertools
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -294,12 +295,7 @@ def test_nothing_is_left_out_although_logs_of_deposed_leaders_are_elected_again(
         log += [(epoch, next(numbers)) for _ in range(data.draw(st.integers(0, 5)))]
         logs.append(log)
         while copied:
-            found = examine(
-                lambda asked, started=started, log=log: end_of(started, len(log), asked),
-                copied[-1][0],
-                len(copied),
-                epochs,
-            )
+            found = examine(partial(end_of, started, len(log)), copied[-1][0], len(copied), epochs)
             if found.verdict is HistoryVerdict.SAME:
                 break
             assert found.verdict is HistoryVerdict.TRUNCATED
